@@ -1,15 +1,15 @@
 //! Blocks and the arena that holds them.
 //!
-//! A block is a contiguous part of one segment. Blocks live in one `Vec` and refer to each other by slot, so
-//! a block has 64 bytes, cloning the heap clones a few vectors, and there is no pointer to get wrong. A
-//! generation in every slot tells a block from a later one in the same slot.
+//! A block is a contiguous part of one segment. Blocks live in one `Vec` and refer to each other by slot, so a block
+//! has 64 bytes, cloning the heap clones a few vectors, and no pointer can dangle. A generation in every slot
+//! distinguishes a block from later ones in the same slot.
 
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 use crate::units::StreamId;
 
-/// "No block". Looking it up fails the bounds check that every slot goes through.
+/// "No block". Using it as a slot fails the bounds check, which every lookup makes.
 pub(crate) const NIL: u32 = u32::MAX;
 
 /// What a block is doing.
@@ -22,14 +22,14 @@ pub(crate) enum BlockState {
     Allocated = 1,
     /// Given back, waiting for events of other streams.
     Pending = 2,
-    /// Out of the free index and not yet anything else. Never seen between operations.
+    /// Taken out of the free index and not yet in another state. Never seen between operations.
     Detached = 3,
     /// Addresses of an expandable segment without memory.
     Unmapped = 4,
 }
 
-/// Identifies a block: its slot in the arena, and the slot's generation. Later blocks in the same slot have
-/// another id.
+/// Identifies a block: its slot in the arena, and the slot's generation. Later blocks in the same slot have other
+/// ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockId {
     pub(crate) index: u32,
@@ -37,23 +37,23 @@ pub struct BlockId {
 }
 
 /// A part of a segment. All numbers are bytes unless named otherwise.
-// In this order, so that all that a neighbour or the free index looks at mostly lies in one line of the processor's
-// cache: with many blocks, lines are what a request waits for. The C library's large vectors begin 16 bytes into one.
+// The order puts most of what a neighbour or the free index reads into one cache line: with many blocks, a request
+// mostly waits for cache lines. The C library's large vectors begin 16 bytes into a line.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// Neighbours in the segment. In a vacant slot, `next` is the slot that was vacant before it.
+    /// The neighbours in the segment. In a vacant slot, `next` is the slot that became vacant before this one.
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// For the free index to use. In a pending block, `link_next` is [`Block::events`].
+    /// Links for the free index. In a pending block, `link_next` is [`Block::events`].
     pub(crate) link_prev: u32,
     pub(crate) link_next: u32,
-    /// Orders equal sizes before the address does; 0 for every block under rules that do not use it.
+    /// Orders blocks of equal size, before their address does; 0 for every block under rules that do not use ranks.
     pub(crate) rank: u32,
     pub(crate) generation: u32,
-    /// The bin of the free index that it is in; stale while it is in none.
+    /// The block's bin in the free index; stale while the block is in none.
     pub(crate) bin: u16,
     pub(crate) state: BlockState,
     pub(crate) marks: Marks,
@@ -61,9 +61,10 @@ pub(crate) struct Block {
     pub(crate) stream: u16,
     /// The pool's collection ([`PoolSlot`](crate::PoolSlot)).
     pub(crate) pool: u16,
-    /// What the last caller asked for; stale while the block is free (spec 7.3).
+    /// The size that the last caller requested; stale while the block is free (spec 7.3).
     pub(crate) requested: u64,
-    /// The policy's stamp from when the block became free. In a block with [`Block::first_use`], that stream.
+    /// The policy's stamp from when the block became free. In a block with [`Block::first_use`], the handle of that
+    /// stream.
     pub(crate) stamp: u64,
 }
 
@@ -72,22 +73,22 @@ pub(crate) struct Block {
 pub(crate) struct Marks(u8);
 
 impl Marks {
-    /// Part of an expandable segment.
+    /// The block is part of an expandable segment.
     pub(crate) const EXPANDABLE: Marks = Marks(1);
-    /// Streams other than its own were recorded on the block.
+    /// Streams other than the block's own were recorded on it.
     const USES: Marks = Marks(2);
 }
 
 const _: () = assert!(size_of::<Block>() == 64);
 
 impl Block {
-    /// Streams other than its own were recorded on the block and have no event yet.
+    /// Whether streams other than the block's own were recorded on it and have no event yet.
     #[inline]
     pub(crate) fn has_uses(&self) -> bool {
         self.marks.0 & Marks::USES.0 != 0
     }
 
-    /// Of the streams that were recorded on the block and have no event yet, the one kept here.
+    /// The one stream kept here, of those that were recorded on the block and have no event yet.
     #[inline]
     pub(crate) fn first_use(&self) -> Option<StreamId> {
         self.has_uses().then_some(StreamId(self.stamp))
@@ -116,13 +117,14 @@ impl Block {
         }
     }
 
-    /// Part of an expandable segment.
+    /// Whether the block is part of an expandable segment.
     #[inline]
     pub(crate) fn is_expandable(&self) -> bool {
         self.marks.0 & Marks::EXPANDABLE.0 != 0
     }
 
-    /// Its place among free blocks of its size, by rank and address, as one number: that is compared without a branch.
+    /// The block's order among free blocks of its size, by rank and address, as one number, which can be compared
+    /// without a branch.
     #[inline]
     pub(crate) fn place_in_size(&self) -> u128 {
         u128::from(self.rank) << 64 | u128::from(self.address)
@@ -135,22 +137,22 @@ impl Block {
     }
 }
 
-/// Access to blocks by their slots, where the caller holds the blocks themselves: in a function that changes several,
-/// the compiler then knows that they stay where they are.
+/// Access to blocks by slot, for functions that hold the slice of blocks itself. A function that changes several
+/// blocks then lets the compiler know that they do not move.
 pub(crate) trait Slots {
     /// The block in slot `index`.
     ///
     /// # Panics
-    /// If there is no such slot: the heap's own links are wrong.
+    /// There is no such slot: the heap's own links are wrong.
     fn at(&self, index: u32) -> &Block;
 
-    /// As [`Slots::at`], to change.
+    /// Like [`Slots::at`], but mutable.
     fn at_mut(&mut self, index: u32) -> &mut Block;
 
     /// The block that a link names; `None` for [`NIL`].
     fn linked(&self, index: u32) -> Option<&Block>;
 
-    /// As [`Slots::linked`], to change.
+    /// Like [`Slots::linked`], but mutable.
     fn linked_mut(&mut self, index: u32) -> Option<&mut Block>;
 }
 
@@ -183,12 +185,12 @@ pub(crate) struct Arena {
     vacant: Vacant,
 }
 
-/// The slots without a block, the one vacated last first.
+/// The slots without a block, the most recently vacated first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vacant {
-    /// [`NIL`] if there is none.
+    /// [`NIL`] if no slot is vacant.
     first: u32,
-    /// The rank of the next block, where each has one of its own; [`NIL`] where a part has that of the whole.
+    /// The rank of the next block, if every block has its own rank; [`NIL`] if a part inherits the rank of the whole.
     next_rank: u32,
 }
 
@@ -203,11 +205,12 @@ impl Vacant {
         slot.next = core::mem::replace(&mut self.first, index);
     }
 
-    /// Cuts the low `size` bytes off a block. They become a new, detached block of the same segment before it,
-    /// in a vacant slot, which is returned, with the rank of the whole ([`Vacant::give_rank`]). Writes the fields one by one: this is on the path of most requests.
+    /// Cuts the low `size` bytes off a block. They become a new, detached block of the same segment, before the old one, in
+    /// a vacant slot, which is returned. The new block has the rank of the whole ([`Vacant::give_rank`]). The fields are
+    /// written one by one, because most requests take this path.
     ///
     /// # Panics
-    /// If no slot is vacant ([`Arena::provide_vacant`]).
+    /// No slot is vacant ([`Arena::provide_vacant`]).
     #[inline(always)]
     pub(crate) fn split<'a>(&mut self, slots: &'a mut [Block], index: u32, size: u64) -> (u32, &'a mut Block) {
         let low = self.first;
@@ -235,13 +238,13 @@ impl Vacant {
         (low, part)
     }
 
-    /// The rank of a new block, where each has its own; else `inherited`.
+    /// The rank of a new block if each block has its own, or `inherited`.
     #[inline(always)]
     fn rank(&mut self, slots: &mut [Block], inherited: u32) -> u32 {
         if self.next_rank == NIL { inherited } else { self.own_rank(slots) }
     }
 
-    /// The rank after the last one. When they are used up, those of the live blocks are closed up, in their order.
+    /// The rank after the last one. When the ranks are used up, the live blocks are renumbered from 0, in order.
     #[inline(never)]
     fn own_rank(&mut self, slots: &mut [Block]) -> u32 {
         if self.next_rank == NIL - 1 {
@@ -251,7 +254,7 @@ impl Vacant {
         self.next_rank - 1
     }
 
-    /// Gives a part that was cut off ([`Vacant::split`]) a rank of its own, where each block has one.
+    /// Gives a part that was cut off ([`Vacant::split`]) its own rank, if every block has one.
     #[inline(always)]
     pub(crate) fn give_rank(&mut self, slots: &mut [Block], part: u32) {
         if self.next_rank != NIL {
@@ -267,7 +270,7 @@ impl Vacant {
     }
 }
 
-/// An arena is its slots, for functions that neither take nor vacate one.
+/// An arena derefs to its slots, for functions that neither take nor vacate one.
 impl Deref for Arena {
     type Target = [Block];
 
@@ -285,37 +288,37 @@ impl DerefMut for Arena {
 }
 
 impl Arena {
-    /// An empty arena. `ranks_each` gives every block a rank of its own, in order of creation.
+    /// An empty arena. If `ranks_each`, every block gets its own rank, in order of creation.
     pub(crate) fn new(ranks_each: bool) -> Arena {
         Arena { slots: Vec::new(), vacant: Vacant { first: NIL, next_rank: if ranks_each { 0 } else { NIL } } }
     }
 
-    /// As [`Slots::at`].
+    /// See [`Slots::at`].
     #[inline]
     pub(crate) fn at(&self, index: u32) -> &Block {
         self.slots.at(index)
     }
 
-    /// As [`Slots::at_mut`].
+    /// See [`Slots::at_mut`].
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> &mut Block {
         self.slots.at_mut(index)
     }
 
-    /// As [`Slots::linked`].
+    /// See [`Slots::linked`].
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&Block> {
         self.slots.linked(index)
     }
 
-    /// As [`Slots::linked_mut`].
+    /// See [`Slots::linked_mut`].
     #[inline]
     pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Block> {
         self.slots.linked_mut(index)
     }
 
-    /// Adds a block in a vacant slot. `block.generation` is ignored: the slot has its own. `block.rank` holds where
-    /// blocks have none of their own.
+    /// Adds a block in a vacant slot. Ignores `block.generation`, because the slot has its own. Uses `block.rank`
+    /// only if blocks do not get their own ranks.
     pub(crate) fn insert(&mut self, block: Block) -> u32 {
         let rank = self.vacant.rank(&mut self.slots, block.rank);
         self.insert_slot(Block { rank, ..block })
@@ -330,7 +333,7 @@ impl Arena {
                 index
             }
             None => {
-                // 2^32 - 1 blocks of at least 512 bytes are two pebibytes of device memory.
+                // That is 2^32 - 1 blocks of at least 512 bytes: two tebibytes of device memory.
                 let index = u32::try_from(self.slots.len()).ok().filter(|&i| i != NIL).expect("fewer than 2^32 - 1 blocks");
                 self.slots.push(Block { generation: 0, ..block });
                 index
@@ -375,7 +378,7 @@ impl Arena {
         (&mut self.slots, &mut self.vacant)
     }
 
-    /// As [`Vacant::split`]. Returns the new block's slot.
+    /// See [`Vacant::split`]. Returns the new block's slot.
     pub(crate) fn split(&mut self, index: u32, size: u64) -> u32 {
         self.provide_vacant();
         let (low, _) = self.vacant.split(&mut self.slots, index, size);
@@ -383,7 +386,7 @@ impl Arena {
         low
     }
 
-    /// As [`Vacant::add`].
+    /// See [`Vacant::add`].
     pub(crate) fn remove(&mut self, index: u32) {
         self.vacant.add(&mut self.slots, index);
     }
@@ -412,7 +415,7 @@ impl Arena {
     }
 }
 
-/// Gives the live blocks the lowest ranks, in the order that they have. Returns how many there are.
+/// Gives the live blocks the lowest ranks, in their current order. Returns how many there are.
 #[cold]
 #[inline(never)]
 fn close_up_ranks(slots: &mut [Block]) -> u32 {
@@ -427,7 +430,7 @@ fn close_up_ranks(slots: &mut [Block]) -> u32 {
 mod tests {
     use super::*;
 
-    /// However many blocks there have been, each new one comes after all that are live.
+    /// Each new block ranks after all live ones, however many blocks there have been.
     #[test]
     fn ranks_that_are_used_up_are_closed_up_in_order() {
         let mut arena = Arena::new(true);

@@ -13,31 +13,31 @@ use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
 /// The state of a private pool ([`crate::Allocator::checkpoint_pool`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolCheckpoint {
-    /// The pool.
+    /// The pool's id.
     pub pool: PoolId,
-    /// Its segments, in the order in which they are restored. [`crate::Allocator::checkpoint_pool`] lists those
-    /// that begin with a block in use, by address, then the others in the order of the pool's free blocks, small
-    /// ones first. PyTorch restores the former in hash order.
+    /// The pool's segments, in the order in which they are restored. [`crate::Allocator::checkpoint_pool`] lists the
+    /// segments that begin with a block in use first, by address, then the others in the order of the pool's free
+    /// blocks, small before large. PyTorch restores the former in hash order.
     pub segments: Vec<SavedSegment>,
 }
 
 /// A segment of a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedSegment {
-    /// Its first byte.
+    /// The segment's first byte.
     pub address: DeviceAddress,
-    /// The stream that it was made for.
+    /// The stream that the segment was made for.
     pub stream: StreamId,
-    /// Its blocks, by address, without gaps.
+    /// The segment's blocks, by address, without gaps.
     pub blocks: Vec<SavedBlock>,
 }
 
 /// A block of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedBlock {
-    /// Its size.
+    /// The block's size.
     pub size: Bytes,
-    /// Its state.
+    /// The block's state.
     pub state: SavedState,
 }
 
@@ -52,12 +52,11 @@ pub enum SavedState {
     Unmapped,
 }
 
-/// Why a pool cannot be saved, restored or examined. Displays as PyTorch's message; 2.11 and 2.15 have the
-/// same ones.
+/// Why a pool cannot be saved, restored or examined. Displays PyTorch's message, which is the same in 2.11 and 2.15.
 ///
-/// After any of these except [`CheckpointError::Device`] nothing has changed. PyTorch gives the pool's blocks
-/// back before it checks whether the checkpoint fits; after an error it leaks them, and what it has restored
-/// so far.
+/// After any of these errors except [`CheckpointError::Device`] nothing has changed. PyTorch frees the pool's blocks
+/// before it checks whether the checkpoint fits; after an error it leaks them, and the blocks that it has restored so
+/// far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointError {
     /// There is no such private pool.
@@ -70,29 +69,29 @@ pub enum CheckpointError {
     EventsPending(DeviceAddress),
     /// No free memory of the pool begins where the saved segment did.
     SegmentMissing(DeviceAddress),
-    /// A saved block's memory is now a block that waits for other streams, or will once it is given back.
-    /// PyTorch hands that block out if it is large enough, and a second time once its events are complete.
+    /// The saved block's memory now belongs to a block that waits for other streams, or will wait once it is freed.
+    /// PyTorch hands out that block if it is large enough, and a second time once its events are complete.
     BlockPending(DeviceAddress),
     /// There is no room for this block of a saved segment.
     SizeDiffers(DeviceAddress),
     /// The saved segment, named by its first byte, has become longer or shorter.
     LengthDiffers(DeviceAddress),
-    /// The expandable segment, named by its first byte, has more after the saved blocks than one free block.
+    /// The expandable segment, named by its first byte, has more than one free block after the saved blocks.
     TailInUse(DeviceAddress),
-    /// The expandable segment, named by its first byte, has grown, which releases before 2.11 do not restore. There is
-    /// a free block, or the first of several, after the saved blocks.
+    /// The expandable segment, named by its first byte, has grown. Releases before 2.11 do not restore it. At least
+    /// one free block follows the saved blocks.
     TailGrew(DeviceAddress),
-    /// The same where memory is mapped up to the segment's end.
+    /// The expandable segment has grown, and its memory is mapped up to its end.
     TailMapped(DeviceAddress),
-    /// Free neighbours stay apart because blocks changed streams, so the saved splits cannot be redone. Not PyTorch's.
+    /// Free neighbours stay apart because blocks changed streams, so the saved splits cannot be repeated. PyTorch has
+    /// no such error.
     Parted,
-    /// The device failed to record an event. A save has changed nothing. A restore has given back all the
-    /// pool's blocks (the one in question stays pending until a later request succeeds) and handed out
-    /// nothing.
+    /// The device failed to record an event. A save has changed nothing. A restore has freed all the pool's blocks
+    /// and handed out nothing; the block in question stays pending until a later request succeeds.
     Device(BackendError),
 }
 
-/// The end of PyTorch's message for a check without a text of its own.
+/// The end of PyTorch's message for a check that has no text.
 const UNEXPLAINED: &str = " to be true, but got false.  (Could this error message be improved?  If so, please report an \
                            enhancement request to PyTorch.)";
 

@@ -1,7 +1,7 @@
 //! What the core asks of a device: whole segments, virtual memory, memory information, events.
 //!
-//! The simulated device and the CUDA device implement [`DeviceBackend`]. Methods take `&mut self`: a device
-//! has one owner and no locks; a wrapper can share it.
+//! The simulated device and the CUDA device implement [`DeviceBackend`]. Methods take `&mut self`: a device has one
+//! owner and no locks. A wrapper can share it between threads.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -11,36 +11,36 @@ use crate::units::{Bytes, DeviceAddress, StreamId};
 
 /// A device as the allocator sees it.
 ///
-/// Contract, which the conformance suite checks on every implementation:
-/// - `malloc` and `reserve` return ranges that do not overlap any range still held, aligned to at least 512
-///   bytes; any other answer fails the request ([`AllocError::Answer`](crate::AllocError::Answer));
+/// The conformance suite checks this contract on every implementation:
+/// - `malloc` and `reserve` return ranges that do not overlap any range still held, aligned to at least 512 bytes;
+///   any other answer fails the request ([`AllocError::Answer`](crate::AllocError::Answer));
 /// - a method that returns an error has changed nothing on the device;
 /// - an event once reported complete stays complete until it is recorded again.
 pub trait DeviceBackend {
-    /// An event: a mark in a stream's queue of work. Goes back through [`DeviceBackend::destroy_event`].
+    /// An event: a mark in a stream's queue of work. Return it with [`DeviceBackend::destroy_event`].
     type Event;
 
-    /// A handle to memory without addresses, which can be mapped. Goes back through [`DeviceBackend::release`].
+    /// A handle to memory that has no addresses but can be mapped. Return it with [`DeviceBackend::release`].
     type Physical;
 
-    /// Whether no stream's oldest event can be complete before that of a stream with a lower handle. Streams are
-    /// then polled by handle, not in the order of PyTorch's hash table (spec 13.1), and polling stops at the first
-    /// incomplete event instead of asking every stream with events.
+    /// Whether streams complete in order of their handles: no stream's oldest event completes before that of a stream
+    /// with a lower handle. Then the allocator polls streams by handle, not in the order of PyTorch's hash table
+    /// (spec 13.1), and stops at the first incomplete event instead of querying every stream with events.
     fn completes_by_handle(&self) -> bool {
         false
     }
 
-    /// Whether the allocator checks each range that it is handed out: aligned, and apart from all others that
-    /// it holds. Not for a device that repeats a recording, which does not say how long a reserved range was,
-    /// so that ranges of an assumed length may overlap.
+    /// Whether the allocator checks that each range it receives is aligned and apart from all others that it holds.
+    /// False for a device that repeats a recording: a recording does not say how long a reserved range was, so ranges
+    /// of an assumed length may overlap.
     fn answers_are_checked(&self) -> bool {
         true
     }
 
-    /// The device's index in its host, as messages show it.
+    /// The device's index on its host, as messages show it.
     fn index(&self) -> u32;
 
-    /// The device's total memory, to which memory fractions refer. Constant.
+    /// The device's total memory, which memory fractions refer to. Constant.
     fn total_memory(&self) -> Bytes;
 
     /// Free and total memory as the driver sees them now, including other processes (cudaMemGetInfo).
@@ -64,13 +64,13 @@ pub trait DeviceBackend {
     /// Frees a range that [`DeviceBackend::malloc`] returned (cudaFree).
     ///
     /// # Errors
-    /// Any error of the driver; the caller then still holds the range.
+    /// Any error of the driver. The caller still holds the range.
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError>;
 
     /// Reserves a range of addresses without memory (cuMemAddressReserve). `size` is a multiple of 2 MiB.
     ///
     /// # Errors
-    /// Any error of the driver; a device without virtual memory refuses, by default.
+    /// Any error of the driver. The default implementation refuses, as a device without virtual memory does.
     fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
         let _ = size;
         Err(NO_VIRTUAL_MEMORY)
@@ -79,7 +79,7 @@ pub trait DeviceBackend {
     /// Frees a whole reserved range in which nothing is mapped (cuMemAddressFree).
     ///
     /// # Errors
-    /// Any error of the driver; the caller then still holds the range.
+    /// Any error of the driver. The caller still holds the range.
     fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
         let _ = (address, size);
         Err(NO_VIRTUAL_MEMORY)
@@ -121,29 +121,30 @@ pub trait DeviceBackend {
         Err(NO_VIRTUAL_MEMORY)
     }
 
-    /// Releases memory (cuMemRelease). The device has it back once it is mapped nowhere.
+    /// Releases memory (cuMemRelease). The device gets it back once it is mapped nowhere.
     ///
     /// # Errors
-    /// Any error of the driver, together with the memory, which the caller still holds.
+    /// Any error of the driver, with the memory, which the caller still holds.
     fn release(&mut self, memory: Self::Physical) -> Result<(), (Self::Physical, BackendError)> {
         Err((memory, NO_VIRTUAL_MEMORY))
     }
 
-    /// Whether [`DeviceBackend::break_handle`] works here.
+    /// Whether this device supports [`DeviceBackend::break_handle`].
     fn breaks_handles(&self) -> bool {
         false
     }
 
-    /// Puts new memory behind parts of a handle, with what is in them. All `size` bytes of `memory` are mapped at `address`;
-    /// afterwards each of `parts`, where it begins in the handle and its size, in whole pages and in order, is mapped and open
-    /// with memory of its own, the rest is unmapped, and `memory` is released. The answer has one piece for each part. Waits for
-    /// all work of the device. Until it returns, nothing may use the addresses: no other thread may give the device work that
-    /// does.
+    /// Replaces the memory behind parts of a handle by new memory with the same contents. All `size` bytes of `memory` are
+    /// mapped at `address`. Each of `parts` is an offset in the handle and a size, in whole pages and in order. Afterwards
+    /// each part is mapped and accessible with separate memory, the rest is unmapped, and `memory` is released. The result
+    /// has one piece for each part. Waits for all work of the device. Until it returns, nothing may use the addresses: no
+    /// other thread may submit work that does.
     ///
     /// # Errors
-    /// [`BackendError::OutOfMemory`] if the device has no room for the new memory, or any error of the driver; together with
-    /// memory of the same size that is mapped there with the contents of `parts`: what was given, or what the device has put in its
-    /// place. A device that cannot promise that refuses, by default.
+    /// [`BackendError::OutOfMemory`] if the device has no room for the new memory, or any error of the driver. The error
+    /// comes with memory of the same size that is mapped there and holds the contents of `parts`: the given memory, or the
+    /// memory that the device has put in its place. The default implementation refuses, as a device that cannot guarantee
+    /// this should.
     fn break_handle(
         &mut self,
         address: DeviceAddress,
@@ -155,36 +156,36 @@ pub trait DeviceBackend {
         Err((memory, NO_VIRTUAL_MEMORY))
     }
 
-    /// How many pages the device would now take together, in the calls below and in those that are given
-    /// memory of [`DeviceBackend::create_run`]. 1, by default: each page has a handle of its own, and each
-    /// call is about one. A device that counts instead of holding memory can take more, as long as its
-    /// answers are those of one call for each page; then a size that comes from a file costs no memory.
+    /// How many pages the device now accepts in one call, in the methods below and in those that receive memory of
+    /// [`DeviceBackend::create_run`]. 1 by default: each page has its own handle, and each call handles one. A device
+    /// that only counts memory can accept more, as long as its answers equal those of one call for each page; then a
+    /// size from a file costs no host memory.
     fn run_pages(&self) -> u64 {
         1
     }
 
-    /// Creates memory for at most `pages` pages of `page` bytes, as that many calls of
-    /// [`DeviceBackend::create`] would, up to the first that fails. Returns it, and for how many pages it is:
-    /// at least one. Mapping it, with the size of all its pages, and releasing it count as a call for each.
+    /// Creates memory for at most `pages` pages of `page` bytes, as that many calls of [`DeviceBackend::create`]
+    /// would, up to the first that fails. Returns the memory and its number of pages, at least one. Mapping it, with
+    /// the size of all its pages, counts as one call for each page, and so does releasing it.
     ///
     /// # Errors
-    /// As [`DeviceBackend::create`], if there is not even one.
+    /// As [`DeviceBackend::create`], if it cannot create even one page.
     fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(Self::Physical, u64), BackendError> {
         let _ = pages;
         self.create(page).map(|memory| (memory, 1))
     }
 
-    /// Keeps the first `pages` pages, of `page` bytes each, of memory that is for more, and returns the rest.
+    /// Keeps the first `pages` pages, of `page` bytes each, of memory that has more pages, and returns the rest.
     ///
     /// # Errors
-    /// By default, since there is no such memory.
+    /// The default implementation always fails, since it never has such memory.
     fn split_run(&mut self, memory: &mut Self::Physical, page: Bytes, pages: u64) -> Result<Self::Physical, BackendError> {
         let _ = (memory, page, pages);
         Err(NO_VIRTUAL_MEMORY)
     }
 
-    /// Unmaps `pages` pages of `page` bytes, at most [`DeviceBackend::run_pages`], as a call of
-    /// [`DeviceBackend::unmap`] for each.
+    /// Unmaps `pages` pages of `page` bytes, at most [`DeviceBackend::run_pages`], as one call of
+    /// [`DeviceBackend::unmap`] for each would.
     ///
     /// # Errors
     /// Any error of the driver.
@@ -192,7 +193,7 @@ pub trait DeviceBackend {
         self.unmap(address, Bytes(page.0.saturating_mul(pages)))
     }
 
-    /// Waits for all work that the stream was given so far (cudaStreamSynchronize).
+    /// Waits for all work submitted to the stream so far (cudaStreamSynchronize).
     ///
     /// # Errors
     /// Any error of the driver.
@@ -225,8 +226,8 @@ pub trait DeviceBackend {
     /// Any error of the driver.
     fn wait(&mut self, event: &Self::Event) -> Result<(), BackendError>;
 
-    /// Whether all work that the stream was given so far is done (cudaStreamQuery). Does not wait. By default an event tells, which
-    /// a device may not complete at once even where the stream is idle.
+    /// Whether all work submitted to the stream so far is done (cudaStreamQuery). Does not wait. The default implementation
+    /// records an event and queries it; some devices do not complete it at once even on an idle stream.
     ///
     /// # Errors
     /// Any error of the driver.
@@ -237,28 +238,28 @@ pub trait DeviceBackend {
         is_idle
     }
 
-    /// Makes later work of `stream` wait for the event (cudaStreamWaitEvent). The host does not wait, and the
-    /// event may be recorded again afterwards.
+    /// Makes later work of `stream` wait for the event (cudaStreamWaitEvent). The host does not wait, and the event
+    /// may be recorded again afterwards.
     ///
     /// # Errors
-    /// Any error of the driver; by default the call is not supported.
+    /// Any error of the driver. The default implementation does not support this call.
     fn stream_wait(&mut self, stream: StreamId, event: &Self::Event) -> Result<(), BackendError> {
         let _ = (stream, event);
         Err(BackendError::Driver { call: "cudaStreamWaitEvent", code: 801 })
     }
 
-    /// The capture of a graph that the stream takes part in (cudaStreamGetCaptureInfo); `None` if it takes part in none. By default
-    /// nothing is known of captures, and no block is reused during one that other streams of it use (spec 3.8).
+    /// The graph capture that the stream takes part in (cudaStreamGetCaptureInfo), or `None`. The default implementation
+    /// knows of no captures; then no block that other streams use is reused during a capture (spec 3.8).
     ///
     /// # Errors
-    /// Any error of the driver, and if the capture is invalid.
+    /// Any error of the driver; or the capture is invalid.
     fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
         let _ = stream;
         Ok(None)
     }
 
-    /// Adds all nodes of the stream's capture that its next work will wait for, directly or through others
-    /// (cudaGraphNodeGetDependencies). Those that are there already have been looked at.
+    /// Adds all nodes of the stream's capture that its next work will wait for, directly or indirectly
+    /// (cudaGraphNodeGetDependencies). Skips nodes that `awaited` already contains.
     ///
     /// # Errors
     /// As [`DeviceBackend::capture`].
@@ -278,7 +279,7 @@ pub struct GraphNode(pub u64);
 /// The capture of a graph, as one of its streams sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Capture {
-    /// The capture's number, which no other has in this process.
+    /// The capture's number, unique in this process.
     pub id: u64,
     /// The nodes that the stream's next work will wait for.
     pub ends: Vec<GraphNode>,
@@ -301,7 +302,7 @@ pub struct MemoryInfo {
 pub struct ProcessMemory {
     /// The process's id, or `None` for the calling process.
     pub pid: Option<u32>,
-    /// The bytes it holds, including the driver's context.
+    /// The bytes that the process holds, including the driver's context.
     pub used: Bytes,
 }
 
@@ -331,7 +332,7 @@ impl fmt::Display for BackendError {
     }
 }
 
-/// What a code of CUDA's driver means, where the way out is not in the call.
+/// What an error code of the CUDA driver means, for codes whose remedy the call's name does not suggest.
 fn meaning(call: &str, code: u32) -> &'static str {
     match code {
         _ if !call.starts_with("cu") => "",

@@ -1,6 +1,6 @@
 //! The allocator's errors.
 //!
-//! After any of them the heap is valid, the statistics agree with it, and nothing is lost.
+//! After any of them the heap is valid, the statistics agree with it, and no memory is lost.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -21,33 +21,35 @@ pub enum AllocError {
     /// A request of 0 bytes. PyTorch's entry points return a null pointer for it and never reach the
     /// allocator (spec 2.1).
     ZeroSize,
-    /// At least 2^60 bytes through [`crate::Allocator::allocate`], or a size that exceeds 64 bits once rounded.
+    /// The request is for at least 2^60 bytes through [`crate::Allocator::allocate`], or its size exceeds 64 bits
+    /// once rounded.
     TooLarge {
         /// The requested bytes.
         requested: Bytes,
     },
-    /// No memory, even after the retry ladder.
+    /// There was no memory, even after the retry ladder.
     OutOfMemory(Box<OutOfMemory>),
-    /// Rejected before the device was asked ([`Policy::rejects`](crate::policy::Policy::rejects)).
+    /// The policy rejected the request before the device was asked
+    /// ([`Policy::rejects`](crate::policy::Policy::rejects)).
     Rejected {
         /// The requested bytes.
         requested: Bytes,
     },
     /// PyTorch before 2.5 fails an internal assert: for a large request it would release a free block of an expandable
-    /// segment as if it were a whole one (spec 2.9). What earlier rungs did stays done.
+    /// segment as if the block were a whole segment (spec 2.9). The effects of earlier rungs stay.
     ExpandableRelease,
-    /// PyTorch before 2.8 fails an internal assert: the cache cannot be emptied while requests are routed to a private
-    /// pool. Nothing has been released.
+    /// PyTorch before 2.8 fails an internal assert: the program emptied the cache while requests were routed to a
+    /// private pool. Nothing has been released.
     Capturing,
-    /// PyTorch fails an internal assert, with the setting graph_capture_record_stream_reuse: 2.9 where a request is for a stream that is not
-    /// being captured while others are routed to a private pool, later releases where it is for one that is captured and no routing
-    /// accepts it (spec 3.8).
+    /// PyTorch fails an internal assert, with the setting graph_capture_record_stream_reuse. Release 2.9 fails if a request
+    /// is for a stream that is not being captured while other requests are routed to a private pool. Later releases fail if
+    /// a request is for a stream that is being captured and no routing accepts it (spec 3.8).
     NotCaptured,
-    /// The device failed, and not for lack of memory.
+    /// The device failed for a reason other than lack of memory.
     Device(BackendError),
-    /// The device handed out a range that cannot be used. What earlier rungs did stays done.
+    /// The device handed out a range that cannot be used. The effects of earlier rungs stay.
     Answer(WrongAnswer),
-    /// More than 65,535 different streams.
+    /// There are more than 65,535 different streams.
     TooManyStreams,
     /// The policy gave an answer that cannot be carried out.
     Policy(PolicyFault),
@@ -56,7 +58,7 @@ pub enum AllocError {
 }
 
 impl AllocError {
-    /// The message of a release of PyTorch, where releases differ: [`PoolError::message`].
+    /// The message in a given release of PyTorch, where releases differ: [`PoolError::message`].
     #[must_use]
     pub fn message(&self, profile: &Profile) -> String {
         match self {
@@ -131,14 +133,13 @@ impl From<PolicyFault> for AllocError {
     }
 }
 
-/// Why giving a block back failed.
+/// Why an allocation could not be freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeError {
-    /// The allocation was made by another allocator, or its block was taken back when a pool was restored.
-    /// Nothing has changed.
+    /// Another allocator made the allocation, or restoring a pool took its block back. Nothing has changed.
     NotAllocated,
-    /// The block was taken back, but an event could not be recorded. The block stays pending, and the next
-    /// request tries again.
+    /// The block was freed, but an event could not be recorded. The block stays pending, and the next request tries
+    /// again.
     Device(BackendError),
 }
 

@@ -1,21 +1,22 @@
-//! A hash table whose order is that of PyTorch's own (spec 13.1): the order decides which stream's events are
-//! looked at first, and which of several private pools serves or goes back.
+//! A hash table with the order of PyTorch's hash table (spec 13.1). The order decides which stream's events the
+//! allocator checks first, and which of several private pools serves a request or is released.
 //!
-//! PyTorch keeps streams and pools in `ska::flat_hash_map` and `flat_hash_set`. Their order follows from the
-//! keys' hashes and from the history of insertions and removals, and from nothing else: no address, no random
-//! number. The rules, which the header `c10/util/flat_hash_map.h` of each release has:
+//! PyTorch keeps streams and pools in `ska::flat_hash_map` and `flat_hash_set`. Their order follows from the keys'
+//! hashes and from the history of insertions and removals; no address or random number affects it. These are the
+//! rules, from the header `c10/util/flat_hash_map.h` of each release:
 //!
 //! - A table has no buckets at first, then 4, and twice as many whenever more than half would be in use.
-//! - A hash times 2^64 over the golden ratio has the bucket in its upper bits: the key's home.
-//! - A key goes into the first place from its home on that is empty or holds a key that is nearer to its own
-//!   home. That one goes on in the same manner, past keys that are as far from theirs as it is.
+//! - The upper bits of the hash times 2^64 over the golden ratio are the key's bucket: its home.
+//! - A key goes into the first position, from its home on, that is empty or holds a key nearer to that key's own
+//!   home. The displaced key moves on by the same rule, past keys that are as far from their homes as it is.
 //! - A key more than a few places from its home (4 in small tables, the logarithm of the buckets in larger ones)
-//!   makes the table grow: all keys are inserted anew, in their order.
-//! - Removing a key moves those behind it back by one place, up to the first that is at home or an empty place.
-//! - Walking goes by place.
+//!   makes the table grow: all keys are inserted again, in their order.
+//! - Removing a key moves the keys behind it back by one position, up to the first key that is at home or an empty
+//!   position.
+//! - Iteration is in order of position.
 //!
-//! Keys of equal hash can make the real table grow without end. This one stops growing while it is nearly
-//! empty, and lets such keys be further from home.
+//! Keys of equal hash can make the real table grow without end. This table does not grow while it is nearly empty; it
+//! lets such keys be further from home.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -23,11 +24,11 @@ use core::mem;
 /// 2^64 over the golden ratio.
 const GOLDEN: u64 = 11_400_714_819_323_198_485;
 
-/// What undoes a multiplication by it, modulo 2^64.
+/// The inverse of that multiplication, modulo 2^64.
 const GOLDEN_INVERSE: u64 = 17428512612931826493;
 
-/// The hash that comes at a place of the order, which runs from 0 up to 2^64. Keys whose places lie one bucket
-/// apart are walked in the order of their places, whenever they were inserted.
+/// The hash that sorts at a given position of the order, from 0 up to 2^64. If the positions of keys lie at least one
+/// bucket apart, iteration follows the positions, whenever the keys were inserted.
 pub(crate) fn hash_at(place: u64) -> u64 {
     place.wrapping_mul(GOLDEN_INVERSE)
 }
@@ -35,16 +36,16 @@ pub(crate) fn hash_at(place: u64) -> u64 {
 /// The buckets of the first table that has any.
 const FEWEST_BUCKETS: usize = 4;
 
-/// How far from home a key may at least be before the table grows.
+/// The least distance from home that every table allows before it grows.
 const LEAST_REACH: usize = 4;
 
-/// With more buckets for each key than this, a table grows no more.
+/// A table with more buckets per key than this stops growing.
 const MOST_BUCKETS_A_KEY: usize = 1 << 6;
 
 #[derive(Clone, Debug)]
 struct Entry<K, V> {
     hash: u64,
-    /// How many places it is behind its home.
+    /// The distance of the key from its home.
     distance: usize,
     key: K,
     value: V,
@@ -76,22 +77,22 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         self.len
     }
 
-    /// The number of places, some of which are empty. Walking goes from 0 up to this.
+    /// The number of positions, some of which are empty. Iteration goes from 0 up to this.
     pub(crate) fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// What is at a place.
+    /// The value at a position.
     pub(crate) fn at(&self, place: usize) -> Option<&V> {
         self.places.get(place)?.as_ref().map(|entry| &entry.value)
     }
 
-    /// The same, to change it.
+    /// The value at a position, mutable.
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut V> {
         self.places.get_mut(place)?.as_mut().map(|entry| &mut entry.value)
     }
 
-    /// The place of a key.
+    /// The position of a key.
     pub(crate) fn find(&self, hash: u64, key: K) -> Option<usize> {
         let home = self.home(hash)?;
         let near = self.places.get(home..)?.iter().enumerate();
@@ -99,13 +100,13 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         near.map(|entry| entry.key).position(|other| other == key).map(|distance| home + distance)
     }
 
-    /// Inserts a key that is not there.
+    /// Inserts a key that is not in the table.
     pub(crate) fn insert(&mut self, hash: u64, key: K, value: V) {
         self.seat(Entry { hash, distance: 0, key, value });
         self.len += 1;
     }
 
-    /// Removes what is at a place.
+    /// Removes the entry at a position.
     pub(crate) fn remove_at(&mut self, place: usize) -> Option<V> {
         let removed = self.places.get_mut(place)?.take()?;
         self.len -= 1;
@@ -117,7 +118,7 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         Some(removed.value)
     }
 
-    /// Removes a key. Returns its value, if it was there.
+    /// Removes a key. Returns its value, if the key was in the table.
     pub(crate) fn remove(&mut self, hash: u64, key: K) -> Option<V> {
         self.find(hash, key).and_then(|place| self.remove_at(place))
     }
@@ -127,13 +128,13 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         Some((hash.wrapping_mul(GOLDEN) >> (u64::BITS - bits)) as usize)
     }
 
-    /// How far from home a key may be; `None` for as far as it takes.
+    /// How far from home a key may be; `None` if there is no limit.
     fn reach(&self) -> Option<usize> {
         let may_grow = self.buckets / MOST_BUCKETS_A_KEY <= self.len;
         may_grow.then(|| reach_of(self.buckets))
     }
 
-    /// Seats an entry, in a larger table if need be.
+    /// Seats an entry, growing the table if necessary.
     fn seat(&mut self, mut entry: Entry<K, V>) {
         while let Err(homeless) = self.place(entry) {
             entry = homeless;
@@ -141,8 +142,8 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         }
     }
 
-    /// Finds a place for an entry. Gives back one for which the table must grow first: another one, if the entry
-    /// has taken its place.
+    /// Finds a position for an entry. If the table must grow first, returns the entry that has no position yet; that
+    /// is another entry if the new one has displaced it.
     fn place(&mut self, mut entry: Entry<K, V>) -> Result<(), Entry<K, V>> {
         let (Some(home), reach) = (self.home(entry.hash), self.reach()) else { return Err(entry) };
         let is_far = |place: usize| self.places.get(place)?.as_ref().filter(|other| other.distance >= place - home);
@@ -165,7 +166,8 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
                 }
                 Some(other) if other.distance < entry.distance => mem::swap(other, &mut entry),
                 Some(_) if Some(entry.distance + 1) == reach => {
-                    // The new key, which has the first place, gives it to the one that has none.
+                    // The new key took the first position; it now gives that position to the displaced key, which has
+                    // none.
                     if let Some(new) = &mut self.places[first] {
                         mem::swap(new, &mut entry);
                     }
@@ -178,7 +180,7 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         Err(entry)
     }
 
-    /// Doubles the buckets and inserts all keys anew, in their order.
+    /// Doubles the buckets and inserts all keys again, in their order.
     fn grow(&mut self) {
         self.buckets = FEWEST_BUCKETS.max(2 * self.buckets);
         let mut places = Vec::new();
@@ -202,8 +204,8 @@ mod tests {
         table.iter().map(|(key, ())| key).collect()
     }
 
-    /// The walks of a table after each of 4,000 random insertions and removals, as one number, and the keys at
-    /// the end. Keys hash to themselves.
+    /// The iteration orders of a table after each of 4,000 random insertions and removals, as one number, and the
+    /// keys at the end. Keys hash to themselves.
     fn walks(seed: u64, key_of: impl Fn(u64) -> u64) -> (u64, usize, Vec<u64>) {
         let (mut random, mut digest) = (88_172_645_463_325_252 + seed, 14_695_981_039_346_656_037_u64);
         let mut note = |number: u64| digest = (digest ^ number).wrapping_mul(1_099_511_628_211);
@@ -226,8 +228,8 @@ mod tests {
         (digest, table.buckets, keys(&table))
     }
 
-    /// What the real container, compiled from PyTorch's header, does with the same keys: ids of pools, handles of
-    /// streams, many keys, and keys that are not consecutive.
+    /// What the real container, compiled from PyTorch's header, does with the same keys: pool ids, stream handles,
+    /// many keys, and keys that are not consecutive.
     #[test]
     fn the_order_is_that_of_the_real_container() {
         let few = (6_987_767_705_024_775_802, 32, [0, 5, 2, 7, 4, 9, 1, 6, 11, 8].to_vec());

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-// Tests here and tests of the whole share a device, which names the crate.
+// Unit tests and integration tests share a device, which uses this crate by its name.
 #[cfg(test)]
 extern crate self as parkade;
 #[cfg(test)]

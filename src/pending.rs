@@ -1,17 +1,16 @@
-//! Blocks that other streams use: what was recorded on them, and the events that they wait for (spec 3.5 to
-//! 3.7).
+//! Blocks that other streams use: the streams recorded on them, and the events that they wait for (spec 3.5 to 3.7).
 //!
-//! A block given back while other streams use it gets one event on each of those streams and becomes free
-//! when all are complete. PyTorch keeps these streams in hash tables; their order, both for recording and for
-//! completion, is followed here, and within a stream the order of recording.
+//! A block given back while other streams use it gets one event on each of those streams and becomes free when all are
+//! complete. PyTorch keeps these streams in hash tables. This module follows the order of those tables, both for
+//! recording events and for completing them, and within a stream the order of recording.
 //!
-//! Most such blocks are used by one other stream, and the same few streams come again and again. So a block's
-//! first use and the number of its events are kept in the block itself, in fields that only free blocks need,
-//! and the memory of a stream's queue is kept when its last event is complete.
+//! Most of these blocks are used by one other stream, and the same few streams recur. So the block itself holds its
+//! first use and the number of its events, in fields that only free blocks need, and a stream's queue keeps its memory
+//! when its last event is complete.
 //!
-//! The queues of events, one for each stream that has some, are in the order of PyTorch's hash table of streams. A
-//! device whose events complete by handle has its queues in the order of the handles instead. There may be one for each
-//! block that waits, and events may come for any of them next, so a queue goes with its last event.
+//! Each stream with events has a queue. The queues are in the order of PyTorch's hash table of streams. For a device
+//! whose events complete by handle, they are in the order of the handles. There may be one queue for each waiting
+//! block, and the next event may be for any of them, so such a queue is removed with its last event.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -21,27 +20,27 @@ use crate::device::GraphNode;
 use crate::flat_table::FlatTable;
 use crate::units::StreamId;
 
-/// The memory of how many empty queues of the table is kept.
+/// How many empty queues of the table keep their memory.
 const KEPT_EMPTY: usize = 16;
 
-/// PyTorch's number for the type of device, which is part of a stream's hash.
+/// PyTorch's number for the device type, which is part of a stream's hash.
 const CUDA: u64 = 1;
 
 /// A stream's events, oldest first, each with its block.
 type Events<E> = VecDeque<(E, u32)>;
 
-/// In which order streams are looked at.
+/// The order in which streams are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum StreamOrder {
-    /// Ascending.
+    /// Ascending by handle.
     ByHandle,
-    /// That of PyTorch's tables, for the device with this index.
+    /// The order of PyTorch's tables, for the device with this index.
     Hashed(u32),
 }
 
 impl StreamOrder {
-    /// The hash of a stream, as PyTorch's tables take it: 48 bits of the id, which is the handle, behind the
-    /// device. Where only the order of handles matters the device is not asked for.
+    /// The hash of a stream, as PyTorch's tables compute it: the device, then 48 bits of the id, which is the handle.
+    /// If only the order of handles matters, the device plays no role.
     fn hash(self, stream: StreamId) -> u64 {
         let device = match self {
             StreamOrder::ByHandle => 0,
@@ -56,7 +55,7 @@ impl StreamOrder {
 enum Queues<E> {
     /// Ascending by handle.
     ByHandle(BTreeMap<StreamId, Events<E>>),
-    /// In PyTorch's order; and unused queues, whose memory is used again.
+    /// In PyTorch's order, with unused queues whose memory can be reused.
     Hashed { table: FlatTable<StreamId, (StreamId, Events<E>)>, unused: Vec<Events<E>>, order: StreamOrder },
 }
 
@@ -85,7 +84,7 @@ impl<E> Queues<E> {
         }
     }
 
-    /// The first place for a queue that is not before this one. There may be none at it, or an empty one.
+    /// The first position for a queue at or after this one. The position may be empty or hold an empty queue.
     fn place_from(&self, place: u64) -> Option<u64> {
         match self {
             Queues::ByHandle(queues) => queues.range(StreamId(place)..).next().map(|(stream, _)| stream.0),
@@ -93,7 +92,7 @@ impl<E> Queues<E> {
         }
     }
 
-    /// The events at a place.
+    /// The events of the queue at `place`.
     fn at(&self, place: u64) -> Option<&Events<E>> {
         match self {
             Queues::ByHandle(queues) => queues.get(&StreamId(place)),
@@ -101,13 +100,13 @@ impl<E> Queues<E> {
         }
     }
 
-    /// Takes out the event at a position of the queue at a place, with its block.
+    /// Takes an event out of the queue at `place`, with its block. `position` is the event's index in the queue.
     fn take(&mut self, place: u64, position: usize) -> Option<(E, u32)> {
         let events = match self {
             Queues::ByHandle(queues) => queues.get_mut(&StreamId(place)),
             Queues::Hashed { table, .. } => table.at_mut(place as usize).map(|(_, events)| events),
         }?;
-        // The oldest is taken out without moving the others.
+        // Taking out the oldest does not move the others.
         let taken = if position == 0 { events.pop_front() } else { events.remove(position) };
         if let Queues::ByHandle(queues) = self
             && queues.get(&StreamId(place)).is_some_and(VecDeque::is_empty)
@@ -131,7 +130,7 @@ impl<E> Queues<E> {
         core::iter::successors(self.place_from(0), |place| self.place_from(place.checked_add(1)?))
     }
 
-    /// The streams that have events, or had some, with these, in order.
+    /// The streams that have or had events, with their queues, in order.
     fn iter(&self) -> impl Iterator<Item = (StreamId, &Events<E>)> {
         let stream_at = |place: u64| match self {
             Queues::ByHandle(_) => Some(StreamId(place)),
@@ -145,7 +144,7 @@ impl<E> Queues<E> {
         if let Queues::Hashed { table, unused, .. } = self {
             let mut place = 0;
             while place < table.places() {
-                // What is behind a key that goes comes to its place.
+                // The key behind a removed key moves to its position.
                 if !table.at(place).is_some_and(|(_, events)| events.is_empty()) {
                     place += 1;
                 } else if let Some((_, events)) = table.remove_at(place)
@@ -158,35 +157,35 @@ impl<E> Queues<E> {
     }
 }
 
-/// What is known of a capture of a graph.
+/// What the allocator knows about a graph capture.
 #[derive(Clone, Debug)]
 pub(crate) struct CaptureNotes {
-    /// The pool that its requests go to.
+    /// The pool that the capture's requests go to.
     pool_number: u16,
-    /// The nodes that each of its streams waits for.
+    /// The nodes that each stream of the capture waits for.
     awaited: BTreeMap<StreamId, BTreeSet<GraphNode>>,
 }
 
-/// Stream uses and event queues of one allocator. Blocks go by their slots.
+/// Stream uses and event queues of one allocator. Blocks are identified by slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Pending<E> {
     order: StreamOrder,
-    /// All uses of blocks that several streams use. A single one is in the block only.
+    /// All uses of blocks that several other streams use. If only one does, the block itself holds the use.
     uses: BTreeMap<u32, FlatTable<StreamId, ()>>,
     queues: Queues<E>,
-    /// Events that are not complete, and deferred blocks.
+    /// The number of incomplete events and deferred blocks.
     unsettled: usize,
     /// Unused events, a stack.
     spare: Vec<E>,
-    /// Blocks given back whose events are not all recorded yet, oldest first: a graph was being captured, or
-    /// the device failed.
+    /// Freed blocks whose events are not all recorded yet, oldest first, because a graph was being captured or the
+    /// device failed.
     deferred: VecDeque<u32>,
-    /// Uses recorded while a graph was captured. They are forgotten if the block is given back during the
-    /// capture (spec 3.8).
+    /// Uses recorded while a graph was captured. They are forgotten if the block is freed during the capture
+    /// (spec 3.8).
     captured_uses: BTreeMap<u32, BTreeSet<StreamId>>,
-    /// Where a captured graph ended, on all streams that use a deferred block, when the block was given back.
+    /// Where a captured graph ended, on all streams that use a deferred block, when the block was freed.
     pub(crate) ends: BTreeMap<u32, Vec<GraphNode>>,
-    /// By the number of the capture.
+    /// The captures, by number.
     pub(crate) captures: BTreeMap<u64, CaptureNotes>,
 }
 
@@ -205,13 +204,13 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Whether nothing waits.
+    /// Whether no block waits.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.unsettled == 0
     }
 
-    /// Notes that `stream` uses the allocated block; `is_deferring` says that a graph is being captured.
+    /// Records that `stream` uses the allocated block; `is_deferring` says that a graph is being captured.
     pub(crate) fn add_use(&mut self, arena: &mut Arena, index: u32, stream: StreamId, is_deferring: bool) {
         self.insert_use(arena, index, stream);
         if is_deferring {
@@ -236,8 +235,8 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Forgets the uses of a deferred block that were recorded during a capture. PyTorch inserts the others anew,
-    /// in their order.
+    /// Forgets the uses of a deferred block that were recorded during a capture. PyTorch inserts the other uses
+    /// again, in their order.
     pub(crate) fn remove_captured_uses(&mut self, arena: &mut Arena, index: u32) {
         self.ends.remove(&index);
         let Some(captured) = self.captured_uses.remove(&index) else { return };
@@ -264,7 +263,7 @@ impl<E> Pending<E> {
         }
     }
 
-    /// The block is given back after the capture: uses recorded during it become ordinary ones.
+    /// Records that the block is freed after the capture: uses recorded during the capture become ordinary uses.
     pub(crate) fn keep_captured_uses(&mut self, index: u32) {
         self.captured_uses.remove(&index);
     }
@@ -276,7 +275,7 @@ impl<E> Pending<E> {
         Some(next.map_or(first, |(stream, ())| stream))
     }
 
-    /// Forgets a use, whose event is recorded.
+    /// Forgets a use whose event has been recorded.
     pub(crate) fn remove_use(&mut self, arena: &mut Arena, index: u32, stream: StreamId) {
         let block = arena.at_mut(index);
         let Some(uses) = self.uses.get_mut(&index) else {
@@ -318,7 +317,8 @@ impl<E> Pending<E> {
         taken
     }
 
-    /// The nodes that a stream waits for in a capture. `None` if the capture is not known and its requests go to no pool: `pool_number` is 0.
+    /// The nodes that a stream waits for in a capture. `None` if the capture is unknown and its requests go to no pool, that
+    /// is, if `pool_number` is 0.
     pub(crate) fn awaited(&mut self, capture: u64, pool_number: u16, stream: StreamId) -> Option<&mut BTreeSet<GraphNode>> {
         if pool_number == 0 && !self.captures.contains_key(&capture) {
             return None;
@@ -333,7 +333,8 @@ impl<E> Pending<E> {
         Some((capture, notes.awaited.keys().copied().collect()))
     }
 
-    /// Takes out the deferred blocks of the stream whose uses its next work in the capture comes after, oldest first, and forgets these uses.
+    /// Takes out the stream's deferred blocks whose other uses end before the stream's next work in the capture, oldest
+    /// first, and forgets these uses.
     pub(crate) fn take_passed(&mut self, arena: &mut Arena, capture: u64, stream: StreamId, stream_slot: u16) -> Vec<u32> {
         let Some(awaited) = self.captures.get(&capture).and_then(|notes| notes.awaited.get(&stream)) else { return Vec::new() };
         let is_passed = |index: u32| self.ends.get(&index).is_some_and(|ends| ends.iter().all(|end| awaited.contains(end)));
@@ -357,7 +358,7 @@ impl<E> Pending<E> {
         self.spare.push(event);
     }
 
-    /// Takes all events, in use or not.
+    /// Takes out all events, in use or not.
     pub(crate) fn drain_events(&mut self) -> impl Iterator<Item = E> {
         let mut events = core::mem::take(&mut self.spare);
         events.extend(self.queues.drain());
@@ -371,7 +372,7 @@ impl<E> Pending<E> {
         first.chain(self.uses.values().flat_map(|uses| uses.iter().map(|(stream, ())| stream))).chain(waited_for)
     }
 
-    /// Notes that the block waits for an event, which was recorded on the stream.
+    /// Records that the block waits for an event, which was recorded on the stream.
     pub(crate) fn push(&mut self, arena: &mut Arena, stream: StreamId, event: E, index: u32) {
         self.queues.push(stream, event, index);
         self.unsettled += 1;
@@ -380,8 +381,8 @@ impl<E> Pending<E> {
         }
     }
 
-    /// The first queue that is not before this one, from 0, in the order in which they are looked at, which stays until an event comes for
-    /// another stream or [`Pending::forget_empty_queues`] is called. It may be empty.
+    /// The first queue at or after `queue`, counted from 0. The order stays the same until an event comes for another stream
+    /// or [`Pending::forget_empty_queues`] is called. The queue may be empty.
     pub(crate) fn queue_from(&self, queue: u64) -> Option<u64> {
         self.queues.place_from(queue)
     }
@@ -391,7 +392,8 @@ impl<E> Pending<E> {
         self.event_at((queue, 0))
     }
 
-    /// The first event whose block matches, by stream, oldest first, that is not before this one: its queue and its place there.
+    /// The first event, by stream and then oldest first, at or after `from` whose block matches: its queue and its position
+    /// there.
     pub(crate) fn first_where(&self, from: (u64, usize), wanted: impl Fn(u32) -> bool) -> Option<(u64, usize)> {
         let mut next = Some(from);
         while let Some((from, passed)) = next {
@@ -406,7 +408,7 @@ impl<E> Pending<E> {
         None
     }
 
-    /// The event of this queue, at this place.
+    /// The event at this position of this queue.
     pub(crate) fn event_at(&self, (queue, place): (u64, usize)) -> Option<&E> {
         self.queues.at(queue)?.get(place).map(|(event, _)| event)
     }
@@ -416,7 +418,7 @@ impl<E> Pending<E> {
         self.take_at(arena, (queue, 0))
     }
 
-    /// The same for the event of this queue, at this place.
+    /// Removes the event at this position of this queue, and returns its block.
     pub(crate) fn take_at(&mut self, arena: &mut Arena, (queue, place): (u64, usize)) -> Option<u32> {
         let (event, index) = self.queues.take(queue, place)?;
         self.spare.push(event);
@@ -431,7 +433,7 @@ impl<E> Pending<E> {
         self.queues.forget_empty();
     }
 
-    /// The number of events that each block waits for, from the queues; for the sweep.
+    /// The number of events that each block waits for, counted in the queues. For the heap check.
     pub(crate) fn waiting(&self) -> BTreeMap<u32, u32> {
         let mut waiting = BTreeMap::new();
         for (_, index) in self.queues.iter().flat_map(|(_, events)| events) {
@@ -440,8 +442,8 @@ impl<E> Pending<E> {
         waiting
     }
 
-    /// Whether uses are those of blocks that several streams use, and the counts of events and deferred blocks are
-    /// right; for the sweep.
+    /// Whether the recorded uses belong to blocks that several streams use, and whether the counts of events and
+    /// deferred blocks are right. For the heap check.
     pub(crate) fn is_consistent(&self, arena: &Arena) -> bool {
         let events: usize = self.queues.iter().map(|(_, events)| events.len()).sum();
         let is_known = |(&index, uses): (&u32, &FlatTable<StreamId, ()>)| {
@@ -487,7 +489,7 @@ mod tests {
 
     const HASHED: StreamOrder = StreamOrder::Hashed(0);
 
-    /// The order is that of the real container, asked for streams 0x1000 to 0x9000 of device 0.
+    /// The order equals that of the real container for streams 0x1000 to 0x9000 of device 0.
     #[test]
     fn uses_are_a_set_and_come_in_the_order_of_the_real_table() {
         let (mut arena, mut pending) = (arena(), Pending::<()>::new(HASHED));
@@ -511,7 +513,7 @@ mod tests {
         core::iter::successors(pending.queue_from(0), after).collect()
     }
 
-    /// The same for the queues, two of which went in between.
+    /// The order of the queues equals that of the real container. Two of the queues were removed in between.
     #[test]
     fn queues_are_in_the_order_of_the_real_table() {
         let (mut arena, mut pending) = (arena(), Pending::new(HASHED));
@@ -540,7 +542,7 @@ mod tests {
         let (mut arena, mut pending) = (arena(), Pending::new(StreamOrder::ByHandle));
         arena.at_mut(0).state = BlockState::Pending;
         arena.at_mut(0).set_events(0);
-        // Descending, so that each comes before all others.
+        // In descending order, so that each stream comes before all others.
         for stream in (0..100).rev() {
             pending.push(&mut arena, StreamId(stream), stream, 0);
         }

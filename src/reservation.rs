@@ -1,8 +1,8 @@
 //! The addresses of expandable segments, and which of their pages have memory.
 //!
-//! The heap knows blocks; this knows pages. A segment is one reserved range of addresses, divided into pages
-//! of one size, each with memory of its own or none (spec 4.1). Pages are kept as runs, because a recording
-//! may name more of them than this machine has memory.
+//! The heap knows blocks; this module knows pages. A segment is one reserved range of addresses, divided into pages
+//! of one size, each with or without memory (spec 4.1). Pages are kept as runs, because a recording may name more
+//! pages than this machine could store one by one.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -13,15 +13,15 @@ use crate::units::StreamId;
 /// One reserved range.
 #[derive(Clone, Debug)]
 pub(crate) struct Reservation<M> {
-    /// Bytes of addresses.
+    /// The size of the range in bytes.
     pub(crate) size: u64,
-    /// Bytes of a page.
+    /// The size of a page in bytes.
     pub(crate) page: u64,
-    /// The stream whose work must be done before a page is unmapped.
+    /// The stream whose work must be done before the allocator unmaps a page.
     pub(crate) stream: StreamId,
     /// The pool that the segment belongs to.
     pub(crate) pool: u16,
-    /// Numbered in the order of creation.
+    /// The range's number in order of creation.
     pub(crate) number: u64,
     /// The memory of mapped pages, by the first page of each run. Runs do not overlap.
     runs: BTreeMap<u64, Run<M>>,
@@ -39,7 +39,8 @@ pub(crate) struct Run<M> {
 }
 
 impl<M> Run<M> {
-    /// Where it is mapped, in the units in which the device unmaps it: pages, or the whole handle.
+    /// The addresses where the memory is mapped, in the units in which the device unmaps it: pages, or the whole
+    /// handle.
     pub(crate) fn at(&self, address: u64, page: u64) -> Pages {
         if self.is_handle {
             Pages { address, page: page * self.pages, count: 1 }
@@ -50,7 +51,7 @@ impl<M> Run<M> {
 }
 
 impl<M> Reservation<M> {
-    /// Notes the memory of the pages from `first` on, which have none.
+    /// Records the memory of the pages from `first` on, which had none.
     pub(crate) fn put(&mut self, first: u64, run: Run<M>) {
         self.mapped += run.pages;
         self.runs.insert(first, run);
@@ -63,7 +64,7 @@ impl<M> Reservation<M> {
         Some(run)
     }
 
-    /// The mapped pages among `places` without the handles of which only a part lies there.
+    /// The mapped pages among `places`, without the handles that lie only partly there.
     pub(crate) fn whole_handles(&self, places: Range<u64>) -> Range<u64> {
         let Range { mut start, mut end } = places;
         let straddles = |place: u64| {
@@ -79,12 +80,12 @@ impl<M> Reservation<M> {
         start..end
     }
 
-    /// The first pages among `places` that have memory, at most `most` or a whole handle, as a run of their own. `split`
-    /// keeps as many pages of a run's memory as it is told and returns the rest. A handle lies in `places` as a whole or
-    /// not at all.
+    /// Takes the first pages among `places` that have memory, at most `most` or a whole handle, as a separate run.
+    /// `split` keeps a given number of pages of a run's memory and returns the rest. A handle lies entirely in `places`
+    /// or not at all.
     ///
     /// # Errors
-    /// That of `split`. Nothing has changed.
+    /// The error of `split`. Nothing has changed.
     pub(crate) fn first_run<E>(
         &mut self,
         places: Range<u64>,
@@ -114,7 +115,7 @@ impl<M> Reservation<M> {
         self.runs.get(&first)
     }
 
-    /// Bytes that have memory.
+    /// The number of bytes that have memory.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         self.mapped * self.page
     }
@@ -135,11 +136,11 @@ pub(crate) struct Pages {
 pub(crate) struct Reservations<M> {
     by_base: BTreeMap<u64, Reservation<M>>,
     made: u64,
-    /// Unmapped memory that the device failed to release. Retried whenever memory is released.
+    /// Unmapped memory that the device failed to release. The allocator retries whenever it releases memory.
     unreleased: Vec<M>,
-    /// Pages that the device failed to unmap although no segment uses them. Retried likewise.
+    /// Pages that the device failed to unmap although no segment uses them. The allocator retries these too.
     stuck: Vec<Pages>,
-    /// Memory that was unmapped to be mapped elsewhere, with its page size. Empty between operations.
+    /// Memory that was unmapped in order to map it elsewhere, with its page size. Empty between operations.
     spare: Vec<(u64, Run<M>)>,
 }
 
@@ -163,7 +164,7 @@ impl<M> Reservations<M> {
         core::mem::take(&mut self.unreleased)
     }
 
-    /// Keeps the unmapped memory of pages of `page` bytes for the mapping that follows.
+    /// Keeps the unmapped memory of pages of `page` bytes for the next mapping.
     pub(crate) fn keep_spare(&mut self, page: u64, run: Run<M>) {
         self.spare.push((page, run));
     }
@@ -174,13 +175,13 @@ impl<M> Reservations<M> {
         Some(self.spare.swap_remove(place).1)
     }
 
-    /// Takes the first kept handle of at most so many pages of this size.
+    /// Takes the first kept handle of at most `most` pages of this size.
     pub(crate) fn take_spare_handle(&mut self, page: u64, most: u64) -> Option<Run<M>> {
         let place = self.spare.iter().position(|(bytes, run)| *bytes == page && run.is_handle && run.pages <= most)?;
         Some(self.spare.remove(place).1)
     }
 
-    /// Takes what was kept last.
+    /// Takes the memory that was kept last.
     pub(crate) fn take_last_spare(&mut self) -> Option<Run<M>> {
         self.spare.pop().map(|(_, run)| run)
     }
@@ -204,7 +205,7 @@ impl<M> Reservations<M> {
         core::mem::take(&mut self.stuck)
     }
 
-    /// Whether anything waits to be released or unmapped again.
+    /// Whether any memory still has to be released or unmapped.
     pub(crate) fn has_leftovers(&self) -> bool {
         !self.unreleased.is_empty() || !self.stuck.is_empty()
     }

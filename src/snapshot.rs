@@ -7,25 +7,26 @@ use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 /// A segment of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentInfo {
-    /// Its first byte.
+    /// The segment's first byte.
     pub address: DeviceAddress,
     /// The sum of its blocks' sizes.
     pub total: Bytes,
-    /// Bytes of allocated blocks.
+    /// The bytes of its allocated blocks.
     pub allocated: Bytes,
-    /// Bytes of allocated and pending blocks.
+    /// The bytes of its allocated and pending blocks.
     pub active: Bytes,
-    /// Requested bytes of the active blocks.
+    /// The requested bytes of its active blocks.
     pub requested: Bytes,
-    /// The stream that it was made for.
+    /// The stream that the segment was made for.
     pub stream: StreamId,
-    /// The pool that it belongs to.
+    /// The pool that the segment belongs to.
     pub pool: PoolId,
     /// The pool's collection: small or large.
     pub class: PoolClass,
     /// Whether this is a mapped run of an expandable segment.
     pub expandable: bool,
-    /// The segment's age, the oldest lowest; 0 under rules that do not order by age. Not in PyTorch's pickles.
+    /// The segment's age; older segments have lower ranks. 0 under rules that do not order by age. Not in PyTorch's
+    /// pickles.
     pub rank: u32,
     /// Its blocks, by address.
     pub blocks: Vec<BlockInfo>,
@@ -34,17 +35,17 @@ pub struct SegmentInfo {
 /// A block of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockInfo {
-    /// Its first byte.
+    /// The block's first byte.
     pub address: DeviceAddress,
-    /// Its size.
+    /// The block's size.
     pub size: Bytes,
     /// The bytes last requested; stale if the block is inactive (spec 7.3).
     pub requested: Bytes,
-    /// Its state.
+    /// The block's state.
     pub state: BlockActivity,
 }
 
-/// An allocated block and where it lies.
+/// An allocated block and its position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacedBlock {
     /// The block.
@@ -55,7 +56,7 @@ pub struct PlacedBlock {
     pub segment_size: Bytes,
     /// Whether the segment is expandable.
     pub is_expandable: bool,
-    /// The stream that it was allocated for.
+    /// The stream that the block was allocated for.
     pub stream: StreamId,
 }
 
@@ -64,14 +65,14 @@ pub struct PlacedBlock {
 pub enum BlockActivity {
     /// Handed out.
     Allocated,
-    /// Pending: given back, waiting for events.
+    /// Pending: freed, but waiting for events.
     PendingFree,
     /// Free.
     Inactive,
 }
 
 impl BlockActivity {
-    /// PyTorch's name.
+    /// PyTorch's name for the state.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

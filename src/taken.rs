@@ -1,7 +1,7 @@
 //! The addresses that the device has handed out, to check each further answer against them.
 //!
-//! The heap is built on the device's promise that ranges do not overlap. A device that breaks it would have two
-//! programs write to one block, so its answer is refused before anything is built on it.
+//! The heap relies on the device's guarantee that ranges do not overlap. If a device broke it, two allocations would
+//! share memory, so the allocator refuses such an answer before it uses the range.
 
 use alloc::collections::BTreeMap;
 use core::fmt;
@@ -11,32 +11,32 @@ use crate::units::{Bytes, DeviceAddress};
 /// Every range starts on a multiple of this.
 const ALIGNMENT: u64 = 512;
 
-/// A range that the device handed out and that cannot be used. It is neither used nor given back.
+/// A range that the device handed out but that cannot be used. The allocator neither uses it nor gives it back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WrongAnswer {
     /// The call, by its name in [`DeviceBackend`](crate::device::DeviceBackend).
     pub call: &'static str,
     /// The address that it returned.
     pub address: DeviceAddress,
-    /// The bytes that were asked for.
+    /// The requested bytes.
     pub bytes: Bytes,
-    /// What is wrong with it.
+    /// What is wrong with the range.
     pub problem: AnswerProblem,
 }
 
 /// Why a range that the device handed out cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AnswerProblem {
-    /// It starts at address 0.
+    /// The range starts at address 0.
     Null,
-    /// It does not start on a multiple of 512 bytes.
+    /// The range does not start on a multiple of 512 bytes.
     Unaligned,
-    /// It extends past 64 bits.
+    /// The range extends past 64 bits.
     TooLong,
-    /// It overlaps a range that the device handed out before and that was not given back: its first byte and
-    /// its size.
+    /// The range overlaps another one that the device handed out before and that was not given back: that range's
+    /// first byte and size.
     Overlaps(DeviceAddress, Bytes),
-    /// With it the allocator would hold more bytes than its statistics can count, 2^63 - 1.
+    /// With this range the allocator would hold more bytes than its statistics can count, 2^63 - 1.
     TooMuch,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for WrongAnswer {
 
 impl core::error::Error for WrongAnswer {}
 
-/// Ranges that are held, by first byte. They do not overlap.
+/// The ranges that the allocator holds, by first byte. They do not overlap.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct TakenRanges {
     by_start: BTreeMap<u64, u64>,
@@ -66,7 +66,7 @@ impl TakenRanges {
     /// Adds a range.
     ///
     /// # Errors
-    /// Why it cannot be used. Nothing has changed.
+    /// The reason why it cannot be used. Nothing has changed.
     pub(crate) fn add(&mut self, start: u64, bytes: u64) -> Result<(), AnswerProblem> {
         if start == 0 {
             return Err(AnswerProblem::Null);

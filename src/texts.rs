@@ -1,5 +1,5 @@
-//! The texts that PyTorch's allocator shows to people, byte for byte: sizes with a unit, doubles, and the messages of errors: out of
-//! memory (spec 2.13), and an invalid memory fraction (spec 2.15).
+//! The texts that PyTorch's allocator shows to people, byte for byte: sizes with a unit, doubles, and the messages for
+//! out-of-memory errors (spec 2.13) and invalid memory fractions (spec 2.15).
 
 use alloc::format;
 use alloc::string::String;
@@ -9,8 +9,8 @@ use core::fmt;
 use crate::device::ProcessMemory;
 use crate::units::Bytes;
 
-/// A size in bytes as messages show it: `1024 bytes`, `1.50 KiB`, `1024.00 MiB`, `139.80 GiB` (spec 2.14). A
-/// unit is used up to and including 1024; there is none above GiB.
+/// A size in bytes as messages show it: `1024 bytes`, `1.50 KiB`, `1024.00 MiB`, `139.80 GiB` (spec 2.14). Each unit
+/// is used up to and including 1024; GiB is the largest.
 #[must_use]
 pub fn format_bytes(size: u64) -> String {
     match size {
@@ -21,11 +21,9 @@ pub fn format_bytes(size: u64) -> String {
     }
 }
 
-/// `size` in units of 2^`shift`, as C prints the quotient of doubles with two decimals: ties go to the even
-/// digit.
+/// `size` in units of 2^`shift`, as C prints the quotient of doubles with two decimals: ties go to the even digit.
 fn with_two_decimals(size: u64, shift: u32, unit: &str) -> String {
-    // Only the conversion to a double can lose digits; dividing by a power of two is exact, so integers are
-    // enough.
+    // Only the conversion to a double can lose digits. Division by a power of two is exact, so integers suffice.
     let hundred_sizes = (size as f64) as u128 * 100;
     let hundredths = hundred_sizes >> shift;
     let remainder = hundred_sizes & ((1 << shift) - 1);
@@ -35,8 +33,8 @@ fn with_two_decimals(size: u64, shift: u32, unit: &str) -> String {
     format!("{}.{:02} {unit}", hundredths / 100, hundredths % 100)
 }
 
-/// A double as a C++ stream prints it by default: at most six significant digits, no trailing zeros, with an
-/// exponent below 1e-4 and from 1e6 on.
+/// A double as a C++ stream prints it by default: at most six significant digits, no trailing zeros, and an exponent
+/// below 1e-4 and from 1e6 on.
 #[must_use]
 pub fn format_double(value: f64) -> String {
     format_significant(value, 6)
@@ -61,7 +59,7 @@ pub fn format_significant(value: f64, digits: u8) -> String {
         let sign_of_exponent = if exponent < 0 { '-' } else { '+' };
         return format!("{sign}{}e{sign_of_exponent}{:02}", without_trailing_zeros(mantissa), exponent.abs());
     }
-    // The scientific form decides how many digits there are; those behind the point are decimals.
+    // The scientific form determines how many digits there are; the digits behind the point are decimals.
     let decimals = usize::try_from(after_first - exponent).unwrap_or(0);
     format!("{sign}{}", without_trailing_zeros(&format!("{size:.decimals$}")))
 }
@@ -70,21 +68,22 @@ fn without_trailing_zeros(digits: &str) -> &str {
     if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits }
 }
 
-/// PyTorch's message for a request of 2^60 bytes or more, which reaches neither cache nor device (spec 1.1).
+/// PyTorch's message for a request of 2^60 bytes or more, which reaches neither the cache nor the device (spec 1.1).
 pub const MORE_THAN_ONE_EXABYTE: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
 
-/// The words of the message that releases of PyTorch have written differently.
+/// The words of the message that differ between releases of PyTorch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OomWords {
-    /// Before the device's memory.
+    /// The words before the device's memory.
     capacity: &'static str,
-    /// Whether the device's index is written as the character of that number. That of device 0 ends the message.
+    /// Whether the message writes the device's index as the character with that code. For device 0 that character
+    /// ends the message.
     device_is_character: bool,
-    /// Whether it says the limit.
+    /// Whether the message mentions the limit.
     tells_limit: bool,
-    /// Whether it counts what private pools have cached.
+    /// Whether the message counts the memory cached by private pools.
     tells_private_pools: bool,
-    /// The hint on settings at the end, double spaces included ([`Hint::ExpandableSegments`]).
+    /// The hint about settings at the end, double spaces included ([`Hint::ExpandableSegments`]).
     hint: &'static str,
 }
 
@@ -136,7 +135,7 @@ impl OomWords {
     };
 }
 
-/// The hint of PyTorch 2.15 where segments are expandable.
+/// PyTorch 2.15's hint if segments are already expandable.
 const HINT_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead the process is running out of virtual address space \
     (VSZ), expandable segments may be over-reserving VA (each segment reserves ~9/8 of device memory, times the number of streams); \
     reduce it via PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve / expandable_segments_reserve_by_class.";
@@ -144,20 +143,20 @@ const HINT_ON_ADDRESSES: &str = " expandable_segments is enabled. If instead the
 /// The hint at the end of an out-of-memory message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hint {
-    /// None (2.14, where segments are expandable).
+    /// No hint (2.14, if segments are already expandable).
     None,
     /// Make segments expandable.
     ExpandableSegments,
-    /// Reserve fewer addresses (2.15, where segments are expandable).
+    /// Reserve fewer addresses (2.15, if segments are already expandable).
     Addresses,
     /// Reserve more addresses than this many bytes, which the request exceeds (2.15).
     LargerReserve(Bytes),
 }
 
-/// The content of an out-of-memory error. Displays as PyTorch's message.
+/// The content of an out-of-memory error. Displays PyTorch's message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
-    /// The size of the segment that the device was asked for, not of the request.
+    /// The size of the segment that the allocator asked the device for, not that of the request.
     pub segment_bytes: Bytes,
     /// The device's index.
     pub device: u32,
@@ -173,7 +172,7 @@ pub struct OutOfMemory {
     pub allocated_bytes: i64,
     /// `reserved_bytes.all.current`.
     pub reserved_bytes: i64,
-    /// Free cached bytes of private pools. The message calls them allocated.
+    /// The free bytes cached by private pools. The message calls them allocated.
     pub private_cached_bytes: Bytes,
     /// The hint at the end.
     pub hint: Hint,
@@ -201,7 +200,7 @@ impl fmt::Display for OutOfMemory {
         if let Some(limit) = self.limit.filter(|_| self.words.tells_limit) {
             write!(f, "{} allowed; ", size(limit))?;
         }
-        // PyTorch computes with unsigned numbers. Unbalanced counters wrap there, so they wrap here.
+        // PyTorch computes with unsigned numbers. Counters that do not balance wrap there, so they wrap here.
         let private = if self.words.tells_private_pools { self.private_cached_bytes.get() } else { 0 };
         let allocated = self.allocated_bytes.cast_unsigned().wrapping_add(private);
         let unallocated = self.reserved_bytes.cast_unsigned().wrapping_sub(allocated);
@@ -248,7 +247,7 @@ mod tests {
 
     #[test]
     fn sizes_change_their_unit_after_1024_of_it() {
-        // Exactly 1/8, 3/8, ...: the C library rounds ties to the even digit.
+        // Exactly 1/8, 3/8 and so on: the C library rounds ties to the even digit.
         for (size, text) in [
             (0, "0 bytes"),
             (1024, "1024 bytes"),

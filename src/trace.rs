@@ -1,7 +1,7 @@
-//! What the allocator tells an observer: one value for everything that it does.
+//! What the allocator reports to an observer: one value for each action.
 //!
-//! These are PyTorch's trace entries (spec 7.4), in PyTorch's order. Replay compares them with recordings.
-//! The observer `()` costs nothing.
+//! These are PyTorch's trace entries (spec 7.4), in PyTorch's order. Replay compares them with recordings. The
+//! observer `()` costs nothing.
 
 use alloc::collections::VecDeque;
 
@@ -11,11 +11,11 @@ use crate::units::{PoolId, StreamId};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum TraceAction {
-    /// A block was handed out; the size is the requested one.
+    /// A block was handed out; the size is the requested size.
     Alloc,
-    /// A block was given back; the size is the requested one.
+    /// A block was freed by the program; the size is the requested size.
     FreeRequested,
-    /// A block given back became free, at once or after its events; the size is the requested one.
+    /// A freed block became free, at once or after its events; the size is the requested size.
     FreeCompleted,
     /// A segment was taken from the device.
     SegmentAlloc,
@@ -25,15 +25,15 @@ pub enum TraceAction {
     SegmentMap,
     /// Pages of an expandable segment were unmapped.
     SegmentUnmap,
-    /// A request failed for lack of memory; the size is the rounded one, and the address is the device's free
+    /// A request failed for lack of memory. The size is the rounded size, and the address holds the device's free
     /// bytes.
     Oom,
-    /// A snapshot was taken; the address is 0, and the size is the active bytes of its segments.
+    /// A snapshot was taken. The address is 0, and the size is the sum of the active bytes of its segments.
     Snapshot,
 }
 
 impl TraceAction {
-    /// PyTorch's name.
+    /// PyTorch's name for the action.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,14 +50,14 @@ impl TraceAction {
     }
 }
 
-/// One thing that the allocator did.
+/// One action of the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEntry {
     /// What happened.
     pub action: TraceAction,
-    /// The first byte; for [`TraceAction::Oom`] the device's free bytes instead.
+    /// The first byte, except that [`TraceAction::Oom`] has the device's free bytes here.
     pub address: u64,
-    /// Bytes; each action says which.
+    /// A size in bytes; each action defines which.
     pub size: u64,
     /// The block's or the segment's stream.
     pub stream: StreamId,
@@ -65,9 +65,9 @@ pub struct TraceEntry {
     pub pool: PoolId,
 }
 
-/// Receives everything that an allocator does.
+/// Receives an entry for every action of an allocator.
 pub trait Observer {
-    /// Whether it looks at what it is told. Where it does not, entries are not made.
+    /// Whether the observer looks at the entries. If false, the allocator does not create them.
     const WATCHES: bool = true;
 
     /// Called for every entry, in order, as it happens.
@@ -96,7 +96,7 @@ pub struct TraceRing {
 }
 
 impl TraceRing {
-    /// A ring that keeps at most `capacity` entries; at least one, as in PyTorch.
+    /// A ring that keeps at most `capacity` entries. It keeps at least one, as PyTorch's does.
     #[must_use]
     pub fn new(capacity: usize) -> TraceRing {
         TraceRing { entries: VecDeque::new(), capacity: capacity.max(1) }

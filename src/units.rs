@@ -35,8 +35,7 @@ impl Bytes {
         self.0
     }
 
-    /// The smallest multiple of `unit` that is at least `self`, or `None` if it exceeds 64 bits or `unit` is
-    /// zero.
+    /// The smallest multiple of `unit` that is at least `self`. `None` if it exceeds 64 bits or `unit` is zero.
     #[must_use]
     pub const fn checked_round_up(self, unit: Bytes) -> Option<Bytes> {
         match self.0.checked_next_multiple_of(unit.0) {
@@ -114,8 +113,8 @@ impl fmt::Display for DeviceAddress {
     }
 }
 
-/// A stream, by its raw handle. Free blocks are ordered by handle (spec 2.3), and events of several streams by a
-/// hash of it (spec 13.1), so handles are never renumbered. The default stream is 0.
+/// A stream, identified by its raw handle. Free blocks are ordered by handle (spec 2.3), and events of several
+/// streams by a hash of it (spec 13.1), so handles are never renumbered. The default stream is 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct StreamId(pub u64);
@@ -124,7 +123,8 @@ impl StreamId {
     /// The default stream.
     pub const DEFAULT: StreamId = StreamId(0);
 
-    /// Where the id of a stream of another device has that device's index plus one: above all addresses of a process.
+    /// For a stream of another device, the bit position in the id of that device's index plus one. It lies above all
+    /// addresses of a process.
     const INDEX_SHIFT: u32 = 56;
 
     /// The raw handle.
@@ -133,8 +133,8 @@ impl StreamId {
         self.0
     }
 
-    /// The id of a stream of the other device with this index, whose work uses memory of this one
-    /// ([`Allocator::record_stream`](crate::Allocator::record_stream)). `None` for an index or a handle that is too large.
+    /// The id of a stream of another device, the one with this index, whose work uses memory of this device
+    /// ([`Allocator::record_stream`](crate::Allocator::record_stream)). `None` if the index or the handle is too large.
     #[must_use]
     pub const fn elsewhere(device: u32, handle: u64) -> Option<StreamId> {
         let index = device as u64 + 1;
@@ -142,7 +142,7 @@ impl StreamId {
         if fits { Some(StreamId(index << StreamId::INDEX_SHIFT | handle)) } else { None }
     }
 
-    /// The index of the device that the id names; `None` if it is a stream of the allocator's own.
+    /// The index of the device that the id names; `None` for a stream of the allocator's own device.
     #[must_use]
     pub const fn device_elsewhere(self) -> Option<u32> {
         ((self.0 >> StreamId::INDEX_SHIFT) as u32).checked_sub(1)

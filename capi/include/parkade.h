@@ -7,45 +7,44 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The version of this interface. A program compares it with the one that it was compiled for: another first number of
-// `parkade_interface_version` is another interface.
+// The version of this interface. A program compares it with the version that it was compiled for: if the first number
+// of `parkade_interface_version` differs, so does the interface.
 #define PARKADE_INTERFACE_VERSION 1
 
-// A thread without a context of CUDA keeps that of device 0 after a call that needed the driver, as with CUDA's runtime.
-// The runtime is slow in threads without one. For an allocator that is never ended.
+// After a call that needed the driver, a thread without a CUDA context keeps that of device 0, as with CUDA's runtime.
+// The runtime is slow in threads without a context. For an allocator that is never destroyed.
 #define PARKADE_KEEPS_CONTEXT 1
 
-// The promise that a policy needs which breaks handles, as `breaking-handles`: while the allocator serves a call that asks for
-// memory or routes requests to a private pool, no other thread gives the device work that uses the allocator's memory, no other
-// device uses it, and it is not registered elsewhere, as for RDMA. Without it such a policy is refused on a GPU: it would lose
-// what is written meanwhile.
+// The promise that a policy such as `breaking-handles`, which breaks handles, needs. While the allocator serves a call that
+// asks for memory or routes requests to a private pool, no other thread submits work that uses the allocator's memory, no
+// other device uses the memory, and it is not registered elsewhere, as for RDMA. Without the promise such a policy is
+// refused on a GPU: data written during such a call could be lost.
 #define PARKADE_WORK_IS_SERIAL 2
 
 // A request of 2^60 bytes and more is tried like any other, as PyTorch's `raw_alloc` does.
 #define PARKADE_RAW 1
 
-// The caller's current stream is being captured into a graph. Releases of PyTorch from 2.13 on ask for that.
+// The caller's current stream is being captured into a graph. The rules of PyTorch 2.13 and later use this flag.
 #define PARKADE_CAPTURING 2
 
-// `pool` is the pool for it, if requests are routed to that pool with
-// `PARKADE_ROUTE_CHOSEN`.
+// `pool` is the request's pool, if requests are routed to that pool with `PARKADE_ROUTE_CHOSEN`.
 #define PARKADE_CHOOSES_POOL 4
 
-// How a call ended. The text of a failure: `parkade_error_text`.
+// How a call ended. `parkade_error_text` has the text of a failure.
 enum parkade_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // Done.
+  // The call succeeded.
   PARKADE_OK = 0,
   // There is no memory, even after the retry ladder.
   PARKADE_OUT_OF_MEMORY = 1,
-  // An argument is a null pointer, no known name, out of its range, or has unknown flags.
+  // An argument is a null pointer, an unknown name or out of range, or has unknown flags.
   PARKADE_INVALID_ARGUMENT = 2,
   // No block that was handed out begins at the address.
   PARKADE_UNKNOWN_ADDRESS = 3,
-  // The device failed, and not for lack of memory.
+  // The device failed for a reason other than lack of memory.
   PARKADE_DEVICE_ERROR = 4,
   // The settings string is refused; the text is PyTorch's.
   PARKADE_INVALID_SETTINGS = 5,
@@ -57,11 +56,11 @@ enum parkade_status
   PARKADE_CHECKPOINT_ERROR = 8,
   // The process is a child of fork, and the allocator is its parent's.
   PARKADE_FORKED = 9,
-  // The call came from inside of a call on the same allocator and would wait for itself.
+  // The call came from inside a call on the same allocator and would wait for itself.
   PARKADE_REENTERED = 10,
-  // The allocator or this device cannot do it.
+  // The allocator or this device does not support the call.
   PARKADE_UNSUPPORTED = 11,
-  // A defect of parkade; the allocator may serve nothing any more.
+  // There is a defect in parkade; the allocator may stop serving requests.
   PARKADE_INTERNAL_ERROR = 12,
 };
 #ifndef __cplusplus
@@ -78,11 +77,11 @@ enum parkade_action
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // A block was handed out; the size is the requested one.
+  // A block was handed out; the size is the requested size.
   PARKADE_ALLOC = 0,
-  // A block was given back; the size is the requested one.
+  // A block was freed by the program; the size is the requested size.
   PARKADE_FREE_REQUESTED = 1,
-  // A block given back became free; the size is the requested one.
+  // A freed block became free; the size is the requested size.
   PARKADE_FREE_COMPLETED = 2,
   // A segment was taken from the device.
   PARKADE_SEGMENT_ALLOC = 3,
@@ -92,9 +91,9 @@ enum parkade_action
   PARKADE_SEGMENT_MAP = 5,
   // Pages of an expandable segment were unmapped.
   PARKADE_SEGMENT_UNMAP = 6,
-  // A snapshot was taken; the size is the active bytes of its segments.
+  // A snapshot was taken; the size is the sum of the active bytes of its segments.
   PARKADE_SNAPSHOT = 7,
-  // A request failed for lack of memory; the address is the device's free bytes.
+  // A request failed for lack of memory; the address holds the device's free bytes.
   PARKADE_OOM = 8,
 };
 #ifndef __cplusplus
@@ -111,11 +110,11 @@ enum parkade_route
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // All.
+  // All requests.
   PARKADE_ROUTE_ALL = 0,
-  // Those of one stream.
+  // The requests of one stream.
   PARKADE_ROUTE_STREAM = 1,
-  // Those that choose it.
+  // The requests that choose the pool.
   PARKADE_ROUTE_CHOSEN = 2,
 };
 #ifndef __cplusplus
@@ -126,7 +125,7 @@ typedef int32_t parkade_route;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// An allocator of one device. Its calls may come from any thread.
+// An allocator on one device. Any thread may call it.
 typedef struct parkade_allocator parkade_allocator;
 
 // The state of a private pool.
@@ -138,119 +137,119 @@ typedef struct parkade_shared parkade_shared;
 // A heap as plain data.
 typedef struct parkade_snapshot parkade_snapshot;
 
-// What an error for lack of memory says in numbers.
+// The numbers of an out-of-memory error.
 typedef struct parkade_shortage {
-  // The bytes of the segment that the device was asked for.
+  // The size of the segment that the allocator asked the device for, in bytes.
   uint64_t segment_bytes;
-  // The device's memory.
+  // The device's total memory in bytes.
   uint64_t device_total;
-  // What of it no process holds.
+  // The bytes that no process holds.
   uint64_t device_free;
   // The limit; 0 if there is none.
   uint64_t limit_bytes;
 } parkade_shortage;
 
-// How an allocator is made. Fill it with zeros first; what is zero has a default.
+// How to create an allocator. Fill the struct with zeros first; fields that are zero have defaults.
 typedef struct parkade_options {
   // `sizeof(parkade_options)`.
   size_t size;
   // The device's index.
   uint32_t device;
-  // `PARKADE_KEEPS_CONTEXT` and `PARKADE_WORK_IS_SERIAL`, or nothing; others are refused.
+  // `PARKADE_KEEPS_CONTEXT`, `PARKADE_WORK_IS_SERIAL`, both, or 0; other flags are refused.
   uint32_t flags;
-  // Not 0: the simulated device with this many bytes, instead of the GPU.
+  // If not 0: use the simulated device with this many bytes instead of the GPU.
   uint64_t simulated_bytes;
   // A name of `parkade_policy_name`; `pytorch` if null.
   const char *policy;
   // As in `PYTORCH_CUDA_ALLOC_CONF`; none if null. Only for the policy `pytorch`.
   const char *settings;
-  // The release of PyTorch whose rules the policy `pytorch` has, as `2.11`; 2.11 if null.
+  // The release of PyTorch whose rules the policy `pytorch` follows, such as `2.11`; 2.11 if null.
   const char *release;
 } parkade_options;
 
 // A private pool's id, as in PyTorch: a graph's is (k, 0), a user's (0, k). (0, 0) is the default pool.
 typedef struct parkade_pool {
-  // Its first number.
+  // The id's first number.
   uint64_t first;
-  // Its second number.
+  // The id's second number.
   uint64_t second;
 } parkade_pool;
 
 // A request for memory.
 typedef struct parkade_request {
-  // Bytes. 0 gets a null pointer.
+  // The requested bytes. A request of 0 bytes gets a null pointer.
   uint64_t bytes;
   // The stream's handle; 0 is the default stream.
   uint64_t stream;
-  // `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`, or nothing; others are refused.
+  // `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`, a combination of them, or 0; other flags are
+  // refused.
   uint32_t flags;
-  // The pool that is chosen.
+  // The chosen pool.
   struct parkade_pool pool;
 } parkade_request;
 
 // A block and its segment.
 typedef struct parkade_block_info {
-  // Its size in bytes.
+  // The block's size in bytes.
   uint64_t size;
   // The bytes that were requested.
   uint64_t requested;
   // The first byte of its segment.
   uint64_t segment;
-  // The segment's bytes.
+  // The segment's size in bytes.
   uint64_t segment_size;
   // Whether the segment is expandable.
   bool is_expandable;
 } parkade_block_info;
 
-// One thing that the allocator did.
+// One action of the allocator.
 typedef struct parkade_entry {
   // What happened.
   parkade_action action;
   // The first byte; for `PARKADE_OOM` the device's free bytes.
   uint64_t address;
-  // Bytes; each action says which.
+  // A size in bytes; each action defines which.
   uint64_t size;
   // The block's or the segment's stream.
   uint64_t stream;
-  // Its pool.
+  // The pool of the block or segment.
   struct parkade_pool pool;
 } parkade_entry;
 
 // Called for every entry, in order, while the allocator works. It must not call the same allocator.
 typedef void (*parkade_observer)(void *user, const struct parkade_entry *entry);
 
-// Called when no free block serves a request, before the device is asked. It may call
-// `parkade_free` for the same allocator, and nothing else of it; what it frees goes back once
-// it returns. Returns whether it freed anything.
+// Called when no free block serves a request, before the device is asked. It may call `parkade_free` for the same
+// allocator, and nothing else of it; the blocks are freed once it returns. Returns whether it freed anything.
 typedef bool (*parkade_free_memory)(void *user);
 
 // Takes memory for a pool's segments: a null pointer means that there is none.
 typedef void *(*parkade_take)(void *user, uint64_t bytes);
 
-// Takes such memory back.
+// Gives back memory that `parkade_take` returned.
 typedef void (*parkade_give_back)(void *user, void *address);
 
 // What a restore of a pool did.
 typedef struct parkade_restored {
-  // The pool's blocks that were taken back.
+  // The pool's blocks that the restore took back.
   const uint64_t *freed;
-  // How many.
+  // The number of these blocks.
   size_t freed_count;
   // The blocks that are handed out now.
   const uint64_t *allocated;
-  // How many.
+  // The number of these blocks.
   size_t allocated_count;
 } parkade_restored;
 
 // A counter with its history.
 typedef struct parkade_stat {
-  // The value now.
+  // The current value.
   int64_t current;
   // The largest value since the last reset of the peaks.
   int64_t peak;
   // The sum of all increases since the last reset of the accumulated values.
   int64_t allocated;
-  // The sum of all decreases since then.
+  // The sum of all decreases since that reset.
   int64_t freed;
 } parkade_stat;
 
@@ -264,7 +263,7 @@ typedef struct parkade_stat_set {
   struct parkade_stat large;
 } parkade_stat_set;
 
-// Everything in `torch.cuda.memory_stats()` but what counts each private pool.
+// Everything in `torch.cuda.memory_stats()` except the counts for each private pool.
 typedef struct parkade_stats {
   // Allocations handed out.
   struct parkade_stat_set allocation;
@@ -282,7 +281,7 @@ typedef struct parkade_stats {
   struct parkade_stat_set active_bytes;
   // Bytes of free blocks that are a part of their segment.
   struct parkade_stat_set inactive_split_bytes;
-  // Bytes requested, of active blocks.
+  // The requested bytes of active blocks.
   struct parkade_stat_set requested_bytes;
   // Allocations of at least `max_split_size`.
   struct parkade_stat oversize_allocations;
@@ -300,23 +299,23 @@ typedef struct parkade_stats {
   int64_t num_device_free;
   // Requests rejected before the device was asked.
   int64_t num_oom_rejections;
-  // The setting when the allocator was made; -1 is unlimited.
+  // The setting `max_split_size` when the allocator was created; -1 is unlimited.
   int64_t max_split_size;
 } parkade_stats;
 
 // An expandable segment.
 typedef struct parkade_expandable {
-  // Its stream.
+  // The segment's stream.
   uint64_t stream;
-  // The bytes of each of its pages.
+  // The size of each of its pages in bytes.
   uint64_t page;
-  // The bytes that are mapped.
+  // Its mapped bytes.
   uint64_t mapped;
 } parkade_expandable;
 
-// A segment of a snapshot. Its blocks are the next `block_count` ones from `first_block` on.
+// A segment of a snapshot. Its blocks are the `block_count` blocks from `first_block` on.
 typedef struct parkade_segment {
-  // Its first byte.
+  // The segment's first byte.
   uint64_t address;
   // The sum of its blocks' sizes.
   uint64_t total;
@@ -324,39 +323,39 @@ typedef struct parkade_segment {
   uint64_t allocated;
   // Bytes of allocated and pending blocks.
   uint64_t active;
-  // Requested bytes of those.
+  // The requested bytes of active blocks.
   uint64_t requested;
-  // Its stream.
+  // The segment's stream.
   uint64_t stream;
-  // Its pool.
+  // The segment's pool.
   struct parkade_pool pool;
-  // Its age, the oldest lowest, where the release orders by age.
+  // The segment's age in releases that order by age; older segments have lower ranks.
   uint32_t rank;
-  // Whether it is of the large collection.
+  // Whether the segment belongs to its pool's large collection.
   bool is_large;
-  // Whether it is a mapped run of an expandable segment.
+  // Whether the segment is a mapped run of an expandable segment.
   bool is_expandable;
-  // The place of its first block among the snapshot's.
+  // The index of the segment's first block among the snapshot's blocks.
   size_t first_block;
-  // How many blocks it has.
+  // The number of its blocks.
   size_t block_count;
 } parkade_segment;
 
 // A block of a snapshot.
 typedef struct parkade_snapshot_block {
-  // Its first byte.
+  // The block's first byte.
   uint64_t address;
-  // Its size in bytes.
+  // The block's size in bytes.
   uint64_t size;
   // The bytes last requested.
   uint64_t requested;
-  // Whether it is handed out.
+  // Whether the block is handed out.
   bool is_allocated;
-  // Whether it is handed out, or given back and waiting for other streams.
+  // Whether the block is handed out, or freed but waiting for other streams.
   bool is_active;
 } parkade_snapshot_block;
 
-// PyTorch's settings that decide.
+// The settings of PyTorch that affect decisions.
 typedef struct parkade_settings {
   // `max_split_size_mb` in bytes; 2^64 - 1 is unlimited.
   uint64_t max_split_bytes;
@@ -364,9 +363,9 @@ typedef struct parkade_settings {
   uint64_t max_non_split_rounding_bytes;
   // `large_segment_size_mb` in bytes.
   uint64_t large_segment_bytes;
-  // `garbage_collection_threshold`; 0 is never.
+  // `garbage_collection_threshold`; 0 means never.
   double garbage_collection_threshold;
-  // `roundup_power2_divisions`: the divisions from 1, 2, 4, ... MiB on; 0 and 1 are none.
+  // `roundup_power2_divisions`: the divisions from 1, 2, 4, ... MiB on; 0 and 1 mean none.
   uint64_t roundup_power2_divisions[16];
   // `expandable_segments`.
   bool expandable_segments;
@@ -380,8 +379,8 @@ typedef struct parkade_settings {
 typedef struct parkade_shared_handle {
   // Its size in bytes.
   uint64_t bytes;
-  // Its file descriptor, of the process that has the memory: it is open for as long as the handle is mapped. In
-  // `parkade_shared_open` a file descriptor of the caller's process.
+  // Its file descriptor. `parkade_share` gives one of the sharing process, which stays open for as long as the
+  // handle is mapped. `parkade_shared_open` takes one of the calling process.
   int32_t file;
 } parkade_shared_handle;
 
@@ -389,51 +388,52 @@ typedef struct parkade_shared_handle {
 extern "C" {
 #endif // __cplusplus
 
-// The version of the interface that this library has: `PARKADE_INTERFACE_VERSION` of its header.
+// The interface version of this library: `PARKADE_INTERFACE_VERSION` of its header.
 uint32_t parkade_interface_version(void);
 
-// The text of the calling thread's last failure: what happened, what it means, what to do. Valid until the thread's next
-// failure; empty if there was none, and while the thread ends.
+// The text of the calling thread's last failure: what happened, what it means, and what to do. It is valid until the
+// thread's next failure. It is empty if there was no failure, or while the thread ends.
 const char *parkade_error_text(void);
 
-// The numbers of the calling thread's last failure. Returns false if it was none for lack of memory.
+// The numbers of the calling thread's last failure. Returns false if that failure was not for lack of memory.
 //
 // # Safety
 // `out` is null or writable.
 bool parkade_error_shortage(struct parkade_shortage *out);
 
-// The text of this library's header, for programs that compile others.
+// The text of this library's header, for programs that compile other programs.
 const char *parkade_header(void);
 
-// How many GPUs the driver has.
+// The number of GPUs that the driver reports.
 //
 // # Safety
 // `out` is null or writable.
 parkade_status parkade_device_count(uint32_t *out);
 
-// The name of the policy at a place, from 0 on; null beyond the last one. It is valid for ever.
+// The name of the policy at an index, from 0 on; null beyond the last one. It is valid forever.
 const char *parkade_policy_name(size_t at);
 
-// What the policy at a place does, in a few words; null beyond the last one. It is valid for ever.
+// A few words on what the policy at an index does; null beyond the last one. They are valid forever.
 const char *parkade_policy_says(size_t at);
 
 // Makes an allocator and writes it to `out`. End it with `parkade_destroy`, or never.
 //
-// Each stream handle that it is given later must be a stream of the device's primary context, and live for as long as
-// memory is allocated or recorded for it. The driver does not check handles. While such a stream takes part in the capture of a graph, no
-// other thread may give work to a stream of that capture during a call of the allocator: CUDA asks for it of every graph.
+// Each stream handle passed to the allocator must be a stream of the device's primary context, and must live for as long as
+// memory is allocated or recorded for it. The driver does not check handles. While such a stream takes part in the capture
+// of a graph, no other thread may submit work to a stream of that capture during a call of the allocator: CUDA requires
+// this for every graph.
 //
 // # Safety
-// `options` and what it points to can be read, `out` can be written, the streams are as above, and work is as the flag
-// `PARKADE_WORK_IS_SERIAL` says, if it is set.
+// `options` and the data that it points to are readable, `out` is writable, the streams are as described above, and work is
+// serial if the flag `PARKADE_WORK_IS_SERIAL` is set.
 parkade_status parkade_create(const struct parkade_options *options,
                               struct parkade_allocator **out);
 
-// Ends an allocator: waits for the device's work and gives back all its memory, also that which is still handed out.
-// Null does nothing, and so does an allocator of the parent in a child of fork.
+// Destroys an allocator: waits for the device's work and gives back all its memory, even memory that is still handed
+// out. Does nothing for null, or in a child of fork for an allocator of the parent.
 //
 // # Safety
-// The allocator came from `parkade_create`, no other call on it runs, and none comes later.
+// The allocator came from `parkade_create`, no other call on it is running, and none follows.
 void parkade_destroy(struct parkade_allocator *allocator);
 
 // Serves a request of `bytes` for `stream`, as PyTorch's tensor path does, and writes the address to `out`.
@@ -445,8 +445,8 @@ parkade_status parkade_allocate(struct parkade_allocator *allocator,
                                 uint64_t stream,
                                 void **out);
 
-// Serves a request that says more than its size and stream, and writes the address to `out`. Unknown flags are refused with
-// `PARKADE_INVALID_ARGUMENT`, here as in every call that has flags.
+// Serves a request with flags or a pool, and writes the address to `out`. Fails with `PARKADE_INVALID_ARGUMENT` for unknown
+// flags, as every call with flags does.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `request` is null or readable, `out` null or writable.
@@ -454,9 +454,9 @@ parkade_status parkade_serve(struct parkade_allocator *allocator,
                              const struct parkade_request *request,
                              void **out);
 
-// Serves a request at `at`, a multiple of 512, from a free block of its pool and stream that reaches from there far enough, and writes
-// the address to `out`; null if there is no such block: the device is not asked. What is before `at` is handed out first and taken back
-// afterwards, which observers are told, as PyTorch's `allocateWithAddress` does.
+// Serves a request at `at`, a multiple of 512, from a free block of its pool and stream that has enough bytes from there
+// on, and writes the address to `out`. Writes null if there is no such block, and does not ask the device. As PyTorch's
+// `allocateWithAddress` does, it first hands out the memory before `at` and takes it back afterwards; observers see both.
 //
 // # Safety
 // As for `parkade_serve`.
@@ -465,21 +465,22 @@ parkade_status parkade_serve_at(struct parkade_allocator *allocator,
                                 void *at,
                                 void **out);
 
-// Takes a block back. Null does nothing. In a child of fork nothing is done: the memory is the parent's.
+// Frees a block. Does nothing for null, or in a child of fork: the memory belongs to the parent.
 //
 // # Safety
-// The allocator came from `parkade_create` and lives. Work on other streams that uses the block was recorded.
+// The allocator came from `parkade_create` and lives. The caller has recorded all work on other streams that uses
+// the block.
 parkade_status parkade_free(struct parkade_allocator *allocator,
                             void *address);
 
-// As `parkade_free`, with `PARKADE_CAPTURING` or nothing as flags; other flags are refused.
+// Like `parkade_free`, with `PARKADE_CAPTURING` or 0 as flags; fails for other flags.
 //
 // # Safety
 // As for `parkade_free`.
 parkade_status parkade_free_so(struct parkade_allocator *allocator, void *address, uint32_t flags);
 
-// Records that work on `stream` uses the block: once given back, it is free only when that work is done. The flags are
-// `PARKADE_CAPTURING` or nothing; others are refused.
+// Records that work on `stream` uses the block: once freed, it stays pending until that work is done. The flags are
+// `PARKADE_CAPTURING` or 0; fails for other flags.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives.
@@ -488,21 +489,22 @@ parkade_status parkade_record_stream(struct parkade_allocator *allocator,
                                      uint64_t stream,
                                      uint32_t flags);
 
-// As `parkade_record_stream`, for a stream of the GPU with the index `device`, which may be another one than the allocator's: the
-// block is free only when that work is done. 0 is the default stream of that GPU. Under the policy `pytorch` a stream with the handle of
-// the block's own is ignored, as PyTorch does: so are the default streams of other GPUs, if it was allocated for the default stream.
-// From the first stream of another GPU on no handle is broken. Before the allocator is destroyed such work must be over.
+// Like `parkade_record_stream`, for a stream of the GPU with the index `device`, which may differ from the allocator's. 0
+// is the default stream of that GPU. Like PyTorch, the policy `pytorch` ignores a stream with the same handle as the
+// block's stream. So if the block was allocated for the default stream, it ignores the default streams of other GPUs too.
+// After the first stream of another GPU, the allocator breaks no more handles. Such work must be over before the allocator
+// is destroyed.
 //
 // # Safety
-// As for `parkade_record_stream`; the stream is one of that GPU's primary context, and lives for as long as it has work with the
-// block.
+// As for `parkade_record_stream`; the stream belongs to that GPU's primary context, and lives for as long as it has work
+// that uses the block.
 parkade_status parkade_record_stream_of(struct parkade_allocator *allocator,
                                         void *address,
                                         uint32_t device,
                                         uint64_t stream,
                                         uint32_t flags);
 
-// What is known of an allocated block, and its segment.
+// Reads what the allocator knows about an allocated block and its segment.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `out` is null or writable.
@@ -511,7 +513,7 @@ parkade_status parkade_block(struct parkade_allocator *allocator,
                              struct parkade_block_info *out);
 
 // Gives cached memory back to the device: all of it, or that of one private pool without uses. The flags are
-// `PARKADE_CAPTURING` or nothing; others are refused.
+// `PARKADE_CAPTURING` or 0; fails for other flags.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `pool` is null or readable.
@@ -526,7 +528,7 @@ parkade_status parkade_empty_cache(struct parkade_allocator *allocator,
 parkade_status parkade_set_memory_fraction(struct parkade_allocator *allocator,
                                            double fraction);
 
-// The limit as a fraction of the device's total memory; 1 without a limit.
+// The limit as a fraction of the device's total memory; 1 if there is no limit.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `out` is null or writable.
@@ -538,17 +540,17 @@ parkade_status parkade_memory_fraction(struct parkade_allocator *allocator, doub
 // The allocator came from `parkade_create` and lives.
 parkade_status parkade_set_limit(struct parkade_allocator *allocator, uint64_t limit_bytes);
 
-// Gives another GPU access to the allocator's expandable segments, now and later.
+// Gives another GPU access to the allocator's current and future expandable segments.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives.
 parkade_status parkade_let_peer_access(struct parkade_allocator *allocator, uint32_t peer);
 
-// Says who is told everything that the allocator does; null for nobody.
+// Sets the observer, which receives an entry for everything that the allocator does; null removes it.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
-// calls the allocator, until another one is set.
+// calls the allocator, until another observer is set.
 parkade_status parkade_set_observer(struct parkade_allocator *allocator,
                                     parkade_observer observer,
                                     void *user);
@@ -562,13 +564,13 @@ parkade_status parkade_add_free_memory_callback(struct parkade_allocator *alloca
                                                 parkade_free_memory callback,
                                                 void *user);
 
-// Whether the process is a child of fork of the one that made the allocator.
+// Whether this process was forked from the one that created the allocator.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives.
 bool parkade_is_forked(const struct parkade_allocator *allocator);
 
-// `alloc_fn`: memory for a tensor; a null pointer if there is none, and the first time a line on stderr says why.
+// `alloc_fn`: memory for a tensor. Returns null if there is none, and reports why on stderr the first time.
 void *parkade_plug_alloc(ptrdiff_t bytes,
                          int32_t device,
                          void *stream);
@@ -576,7 +578,7 @@ void *parkade_plug_alloc(ptrdiff_t bytes,
 // `free_fn`.
 void parkade_plug_free(void *address, ptrdiff_t _bytes, int32_t device, void *_stream);
 
-// For `set_record_stream_fn`.
+// The function for `set_record_stream_fn`.
 void parkade_plug_record_stream(void *address, void *stream);
 
 // Creates a private pool, or adds a use to it.
@@ -585,7 +587,8 @@ void parkade_plug_record_stream(void *address, void *stream);
 // The allocator came from `parkade_create` and lives.
 parkade_status parkade_pool_create(struct parkade_allocator *allocator, struct parkade_pool pool);
 
-// Routes requests to a pool from now on, and adds a use to it. `route` is a `parkade_route`; `stream` counts only for `PARKADE_ROUTE_STREAM`.
+// Routes requests to a pool from now on, and adds a use to it. `route` is a `parkade_route`; `stream` only matters for
+// `PARKADE_ROUTE_STREAM`.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives.
@@ -606,7 +609,7 @@ parkade_status parkade_pool_end(struct parkade_allocator *allocator, struct park
 // The allocator came from `parkade_create` and lives.
 parkade_status parkade_pool_release(struct parkade_allocator *allocator, struct parkade_pool pool);
 
-// How many uses a pool has.
+// The number of uses of a pool.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `out` is null or writable.
@@ -629,22 +632,22 @@ parkade_status parkade_pool_set_use_on_oom(struct parkade_allocator *allocator,
 parkade_status parkade_pool_set_no_split(struct parkade_allocator *allocator,
                                          struct parkade_pool pool);
 
-// Says where the memory of a pool's segments comes from: the program's own functions, or the device if `take` is null.
-// It counts for requests that choose the pool with `PARKADE_CHOOSES_POOL`.
+// Sets where the memory of a pool's segments comes from: from these functions of the program, or from the device if
+// `take` is null. This only affects requests that choose the pool with `PARKADE_CHOOSES_POOL`.
 //
 // # Safety
-// The allocator came from `parkade_create` and lives. The functions may be called with `user` on any thread that
-// calls the allocator until all that they gave has gone back, and give memory that the device can use.
+// The allocator came from `parkade_create` and lives. The functions may be called with `user` on any thread that calls
+// the allocator, until all memory from `take` has gone back. They return memory that the device can use.
 parkade_status parkade_pool_set_memory(struct parkade_allocator *allocator,
                                        struct parkade_pool pool,
                                        parkade_take take,
                                        parkade_give_back give_back,
                                        void *user);
 
-// Whether a pool's allocated blocks are exactly these.
+// Whether exactly these blocks of a pool are allocated.
 //
 // # Safety
-// The allocator came from `parkade_create` and lives; `addresses` has `count` of them, `out` is null or writable.
+// The allocator came from `parkade_create` and lives; `addresses` has `count` elements; `out` is null or writable.
 parkade_status parkade_pool_live_allocations_are(struct parkade_allocator *allocator,
                                                  struct parkade_pool pool,
                                                  const uint64_t *addresses,
@@ -659,12 +662,12 @@ parkade_status parkade_checkpoint_save(struct parkade_allocator *allocator,
                                        struct parkade_pool pool,
                                        struct parkade_checkpoint **out);
 
-// Restores a pool. What was taken back and what is handed out now is written to `out`; give its lists back with
-// `parkade_restored_free`.
+// Restores a pool. Writes the blocks that it took back and the blocks that are handed out now to `out`; give these
+// lists back with `parkade_restored_free`.
 //
 // # Safety
-// The allocator came from `parkade_create` and lives, the checkpoint from `parkade_checkpoint_save`; `out` is
-// null or writable.
+// The allocator came from `parkade_create` and lives, the checkpoint from `parkade_checkpoint_save`; `out` is null
+// or writable.
 parkade_status parkade_checkpoint_restore(struct parkade_allocator *allocator,
                                           const struct parkade_checkpoint *checkpoint,
                                           struct parkade_restored *out);
@@ -672,13 +675,13 @@ parkade_status parkade_checkpoint_restore(struct parkade_allocator *allocator,
 // Gives back the lists of a restore.
 //
 // # Safety
-// It was written by `parkade_checkpoint_restore`, and is given back once.
+// `restored` was written by `parkade_checkpoint_restore`, and is given back once.
 void parkade_restored_free(struct parkade_restored *restored);
 
 // Gives a checkpoint back. Null does nothing.
 //
 // # Safety
-// It came from `parkade_checkpoint_save` and is given back once.
+// The checkpoint came from `parkade_checkpoint_save` and is given back once.
 void parkade_checkpoint_free(struct parkade_checkpoint *checkpoint);
 
 // Reads the statistics.
@@ -724,11 +727,11 @@ parkade_status parkade_memory_info(struct parkade_allocator *allocator,
 // The allocator came from `parkade_create` and lives; `out` is null or writable.
 parkade_status parkade_largest_free_block(struct parkade_allocator *allocator, uint64_t *out);
 
-// Calls `each` for every expandable segment, in the order in which they were made.
+// Calls `each` for every expandable segment, in order of creation.
 //
 // # Safety
-// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
-// the allocator.
+// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call the
+// allocator.
 parkade_status parkade_read_expandable(struct parkade_allocator *allocator,
                                        void (*each)(void *user,
                                                     const struct parkade_expandable *segment),
@@ -742,14 +745,14 @@ parkade_status parkade_snapshot_take(struct parkade_allocator *allocator,
                                      const struct parkade_pool *pool,
                                      struct parkade_snapshot **out);
 
-// A snapshot's segments, by address; writes how many there are. They live as long as the snapshot.
+// The segments of a snapshot, by address; writes their number to `count`. They live as long as the snapshot.
 //
 // # Safety
 // The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
 const struct parkade_segment *parkade_snapshot_segments(const struct parkade_snapshot *snapshot,
                                                         size_t *count);
 
-// A snapshot's blocks, segment after segment; writes how many there are. They live as long as the snapshot.
+// The blocks of a snapshot, segment by segment; writes their number to `count`. They live as long as the snapshot.
 //
 // # Safety
 // The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
@@ -759,10 +762,10 @@ const struct parkade_snapshot_block *parkade_snapshot_blocks(const struct parkad
 // Gives a snapshot back. Null does nothing.
 //
 // # Safety
-// It came from `parkade_snapshot_take` and is given back once.
+// The snapshot came from `parkade_snapshot_take` and is given back once.
 void parkade_snapshot_free(struct parkade_snapshot *snapshot);
 
-// Begins a history of the newest `most_entries` entries, empty; 0 ends it.
+// Starts an empty history that keeps the newest `most_entries` entries; 0 ends the history.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives.
@@ -777,8 +780,8 @@ parkade_status parkade_read_history(struct parkade_allocator *allocator,
                                     void (*each)(void *user, const struct parkade_entry *entry),
                                     void *user);
 
-// Applies a string of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the release of PyTorch does: some settings that it does
-// not name are reset, others stay. What was set before an error stays set. Only for the policy `pytorch`.
+// Applies a string of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the release of PyTorch does: some settings that the
+// string does not name are reset, others stay. Settings made before an error stay. Only for the policy `pytorch`.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `settings` is null or a text.
@@ -792,36 +795,37 @@ parkade_status parkade_apply_settings(struct parkade_allocator *allocator,
 parkade_status parkade_read_settings(struct parkade_allocator *allocator,
                                      struct parkade_settings *out);
 
-// Sets the settings as they are read; the next decision follows them. What PyTorch would refuse is refused, and changes
-// nothing. Only for the policy `pytorch`.
+// Sets the settings, in the form in which `parkade_read_settings` reads them; the next decision follows them. Refuses
+// settings that PyTorch would refuse, and then changes nothing. Only for the policy `pytorch`.
 //
 // # Safety
 // The allocator came from `parkade_create` and lives; `settings` is null or readable.
 parkade_status parkade_set_settings(struct parkade_allocator *allocator,
                                     const struct parkade_settings *settings);
 
-// Calls `each` for every handle of the GPU under an allocated block of an expandable segment, lowest first, and writes where the first
-// one is mapped: another process finds the block at the same distance from the start of what it opens. It duplicates the file
-// descriptors first (pidfd_getfd), or is sent them (SCM_RIGHTS). They stay open until the handle is unmapped, and a child of fork that
-// inherits them keeps the memory at the device. The block must stay allocated for as long as another process has it open. A handle that
-// was shared is not broken.
+// Calls `each` for every GPU memory handle under an allocated block of an expandable segment, lowest address first, and
+// writes the address where the first one is mapped. Another process finds the block at the same distance from the start of
+// the memory that it opens. It first duplicates the file descriptors (pidfd_getfd) or receives them (SCM_RIGHTS). They stay
+// open until the handle is unmapped; while a child of fork has inherited them, the memory stays on the device. The block
+// must stay allocated for as long as another process has it open. The allocator does not break a shared handle.
 //
 // # Safety
-// The allocator came from `parkade_create` and lives; `first` is null or writable; the function can be called with `user`, and does not
-// call the allocator.
+// The allocator came from `parkade_create` and lives; `first` is null or writable; the function can be called with `user`,
+// and does not call the allocator.
 parkade_status parkade_share(struct parkade_allocator *allocator,
                              const void *address,
                              uint64_t *first,
                              void (*each)(void *user, const struct parkade_shared_handle *handle),
                              void *user);
 
-// Opens handles of another process's expandable segment on the GPU with the index `device`, one behind the other, and writes where they are in
-// this process. The GPUs of `peers` get access too. The file descriptors are this process's own, and may be closed afterwards. Give the
-// memory back with `parkade_shared_close`; until then it stays at the device, also if the other process has given it back.
+// Opens handles of another process's expandable segment on the GPU with the index `device`, at consecutive addresses, and
+// writes their address in this process. The GPUs of `peers` get access too. The file descriptors must be valid in this
+// process, and may be closed afterwards. Give the memory back with `parkade_shared_close`; until then it stays on the
+// device, even if the other process has given it back.
 //
 // # Safety
-// `handles` and `peers` are null or have `count` and `peer_count` readable, aligned elements that nobody changes during the call, the
-// file descriptors are open; `address` and `out` are null or writable.
+// `handles` and `peers` are null or have `count` and `peer_count` readable, aligned elements that nobody changes during the
+// call, the file descriptors are open; `address` and `out` are null or writable.
 parkade_status parkade_shared_open(uint32_t device,
                                    const struct parkade_shared_handle *handles,
                                    size_t count,
@@ -836,10 +840,10 @@ parkade_status parkade_shared_open(uint32_t device,
 // The memory came from `parkade_shared_open` and was not given back.
 parkade_status parkade_shared_let_peer_access(const struct parkade_shared *shared, uint32_t peer);
 
-// Unmaps memory of another process, after the work that the GPU has. Null does nothing.
+// Waits for the GPU's work, then unmaps memory of another process. Null does nothing.
 //
 // # Safety
-// It came from `parkade_shared_open` and is given back once.
+// The memory came from `parkade_shared_open` and is given back once.
 void parkade_shared_close(struct parkade_shared *shared);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-//! The program's own functions that an allocator calls: its observer, which tells C what happens and keeps a history if
-//! asked, and frees from inside of a callback that frees memory for a request.
+//! The program's functions that an allocator calls. The observer reports each entry to C and keeps a history on
+//! request. A callback that frees memory for a request may free blocks from inside the call.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -9,13 +9,13 @@ use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
 
 use crate::types::{parkade_action, parkade_entry, parkade_observer, parkade_pool};
 
-/// A pointer of C that is handed back to it and never followed here.
+/// A pointer from C. The library passes it back and never dereferences it.
 #[derive(Clone, Copy)]
 pub(crate) struct User(pub(crate) *mut c_void);
 
 #[allow(unsafe_code)]
-// SAFETY: the header says that callbacks come from any thread that calls the allocator, so what the pointer leads to
-// must be usable from there.
+// SAFETY: the header says that callbacks run on any thread that calls the allocator, so whatever the pointer refers
+// to must be usable from there.
 unsafe impl Send for User {}
 
 /// The observer of every allocator of this interface.
@@ -49,7 +49,7 @@ impl Observer for Told {
 #[allow(unsafe_code)] // a call of the program's function
 fn tell(call: Call, user: User, entry: &TraceEntry) {
     let entry = entry_in_c(entry);
-    // SAFETY: the program gave the function for entries and the pointer for it, and the header says how it is called.
+    // SAFETY: the program supplied the function for entries and its pointer, and the header says how it is called.
     unsafe { call(user.0, &raw const entry) };
 }
 
@@ -70,19 +70,19 @@ pub(crate) fn entry_in_c(entry: &TraceEntry) -> parkade_entry {
     parkade_entry { action, address: entry.address, size: entry.size, stream: entry.stream.0, pool }
 }
 
-/// The allocator's number, and what was freed.
+/// The allocator's number, and the addresses that were freed.
 type Callback = (usize, Vec<u64>);
 
 thread_local! {
-    /// The callbacks that run on this thread, the innermost last. Without a destructor, so that it is there for requests that
-    /// the program's own destructors make while the thread ends; it holds no memory while none runs.
+    /// The callbacks running on this thread, the innermost last. The list has no destructor, so that it still exists for
+    /// requests that the program's own destructors make while the thread ends. It holds no memory while no callback runs.
     static RUNNING: ManuallyDrop<RefCell<Vec<Callback>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// Runs a callback of the allocator with this number, which frees memory for a request. Returns its answer, and the addresses
-/// that it freed: they are noted, and freed when it has returned.
+/// Runs a callback of the allocator with this number, which frees memory for a request. Returns the callback's answer and
+/// the addresses that it freed. They are only noted during the call and freed after it.
 ///
-/// The thread has the allocator's lock then, so the free itself cannot take it.
+/// The thread holds the allocator's lock during the call, so the free itself cannot take it.
 pub(crate) fn run_noting_frees(allocator: usize, callback: impl FnOnce() -> bool) -> (bool, Vec<u64>) {
     RUNNING.with(|running| running.borrow_mut().push((allocator, Vec::new())));
     let answer = callback();
@@ -97,7 +97,7 @@ pub(crate) fn run_noting_frees(allocator: usize, callback: impl FnOnce() -> bool
     (answer, freed.unwrap_or_default())
 }
 
-/// Notes that a callback frees an address. False if none of this allocator runs on this thread.
+/// Records that a callback frees an address. False if no callback of this allocator runs on this thread.
 pub(crate) fn note_free(allocator: usize, address: u64) -> bool {
     RUNNING.with(|running| match running.borrow_mut().iter_mut().rev().find(|(of, _)| *of == allocator) {
         Some((_, freed)) => {

@@ -1,4 +1,4 @@
-//! The device of an allocator: the GPU or the simulated one, with memory of the program's own for some pools.
+//! The device of an allocator: the GPU or the simulated one. For some pools, the program provides the memory.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -14,12 +14,12 @@ use crate::callbacks::User;
 use crate::failure::Failure;
 use crate::types::parkade_status::{PARKADE_NO_DEVICE, PARKADE_UNSUPPORTED};
 
-/// Where memory comes from.
+/// The source of an allocator's memory.
 pub(crate) struct Device {
     kind: Kind,
-    /// Where it comes from while a request of a pool with memory of its own is served.
+    /// The source of memory while a request is served from a pool whose memory the program provides.
     pub(crate) lender: Option<Lender>,
-    /// Memory that came from lenders, by address.
+    /// The memory that came from lenders, by address.
     lent: BTreeMap<DeviceAddress, Lender>,
 }
 
@@ -28,7 +28,7 @@ enum Kind {
     Simulated(Box<SimDevice>),
 }
 
-/// The program's own functions for the memory of a pool.
+/// The functions with which the program provides the memory of a pool.
 #[derive(Clone, Copy)]
 pub(crate) struct Lender {
     pub(crate) take: unsafe extern "C" fn(*mut c_void, u64) -> *mut c_void,
@@ -48,11 +48,11 @@ pub(crate) enum Physical {
     Simulated(SimPhysical),
 }
 
-/// An event or memory of the other kind of device: none is ever made.
+/// The error for an event or memory of the other kind of device. No call ever creates one.
 const OTHER_KIND: BackendError = BackendError::Driver { call: "a device of another kind", code: 1 };
 
 impl Device {
-    /// The GPU with this index. The promise: the program's streams are valid.
+    /// The GPU with this index. The caller promises that the program's streams are valid.
     pub(crate) fn cuda(index: u32, promise: StreamsAreValid) -> Result<Device, Failure> {
         let mut device = CudaDevice::open(index).map_err(|reason| Failure::new(PARKADE_NO_DEVICE, reason))?;
         device.trust_streams(promise);
@@ -68,21 +68,21 @@ impl Device {
         Device { kind, lender: None, lent: BTreeMap::new() }
     }
 
-    /// Threads without a context keep that of device 0; the simulated device has none.
+    /// Makes threads without a context keep that of device 0; the simulated device has no context.
     pub(crate) fn keep_context(&self) {
         if let Kind::Cuda(device) = &self.kind {
             device.keep_context();
         }
     }
 
-    /// Handles may be broken although the program's streams are used; on the simulated device they always may.
+    /// Allows breaking handles although the program's streams are in use; the simulated device always allows it.
     pub(crate) fn trust_work(&mut self, promise: WorkIsSerial) {
         if let Kind::Cuda(device) = &mut self.kind {
             device.trust_work(promise);
         }
     }
 
-    /// The id of a stream of the device with this index, for memory of this one.
+    /// The id, on this device, of a stream of the device with this index.
     pub(crate) fn stream_elsewhere(&mut self, ordinal: u32, stream: u64) -> Result<StreamId, Failure> {
         match &mut self.kind {
             Kind::Cuda(device) => device.stream_elsewhere(ordinal, stream).map_err(Failure::of_absence),
@@ -91,7 +91,7 @@ impl Device {
         }
     }
 
-    /// The handles under mapped memory, for other processes.
+    /// The handles under mapped memory, to share with other processes.
     pub(crate) fn share(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<SharedHandle<'_>>, Failure> {
         match &mut self.kind {
             Kind::Cuda(device) => device.share(address, size).map_err(|error| Failure::of_device(error.into())),
@@ -101,7 +101,7 @@ impl Device {
         }
     }
 
-    /// Gives another device access to what is mapped, now and later.
+    /// Gives another device access to the memory that is mapped, now and later.
     pub(crate) fn let_peer_access(&mut self, ordinal: u32) -> Result<(), Failure> {
         match &mut self.kind {
             Kind::Cuda(device) => device.let_peer_access(ordinal).map_err(|error| Failure::of_device(error.into())),
@@ -113,18 +113,18 @@ impl Device {
 #[allow(unsafe_code)] // calls of the program's functions
 impl Lender {
     fn take(&self, size: Bytes) -> Option<DeviceAddress> {
-        // SAFETY: the program gave the function for this, with the pointer for it.
+        // SAFETY: the program supplied the function for this purpose, with its pointer.
         let address = unsafe { (self.take)(self.user.0, size.get()) };
         (!address.is_null()).then(|| DeviceAddress(address.expose_provenance() as u64))
     }
 
     fn give_back(&self, address: DeviceAddress) {
-        // SAFETY: the same; the address came from `take` and goes back once.
+        // SAFETY: as above; the address came from `take` and goes back once.
         unsafe { (self.give_back)(self.user.0, std::ptr::with_exposed_provenance_mut(address.get() as usize)) };
     }
 }
 
-/// The same call on either device.
+/// Makes the same call on either device.
 macro_rules! on {
     ($self:ident, $device:ident => $call:expr) => {
         match &mut $self.kind {
@@ -134,7 +134,7 @@ macro_rules! on {
     };
 }
 
-/// A call with an event or with memory of the same kind.
+/// Makes a call with an event or memory of the same kind of device.
 macro_rules! with {
     ($self:ident, $of:ident, $handle:ident, $device:ident => $call:expr) => {
         match (&mut $self.kind, $handle) {
@@ -303,7 +303,7 @@ impl DeviceBackend for Device {
         match (&mut self.kind, event) {
             (Kind::Cuda(device), Event::Cuda(event)) => device.destroy_event(event),
             (Kind::Simulated(device), Event::Simulated(event)) => device.destroy_event(event),
-            // Its device is another one's; dropping it gives it back.
+            // It belongs to another device; dropping it gives it back.
             (_, event) => drop(event),
         }
     }

@@ -13,7 +13,7 @@ use parkade_shared::Error;
 use crate::types::{parkade_shortage, parkade_status};
 use parkade_status::*;
 
-/// Why a call failed. It is small, so that calls that do not fail return quickly.
+/// Why a call failed. The type is small, so that successful calls return quickly.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}", .0.text)]
 pub struct Failure(Box<Reason>);
@@ -23,9 +23,9 @@ pub struct Failure(Box<Reason>);
 struct Reason {
     /// The code.
     pub status: parkade_status,
-    /// What happened, what it means, what to do.
+    /// What happened, what it means, and what to do.
     pub text: String,
-    /// The numbers of an error for lack of memory.
+    /// The numbers of an out-of-memory error.
     pub shortage: Option<parkade_shortage>,
 }
 
@@ -34,7 +34,8 @@ impl Failure {
         Failure(Box::new(Reason { status, text: text.to_string(), shortage: None }))
     }
 
-    /// Refuses flags beside the known ones, each with its name: a later version may give them a meaning that this one lacks.
+    /// Refuses unknown flags. The known ones have names. A later version may give the others a meaning that this version
+    /// lacks.
     #[inline]
     pub(crate) fn check_flags(whose: &str, flags: u32, known: &[(u32, &str)]) -> Result<(), Failure> {
         let all = known.iter().fold(0, |all, (flag, _)| all | flag);
@@ -49,7 +50,7 @@ impl Failure {
         Failure::new(PARKADE_INVALID_ARGUMENT, text)
     }
 
-    /// Why a GPU is not there, or a call of its driver failed.
+    /// Why a GPU is not available, or why a call of its driver failed.
     pub(crate) fn of_absence(reason: Unavailable) -> Failure {
         match reason {
             Unavailable::Refused(error) => Failure::of_device(error.into()),
@@ -57,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// Why a request failed, in the words of a release.
+    /// Why a request failed, in the words of a release of PyTorch.
     pub(crate) fn of_request(error: &AllocError, profile: &Profile) -> Failure {
         let status = match error {
             AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => PARKADE_OUT_OF_MEMORY,
@@ -79,12 +80,12 @@ impl Failure {
         Failure(Box::new(Reason { status, text: error.message(profile), shortage }))
     }
 
-    /// Whether the call came from inside of another one.
+    /// Whether the call came from inside another call.
     pub(crate) fn is_reentered(&self) -> bool {
         self.0.status == PARKADE_REENTERED
     }
 
-    /// Whether the allocator is that of the parent of this process.
+    /// Whether the allocator belongs to the parent of this process.
     pub(crate) fn is_forked(&self) -> bool {
         self.0.status == PARKADE_FORKED
     }
@@ -98,7 +99,7 @@ impl Failure {
         Failure::new(status, error)
     }
 
-    /// A failure of the wrapper for several threads, in the words of a release.
+    /// A failure of the wrapper for several threads, in the words of a release of PyTorch.
     pub(crate) fn of_shared(error: &Error, profile: &Profile) -> Failure {
         match error {
             Error::Refused(error) => Failure::of_request(error, profile),
@@ -109,7 +110,7 @@ impl Failure {
         }
     }
 
-    /// A failure of a private pool, in the words of a release.
+    /// A failure of a private pool, in the words of a release of PyTorch.
     pub(crate) fn of_pool(error: &PoolError, profile: &Profile) -> Failure {
         Failure::new(PARKADE_POOL_ERROR, error.message(profile))
     }
@@ -123,9 +124,9 @@ impl Failure {
     #[cold]
     pub(crate) fn keep(self) -> parkade_status {
         let Reason { status, text, shortage } = *self.0;
-        // While a thread ends, destructors of the program's may still call; then only the code is left.
+        // While a thread ends, the program's destructors may still make calls; then only the code remains.
         let _ = LAST.try_with(|last| {
-            // A text that came from C has no NUL inside; one that did not cannot be shown behind it.
+            // A text from C has no NUL inside. A NUL in another text would hide what follows, so it becomes a space.
             let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
             *last.borrow_mut() = Last { text, shortage };
         });

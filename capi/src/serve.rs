@@ -1,8 +1,8 @@
-//! One allocator of this interface: from the options of C to a policy, and the core for several threads, under PyTorch's
-//! policy or any other.
+//! One allocator of this interface: it turns the C options into a policy, and wraps the core for several threads, under
+//! PyTorch's policy or any other.
 //!
-//! In children of fork their parent's allocators serve nothing, as CUDA cannot be used there, and a lock that another
-//! thread of the parent held would never be given back.
+//! In a child of fork, the parent's allocators serve nothing: CUDA cannot be used there, and a lock that another thread
+//! of the parent held would never be released.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -22,20 +22,20 @@ use crate::failure::Failure;
 use crate::types::parkade_status::{PARKADE_FORKED, PARKADE_INVALID_ARGUMENT, PARKADE_INVALID_SETTINGS};
 use crate::types::{PARKADE_CAPTURING, PARKADE_CHOOSES_POOL, PARKADE_RAW, parkade_request};
 
-/// An allocator of one device. Its calls may come from any thread.
+/// An allocator on one device. Any thread may call it.
 pub struct parkade_allocator {
     pub(crate) core: Core,
     pub(crate) profile: &'static Profile,
-    /// Tells this allocator from others.
+    /// Distinguishes this allocator from others.
     pub(crate) number: usize,
-    /// The [`fork_generation`] that it was made in.
+    /// The [`fork_generation`] in which the allocator was created.
     made_in: u32,
-    /// The memory of pools that have their own.
+    /// The pools whose memory the program provides, with its functions.
     lenders: Mutex<BTreeMap<PoolId, Lender>>,
     has_lenders: AtomicBool,
 }
 
-/// The core, with PyTorch's policy known to the compiler: most programs use that.
+/// The core. The compiler knows PyTorch's policy, because most programs use it.
 #[allow(
     clippy::large_enum_variant,
     reason = "the allocator that has it is in a box of its own, and a second box would be looked through for every request"
@@ -45,7 +45,7 @@ pub(crate) enum Core {
     Other(Shared<Device, Box<dyn Policy + Send>, Told>),
 }
 
-/// Works on the core of either policy while no other thread does. Answers a `Result` with a `Failure`.
+/// Works on the core of either policy under the lock. Returns a `Result` with a `Failure`.
 macro_rules! with_core {
     ($allocator:expr, $core:ident => $work:expr) => {{
         let allocator: &$crate::serve::parkade_allocator = $allocator;
@@ -58,8 +58,9 @@ macro_rules! with_core {
 }
 pub(crate) use with_core;
 
-/// The same, in which the caller's current stream is captured if the flags of the call say so. In one turn: a request that
-/// another thread makes meanwhile is not captured. It returns from the function if the flags have anything else.
+/// Like `with_core`, but the caller's current stream counts as captured if the flags of the call say so. Both happen under
+/// one lock: a request that another thread makes meanwhile does not count as captured. It returns from the calling
+/// function if there are other flags.
 macro_rules! with_core_so {
     ($allocator:expr, $flags:expr, $core:ident => $work:expr) => {{
         let is_capturing = $crate::serve::is_capturing($flags)?;
@@ -75,7 +76,7 @@ pub(crate) use with_core_so;
 
 /// A policy that may have PyTorch's settings.
 pub(crate) trait Tunable: Policy {
-    /// The settings, to change; `None` if it has none.
+    /// The settings, mutable; `None` if the policy has none.
     fn settings_mut(&mut self) -> Option<&mut Settings>;
 }
 
@@ -124,7 +125,7 @@ impl parkade_allocator {
         if self.made_in == fork_generation_now() { Ok(()) } else { Err(forked()) }
     }
 
-    /// Serves a request; `None` for one of no bytes.
+    /// Serves a request; `None` for a request of 0 bytes.
     #[inline]
     pub(crate) fn allocate(&self, request: &parkade_request) -> Result<Option<DeviceAddress>, Failure> {
         if request.bytes == 0 {
@@ -141,12 +142,12 @@ impl parkade_allocator {
         served.map(Some).map_err(|error| Failure::of_shared(&error, self.profile))
     }
 
-    /// Serves a request at an address; `None` for one of no bytes, and if no free block has room there.
+    /// Serves a request at an address; `None` for a request of 0 bytes, or if no free block has room there.
     pub(crate) fn allocate_at(&self, request: &parkade_request, at: DeviceAddress) -> Result<Option<DeviceAddress>, Failure> {
         if request.bytes == 0 { check_flags(request).map(|()| None) } else { self.allocate_so(request, Some(at)) }
     }
 
-    /// Serves a request with anything else in its flags, or at an address.
+    /// Serves a request with other flags, or at an address.
     #[cold]
     fn allocate_so(&self, request: &parkade_request, at: Option<DeviceAddress>) -> Result<Option<DeviceAddress>, Failure> {
         check_flags(request)?;
@@ -164,7 +165,7 @@ impl parkade_allocator {
         self.lenders.lock().unwrap_or_else(PoisonError::into_inner).get(&pool).copied()
     }
 
-    /// Says where a pool's segments come from.
+    /// Sets where the memory of a pool's segments comes from.
     pub(crate) fn set_lender(&self, pool: PoolId, lender: Option<Lender>) {
         let mut lenders = self.lenders.lock().unwrap_or_else(PoisonError::into_inner);
         match lender {
@@ -174,7 +175,7 @@ impl parkade_allocator {
         self.has_lenders.store(!lenders.is_empty(), Ordering::Relaxed);
     }
 
-    /// Takes a block back, or notes it if a callback of this allocator frees it.
+    /// Frees a block, or notes it if a callback of this allocator frees it.
     #[inline]
     pub(crate) fn free(&self, address: DeviceAddress) -> Result<(), Failure> {
         let freed = match &self.core {
@@ -190,13 +191,13 @@ impl parkade_allocator {
 }
 
 impl parkade_allocator {
-    /// Takes a block back with something in the flags.
+    /// Frees a block, with flags.
     pub(crate) fn free_so(&self, address: DeviceAddress, flags: u32) -> Result<(), Failure> {
         if !is_capturing(flags)? {
             return self.free(address);
         }
         let freed = with_core_so!(self, flags, core => core.free(address));
-        // From inside of a callback: the request that it serves has said that the stream is captured.
+        // Inside a callback, the request that it serves has already said that the stream is captured.
         let freed = match freed {
             Err(failure) if failure.is_reentered() && note_free(self.number, address.get()) => return Ok(()),
             freed => freed?,
@@ -205,20 +206,20 @@ impl parkade_allocator {
     }
 }
 
-/// Refuses a request with flags that it cannot have.
+/// Refuses a request with flags that requests do not have.
 fn check_flags(request: &parkade_request) -> Result<(), Failure> {
     let known =
         [(PARKADE_RAW, "PARKADE_RAW"), (PARKADE_CAPTURING, "PARKADE_CAPTURING"), (PARKADE_CHOOSES_POOL, "PARKADE_CHOOSES_POOL")];
     Failure::check_flags("parkade_request", request.flags, &known)
 }
 
-/// Whether the flags of a call say that the caller's current stream is being captured, which is all that they can say.
+/// Whether the flags of a call say that the caller's current stream is being captured. No other flag is allowed.
 pub(crate) fn is_capturing(flags: u32) -> Result<bool, Failure> {
     Failure::check_flags("the call", flags, &[(PARKADE_CAPTURING, "PARKADE_CAPTURING")])?;
     Ok(flags != 0)
 }
 
-/// What a child of fork is told.
+/// The failure of a call in a child of fork.
 pub(crate) fn forked() -> Failure {
     Failure::new(
         PARKADE_FORKED,
@@ -237,7 +238,7 @@ fn serve_so<P: Tunable>(
     allocator.choose_pool(chosen);
     allocator.set_capturing(request.flags & PARKADE_CAPTURING != 0);
     allocator.device_mut().lender = lender;
-    // A pool with memory of its own has no expandable segments (spec 5.5).
+    // A pool whose memory the program provides has no expandable segments (spec 5.5).
     let settings = allocator.policy_mut().settings_mut().filter(|_| lender.is_some());
     let was_expandable = settings.map(|settings| std::mem::replace(&mut settings.expandable_segments, false));
     let (bytes, stream) = (Bytes(request.bytes), StreamId(request.stream));
@@ -256,7 +257,7 @@ fn serve_so<P: Tunable>(
     served
 }
 
-/// The name that stands for PyTorch's rules with the caller's release and settings.
+/// The name of PyTorch's rules with the caller's release and settings.
 const PYTORCH: &str = "pytorch";
 
 /// The policy of an allocator.
@@ -272,8 +273,8 @@ pub(crate) fn policy_names() -> impl Iterator<Item = (&'static str, &'static str
     CATALOGUE.iter().chain(BESIDE).map(|policy| (&*policy.name, &*policy.says))
 }
 
-/// The policy that the names stand for, where work is serial ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), as on
-/// a simulated device, or may not be.
+/// The policy with this name and these settings. `is_serial` says whether the program promises serial work
+/// ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), as a simulated device always has.
 pub(crate) fn choose_policy(
     name: Option<&str>,
     settings: Option<&str>,
@@ -309,17 +310,17 @@ pub(crate) fn choose_policy(
     Ok(Chosen::Other(policy.make()))
 }
 
-/// How often the process was forked before it became this one.
+/// How many forks led from the first process to this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// How many forks lie between the first process and this one, counted from the first call on.
+/// The number of forks between the first process and this one, counted from the first call on.
 pub(crate) fn fork_generation() -> u32 {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(register_fork);
     fork_generation_now()
 }
 
-/// The same, once [`fork_generation`] was called.
+/// The value of [`fork_generation`], once that was called.
 #[inline]
 fn fork_generation_now() -> u32 {
     FORKS.load(Ordering::Relaxed)
@@ -332,7 +333,7 @@ extern "C" fn in_child() {
 #[allow(unsafe_code)] // one call of the C library
 fn register_fork() {
     // SAFETY: `in_child` only changes an atomic number, which is allowed in a child of a process with threads. If there
-    // is no memory for the registration, children are not told, as without it.
+    // is no memory for the registration, forks go unnoticed, as without it.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 

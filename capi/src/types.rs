@@ -1,24 +1,24 @@
-//! The types of the header: codes, and plain data that both sides read.
+//! The types of the header: codes, and plain data for both sides.
 
 use std::ffi::{c_char, c_void};
 
-/// The version of this interface. A program compares it with the one that it was compiled for: another first number of
-/// `parkade_interface_version` is another interface.
+/// The version of this interface. A program compares it with the version that it was compiled for: if the first number
+/// of `parkade_interface_version` differs, so does the interface.
 pub const PARKADE_INTERFACE_VERSION: u32 = 1;
 
-/// How a call ended. The text of a failure: `parkade_error_text`.
+/// How a call ended. `parkade_error_text` has the text of a failure.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum parkade_status {
-    /// Done.
+    /// The call succeeded.
     PARKADE_OK = 0,
     /// There is no memory, even after the retry ladder.
     PARKADE_OUT_OF_MEMORY = 1,
-    /// An argument is a null pointer, no known name, out of its range, or has unknown flags.
+    /// An argument is a null pointer, an unknown name or out of range, or has unknown flags.
     PARKADE_INVALID_ARGUMENT = 2,
     /// No block that was handed out begins at the address.
     PARKADE_UNKNOWN_ADDRESS = 3,
-    /// The device failed, and not for lack of memory.
+    /// The device failed for a reason other than lack of memory.
     PARKADE_DEVICE_ERROR = 4,
     /// The settings string is refused; the text is PyTorch's.
     PARKADE_INVALID_SETTINGS = 5,
@@ -30,11 +30,11 @@ pub enum parkade_status {
     PARKADE_CHECKPOINT_ERROR = 8,
     /// The process is a child of fork, and the allocator is its parent's.
     PARKADE_FORKED = 9,
-    /// The call came from inside of a call on the same allocator and would wait for itself.
+    /// The call came from inside a call on the same allocator and would wait for itself.
     PARKADE_REENTERED = 10,
-    /// The allocator or this device cannot do it.
+    /// The allocator or this device does not support the call.
     PARKADE_UNSUPPORTED = 11,
-    /// A defect of parkade; the allocator may serve nothing any more.
+    /// There is a defect in parkade; the allocator may stop serving requests.
     PARKADE_INTERNAL_ERROR = 12,
 }
 
@@ -42,23 +42,23 @@ pub enum parkade_status {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct parkade_pool {
-    /// Its first number.
+    /// The id's first number.
     pub first: u64,
-    /// Its second number.
+    /// The id's second number.
     pub second: u64,
 }
 
-/// A thread without a context of CUDA keeps that of device 0 after a call that needed the driver, as with CUDA's runtime.
-/// The runtime is slow in threads without one. For an allocator that is never ended.
+/// After a call that needed the driver, a thread without a CUDA context keeps that of device 0, as with CUDA's runtime.
+/// The runtime is slow in threads without a context. For an allocator that is never destroyed.
 pub const PARKADE_KEEPS_CONTEXT: u32 = 1;
 
-/// The promise that a policy needs which breaks handles, as `breaking-handles`: while the allocator serves a call that asks for
-/// memory or routes requests to a private pool, no other thread gives the device work that uses the allocator's memory, no other
-/// device uses it, and it is not registered elsewhere, as for RDMA. Without it such a policy is refused on a GPU: it would lose
-/// what is written meanwhile.
+/// The promise that a policy such as `breaking-handles`, which breaks handles, needs. While the allocator serves a call that
+/// asks for memory or routes requests to a private pool, no other thread submits work that uses the allocator's memory, no
+/// other device uses the memory, and it is not registered elsewhere, as for RDMA. Without the promise such a policy is
+/// refused on a GPU: data written during such a call could be lost.
 pub const PARKADE_WORK_IS_SERIAL: u32 = 2;
 
-/// How an allocator is made. Fill it with zeros first; what is zero has a default.
+/// How to create an allocator. Fill the struct with zeros first; fields that are zero have defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_options {
@@ -66,37 +66,37 @@ pub struct parkade_options {
     pub size: usize,
     /// The device's index.
     pub device: u32,
-    /// `PARKADE_KEEPS_CONTEXT` and `PARKADE_WORK_IS_SERIAL`, or nothing; others are refused.
+    /// `PARKADE_KEEPS_CONTEXT`, `PARKADE_WORK_IS_SERIAL`, both, or 0; other flags are refused.
     pub flags: u32,
-    /// Not 0: the simulated device with this many bytes, instead of the GPU.
+    /// If not 0: use the simulated device with this many bytes instead of the GPU.
     pub simulated_bytes: u64,
     /// A name of `parkade_policy_name`; `pytorch` if null.
     pub policy: *const c_char,
     /// As in `PYTORCH_CUDA_ALLOC_CONF`; none if null. Only for the policy `pytorch`.
     pub settings: *const c_char,
-    /// The release of PyTorch whose rules the policy `pytorch` has, as `2.11`; 2.11 if null.
+    /// The release of PyTorch whose rules the policy `pytorch` follows, such as `2.11`; 2.11 if null.
     pub release: *const c_char,
 }
 
 /// A request of 2^60 bytes and more is tried like any other, as PyTorch's `raw_alloc` does.
 pub const PARKADE_RAW: u32 = 1;
-/// The caller's current stream is being captured into a graph. Releases of PyTorch from 2.13 on ask for that.
+/// The caller's current stream is being captured into a graph. The rules of PyTorch 2.13 and later use this flag.
 pub const PARKADE_CAPTURING: u32 = 2;
-/// `pool` is the pool for it, if requests are routed to that pool with
-/// `PARKADE_ROUTE_CHOSEN`.
+/// `pool` is the request's pool, if requests are routed to that pool with `PARKADE_ROUTE_CHOSEN`.
 pub const PARKADE_CHOOSES_POOL: u32 = 4;
 
 /// A request for memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_request {
-    /// Bytes. 0 gets a null pointer.
+    /// The requested bytes. A request of 0 bytes gets a null pointer.
     pub bytes: u64,
     /// The stream's handle; 0 is the default stream.
     pub stream: u64,
-    /// `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`, or nothing; others are refused.
+    /// `PARKADE_RAW`, `PARKADE_CAPTURING`, `PARKADE_CHOOSES_POOL`, a combination of them, or 0; other flags are
+    /// refused.
     pub flags: u32,
-    /// The pool that is chosen.
+    /// The chosen pool.
     pub pool: parkade_pool,
 }
 
@@ -104,11 +104,11 @@ pub struct parkade_request {
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum parkade_route {
-    /// All.
+    /// All requests.
     PARKADE_ROUTE_ALL = 0,
-    /// Those of one stream.
+    /// The requests of one stream.
     PARKADE_ROUTE_STREAM = 1,
-    /// Those that choose it.
+    /// The requests that choose the pool.
     PARKADE_ROUTE_CHOSEN = 2,
 }
 
@@ -116,11 +116,11 @@ pub enum parkade_route {
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum parkade_action {
-    /// A block was handed out; the size is the requested one.
+    /// A block was handed out; the size is the requested size.
     PARKADE_ALLOC = 0,
-    /// A block was given back; the size is the requested one.
+    /// A block was freed by the program; the size is the requested size.
     PARKADE_FREE_REQUESTED = 1,
-    /// A block given back became free; the size is the requested one.
+    /// A freed block became free; the size is the requested size.
     PARKADE_FREE_COMPLETED = 2,
     /// A segment was taken from the device.
     PARKADE_SEGMENT_ALLOC = 3,
@@ -130,13 +130,13 @@ pub enum parkade_action {
     PARKADE_SEGMENT_MAP = 5,
     /// Pages of an expandable segment were unmapped.
     PARKADE_SEGMENT_UNMAP = 6,
-    /// A snapshot was taken; the size is the active bytes of its segments.
+    /// A snapshot was taken; the size is the sum of the active bytes of its segments.
     PARKADE_SNAPSHOT = 7,
-    /// A request failed for lack of memory; the address is the device's free bytes.
+    /// A request failed for lack of memory; the address holds the device's free bytes.
     PARKADE_OOM = 8,
 }
 
-/// One thing that the allocator did.
+/// One action of the allocator.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_entry {
@@ -144,39 +144,38 @@ pub struct parkade_entry {
     pub action: parkade_action,
     /// The first byte; for `PARKADE_OOM` the device's free bytes.
     pub address: u64,
-    /// Bytes; each action says which.
+    /// A size in bytes; each action defines which.
     pub size: u64,
     /// The block's or the segment's stream.
     pub stream: u64,
-    /// Its pool.
+    /// The pool of the block or segment.
     pub pool: parkade_pool,
 }
 
 /// Called for every entry, in order, while the allocator works. It must not call the same allocator.
 pub type parkade_observer = Option<unsafe extern "C" fn(user: *mut c_void, entry: *const parkade_entry)>;
 
-/// Called when no free block serves a request, before the device is asked. It may call
-/// `parkade_free` for the same allocator, and nothing else of it; what it frees goes back once
-/// it returns. Returns whether it freed anything.
+/// Called when no free block serves a request, before the device is asked. It may call `parkade_free` for the same
+/// allocator, and nothing else of it; the blocks are freed once it returns. Returns whether it freed anything.
 pub type parkade_free_memory = Option<unsafe extern "C" fn(user: *mut c_void) -> bool>;
 
 /// Takes memory for a pool's segments: a null pointer means that there is none.
 pub type parkade_take = Option<unsafe extern "C" fn(user: *mut c_void, bytes: u64) -> *mut c_void>;
 
-/// Takes such memory back.
+/// Gives back memory that `parkade_take` returned.
 pub type parkade_give_back = Option<unsafe extern "C" fn(user: *mut c_void, address: *mut c_void)>;
 
 /// A counter with its history.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct parkade_stat {
-    /// The value now.
+    /// The current value.
     pub current: i64,
     /// The largest value since the last reset of the peaks.
     pub peak: i64,
     /// The sum of all increases since the last reset of the accumulated values.
     pub allocated: i64,
-    /// The sum of all decreases since then.
+    /// The sum of all decreases since that reset.
     pub freed: i64,
 }
 
@@ -192,7 +191,7 @@ pub struct parkade_stat_set {
     pub large: parkade_stat,
 }
 
-/// Everything in `torch.cuda.memory_stats()` but what counts each private pool.
+/// Everything in `torch.cuda.memory_stats()` except the counts for each private pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct parkade_stats {
@@ -212,7 +211,7 @@ pub struct parkade_stats {
     pub active_bytes: parkade_stat_set,
     /// Bytes of free blocks that are a part of their segment.
     pub inactive_split_bytes: parkade_stat_set,
-    /// Bytes requested, of active blocks.
+    /// The requested bytes of active blocks.
     pub requested_bytes: parkade_stat_set,
     /// Allocations of at least `max_split_size`.
     pub oversize_allocations: parkade_stat,
@@ -230,7 +229,7 @@ pub struct parkade_stats {
     pub num_device_free: i64,
     /// Requests rejected before the device was asked.
     pub num_oom_rejections: i64,
-    /// The setting when the allocator was made; -1 is unlimited.
+    /// The setting `max_split_size` when the allocator was created; -1 is unlimited.
     pub max_split_size: i64,
 }
 
@@ -238,23 +237,23 @@ pub struct parkade_stats {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct parkade_block_info {
-    /// Its size in bytes.
+    /// The block's size in bytes.
     pub size: u64,
     /// The bytes that were requested.
     pub requested: u64,
     /// The first byte of its segment.
     pub segment: u64,
-    /// The segment's bytes.
+    /// The segment's size in bytes.
     pub segment_size: u64,
     /// Whether the segment is expandable.
     pub is_expandable: bool,
 }
 
-/// A segment of a snapshot. Its blocks are the next `block_count` ones from `first_block` on.
+/// A segment of a snapshot. Its blocks are the `block_count` blocks from `first_block` on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_segment {
-    /// Its first byte.
+    /// The segment's first byte.
     pub address: u64,
     /// The sum of its blocks' sizes.
     pub total: u64,
@@ -262,21 +261,21 @@ pub struct parkade_segment {
     pub allocated: u64,
     /// Bytes of allocated and pending blocks.
     pub active: u64,
-    /// Requested bytes of those.
+    /// The requested bytes of active blocks.
     pub requested: u64,
-    /// Its stream.
+    /// The segment's stream.
     pub stream: u64,
-    /// Its pool.
+    /// The segment's pool.
     pub pool: parkade_pool,
-    /// Its age, the oldest lowest, where the release orders by age.
+    /// The segment's age in releases that order by age; older segments have lower ranks.
     pub rank: u32,
-    /// Whether it is of the large collection.
+    /// Whether the segment belongs to its pool's large collection.
     pub is_large: bool,
-    /// Whether it is a mapped run of an expandable segment.
+    /// Whether the segment is a mapped run of an expandable segment.
     pub is_expandable: bool,
-    /// The place of its first block among the snapshot's.
+    /// The index of the segment's first block among the snapshot's blocks.
     pub first_block: usize,
-    /// How many blocks it has.
+    /// The number of its blocks.
     pub block_count: usize,
 }
 
@@ -284,15 +283,15 @@ pub struct parkade_segment {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_snapshot_block {
-    /// Its first byte.
+    /// The block's first byte.
     pub address: u64,
-    /// Its size in bytes.
+    /// The block's size in bytes.
     pub size: u64,
     /// The bytes last requested.
     pub requested: u64,
-    /// Whether it is handed out.
+    /// Whether the block is handed out.
     pub is_allocated: bool,
-    /// Whether it is handed out, or given back and waiting for other streams.
+    /// Whether the block is handed out, or freed but waiting for other streams.
     pub is_active: bool,
 }
 
@@ -300,13 +299,13 @@ pub struct parkade_snapshot_block {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_restored {
-    /// The pool's blocks that were taken back.
+    /// The pool's blocks that the restore took back.
     pub freed: *const u64,
-    /// How many.
+    /// The number of these blocks.
     pub freed_count: usize,
     /// The blocks that are handed out now.
     pub allocated: *const u64,
-    /// How many.
+    /// The number of these blocks.
     pub allocated_count: usize,
 }
 
@@ -314,11 +313,11 @@ pub struct parkade_restored {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_expandable {
-    /// Its stream.
+    /// The segment's stream.
     pub stream: u64,
-    /// The bytes of each of its pages.
+    /// The size of each of its pages in bytes.
     pub page: u64,
-    /// The bytes that are mapped.
+    /// Its mapped bytes.
     pub mapped: u64,
 }
 
@@ -328,26 +327,26 @@ pub struct parkade_expandable {
 pub struct parkade_shared_handle {
     /// Its size in bytes.
     pub bytes: u64,
-    /// Its file descriptor, of the process that has the memory: it is open for as long as the handle is mapped. In
-    /// `parkade_shared_open` a file descriptor of the caller's process.
+    /// Its file descriptor. `parkade_share` gives one of the sharing process, which stays open for as long as the
+    /// handle is mapped. `parkade_shared_open` takes one of the calling process.
     pub file: i32,
 }
 
-/// What an error for lack of memory says in numbers.
+/// The numbers of an out-of-memory error.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct parkade_shortage {
-    /// The bytes of the segment that the device was asked for.
+    /// The size of the segment that the allocator asked the device for, in bytes.
     pub segment_bytes: u64,
-    /// The device's memory.
+    /// The device's total memory in bytes.
     pub device_total: u64,
-    /// What of it no process holds.
+    /// The bytes that no process holds.
     pub device_free: u64,
     /// The limit; 0 if there is none.
     pub limit_bytes: u64,
 }
 
-/// PyTorch's settings that decide.
+/// The settings of PyTorch that affect decisions.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct parkade_settings {
@@ -357,9 +356,9 @@ pub struct parkade_settings {
     pub max_non_split_rounding_bytes: u64,
     /// `large_segment_size_mb` in bytes.
     pub large_segment_bytes: u64,
-    /// `garbage_collection_threshold`; 0 is never.
+    /// `garbage_collection_threshold`; 0 means never.
     pub garbage_collection_threshold: f64,
-    /// `roundup_power2_divisions`: the divisions from 1, 2, 4, ... MiB on; 0 and 1 are none.
+    /// `roundup_power2_divisions`: the divisions from 1, 2, 4, ... MiB on; 0 and 1 mean none.
     pub roundup_power2_divisions: [u64; 16],
     /// `expandable_segments`.
     pub expandable_segments: bool,

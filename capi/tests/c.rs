@@ -1,9 +1,9 @@
-//! A C program against the header and the library, and the header against the code.
+//! Tests a C program against the header and the library, and the header against the code.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of the library that cargo has built for this test.
+/// The folder with the library that cargo has built for this test.
 fn built() -> PathBuf {
     let exe = std::env::current_exe().expect("a test has a path");
     exe.parent().expect("a folder").to_owned()
@@ -16,7 +16,7 @@ fn run(command: &mut Command) -> String {
     said
 }
 
-/// Rust needs a C compiler to link, so there is one.
+/// Rust needs a C compiler to link, so this machine has one.
 #[test]
 fn a_c_program_finds_what_the_header_says() {
     let (here, library) = (Path::new(env!("CARGO_MANIFEST_DIR")), built());

@@ -26,7 +26,7 @@ static void no_handle(void *user, const struct parkade_shared_handle *handle) {
   CHECK(!handle);
 }
 
-// What is refused before a GPU is asked, so that none is needed.
+// Calls that the library refuses before it asks a GPU, so that the test needs none.
 static void shared(void) {
   struct parkade_shared_handle handles[] = {{.bytes = MIB, .file = 0}, {.bytes = MIB, .file = -1}};
   parkade_shared *memory = NULL;
@@ -77,7 +77,7 @@ static void options(void) {
   while (parkade_policy_name(names)) names++;
   CHECK(names > 15 && !parkade_policy_says(names));
   for (size_t i = 0; i < names; i++) {
-    // Some take all of the device at once, so it is large.
+    // Some policies take the whole device at once, so make it large.
     parkade_allocator *one = make(parkade_policy_name(i), NULL, 1ull << 36);
     void *block = NULL;
     CHECK(one && parkade_allocate(one, 5 * MIB, 0, &block) == PARKADE_OK && block);
@@ -147,7 +147,7 @@ static bool give_back(void *user) {
   (void)user;
   void *gone = spare;
   spare = NULL;
-  // Neither waits nor fails: it goes back when this returns.
+  // The call neither waits nor fails: the block is freed when this callback returns.
   CHECK(!gone || parkade_free_so(spares, gone, PARKADE_CAPTURING) == PARKADE_OK);
   CHECK(parkade_empty_cache(spares, NULL, 0) == PARKADE_REENTERED);
   return gone != NULL;
@@ -208,7 +208,7 @@ static void pools(void) {
 
   CHECK(parkade_pool_release(a, pool) == PARKADE_OK && parkade_empty_cache(a, &pool, 0) == PARKADE_OK);
   CHECK(parkade_pool_use_count(a, pool, &uses) == PARKADE_POOL_ERROR);
-  // Memory of the program's own: never expandable, and given back with the pool.
+  // Memory that the program provides: it is never expandable, and goes back with the pool.
   CHECK(parkade_pool_set_memory(a, other, lend, NULL, NULL) == PARKADE_INVALID_ARGUMENT);
   CHECK(parkade_pool_set_memory(a, other, lend, take_back, NULL) == PARKADE_OK);
   CHECK(parkade_pool_begin(a, other, PARKADE_ROUTE_CHOSEN, 0) == PARKADE_OK);
@@ -260,7 +260,7 @@ static void threads_and_fork(void) {
   parkade_allocator *a = make(NULL, NULL, 1ull << 33);
   pthread_t threads[4];
   for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, a);
-  // While the others have the lock now and then.
+  // Fork while the other threads repeatedly hold the lock.
   pid_t child = fork();
   if (child == 0) {
     void *p = NULL;
@@ -287,7 +287,7 @@ static void *capture(void *block) {
   return NULL;
 }
 
-// What one thread captures is nothing to the others: releases from 2.13 on look at no event while the caller's stream is captured.
+// A capture by one thread does not affect the others: releases from 2.13 on check no events while the caller's own stream is captured.
 static void threads_that_capture(void) {
   struct parkade_options options = {.size = sizeof options, .simulated_bytes = 1ull << 32, .release = "2.15"};
   void *p = NULL, *q = NULL, *failed = NULL;
@@ -309,7 +309,7 @@ static pthread_key_t at_end;
 static parkade_allocator *ends;
 static size_t ended;
 static bool frees_at_end(void *user) { (void)user; return parkade_free(ends, spare) == PARKADE_OK; }
-// Runs after what the library keeps for a thread is gone.
+// Runs after the library's data for the thread has been destroyed.
 static void end_of_thread(void *block) {
   void *p = NULL;
   if (parkade_free(ends, (char *)block + 512) == PARKADE_UNKNOWN_ADDRESS && parkade_allocate(ends, 40 * MIB, 0, &p) == PARKADE_OK && parkade_error_text()) ended++;
@@ -328,14 +328,14 @@ static void destructors_of_threads(void) {
   parkade_destroy(ends);
 }
 
-// Whether a call with flags that are known, or not, answers so.
+// Checks that a call with known flags succeeds, and that one with unknown flags fails.
 #define ANSWERS(known, call) \
   do { \
     if (known) CHECK((call) == PARKADE_OK); \
     else { CHECK((call) == PARKADE_INVALID_ARGUMENT); SAYS("flags 0x"); } \
   } while (0)
 
-// Every bit that means nothing is refused by every call that has flags, before the call does anything; those that mean something are not.
+// Every call with flags refuses every unknown bit before it does anything, and accepts every known bit.
 static void flags(void) {
   parkade_allocator *a = make("pytorch", NULL, 64 * MIB);
   struct parkade_stats before, after;
@@ -376,7 +376,7 @@ static void flags(void) {
   parkade_destroy(a);
 }
 
-// What PyTorch's plug-in interface says on stderr, where nobody reads it: that is no reason to end a program.
+// PyTorch's plug-in interface writes to stderr even if nobody reads it; that must not end the program.
 static void stderr_that_nobody_reads(void) {
   int ends[2], status = -1;
   CHECK(!pipe(ends));

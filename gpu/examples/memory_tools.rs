@@ -22,14 +22,14 @@ use parkade_sim::{SimDevice, SimOptions};
 /// The exit code of a test program that could not run.
 const SKIPPED: u8 = 77;
 const BLOCK: Bytes = Bytes::mib(64);
-/// More than the limit below allows on a GPU with less than 250 GB.
+/// Larger than the limit that the example sets on a GPU with less than 250 GB.
 const LARGE: Bytes = Bytes::mib(512);
 const FRACTION: f64 = 0.002;
 const WORD: u32 = 0x600d_f00d;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// What the tools need of a device beside the core's trait: writing and reading memory.
+/// The operations that the tools need beyond the core's trait: writing and reading memory.
 trait Contents: DeviceBackend {
     /// Writes `word` over a block.
     fn write(&mut self, address: DeviceAddress, size: Bytes, word: u32) -> Outcome<()>;
@@ -145,7 +145,7 @@ fn work<D: Contents>(tools: &mut Tools<D>) -> Outcome<Allocation> {
     live.ok_or_else(|| "no live block".into())
 }
 
-/// A copy to the host is the whole block or an error, never a part, and never an abort.
+/// A copy to the host is either the whole block or an error. It is never a part of the block and never an abort.
 fn copy<D: Contents>(tools: &mut Tools<D>, live: &Allocation) -> Outcome<()> {
     let [before, after] = step(tools, "copy to the host", |tools| {
         tools.device_mut().write(live.address(), BLOCK, WORD)?;
@@ -224,7 +224,7 @@ mod tests {
         run(SimDevice::new(SimOptions::h200())).expect("all steps");
     }
 
-    /// The example's own checks can fail.
+    /// The example's own checks fail when they should.
     #[test]
     fn a_tool_that_does_not_work_is_noticed() {
         let mut tools = Allocator::new(SimDevice::new(SimOptions::h200()), PyTorch::new(Settings::default()), ());

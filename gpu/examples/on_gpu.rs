@@ -19,7 +19,7 @@ use parkade_gpu::{CudaDevice, Unavailable};
 const SKIPPED: u8 = 77;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    // Kept open throughout, so that the context stays, with the memory that the driver takes for itself.
+    // Stays open throughout, so that the context stays, with the memory that the driver takes for itself.
     let mut device = match CudaDevice::open(checks::ORDINAL) {
         Ok(device) => device,
         Err(reason) => return Ok(skip(reason)),

@@ -1,8 +1,8 @@
-//! The allocator core on the first CUDA device as a library of C functions that time it, for `beside_pytorch.py`, which loads it into the
-//! process where PyTorch's allocator and cudaMallocAsync are timed.
+//! The allocator core on the first CUDA device, as a library of C functions that time it. `beside_pytorch.py` loads it into
+//! the process in which it times PyTorch's allocator and cudaMallocAsync.
 //!
-//! `cargo build --profile wheel -p parkade-gpu --example timed_core` builds `target/wheel/examples/libtimed_core.so`. Each function opens the
-//! device, gives everything back, and returns -1 where something failed, after a line on standard error.
+//! `cargo build --profile wheel -p parkade-gpu --example timed_core` builds `target/wheel/examples/libtimed_core.so`. Each
+//! function opens the device and gives everything back. If a step fails, it prints a line on standard error and returns -1.
 #![allow(clippy::print_stderr, reason = "the caller sees only a number")]
 
 use std::error::Error;
@@ -20,21 +20,22 @@ const ORDINAL: u32 = 0;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Nanoseconds of a pair of `bytes`, the first of which took the memory from the driver, over `pairs` pairs.
+/// Nanoseconds per pair of an allocation and a free of `bytes`, over `pairs` pairs. An allocation before them took
+/// the memory from the driver.
 // SAFETY: no other function of the process has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_time_pairs(bytes: u64, pairs: u64, expandable: bool) -> f64 {
     told(on_cuda(expandable).and_then(|core| time_pairs(core, bytes, pairs)))
 }
 
-/// Nanoseconds in which `count` blocks of `bytes` are handed out, for all of which the driver is asked.
+/// Nanoseconds for handing out `count` blocks of `bytes`, each of which the allocator asks the driver for.
 // SAFETY: no other function of the process has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_time_growth(bytes: u64, count: u64, expandable: bool) -> f64 {
     told(on_cuda(expandable).and_then(|core| time_growth(core, bytes, count)))
 }
 
-/// The same on the simulated device: what is spent outside of the driver, and some more for simulating it.
+/// The same measurement on the simulated device: the time spent outside the driver, plus some for the simulation.
 // SAFETY: no other function of the process has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_time_simulated_growth(bytes: u64, count: u64, expandable: bool) -> f64 {

@@ -1,4 +1,4 @@
-//! What can go wrong with the driver: there is none, or one of its calls fails.
+//! Errors of the driver: it is missing, or one of its calls fails.
 
 use parkade::device::BackendError;
 use thiserror::Error;
@@ -32,12 +32,12 @@ pub enum Unavailable {
     /// There is no device with this index.
     #[error("no CUDA device {ordinal}: the driver reports {count}")]
     NoDevice {
-        /// The index of the device that was to be opened.
+        /// The index of the device that the caller wanted to open.
         ordinal: u32,
-        /// How many devices the driver counts.
+        /// The number of devices that the driver reports.
         count: u32,
     },
-    /// The driver is there, but a call failed.
+    /// There is a driver, but a call failed.
     #[error(transparent)]
     Refused(#[from] DriverError),
 }

@@ -1,7 +1,7 @@
-//! Where memory is mapped in one reservation, and which of it the device may touch.
+//! Where memory is mapped in one reservation, and which parts the device may touch.
 //!
-//! Book-keeping only: it records what the driver has done, makes no driver calls, and does not judge what the
-//! driver would refuse.
+//! This is only book-keeping: it records what the driver has done. It makes no driver calls and does not predict what
+//! the driver would refuse.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(crate) struct Mappings {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     bytes: u64,
-    /// Whether the device was given access.
+    /// Whether the device has access.
     is_open: bool,
 }
 
@@ -29,8 +29,8 @@ impl Mappings {
         self.by_start.insert(address, Mapping { bytes, is_open: false });
     }
 
-    /// Notes that the device was given access to a range. A mapping that lies in it only in part stays
-    /// without access, which errs on the safe side.
+    /// Records that the device got access to a range. A mapping that lies only partly in the range stays without
+    /// access, which is the safe choice.
     pub(crate) fn open(&mut self, address: u64, bytes: u64) {
         for start in self.starts_within(address, bytes) {
             if let Some(mapping) = self.by_start.get_mut(&start) {
@@ -39,7 +39,7 @@ impl Mappings {
         }
     }
 
-    /// Notes that everything in a range was unmapped.
+    /// Records that everything in a range was unmapped.
     pub(crate) fn remove(&mut self, address: u64, bytes: u64) {
         for start in self.starts_within(address, bytes) {
             self.by_start.remove(&start);
@@ -63,8 +63,8 @@ impl Mappings {
         false
     }
 
-    /// The mappings that the device may touch under a range, all of which is mapped, lowest first: (address, bytes). The first may
-    /// begin before the range, the last end beyond it. `None` if a part of it has none.
+    /// The accessible mappings under a range that is entirely mapped, lowest address first: (address, bytes). The first may
+    /// begin before the range, and the last may end beyond it. `None` if a part of the range is not accessible.
     pub(crate) fn under(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
         if !self.are_open(address, bytes) {
             return None;
@@ -86,7 +86,7 @@ impl Mappings {
         runs
     }
 
-    /// The starts of the mappings that lie wholly in a range.
+    /// The starts of the mappings that lie entirely in a range.
     fn starts_within(&self, address: u64, bytes: u64) -> Vec<u64> {
         let end = address.saturating_add(bytes);
         let whole = |start: u64, mapping: &Mapping| mapping.bytes <= end - start;
@@ -96,7 +96,7 @@ impl Mappings {
 
 #[cfg(test)]
 mod tests {
-    //! The book-keeping against an array of pages, and the cases that a random sequence would miss.
+    //! Tests that compare the book-keeping with an array of pages, and the cases that a random sequence would miss.
 
     use super::Mappings;
 
@@ -170,14 +170,14 @@ mod tests {
         assert_eq!(mappings.len(), 0);
     }
 
-    /// One page of the model: which mapping has it, and whether the device may touch it.
+    /// One page of the model: its mapping, and whether the device may touch it.
     #[derive(Clone, Copy, PartialEq)]
     struct Page {
         mapping: u64,
         is_open: bool,
     }
 
-    /// A random sequence over 24 pages. Each answer is compared with that of an array of pages.
+    /// Runs a random sequence over 24 pages and compares each answer with that of an array of pages.
     #[test]
     fn mappings_agree_with_an_array_of_pages() {
         const PAGES: usize = 24;
@@ -192,7 +192,7 @@ mod tests {
             let count = 1 + below(PAGES - first);
             let range = first..first + count;
             let (address, bytes) = (BASE + first as u64 * PAGE, count as u64 * PAGE);
-            // What the driver refuses is never recorded: mapping over a mapping, and cutting one.
+            // The book-keeping never sees calls that the driver refuses: mapping over a mapping, and cutting one.
             let cuts = |edge: usize| {
                 edge > 0
                     && edge < PAGES

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.into_iter().chain([anywhere]).collect()).exit_code()
 }
 
-/// With and without a GPU: both calls say the same reason why a device cannot be opened, and nothing panics.
+/// With or without a GPU, both calls give the same reason why a device cannot be opened, and neither panics.
 fn agreement() -> Result<(), String> {
     let (opened, counted) = (CudaDevice::open(u32::MAX).map(drop), CudaDevice::count());
     match (opened, counted) {
@@ -37,7 +37,7 @@ fn agreement() -> Result<(), String> {
     }
 }
 
-/// Why the checks cannot run here. `None` if they can.
+/// Why the checks cannot run here; `None` if they can.
 fn missing() -> Option<String> {
     match CudaDevice::count() {
         Err(reason) => Some(reason.to_string()),

@@ -1,5 +1,5 @@
-//! The same random program under every policy of the catalogue, on a simulated H200: how much each reserves
-//! for the same tensors, and what its driver calls cost.
+//! Runs the same random program under every policy of the catalogue, on a simulated H200. Shows how much each
+//! reserves for the same tensors, and the cost of its driver calls.
 //!
 //! `cargo run --release -p parkade-policies --example compare`
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
@@ -23,7 +23,7 @@ impl Draw {
         (self.0 >> 33) % bound
     }
 
-    /// 1 KiB to 64 MiB, evenly by magnitude.
+    /// A size from 1 KiB to 64 MiB, spread evenly over the magnitudes.
     fn size(&mut self) -> Bytes {
         let magnitude = 1 << (10 + self.below(16));
         Bytes(magnitude + self.below(magnitude))

@@ -1,5 +1,5 @@
-//! A policy around another one: PyTorch's rules, except that blocks of 8 MiB and more are never split, beside
-//! PyTorch's own.
+//! A policy that wraps another one: PyTorch's rules, except that blocks of 8 MiB and more are never split. Compares
+//! it with PyTorch's own policy.
 //!
 //! `cargo run -p parkade-policies --example own_policy`
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
@@ -11,10 +11,10 @@ use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocator};
 use parkade_sim::{SimDevice, SimOptions};
 
-/// From this size on a block is handed out whole.
+/// Blocks of at least this size are handed out whole.
 const KEPT_WHOLE: Bytes = Bytes::mib(8);
 
-/// Every question is passed on to PyTorch's rules, but for the ones that are answered here.
+/// Forwards every question to PyTorch's rules, except those answered here.
 struct LargeBlocksWhole(PyTorch);
 
 impl Wrapper for LargeBlocksWhole {
@@ -37,7 +37,8 @@ impl Wrapper for LargeBlocksWhole {
     }
 }
 
-/// Batches of growing length: activations are freed before the next batch, one result of each is kept.
+/// Batches of growing length. The activations of a batch are freed before the next batch, and one result of each is
+/// kept.
 fn train(policy: impl Policy) -> Result<(), AllocError> {
     let name = policy.name();
     let mut allocator = Allocator::new(SimDevice::new(SimOptions::h200()), policy, ());
@@ -47,7 +48,7 @@ fn train(policy: impl Policy) -> Result<(), AllocError> {
             (0..6).map(|layer| allocator.allocate(Bytes(batch * 900_000 + layer * 70_000), StreamId::DEFAULT)).collect();
         kept.push(allocator.allocate(Bytes(1_500_000), StreamId::DEFAULT)?);
         for activation in activations? {
-            // A free of one's own allocation can only fail where the device fails.
+            // Freeing an allocation can only fail if the device fails.
             allocator.free(activation).expect("the simulated device does not fail unless it is told to");
         }
     }

@@ -1,30 +1,29 @@
 //! BFC, best fit with coalescing: the allocator of TensorFlow and XLA.
 //!
 //! From openxla/xla, xla/tsl/framework/bfc_allocator.cc and .h at commit 00df9ee:
-//! - sizes are multiples of 256 bytes; the smallest chunk that is large enough, of equal ones the lowest
-//!   address, across all regions. The bins that speed up the search do not change its result;
+//! - sizes are multiples of 256 bytes. A request gets the smallest chunk that is large enough, and of equal ones the one
+//!   with the lowest address, across all regions. The bins that speed up the search do not change its result;
 //! - a chunk is split if it has at least twice the bytes needed, or at least 128 MiB more;
-//! - the first region has 2 MiB, each further one twice as much as the one before. If a request needs more,
-//!   the size is doubled until it is large enough, and not again afterwards. If the device refuses, nine
-//!   tenths are tried, repeatedly, down to what the request needs;
-//! - with `garbage_collection`, before it gives up, it releases all entirely free regions and tries to grow
-//!   once more, unless what they and the limit leave is less than the request: then they are kept.
+//! - the first region has 2 MiB, and each further region twice as much as the one before. If a request needs more, the
+//!   size is doubled until it is large enough, and not again afterwards. If the device refuses, it asks for nine tenths
+//!   of that, repeatedly, down to the size of the request;
+//! - with `garbage_collection`, before it gives up, it releases all entirely free regions and tries to grow once more.
+//!   It keeps them if the released memory and the rest of the limit would still be too small for the request.
 //!
-//! Four ways to set it up, by the options that TensorFlow and XLA give it:
+//! It has four configurations, by the options that TensorFlow and XLA use:
 //! - `bfc`: TensorFlow's GPU allocator with `allow_growth`, which collects garbage;
 //! - `bfc:kind=one-region`: the same without `allow_growth`: the first region is the whole limit;
-//! - `bfc:kind=xla`: XLA's and so JAX's: one region of 75 % of the device's memory (xla/pjrt/gpu/gpu_helpers.cc;
-//!   JAX's documentation, GPU memory allocation), and no garbage collection;
+//! - `bfc:kind=xla`: XLA's configuration, and so JAX's: one region of 75 % of the device's memory
+//!   (xla/pjrt/gpu/gpu_helpers.cc; JAX's documentation, GPU memory allocation), and no garbage collection;
 //! - `bfc:kind=xla-growth`: the same with preallocation off: regions as needed, up to 75 %, never released.
 //!
-//! On one stream each decision is the original's: `conformance/other_allocators` compares them. Different
-//! here: the original has one set of bins, because one stream orders everything. Here a chunk of another
-//! stream is used after that stream's work, as the last choice before the pool grows, and neighbours of
-//! different streams stay apart until everything was waited for, which happens before regions are released.
-//! A private pool, which the original does not have, is an allocator of its own: it begins with 2 MiB and grows, even
-//! where the default pool has one region, and gives everything back when it is gone. The original's next size wraps to 0
-//! after 43 regions and it hangs; here it stays as large as it can be. Spatial partitioning and timestamps are not
-//! modelled.
+//! On one stream each decision equals the original's: `conformance/other_allocators` compares them. Different here: the
+//! original has one set of bins, because one stream orders everything. Here, as the last choice before the pool grows, a
+//! request uses a chunk of another stream after that stream's work. Neighbours of different streams stay apart until the
+//! allocator has waited for all work, which it does before it releases regions. A private pool, which the original does
+//! not have, is a separate allocator: it begins with 2 MiB and grows, even if the default pool has one region, and gives
+//! everything back when the program drops it. In the original, the next size wraps to 0 after 43 regions, and the
+//! allocator hangs; here the size stays at its maximum. This policy does not model spatial partitioning and timestamps.
 
 use alloc::vec::Vec;
 
@@ -41,16 +40,16 @@ const FIRST_REGION: u64 = 2 * MIB;
 /// A remainder of at least this many bytes is always split off.
 const MOST_WASTE: u64 = 128 * MIB;
 
-/// Whose rules they are, and whether regions grow.
+/// The source of the rules, and whether regions grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BfcKind {
-    /// TensorFlow's with `allow_growth`: regions as needed, each twice as large as the one before.
+    /// TensorFlow's rules with `allow_growth`: regions as needed, each twice as large as the one before.
     Growth,
-    /// TensorFlow's without `allow_growth`: the first region is all that the limit allows.
+    /// TensorFlow's rules without `allow_growth`: the first region is all that the limit allows.
     OneRegion,
-    /// XLA's: one region of three quarters of the device's memory, JAX's default.
+    /// XLA's rules: one region of three quarters of the device's memory, which is JAX's default.
     Xla,
-    /// XLA's with preallocation off: regions as needed, up to three quarters of the device's memory.
+    /// XLA's rules with preallocation off: regions as needed, up to three quarters of the device's memory.
     XlaGrowth,
 }
 
@@ -59,9 +58,9 @@ pub enum BfcKind {
 pub struct Bfc {
     /// Whether regions are taken as needed, each twice as large as the one before.
     grows: bool,
-    /// Whether free regions are released before it gives up.
+    /// Whether free regions are released before the policy gives up.
     collects: bool,
-    /// Quarters of the device's memory, or of the limit if that is less, that it may have.
+    /// How many quarters of the device's memory, or of the limit if that is less, the pool may have.
     quarters: u64,
     /// The size of the next region, by pool.
     next_region: Vec<(PoolSlot, u64)>,
@@ -75,8 +74,7 @@ enum Step {
     Others,
     /// Grow; the flag says whether everything has been released.
     Grow(bool),
-    /// The device refused `bytes`. `doubled`: the next region's size was doubled in advance. `again`: as for
-    /// `Grow`.
+    /// The device refused `bytes`. `doubled`: the next region's size was doubled in advance. `again`: as in `Grow`.
     Refused {
         bytes: u64,
         doubled: bool,
@@ -112,7 +110,7 @@ impl Bfc {
 
     /// Bytes that the pool may still take.
     fn available(&self, heap: &Heap, pool: PoolSlot) -> u64 {
-        // A share of the device is the default pool's alone.
+        // The share of the device's memory only limits the default pool.
         let shares = self.quarters < 4 && is_default(pool);
         let taken = if shares { heap.reserved_in(pool) } else { heap.reserved() };
         self.most(heap, pool).saturating_sub(taken.0)
@@ -129,11 +127,11 @@ impl Bfc {
         &mut self.next_region[place].1
     }
 
-    /// How many bytes to ask for first, and whether the next region's size was doubled in advance. `None` if
-    /// the pool may not have as many as the request needs.
+    /// How many bytes to ask for first, and whether the next region's size was doubled in advance. `None` if the pool
+    /// may not have as many bytes as the request needs.
     fn region_for(&mut self, heap: &Heap, request: &Request) -> Option<(u64, bool)> {
         if !is_default(request.pool) && heap.reserved_in(request.pool) == Bytes::ZERO {
-            // A new pool, maybe under the number of one that is gone.
+            // The pool is new, possibly with the number of a pool that no longer exists.
             self.next_region.retain(|(own, _)| *own != request.pool);
         }
         let available = self.available(heap, request.pool) / UNIT * UNIT;
@@ -153,7 +151,7 @@ impl Bfc {
         Some((bytes, !increased))
     }
 
-    /// What can be released, by address, if the request may fit afterwards.
+    /// The blocks that can be released, by address, if the request may fit afterwards.
     fn garbage(&self, heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         let mut blocks = heap.releasable();
         let pools = [PoolSlot::default_pool(PoolClass::Large), request.pool];
@@ -167,7 +165,7 @@ impl Bfc {
         (self.collects && !blocks.is_empty() && enough).then_some(blocks)
     }
 
-    /// Nine tenths, rounded up to a unit but always less than before; `None` below what the request needs.
+    /// Nine tenths, rounded up to a unit but always less than before; `None` if that is less than the request needs.
     fn backed_off(bytes: u64, needed: u64) -> Option<u64> {
         // Single precision, as in the original.
         let less = ((bytes as f32 * 0.9_f32) as u64).next_multiple_of(UNIT);

@@ -1,17 +1,20 @@
-//! Breaking handles: best fit on memory taken in few, large handles, of which the partly free ones are broken once memory is short.
+//! Breaking handles: best fit on memory taken in a few large handles. Once memory is short, the policy breaks partly free
+//! ones.
 //!
-//! Our own; how it was found is in `docs/better-policy.md`. A driver call costs nearly the same for a handle of 2 MiB and for
-//! one of 128 MiB, so large handles are cheap, but one with anything in it cannot move. Here it is broken: what is in use keeps
-//! its addresses and its contents in memory of its own, and the free pages go where they are needed.
-//! - Handles grow with what is reserved, and shrink again towards the limit.
-//! - Where memory for new handles is out, a request takes what it needs of the tightest free block of another stream, behind
-//!   the work of that stream; then handles that are wholly free move, of any stream, as few as suffice, or are replaced where
-//!   they would be many.
-//! - If that is not enough, it waits for events, and then breaks handles, those with the most free pages first.
-//! - The first request of its size takes the high end of the tightest free block, others the low end: what comes once, as
-//!   weights do, and what comes again and again then lie apart.
+//! This is our own policy; `docs/better-policy.md` says how we found it. A driver call costs nearly the same for a handle of
+//! 2 MiB and for one of 128 MiB. So large handles are cheap, but a handle with any block in use cannot move. This policy
+//! breaks it: the memory in use keeps its addresses and contents in new memory, and the free pages go where they are needed.
+//! - Handles grow with the reserved bytes, and shrink again towards the limit.
+//! - If there is no memory for new handles, a request takes the bytes that it needs from the tightest free block of another
+//!   stream, after that stream's work. If that is not enough, entirely free handles of any stream move, as few as suffice,
+//!   or are replaced if many would have to move.
+//! - If that is not enough either, the policy waits for events, and then breaks handles, those with the most free pages
+//!   first.
+//! - The first request of a size takes the high end of the tightest free block, and later requests of that size the low end.
+//!   So blocks that occur once, such as weights, lie apart from blocks that recur.
 //!
-//! Every stream has a segment of its own. Private pools take parts of them, cached or new, in which no work is pending.
+//! Every stream has a separate segment. Private pools take parts of these segments, cached or new, in which no work is
+//! pending.
 
 use alloc::vec::Vec;
 
@@ -25,27 +28,28 @@ use crate::stream_needs::StreamNeeds;
 
 /// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
-/// The first handles, unless the memory is small.
+/// The size of the first handles, unless the memory is small.
 const FIRST: Bytes = Bytes::mib(384);
-/// The smallest handles, unless less is left.
+/// The size of the smallest handles, unless less memory is left.
 const LEAST: Bytes = Bytes::mib(8);
-/// The largest handles, unless a request misses more: then one handle is all of it.
+/// The size of the largest handles. If a request lacks more than this, a single handle covers all of it.
 const MOST: Bytes = Bytes::mib(512);
-/// A handle is at most this part of what the default pool has reserved, from [`FIRST`] on.
+/// A handle is at most this part of the default pool's reserved bytes, but at least [`FIRST`].
 const PART_OF_RESERVED: u64 = 2;
-/// A handle is at most so many times what is missing, from [`LEAST`] on: a stream that needs little gets little.
+/// A handle is at most this many times the missing bytes, but at least [`LEAST`]: a stream that needs little gets
+/// little.
 const TIMES_MISSING: u64 = 64;
-/// A handle is at most this part of what may still be reserved, down to [`LEAST`].
+/// A handle is at most this part of the bytes that may still be reserved, but at least [`LEAST`].
 const PART_OF_LEFT: u64 = 3;
-/// More handles than this do not move, but are replaced by new ones: what was broken stays in small handles otherwise, and in a
-/// loop dozens of them would move again and again.
+/// If a request would need more handles than this to move, they are replaced by new ones. Broken memory would otherwise stay
+/// in small handles, and in a loop dozens of them would move again and again.
 const MOST_MOVED: usize = 4;
 
 /// Memory is short once less than this part of it may still be reserved.
 const PART_SHORT: u64 = 4;
-/// So little is left of it that handles are broken before requests go to a private pool.
+/// Once less than this part of it may still be reserved, handles are broken before requests go to a private pool.
 const PART_SCARCE: u64 = 16;
-/// Then those of which at least this part is free.
+/// Those handles are broken then of which at least this part is free.
 const PART_FREE: u64 = 4;
 
 /// The rules of breaking handles.
@@ -55,7 +59,8 @@ pub struct BreakingHandles {
     /// Whether the current request is the first of its size.
     is_first: bool,
     needs: StreamNeeds,
-    /// Whether the device had no room for the current request although it should have: others have taken memory.
+    /// Whether the device had no room for the current request although it should have: other processes have taken
+    /// memory.
     is_refused: bool,
     /// The next step of the ladder.
     step: u32,
@@ -66,8 +71,9 @@ impl BreakingHandles {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
 
-    /// Brings wholly free handles to where the request's segment grows; `None` if they are not enough. What goes back to the
-    /// device may be taken by others, or stay there after the limit was lowered: then all of them move.
+    /// Brings entirely free handles to where the request's segment grows; `None` if they are not enough. Memory that goes
+    /// back to the device may be taken by other processes, or may stay unusable if the limit was lowered. In these cases all
+    /// the handles move.
     fn gather(&self, heap: &Heap, request: &Request) -> Option<Relief> {
         let handles = sight::movable(heap, request);
         let comes_back = !self.is_refused && heap.reserved().get() <= sight::all(heap);
@@ -107,7 +113,8 @@ impl Policy for BreakingHandles {
         true
     }
 
-    /// What a busy stream has free cannot serve a capture, and where memory is short there is little else.
+    /// The free memory of a busy stream cannot serve a capture, and when memory is short there is little other
+    /// memory.
     fn waits_for_pools(&self, heap: &Heap) -> bool {
         sight::left(heap) < sight::all(heap) / PART_SHORT
     }
@@ -145,7 +152,7 @@ impl Policy for BreakingHandles {
         true
     }
 
-    /// For a size that was seen nothing is noted, and it takes the low end.
+    /// A size seen before is not recorded again, and its request takes the low end.
     #[inline]
     fn takes_first(&self, request: &Request, _: Candidate<'_>) -> bool {
         self.seen.has(request.size)
@@ -175,7 +182,8 @@ impl Policy for BreakingHandles {
             let step = self.step;
             self.step += 1;
             match step {
-                // A private pool may miss less than is seen from here: its segments go on in the default pool's.
+                // A private pool may lack fewer bytes than it seems here, because its segments continue in the
+                // default pool's.
                 0 | 7 if is_private(request) || sight::has_room(heap, request) => {
                     self.is_refused = sight::has_room(heap, request);
                     return Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask };
@@ -208,8 +216,8 @@ impl Policy for BreakingHandles {
                     }
                 }
                 9 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-                // Where others hold memory, the device may have refused a new handle, or the memory that breaking one takes.
-                // It may have room now, because the wholly free handles went back.
+                // If other processes hold memory, the device may have refused a new handle, or the memory that breaking one
+                // needs. It may have room now, because the entirely free handles went back.
                 10 if sight::breakable(heap, request, sight::left(heap)).is_some() => {
                     let handles: Vec<_> = sight::partly_free(heap).map(|part| part.handle.address).collect();
                     if !handles.is_empty() {

@@ -1,7 +1,7 @@
-//! All policies by name: the catalogue, and what follows a name, its parameters.
+//! All policies by name: the catalogue, and the parameters that may follow a name.
 //!
 //! A name is `NAME` or `NAME:key=value;key=value`. Brackets keep a value together (`settings=[a:1,b:2]`), so names with
-//! parameters stand in lists that commas separate.
+//! parameters can occur in comma-separated lists.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -21,19 +21,19 @@ use crate::{Bfc, BfcKind, BreakingHandles, CudaAsync, Fit, FloatingHandles, GmLa
 /// A policy by name.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// The name with its parameters, in the order in which [`PARAMETERS`] lists them and without those that change nothing.
+    /// The name with its parameters, in the order of [`PARAMETERS`] and without those that change nothing.
     pub name: Cow<'static, str>,
     /// What it does, in a few words.
     pub says: Cow<'static, str>,
-    /// The paper or code with its rules.
+    /// The paper or code that defines its rules.
     pub source: &'static str,
-    /// Whether its rules forbid releasing memory to the device before it is out of memory.
+    /// Whether its rules forbid releasing memory before the device is out of memory.
     pub keeps_memory: bool,
     make: Make,
 }
 
 impl Named {
-    /// Creates one without state.
+    /// Creates a policy without state.
     #[must_use]
     pub fn make(&self) -> Box<dyn Policy + Send> {
         match &self.make {
@@ -43,7 +43,7 @@ impl Named {
     }
 }
 
-/// How a policy is created: a constant of the catalogue, or with parameters.
+/// How a policy is created: as a constant of the catalogue, or from parameters.
 #[derive(Clone)]
 enum Make {
     Plain(fn() -> Box<dyn Policy + Send>),
@@ -182,7 +182,8 @@ pub const CATALOGUE: &[Named] = &[
     },
 ];
 
-/// Policies that every command takes by name, but that are not among `all` and not in the tables of `docs/numbers.md`.
+/// Policies that every command accepts by name, but that are neither among `all` nor in the tables of
+/// `docs/numbers.md`.
 pub const BESIDE: &[Named] = &[
     Named {
         name: Cow::Borrowed("floating-handles"),
@@ -206,29 +207,29 @@ fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
 }
 
-/// The sizes that the driver's handles may have. One is created, mapped and released as a whole, so small ones need less memory
-/// and large ones fewer driver calls. 2 MiB is the least that the driver maps; PyTorch's expandable segments take 20 MiB for large
-/// requests.
+/// The sizes that driver handles may have. A handle is created, mapped and released as a whole, so small handles need less
+/// memory and large ones fewer driver calls. 2 MiB is the smallest size that the driver maps; PyTorch's expandable segments
+/// use 20 MiB for large requests.
 const HANDLES: &[&str] = &["2MiB", "4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"];
-/// The largest handles of `floating-handles`; with 2 MiB nothing floats.
+/// The sizes of the largest handles of `floating-handles`; with 2 MiB no handle floats.
 const LARGEST_HANDLES: &[&str] = &["4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"];
 
 /// A parameter of a policy's name.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameter {
-    /// The policy that takes it.
+    /// The policy that accepts it.
     pub policy: &'static str,
-    /// What stands before the `=`.
+    /// The key before the `=`.
     pub key: &'static str,
-    /// What it sets.
+    /// A description of what it sets.
     pub says: &'static str,
-    /// The value that changes nothing, so that the name goes without it; empty if there is none.
+    /// The value that changes nothing, so that the name omits it; empty if there is none.
     pub usual: &'static str,
-    /// The values that it takes; empty if they are too many to list.
+    /// The accepted values; empty if there are too many to list.
     pub values: &'static [&'static str],
 }
 
-/// All parameters, those of one policy in the order in which its name has them.
+/// All parameters; those of one policy are in the order in which its name has them.
 pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         policy: "pytorch",
@@ -274,32 +275,32 @@ pub const PARAMETERS: &[Parameter] = &[
     },
 ];
 
-/// The policy whose parameters a name has: what stands before the colon.
+/// The policy to which the parameters of a name belong: the part before the colon.
 #[must_use]
 pub fn base(name: &str) -> &str {
     name.split_once(':').map_or(name, |(base, _)| base)
 }
 
-/// Whether a private pool is one more allocator under the policy with this name, and so gives its memory back when the
-/// program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)): the originals have no private pools, so a
-/// program would make one more allocator for each.
+/// Whether a private pool is a separate allocator under the policy with this name, and so gives its memory back when the
+/// program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)). The originals of these policies have
+/// no private pools, so a program would create another allocator instead.
 #[must_use]
 pub fn pools_are_allocators(name: &str) -> bool {
     matches!(base(name), "bfc" | "rmm-pool")
 }
 
 /// Whether the policy with this name needs serial work, because it breaks handles
-/// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may give the device
-/// work that uses its memory. Where the device breaks none
-/// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)) the policy serves requests, and needs more
-/// memory.
+/// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may submit work
+/// that uses its memory. On a device that breaks no handles
+/// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)) the policy still serves requests, but
+/// needs more memory.
 #[must_use]
 pub fn needs_serial_work(name: &str) -> bool {
     base(name) == "breaking-handles"
 }
 
-/// The items of a list that commas separate, without surrounding blanks and without empty ones. A comma inside of brackets
-/// separates nothing.
+/// The items of a comma-separated list, without surrounding spaces and without empty items. A comma inside brackets does
+/// not separate items.
 ///
 /// ```
 /// let list = "bfc, pytorch:settings=[max_split_size_mb:20,expandable_segments:True]";
@@ -310,7 +311,7 @@ pub fn items(list: &str) -> impl Iterator<Item = &str> {
     cut(list, ',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// The parts of a text between separators outside of brackets.
+/// The parts of a text between separators outside brackets.
 fn cut(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     text.split(move |letter| {
@@ -323,16 +324,16 @@ fn cut(text: &str, separator: char) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Why a name is no policy's.
+/// Why a name is not a policy's.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unknown {
     /// No policy has or had this name.
     Name,
-    /// It has this name now.
+    /// The policy has this name now.
     Renamed(String),
-    /// It was removed; this one is to be used instead, by what it needs or by its original.
+    /// The policy was removed. Use this one instead, chosen by the memory it needs or by its original.
     Removed(&'static str),
-    /// A parameter is wrong: what it is and what would be right.
+    /// A parameter is wrong: what it is, and what would be right.
     Parameter(String),
 }
 
@@ -349,7 +350,7 @@ impl fmt::Display for Unknown {
 
 impl core::error::Error for Unknown {}
 
-/// Names that policies had before, and what they are called now.
+/// Former names of policies, and their current names.
 const RENAMED: &[(&str, &str)] = &[
     ("first-fit", "best-fit-remap:fit=first"),
     ("next-fit", "best-fit-remap:fit=next"),
@@ -367,7 +368,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("pytorch-2.15-expandable", "pytorch:release=2.15;settings=[expandable_segments:True]"),
 ];
 
-/// Policies that parkade no longer has, and the one to use instead.
+/// Policies that parkade no longer has, and which to use instead.
 const REMOVED: &[(&str, &str)] = &[
     ("buddy", "best-fit-remap"),
     ("pytorch-expandable-reuse", "pytorch-expandable"),
@@ -387,7 +388,7 @@ const REMOVED: &[(&str, &str)] = &[
 /// ```
 ///
 /// # Errors
-/// There is none; the error says why.
+/// No policy has this name; the error says why.
 pub fn named(name: &str) -> Result<Named, Unknown> {
     let name = name.trim();
     if let Some(known) = known(name) {
@@ -397,7 +398,7 @@ pub fn named(name: &str) -> Result<Named, Unknown> {
     if let Some((_, now)) = RENAMED.iter().find(|(before, _)| *before == base) {
         let joint = if now.contains(':') { ";" } else { ":" };
         let joined = format!("{now}{joint}{text}");
-        // What the old name stood for may contradict what follows it.
+        // The parameters that the old name implied may contradict those that follow it.
         return Err(Unknown::Renamed(if !text.is_empty() && named(&joined).is_ok() { joined } else { (*now).to_string() }));
     }
     if let Some((_, instead)) = REMOVED.iter().find(|(before, _)| *before == base) {
@@ -513,7 +514,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// The rules of a release, PyTorch 2.11's without one, and what its parser makes of settings.
+/// The rules of a release (2.11 if none is given), and the settings as its parser reads them.
 fn profile_and_settings(release: Option<&str>, settings: Option<&str>) -> Result<(&'static Profile, Settings), Unknown> {
     let profile =
         release.map_or(Ok(&Profile::PYTORCH_2_11), Profile::of).map_err(|error| Unknown::Parameter(error.to_string()))?;
@@ -522,7 +523,7 @@ fn profile_and_settings(release: Option<&str>, settings: Option<&str>) -> Result
     Ok((profile, settings))
 }
 
-/// A release without what its build adds, and as a series where that has the same rules.
+/// A release without its build suffix, as a series if the series has the same rules.
 fn release_in_one_form(release: &str) -> Result<&str, Unknown> {
     let (profile, _) = profile_and_settings(Some(release), None)?;
     let public = release.split_once('+').map_or(release, |(public, _)| public);
@@ -531,7 +532,7 @@ fn release_in_one_form(release: &str) -> Result<&str, Unknown> {
     Ok(if is_same { series } else { public })
 }
 
-/// Settings that are rules of the policy: none where they are PyTorch's defaults.
+/// The settings if they change the policy; none if they equal PyTorch's defaults.
 fn settings_in_one_form<'a>(release: Option<&str>, text: Option<&'a str>) -> Result<Option<&'a str>, Unknown> {
     let (_, settings) = profile_and_settings(release, text)?;
     if settings.per_process_memory_fraction < 1.0 {
@@ -550,7 +551,7 @@ fn settings_in_one_form<'a>(release: Option<&str>, text: Option<&'a str>) -> Res
     })
 }
 
-/// Whether each bracket is closed and none is that was not opened.
+/// Whether every bracket is closed, and no bracket closes that was not opened.
 fn closes_brackets(text: &str) -> bool {
     let mut depth = 0_i64;
     let is_open = text.chars().all(|letter| {

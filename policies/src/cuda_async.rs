@@ -1,25 +1,24 @@
 //! A model of the pool behind cudaMallocAsync.
 //!
-//! Documented (CUDA Programming Guide, Stream-Ordered Memory Allocator; CUDA Runtime API, cudaMemPoolAttr):
-//! memory freed in a stream serves that stream at once. It serves another stream if that stream's work is
-//! already ordered after it (`cudaMemPoolReuseFollowEventDependencies`), if the work happens to be done
+//! Documented (CUDA Programming Guide, Stream-Ordered Memory Allocator; CUDA Runtime API, cudaMemPoolAttr): memory
+//! freed in a stream serves that stream at once. It serves another stream if that stream's work is already ordered
+//! after it (`cudaMemPoolReuseFollowEventDependencies`), if the work happens to be done
 //! (`cudaMemPoolReuseAllowOpportunistic`), or if the pool makes the requesting stream wait
-//! (`cudaMemPoolReuseAllowInternalDependencies`). All three are on by default. Above the release threshold
-//! (`cudaMemPoolAttrReleaseThreshold`) memory is released when something is synchronized. Users have seen it
-//! reserve in steps of 32 MiB.
+//! (`cudaMemPoolReuseAllowInternalDependencies`). All three are on by default. Memory above the release threshold
+//! (`cudaMemPoolAttrReleaseThreshold`) is released at a synchronization. Users have seen the pool reserve in steps of
+//! 32 MiB.
 //!
-//! The driver's code is closed, so this is a model and not comparable with recordings. It takes the tightest
-//! block of the stream; then, opportunistically, the tightest of each other stream that has no work left;
-//! then the tightest of all, with a wait; then a new segment, a multiple of 32 MiB. When the device refuses,
-//! it asks for the request in whole pages of 2 MiB, and when that is refused, waits for everything and
-//! releases it.
+//! The driver's code is closed, so this is a model, which recordings cannot confirm. It takes the tightest block of
+//! the stream; then, opportunistically, the tightest of each other stream that has no work left; then the tightest of
+//! all, with a wait; then a new segment, a multiple of 32 MiB. If the device refuses, it asks for the request in
+//! whole pages of 2 MiB. If the device refuses that too, it waits for all work and releases all free memory.
 //!
-//! The policy does not see which streams are already ordered, so the first kind of reuse appears as the
-//! third, with a wait that costs nothing. Nor does it see synchronizations, so the threshold acts when the
-//! pool would grow: entirely free segments above it are released first. The remapping that the driver is said
-//! to do in a pool is not modelled. Under PyTorch's backend of this name two things differ: its limit is
-//! checked against the bytes in use instead of those reserved, and a block recorded on other streams is freed
-//! on a helper stream, so that it serves others only opportunistically.
+//! The policy does not see which streams are already ordered, so the first kind of reuse appears as the third, with a
+//! wait that costs nothing. Nor does it see synchronizations, so the threshold acts when the pool would grow:
+//! entirely free segments above it are released first. The model has no remapping, which the driver reportedly does
+//! in a pool. PyTorch's backend of this name differs in two ways: it compares its limit with the bytes in use instead
+//! of the reserved bytes, and it frees a block recorded on other streams on a helper stream, so the block serves
+//! other streams only opportunistically.
 
 use alloc::vec::Vec;
 
@@ -48,7 +47,7 @@ pub struct CudaAsync {
 /// The next step of the ladder for the current request.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Other streams' blocks, without a wait: those not tried yet, the next one last.
+    /// Blocks of other streams, without a wait: those not tried yet, the next one last.
     Luck(Vec<BlockId>),
     /// Another stream's block, with a wait.
     Dependency,
@@ -64,15 +63,14 @@ enum Step {
 }
 
 impl CudaAsync {
-    /// A pool with this release threshold: [`Bytes::MAX`] as PyTorch sets it, [`Bytes::ZERO`] by default in
-    /// the driver.
+    /// A pool with this release threshold. PyTorch sets [`Bytes::MAX`]; the driver's default is [`Bytes::ZERO`].
     #[must_use]
     pub fn new(release_threshold: Bytes) -> CudaAsync {
         CudaAsync { release_threshold, step: Step::GiveUp }
     }
 
-    /// Entirely free segments of the request's pool, the largest first, until no more than the threshold is
-    /// reserved.
+    /// Entirely free segments of the request's pool, the largest first, until the reserved bytes no longer exceed the
+    /// threshold.
     fn beyond_threshold(&self, heap: &Heap, request: &Request) -> Vec<BlockId> {
         let mut excess = heap.reserved_in(request.pool).saturating_sub(self.release_threshold);
         if excess == Bytes::ZERO || heap.is_deferring() {

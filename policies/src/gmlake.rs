@@ -1,26 +1,26 @@
-//! Like GMLake: the pages of several free blocks are stitched together for a request that none of them can serve.
+//! Like GMLake: stitches together the pages of several free blocks for a request that none of them can serve alone.
 //!
-//! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training
-//! with Virtual Memory Stitching (ASPLOS 2024, arXiv 2401.08156), and the code of
-//! intelligent-machine-learning/glake, GMLake/src/CUDACachingAllocator.cpp at commit 0274a9c:
+//! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training with
+//! Virtual Memory Stitching (ASPLOS 2024, arXiv 2401.08156), and the code of intelligent-machine-learning/glake,
+//! GMLake/src/CUDACachingAllocator.cpp at commit 0274a9c:
 //! - requests of up to 1 MiB use PyTorch's small pool: segments of 2 MiB, blocks of 512 bytes;
-//! - larger ones are multiples of 2 MiB, each a physical page of its own; they get the tightest block of the
-//!   stream that is large enough, and every remainder is split off;
-//! - if there is none and the request has at least 512 MiB (`fragment_limit`), the largest blocks of the
-//!   stream, two or more, are stitched together until they are large enough;
-//! - then new memory: a segment of 20 MiB for requests below 10 MiB, of the request's size for others, at
-//!   addresses of its own, so that blocks coalesce only within it;
-//! - when there is none, stitching is tried again, then segments that are entirely free go back.
+//! - larger requests are rounded to multiples of 2 MiB, each of which is a separate physical page. They get the
+//!   tightest block of the stream that is large enough, and every remainder is split off;
+//! - if there is none and the request has at least 512 MiB (`fragment_limit`), the largest blocks of the stream, two
+//!   or more, are stitched together until they are large enough;
+//! - then the request gets new memory: a segment of 20 MiB for requests below 10 MiB, and of the request's size for
+//!   others, at separate addresses, so that blocks coalesce only within it;
+//! - if there is none, the policy tries to stitch again, and then releases segments that are entirely free.
 //!
-//! As long as no request reaches 512 MiB, each decision is the original's (compared on 23 November 2026:
+//! As long as no request reaches 512 MiB, each decision equals the original's (compared on 23 November 2026:
 //! `conformance/other_allocators/README.md`).
 //!
-//! Different here: the original maps the pages a second time and keeps both views, so that the blocks can be
-//! used again one by one as well as stitched, and coalesce with their old neighbours. Here a page has one
-//! address: the blocks lose their pages, and the stitched block stays where it is, a segment of its own, from
-//! which smaller requests are served too. Pages of the last block that are left over become a free block
-//! behind it; in the original they stay where they were. Stitching waits for the stream.
-//! After it has waited for events, this policy looks for a block once more; the original does not.
+//! Different here: the original maps the pages a second time and keeps both views, so that it can use the blocks both
+//! one by one and stitched, and they coalesce with their old neighbours. Here a page has one address: the blocks lose
+//! their pages, and the stitched block stays where it is, as a separate segment that also serves smaller requests.
+//! Left-over pages of the last block become a free block behind the stitched block; in the original they stay where
+//! they were. Stitching waits for the stream. After it has waited for events, this policy looks for a block once
+//! more; the original does not.
 
 use alloc::vec::Vec;
 
@@ -32,11 +32,11 @@ use crate::plain_ladder;
 
 /// Small sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
-/// The largest small size.
+/// The largest size that counts as small.
 const MOST_SMALL: Bytes = Bytes::mib(1);
 /// A page, and a small segment.
 const PAGE: Bytes = Bytes::mib(2);
-/// The segment of requests that are large, but less than half of it.
+/// The segment for large requests of less than half its size.
 const LARGE_SEGMENT: Bytes = Bytes::mib(20);
 /// The smallest request for which blocks are stitched.
 const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
@@ -44,7 +44,7 @@ const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
 /// The rules of GMLake.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GmLake {
-    /// Bytes of the segment that the current request would get.
+    /// The bytes of the segment that the current request would get.
     segment: Bytes,
     /// The next step of the ladder.
     step: u32,
@@ -64,8 +64,8 @@ impl GmLake {
         }
     }
 
-    /// The stream's largest blocks, as many as are large enough together, and how large they are; `None` if all of them
-    /// are not, or it is one.
+    /// The stream's largest blocks, as many as are large enough together, and their total size. `None` if all of them
+    /// are not enough, or if a single one is.
     fn stitched(heap: &Heap, request: &Request) -> Option<(Vec<BlockId>, Bytes)> {
         if !request.is_expandable || request.size < FRAGMENT_LIMIT {
             return None;
@@ -143,7 +143,7 @@ impl Policy for GmLake {
             let step = self.step;
             self.step += 1;
             match step {
-                // Before the device is asked, once it has refused, and once the cache is released.
+                // Before asking the device, after it has refused, and after the cache has been released.
                 0 | 2 | 6 => {
                     if let Some((blocks, bytes)) = GmLake::stitched(heap, request) {
                         self.segment = bytes;

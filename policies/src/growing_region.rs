@@ -1,14 +1,14 @@
 //! Best, first, next and worst fit on one growing region per stream.
 //!
-//! These are inventions of this crate, not how anybody's first fit works: virtual memory lets free pages in the
-//! middle of the region serve at its end. A region is an expandable segment: pages are mapped at the lowest place that is large enough, when no free
-//! block is. Blocks are multiples of 512 bytes, every remainder is split off, all free neighbours coalesce.
-//! Whole free pages are released when the device is out of memory or the program empties the cache. So only
-//! the choice of the block makes a difference between these policies.
+//! These policies are inventions of this crate. They are not the first fit and so on of any other allocator: virtual memory
+//! lets free pages in the middle of a region serve at its end. A region is an expandable segment. If no free block is large
+//! enough, pages are mapped at the lowest addresses with enough room. Blocks are multiples of 512 bytes, every remainder is
+//! split off, and all free neighbours coalesce. Whole free pages are released when the device is out of memory or the
+//! program empties the cache. So these policies differ only in the choice of the block.
 //!
-//! The textbooks have one region for everything. Here every stream and every private pool has its own,
-//! because memory that changes streams must wait. The limit is checked against the whole request in pages,
-//! although a free block at the end of the region may save some.
+//! The textbooks have one region for everything. Here every stream and every private pool has a separate region, because
+//! memory that changes streams must wait. The limit is checked against the whole request in pages, although a free block at
+//! the end of the region may save some of them.
 
 use alloc::collections::BTreeMap;
 
@@ -20,34 +20,35 @@ use crate::plain_ladder;
 
 /// Sizes are multiples of this, so that addresses are aligned like cudaMalloc's.
 const UNIT: Bytes = Bytes(512);
-/// The smallest page of virtual memory, and the page unless another is chosen.
+/// The smallest page of virtual memory, which is also the default page.
 const SMALLEST_PAGE: Bytes = Bytes::mib(2);
 
-/// Which free block serves a request, of those that are large enough.
+/// Which of the free blocks that are large enough serves a request.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Fit {
-    /// The smallest; of equal ones the lowest address. Knuth, The Art of Computer Programming, volume 1, section 2.5. PyTorch's
-    /// allocator and others choose by this rule, within their segments, limits and size classes; here it stands alone.
+    /// The smallest; of equal ones the lowest address. Knuth, The Art of Computer Programming, volume 1, section 2.5.
+    /// PyTorch's allocator and others choose by this rule, within their segments, limits and size classes; here it is the
+    /// only rule.
     #[default]
     Best,
-    /// The lowest address. Knuth, 2.5, algorithm A, with the list of free blocks in address order, as his algorithm B needs it;
-    /// Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995, LNCS 986), compare
-    /// it with other rules. Algorithm A allocates the high end of the block that it finds; here it is the low end, as everywhere in
-    /// this allocator.
+    /// The lowest address. Knuth, 2.5, algorithm A, with the list of free blocks in address order, as his algorithm B
+    /// requires; Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995,
+    /// LNCS 986), compare it with other rules. Algorithm A allocates the high end of the block that it finds; this policy
+    /// allocates the low end, as the allocator always does.
     First,
-    /// The lowest address from where the last search ended, and then from the start. Knuth, 2.5, exercise 6: how to change algorithm
-    /// A so that short blocks do not gather in one area, with a pointer that roves through the list. Where exactly it stops is
-    /// this policy's choice: at the remainder of the block, whose low end was taken. If that remainder has coalesced, the search
-    /// begins with the coalesced block. The policy does not see where new memory is mapped, so the pointer stays when a segment
-    /// grows.
+    /// The lowest address after the point where the last search ended, and then from the start. Knuth, 2.5, exercise 6,
+    /// changes algorithm A in this way, with a pointer that roves through the list, so that short blocks do not gather in
+    /// one area. Where exactly the pointer stops is this policy's choice: at the remainder of the block whose low end was
+    /// taken. If that remainder has coalesced, the search begins with the coalesced block. The policy does not see where new
+    /// memory is mapped, so the pointer stays when a segment grows.
     Next,
-    /// The largest; of equal ones the lowest address. Wilson and others (IWMM 1995). The idea is that the remainder of the largest
-    /// block is large enough to be useful. Textbooks find it worse than first and best fit; here it marks the other end of the
-    /// scale. A segment grows only when its largest free block is too small.
+    /// The largest; of equal ones the lowest address. Wilson and others (IWMM 1995). The idea is that the remainder of the
+    /// largest block is large enough to be useful. Textbooks find it worse than first and best fit; it is here for
+    /// comparison, as the opposite of best fit. A segment grows only when its largest free block is too small.
     Worst,
 }
 
-/// A policy that takes free blocks by a rule, and new memory from a growing region.
+/// A policy that chooses free blocks by a rule and takes new memory from a growing region.
 #[derive(Clone, Debug)]
 pub struct GrowingRegion {
     fit: Fit,
@@ -57,15 +58,15 @@ pub struct GrowingRegion {
 }
 
 impl GrowingRegion {
-    /// Pages of 2 MiB, the smallest.
+    /// A policy with pages of 2 MiB, the smallest.
     #[must_use]
     pub const fn new(fit: Fit) -> GrowingRegion {
         GrowingRegion { fit, page: SMALLEST_PAGE, rovers: BTreeMap::new() }
     }
 
-    /// Pages of other sizes: each is a handle of the driver's, mapped and released as a whole. A page of all
-    /// the memory there is makes the region a fixed area, in which nothing can be remapped. `page` is rounded
-    /// up to 2 MiB; a multiple that exceeds 64 bits to the largest that does not.
+    /// A policy with pages of another size. Each page is a driver handle, mapped and released as a whole. A page as
+    /// large as all the memory makes the region a fixed area, in which nothing can be remapped. `page` is rounded up
+    /// to a multiple of 2 MiB; if that exceeds 64 bits, to the largest multiple that does not.
     #[must_use]
     pub fn with_page(self, page: Bytes) -> GrowingRegion {
         let most = Bytes(Bytes::MAX.0 / SMALLEST_PAGE.0 * SMALLEST_PAGE.0);

@@ -1,5 +1,5 @@
-//! The retry ladder of policies without rungs of their own, and parts that other ladders share. [`Relief`]
-//! explains what a ladder is.
+//! The retry ladder of policies without their own rungs, and parts that other ladders share. [`Relief`] explains what
+//! a ladder is.
 
 use alloc::vec::Vec;
 
@@ -8,17 +8,17 @@ use parkade::policy::{Attempt, Relief, Request};
 use parkade::units::PoolClass;
 use parkade::{BlockView, Heap, PoolSlot};
 
-/// Ask the device; look into the private pools that may serve when it is out of memory; wait for all events
-/// and look again; release everything and ask once more. `find` looks for a free block of the request's
+/// Asks the device; looks into the private pools that may serve when the device is out of memory; waits for all
+/// events and looks again; releases everything and asks once more. `find` looks for a free block of the request's
 /// stream.
 ///
-/// While a graph is captured nothing waits, so nothing is released either: unmapping pages of an expandable
-/// segment waits for its stream.
+/// While a graph is captured nothing waits, so nothing is released either: unmapping pages of an expandable segment
+/// waits for its stream.
 pub(crate) fn plain(heap: &Heap, rung: u32, find: impl FnOnce() -> Option<BlockId>) -> Relief {
     releasing(heap, rung, find, || heap.releasable())
 }
 
-/// The same, where `releasable` says what everything is.
+/// Like [`plain`], where `releasable` returns everything that can be released.
 pub(crate) fn releasing(
     heap: &Heap,
     rung: u32,
@@ -38,10 +38,10 @@ pub(crate) fn releasing(
     }
 }
 
-/// The first rung of a ladder whose private pools are allocators of their own, with large blocks only: those that are gone
-/// give back what is entirely free, whatever the pool that the request is for. Afterwards the ladder begins again.
+/// The first rung of a ladder whose private pools are separate allocators, with large blocks only: pools without uses give
+/// back their entirely free segments, whatever pool the request is for. Afterwards the ladder begins again.
 ///
-/// Not while a graph is captured: a release would break the capture.
+/// This does not apply while a graph is captured: a release would break the capture.
 pub(crate) fn left_behind(heap: &Heap, request: &Request) -> Option<Relief> {
     let others = heap.pool_slots().filter(|pool| ![PoolSlot::default_pool(PoolClass::Large), request.pool].contains(pool));
     let mut blocks: Vec<_> = others.flat_map(|pool| heap.free_blocks(pool)).map(|block| block.id).collect();
@@ -62,8 +62,8 @@ pub(crate) fn first_relief(mut climb: impl FnMut() -> Option<Relief>) -> Relief 
     }
 }
 
-/// The tightest block of each other stream that can move, the tightest first; of equal ones the lowest
-/// address first.
+/// The tightest block of each other stream that can move, the tightest of them first; equal ones by ascending
+/// address.
 pub(crate) fn elsewhere(heap: &Heap, request: &Request) -> Vec<BlockView> {
     let others = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
     let mut blocks: Vec<BlockView> = others.filter(|block| !block.is_expandable).collect();

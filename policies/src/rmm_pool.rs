@@ -1,29 +1,30 @@
-//! The pool of RAPIDS Memory Manager: a coalescing best fit per stream that takes from other streams and
-//! never releases.
+//! The pool of RAPIDS Memory Manager (RMM): a coalescing best fit per stream, which takes memory from other streams and
+//! never releases any.
 //!
 //! From rapidsai/rmm, cpp/include/rmm/mr/detail/stream_ordered_memory_resource.hpp (commit 032b3a6),
-//! coalescing_free_list.hpp (0059816) and cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24), and compared
-//! with the library of 26.10.0, decision by decision (`conformance/other_allocators`):
-//! - the pool begins with half of the memory that is free, the default of RMM's Python package, in the default
-//!   stream's list; here half of the device's, which is the same where nothing else is on it;
-//! - sizes are multiples of 256 bytes; the smallest block of the stream's list that is large enough, of equal
-//!   ones the lowest address; every remainder is split off;
-//! - then the other streams' lists are searched in turn: the first with a large enough block gives what is needed of
+//! coalescing_free_list.hpp (0059816) and cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24), compared with the
+//! library of 26.10.0, decision by decision (`conformance/other_allocators`):
+//! - the pool begins with half of the memory that is free, the default of RMM's Python package, in the default stream's
+//!   list; here with half of the device's memory, which is the same if no other process uses the device;
+//! - sizes are multiples of 256 bytes. A request gets the smallest block of the stream's list that is large enough, and of
+//!   equal ones the one with the lowest address. Every remainder is split off;
+//! - then it searches the other streams' lists in turn. The first list with a large enough block gives the necessary part of
 //!   its tightest one and keeps the rest, and the requesting stream waits for that stream's event;
-//! - then the other lists move into the requesting stream's, one after the other, each behind a wait, until a block
-//!   is large enough;
-//! - then the pool grows: without a maximum by as much as it has or the request needs, whichever is more;
-//!   with one, by half of what remains of it. If the device refuses, half of that is tried, down to what the
-//!   request needs;
-//! - with a maximum that leaves too little, entirely free segments are released, as many as the request needs.
+//! - then the other lists move into the requesting stream's list, one by one, each after a wait, until a block is large
+//!   enough;
+//! - then the pool grows: without a maximum, by its current size or the size of the request, whichever is more; with a
+//!   maximum, by half of what remains of it. If the device refuses, the pool tries half of that, repeatedly, down to the
+//!   size of the request;
+//! - if the maximum leaves too little, the pool releases entirely free segments, as many as the request needs.
 //!
-//! The heap's limit, rounded down to a multiple of 256 bytes, is the pool's maximum. RMM rounds up what remains of its
-//! maximum and so may exceed it by up to 255 bytes; under a limit of 255 bytes more this policy does the same.
+//! The heap's limit, rounded down to a multiple of 256 bytes, is the pool's maximum. RMM rounds up the rest of its maximum,
+//! and so may exceed the maximum by up to 255 bytes; this policy does the same under a limit that is 255 bytes higher.
 //!
 //! RMM orders streams by the addresses of their events. Here they come in the order of their first request, the default
-//! stream first, as they do where these addresses ascend. Of PyTorch's world, which RMM does not know: when it would be
-//! out of memory, it waits for blocks that other streams used and looks once more, `empty_cache` releases whole
-//! segments, and a private pool begins with nothing and gives everything back when it is gone. While a graph is captured nothing is taken from other streams.
+//! stream first, as they do where these addresses ascend. Some behaviour comes from PyTorch, and RMM does not have it.
+//! Before it fails, the policy waits for blocks that other streams used and looks once more. `empty_cache` releases whole
+//! segments. A private pool begins empty and gives everything back when the program drops it. While a graph is captured, the
+//! policy takes nothing from other streams.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -42,10 +43,10 @@ const UNIT: u64 = 256;
 pub struct RmmPool {
     step: Step,
     has_begun: bool,
-    /// The lists that there are, apart from those that came with a block given back: a list stays when it becomes
-    /// empty, and goes when it moves into another one. Moving an empty one costs a wait.
+    /// The existing lists, except those that exist only because a block was given back. A list stays when it becomes
+    /// empty, and goes when it moves into another one. Moving an empty list costs a wait.
     lists: BTreeSet<(PoolSlot, StreamId)>,
-    /// The list of the request before, which is in `lists`.
+    /// The list of the previous request, which is in `lists`.
     last: Option<(PoolSlot, StreamId)>,
 }
 
@@ -55,7 +56,7 @@ enum Step {
     Begin,
     Own,
     Others,
-    /// Move the next list into the request's, of this stream in the order of first use or a later one.
+    /// Move the next list into the request's list, starting at the stream with this number in the order of first use.
     Merge(usize),
     /// The list of the stream before this one has moved.
     Merged(usize),
@@ -63,7 +64,7 @@ enum Step {
     Grow(bool),
     /// The device refused this many bytes.
     Refused(u64),
-    /// From here on without growing, if the device refused.
+    /// Continue without growing; the flag says whether the device refused.
     Borrow(IsRefused),
     Wait(IsRefused),
     Look(IsRefused),
@@ -74,7 +75,7 @@ enum Step {
 
 type IsRefused = bool;
 
-/// How many bytes the heap's limit leaves, of the maximum that it stands for.
+/// How many bytes remain of the maximum for which the heap's limit stands.
 fn left(heap: &Heap, limit: Bytes) -> u64 {
     (limit.0 / UNIT * UNIT).saturating_sub(heap.reserved().0)
 }
@@ -91,11 +92,11 @@ impl RmmPool {
         RmmPool { step: Step::GiveUp, has_begun: false, lists: BTreeSet::new(), last: None }
     }
 
-    /// The first segment, of which the default stream has the list.
+    /// The first segment, which goes into the default stream's list.
     fn begin(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         let is_default = request.pool == PoolSlot::default_pool(PoolClass::Large);
         if !is_default && heap.reserved_in(request.pool) == Bytes::ZERO {
-            // A new pool, maybe under the number of one that is gone.
+            // The pool is new, possibly with the number of a pool that no longer exists.
             self.lists.retain(|&(pool, stream)| pool != request.pool || stream == request.stream);
         }
         if !is_default || core::mem::replace(&mut self.has_begun, true) {
@@ -115,7 +116,8 @@ impl RmmPool {
         Some(Relief::TransferPart { block: block.id })
     }
 
-    /// Moves the first other list, of this stream in the order of first use or a later one. Returns the place after it.
+    /// Moves the first other list, starting at the stream `from` in the order of first use. Also returns the position
+    /// after it.
     fn merge(&mut self, heap: &Heap, request: &Request, from: usize) -> Option<(Relief, usize)> {
         let streams = heap.streams_seen().iter().enumerate().skip(from);
         for (place, &stream) in streams.filter(|&(_, &stream)| stream != request.stream) {
@@ -140,13 +142,13 @@ impl RmmPool {
         }
     }
 
-    /// Entirely free segments of the request's pool, by address, until the maximum leaves enough for the
-    /// request, or all of them if it never does. `None` without a maximum, or if the request exceeds it.
+    /// Entirely free segments of the request's pool, by address, until the maximum leaves enough for the request, or
+    /// all of them if it never does. `None` if there is no maximum, or if the request exceeds it.
     fn reclaimed(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         let limit = heap.limit().filter(|limit| request.size.0 <= limit.0 / UNIT * UNIT)?;
         let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();
         whole.sort_unstable_by_key(|block| block.address);
-        // After the limit was lowered more may be reserved than it allows.
+        // If the limit was lowered, more bytes may be reserved than it allows.
         let most = limit.0 / UNIT * UNIT - request.size.0;
         let mut reserved = heap.reserved().0;
         let mut blocks = Vec::new();

@@ -1,4 +1,4 @@
-//! Which sizes were requested before, in fixed memory.
+//! Which sizes have been requested before, in a fixed amount of memory.
 
 use alloc::boxed::Box;
 
@@ -7,12 +7,12 @@ use parkade::units::Bytes;
 /// How many sizes are remembered: a power of two.
 const SIZES: usize = 4096;
 
-/// Sizes that were requested, each at a place that it may share with others: what came last is there.
+/// The requested sizes. Each size has a slot that it may share with others; the slot holds the latest of them.
 #[derive(Clone, Debug)]
 pub(crate) struct SeenSizes {
     sizes: Box<[u64; SIZES]>,
-    /// The size of a request that may be asked about again, and what was answered: functions of the program that free memory run in
-    /// between.
+    /// The size of the current request, and the answer given for it. The allocator may ask about the request again, because
+    /// the program's free-memory callbacks can run in between.
     open: Option<(Bytes, bool)>,
 }
 
@@ -23,7 +23,8 @@ impl Default for SeenSizes {
 }
 
 impl SeenSizes {
-    /// Notes a size. Returns whether it is the first of it, as far as is remembered; the same again until [`SeenSizes::close`].
+    /// Records a size. Returns whether this is its first request, as far as is remembered. Returns the same answer until
+    /// [`SeenSizes::close`].
     #[inline]
     pub(crate) fn note(&mut self, size: Bytes) -> bool {
         if let Some((open, is_first)) = self.open
@@ -39,7 +40,7 @@ impl SeenSizes {
         is_first
     }
 
-    /// The request is asked about no more.
+    /// Ends the current request: the allocator asks no more about it.
     #[inline]
     pub(crate) fn close(&mut self) {
         self.open = None;
@@ -51,7 +52,7 @@ impl SeenSizes {
         self.sizes.get(SeenSizes::place_of(size)) == Some(&size.get())
     }
 
-    /// Where a size is remembered. Fibonacci hashing: the high bits of the product depend on all bits of the size.
+    /// The slot of a size. Fibonacci hashing: the high bits of the product depend on all bits of the size.
     #[inline]
     fn place_of(size: Bytes) -> usize {
         (size.get().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SIZES.ilog2())) as usize

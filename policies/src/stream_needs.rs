@@ -1,18 +1,20 @@
-//! How large the handles of one stream may be beside those of others.
+//! How large the handles of one stream may be compared with those of other streams.
 //!
-//! What a stream has free serves the others by whole handles only, so a stream that needs little gets small ones. How much a stream
-//! needs shows while it runs: the bytes of its requests that no free block served.
+//! The free memory of a stream serves other streams only in whole handles, so a stream that needs little gets small ones.
+//! How much a stream needs shows while it runs: it is the bytes of its requests that no free block served.
 
 use alloc::collections::BTreeMap;
 
 use parkade::units::{Bytes, StreamId};
 
-/// Another stream is the main one once it has missed more than so many times as much.
+/// Another stream becomes the main one once it has lacked more than this many times as much.
 const TIMES_MAIN: u64 = 16;
-/// A handle of another stream is at most so many times what the request misses, or what the stream has missed so far if that is more.
+/// A handle of another stream is at most this many times the bytes that the request lacks, or the bytes that the stream has
+/// lacked so far if that is more.
 const TIMES_MISSING: u64 = 2;
 
-/// What the streams have missed. It has an entry for each stream that has missed anything, as the allocator has a segment for it.
+/// The bytes that the streams have lacked. There is an entry for each stream that has lacked any; the allocator has a
+/// segment for each of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamNeeds {
     missed: BTreeMap<StreamId, Bytes>,
@@ -20,7 +22,8 @@ pub(crate) struct StreamNeeds {
 }
 
 impl StreamNeeds {
-    /// Notes a request that no free block serves. The first stream is the main one until another needs much more.
+    /// Records a request that no free block serves. The first stream is the main one until another stream needs much
+    /// more.
     pub(crate) fn note(&mut self, stream: StreamId, size: Bytes) {
         let missed = self.missed.entry(stream).or_default();
         *missed = Bytes(missed.get().saturating_add(size.get()));
@@ -31,7 +34,7 @@ impl StreamNeeds {
         }
     }
 
-    /// The most bytes of a new handle for a stream that misses so much now; any for the main one.
+    /// The most bytes of a new handle for a stream that lacks `missing` bytes now; unlimited for the main stream.
     pub(crate) fn most(&self, stream: StreamId, missing: Bytes) -> Bytes {
         if self.main.is_none_or(|main| main == stream) {
             return Bytes::MAX;

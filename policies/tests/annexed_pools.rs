@@ -1,5 +1,5 @@
-//! Private pools that take their memory from the default pool's segments: what they may take, that nothing of it is used
-//! twice, and how it comes back.
+//! Private pools that take their memory from the default pool's segments: which memory they may take, that no memory is
+//! used twice, and how it comes back.
 
 mod preparing;
 
@@ -115,7 +115,7 @@ fn a_capture_is_served_from_what_is_free_and_its_pool_grows_at_its_end() {
     begin(&mut core, FIRST);
     let low = take(&mut core, 3, HERE);
     assert_eq!(low.address().get() - kept.address().get(), 4 * MIB);
-    // From another stream: a part of its own.
+    // Another stream gets a separate part.
     let other = take(&mut core, 5, THERE);
     give(&mut core, other);
     let again = take(&mut core, 4, THERE);
@@ -126,7 +126,7 @@ fn a_capture_is_served_from_what_is_free_and_its_pool_grows_at_its_end() {
     end(&mut core, FIRST);
     assert_eq!(segments(&core), [(0, 4), (1, 3), (1, 10), (0, 15)]);
     assert_eq!(core.heap().reserved(), Bytes::mib(32));
-    // Only events: whether the two streams, which the heap knew at the beginning, are idle.
+    // Only event calls: they check whether the two streams that the heap knew at the beginning are idle.
     assert!(core.device().driver_calls() - before <= 4, "{} driver calls", core.device().driver_calls() - before);
     for block in [kept, low, again, longer] {
         give(&mut core, block);
@@ -154,7 +154,7 @@ fn what_a_busy_stream_has_given_back_does_not_serve_a_capture() {
     give(&mut core, served);
 }
 
-/// Where the private pool's only segment begins.
+/// The beginning of the private pool's only segment.
 fn there_address(core: &Core) -> parkade::units::DeviceAddress {
     core.segments().iter().find(|segment| segment.pool == FIRST).expect("there is one").address
 }
@@ -168,7 +168,7 @@ fn what_is_given_back_during_the_capture_does_not_serve_it() {
     give(&mut core, second);
     core.device_mut().spin(HERE, 1_000_000);
     core.allocate(Bytes::mib(4), THERE).unwrap_err();
-    // The same for a block that was free at the beginning and was used since.
+    // Likewise for a block that was free at the beginning and has been used since.
     core.set_capturing(false);
     core.end_pool(FIRST).unwrap();
     core.device_mut().advance(2_000_000);
@@ -200,7 +200,7 @@ fn a_pool_without_uses_gives_its_parts_to_the_next_one_and_to_the_default_pool()
     end(&mut core, SECOND);
     give(&mut core, whole);
     core.release_pool(SECOND).unwrap();
-    // No capture begins: the request waits for all streams.
+    // No capture has begun, so the request waits for all streams.
     core.device_mut().spin(HERE, 1_000_000);
     let whole = take(&mut core, 32, HERE);
     assert!(core.device().now_ns() >= 1_000_000);
@@ -216,7 +216,7 @@ fn a_pool_without_uses_gives_its_parts_to_the_next_one_and_to_the_default_pool()
 fn new_memory_is_mapped_in_the_default_pools_segment_and_serves_the_next_capture() {
     let mut core = on(64);
     let kept = take(&mut core, 6, HERE);
-    // 2 MiB behind it are free on a busy stream.
+    // 2 MiB behind it are free, but on a busy stream.
     core.device_mut().spin(HERE, 1_000_000);
     begin(&mut core, FIRST);
     let first = take(&mut core, 5, HERE);
@@ -296,7 +296,7 @@ fn nothing_comes_back_while_a_graph_is_captured() {
     begin(&mut core, SECOND);
     core.release_pool(FIRST).unwrap();
     let waits = calls(&core, CallName::StreamSynchronize);
-    // What is free now may be released, but nothing may be waited for.
+    // Memory that is free now may be released, but the allocator may not wait for anything.
     core.release_cached().unwrap();
     core.check().unwrap();
     assert_eq!((calls(&core, CallName::StreamSynchronize), calls(&core, CallName::MemUnmap)), (waits, 0));

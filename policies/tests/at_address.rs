@@ -1,11 +1,12 @@
-//! Requests for an address under every policy of the catalogue: a block begins there or nothing has changed, and the heap is sound.
+//! Requests for an address under every policy of the catalogue: either a block begins there or nothing has changed, and the
+//! heap is sound.
 
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade::{Allocation, Allocator};
 use parkade_policies::{CATALOGUE, Named};
 use parkade_sim::{SimDevice, SimOptions};
 
-/// Numbers as good as random, the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Draws(u64);
 
 impl Draws {
@@ -15,7 +16,7 @@ impl Draws {
     }
 }
 
-/// How many requests for addresses a policy served, and how many of them behind something.
+/// How many requests for an address a policy served, and how many of these lie behind other memory.
 fn served(named: &Named) -> (usize, usize) {
     let device = SimDevice::new(SimOptions::new(Bytes(2048 * MIB)));
     let mut allocator = Allocator::new(device, named.make(), ());

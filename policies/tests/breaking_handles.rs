@@ -1,4 +1,5 @@
-//! Breaking handles: what is in use keeps its addresses and contents, and what is free of a handle serves where it is needed.
+//! Breaking handles: memory in use keeps its addresses and contents, and the free pages of a handle serve where they are
+//! needed.
 
 use parkade::policy::Policy;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
@@ -16,16 +17,16 @@ fn take<P: Policy>(allocator: &mut Allocator<SimDevice, P>, mib: u64) -> Allocat
     allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT).unwrap()
 }
 
-/// Fills a block with words of its own.
+/// Fills a block with different words for each position.
 fn fill(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) {
     allocator.device_mut().fill(block.address(), Bytes::mib(mib), word, StreamId::DEFAULT).unwrap();
 }
 
-/// Whether the block, its first and its last word too, has them still.
+/// Whether the block still has these words, including its first and last word.
 fn has(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) -> bool {
     (0..mib).all(|place| {
         let mut found = [0; 8];
-        // Across the middle of each MiB, and so of each page, and at both ends.
+        // Checks across the middle of each MiB, and so of each page, and at both ends.
         let offset = (place * MIB + MIB / 2).min(mib * MIB - 8) / 8 * 8;
         let ends = [0, offset, mib * MIB - 8];
         ends.into_iter().all(|offset| {
@@ -35,7 +36,8 @@ fn has(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) -> boo
     })
 }
 
-/// A full device of 512 MiB, whose handles have blocks of 8 MiB of which every fourth stays: no handle is wholly free.
+/// A full device of 512 MiB. Its handles have blocks of 8 MiB, of which every fourth stays, so no handle is entirely
+/// free.
 fn scattered() -> (Breaking, Vec<Allocation>) {
     let mut allocator = on(512);
     let blocks: Vec<Allocation> = (0..64).map(|_| take(&mut allocator, 8)).collect();
@@ -89,7 +91,7 @@ fn only_as_many_handles_are_broken_as_the_request_needs() {
     give_all(allocator, kept);
 }
 
-/// Creations, mappings and releases so far.
+/// The number of creations, mappings and releases so far.
 fn calls(allocator: &Breaking) -> [u64; 3] {
     [CallName::MemCreate, CallName::MemMap, CallName::MemRelease].map(|call| allocator.device().totals(call).calls)
 }
@@ -98,7 +100,7 @@ fn calls(allocator: &Breaking) -> [u64; 3] {
 fn a_few_handles_move_and_many_become_few() {
     let (mut allocator, small) = scattered();
     let mut kept = vec![take(&mut allocator, 384)];
-    // Each is a handle of its own now, with no memory behind it.
+    // Each is now a separate handle, with no memory behind it.
     small.into_iter().for_each(|block| allocator.free(block).unwrap());
     let before = calls(&allocator);
     kept.push(take(&mut allocator, 24));
@@ -158,7 +160,7 @@ fn what_a_private_pool_has_cached_stays_mapped() {
 #[test]
 fn nothing_is_broken_while_a_graph_is_captured() {
     let (mut allocator, mut kept) = scattered();
-    // What is freed during the capture was in use when it began.
+    // The memory freed during the capture was in use when the capture began.
     kept.push(take(&mut allocator, 384));
     let pool = PoolId(1, 0);
     allocator.begin_pool(pool, PoolFilter::All).unwrap();
@@ -171,7 +173,8 @@ fn nothing_is_broken_while_a_graph_is_captured() {
     give_all(allocator, kept);
 }
 
-/// Others may hold more than there is, as after they took what this process gives back: what a broken handle frees is then theirs.
+/// Other processes may hold more than there is, as after they took memory that this process gave back: then they get the
+/// memory that breaking a handle frees.
 #[test]
 fn a_handle_whose_memory_others_would_take_stays() {
     let (mut allocator, kept) = scattered();
@@ -185,7 +188,7 @@ fn a_handle_whose_memory_others_would_take_stays() {
     give_all(allocator, kept);
 }
 
-/// Whichever call fails, everything in use has its contents, and the next request is served.
+/// Whichever call fails, all memory in use keeps its contents, and the next request is served.
 #[test]
 fn a_failing_call_loses_nothing() {
     let mut fired = 0;
@@ -220,11 +223,12 @@ fn drawing(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// On three streams, with two large blocks at a time and small ones that stay: whatever lies where, what is free serves a request.
+/// On three streams, with two large blocks at a time and small ones that stay: whatever the layout, the free memory serves a
+/// request.
 #[test]
 fn no_request_fails_while_enough_is_free() {
     let (limit, streams) = (Bytes::mib(700), [StreamId(0x1000), StreamId(0x2000), StreamId(0x3000)]);
-    // A block makes two pages unavailable, those of its ends.
+    // A block makes two pages unavailable, those at its ends.
     let slack = |blocks: usize| (blocks as u64 + 1) * 4 * MIB;
     let mut refused = 0;
     for seed in 1..=60 {
@@ -258,7 +262,8 @@ fn no_request_fails_while_enough_is_free() {
     assert!(refused > 0, "memory was never short");
 }
 
-/// Random requests of two streams on a device that is nearly full: contents stay, and what is reserved is within what there is.
+/// Random requests of two streams on a nearly full device: contents stay, and the reserved bytes never exceed the device's
+/// memory.
 #[test]
 fn contents_stay_whatever_is_broken() {
     let mut broken = 0;
@@ -330,7 +335,7 @@ fn before_a_capture_nothing_is_broken_where_memory_is_left() {
     assert_eq!(allocator.device().totals(CallName::MemUnmap).calls, 0);
 }
 
-/// The heap does not know what others hold, so it counts on memory that the device does not give.
+/// The heap does not know how much other processes hold, so it counts on memory that the device does not give.
 #[test]
 fn a_request_gets_all_that_is_free_although_others_hold_a_part_of_the_device() {
     let mut allocator = on(512);
@@ -346,7 +351,8 @@ fn a_request_gets_all_that_is_free_although_others_hold_a_part_of_the_device() {
     give_all(allocator, kept);
 }
 
-/// The program's function frees memory when no free block serves the request, which is then looked at again.
+/// The program's callback frees memory when no free block serves the request, and then the policy looks at the
+/// request again.
 #[test]
 fn the_first_of_its_size_takes_the_high_end_also_of_memory_that_was_freed_for_it() {
     let mut allocator = on(512);
@@ -362,12 +368,12 @@ fn the_first_of_its_size_takes_the_high_end_also_of_memory_that_was_freed_for_it
     assert_eq!(second.address().get() + 512 * MIB, end, "the second");
 }
 
-/// A program may ask for a little on one stream before all its work is on another.
+/// A program may request a little memory on one stream before it does all its work on another.
 #[test]
 fn a_stream_that_comes_second_gets_large_handles_once_it_needs_most() {
     let mut allocator = on(32 << 10);
     let first = allocator.allocate(Bytes(512), StreamId::DEFAULT).unwrap();
-    // What nobody can have is no need.
+    // A request that no device could serve does not count as a need.
     allocator.allocate(Bytes::mib(10 << 20), StreamId::DEFAULT).unwrap_err();
     let side = StreamId(7);
     let blocks: Vec<Allocation> = (0..500).map(|_| allocator.allocate(Bytes::mib(20), side).unwrap()).collect();

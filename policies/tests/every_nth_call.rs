@@ -1,5 +1,5 @@
-//! Every n-th driver call fails, again and again: each failure is a typed error or is coped with, the heap stays
-//! sound, and in the end the device has everything back. Overflow checks are on, as in every test build.
+//! Every n-th driver call fails, again and again. Each failure becomes a typed error or is handled, the heap stays
+//! sound, and in the end the device has all its memory back. Overflow checks are on, as in every test build.
 
 use parkade::policy::Policy;
 use parkade::units::{Bytes, PoolId, StreamId};
@@ -20,7 +20,7 @@ fn plan(n: u64) -> FaultPlan {
     })
 }
 
-/// A program that meets every kind of driver call. Whatever fails, it goes on.
+/// A program that makes every kind of driver call. It continues after every failure.
 fn run(core: &mut Core, name: &str) -> Vec<Allocation> {
     let mut out: Vec<Allocation> = Vec::new();
     let mut random = 1_u64;
@@ -71,7 +71,7 @@ fn every_nth_driver_call_may_fail() {
             for held in out {
                 core.free(held).unwrap_or_else(|error| panic!("{name}: {error}"));
             }
-            // Twice: what the first call finds free may be what it was too late to release.
+            // Release twice: the first call may only free memory that it was too late to release.
             core.release_cached().and_then(|()| core.release_cached()).unwrap_or_else(|error| panic!("{name}: {error}"));
             core.check().unwrap_or_else(|violation| panic!("{name}: {violation}"));
             let device = core.device();

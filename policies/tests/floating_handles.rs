@@ -27,7 +27,7 @@ fn a_small_request_leaves_a_handle_whole_where_a_broken_one_has_room() {
     // A size that was seen before takes the low end.
     let seen = take(&mut allocator, 12);
     allocator.free(seen).unwrap();
-    // Handles of 64 MiB, by address: two blocks, a whole one, two blocks, a whole one, two blocks.
+    // Handles of 64 MiB, by address: two with blocks, a free one, two with blocks, a free one, two with blocks.
     let edge = [take(&mut allocator, 16), take(&mut allocator, 48)];
     let whole = take(&mut allocator, 64);
     let kept = take(&mut allocator, 16);
@@ -172,7 +172,8 @@ fn the_limit_holds_whatever_streams_ask_for() {
     }
 }
 
-/// In builds with debug assertions the core asks the policy for a place whenever it takes the first block unasked, and compares.
+/// In builds with debug assertions, whenever the core takes the first block without asking, it still asks the policy for a
+/// place and compares.
 #[test]
 fn a_block_that_is_taken_unasked_is_the_one_that_would_be_placed() {
     for seed in 1..=120_u64 {
@@ -202,7 +203,7 @@ fn a_block_that_is_taken_unasked_is_the_one_that_would_be_placed() {
             }
             let choice = below(60);
             if choice == 0 {
-                // From 2 GiB on no request below 16 MiB is wide.
+                // With a limit of 2 GiB or more, no request below 16 MiB is wide.
                 allocator.set_limit(Some(Bytes::mib([1024, 2047, 2048, 4096][below(4) as usize])));
             } else if choice == 1 {
                 match is_routing {

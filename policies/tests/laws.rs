@@ -1,4 +1,4 @@
-//! What holds for every policy of the catalogue under random programs.
+//! Laws that hold for every policy of the catalogue under random programs.
 
 use parkade::device::DeviceBackend;
 use parkade::policy::Policy;
@@ -85,8 +85,8 @@ impl World {
     }
 
     /// Whether the policy looks for a free block again once it has waited. PyTorch's policies only release free
-    /// segments and ask the device; a part of a segment that the wait freed is only found by the next request
-    /// (spec 2.4, step 6e; pytorch#189504).
+    /// segments and ask the device; only the next request finds a part of a segment that the wait freed (spec 2.4,
+    /// step 6e; pytorch#189504).
     fn looks_after_waiting(&self) -> bool {
         !self.named.name.starts_with("pytorch")
     }
@@ -107,7 +107,7 @@ impl World {
         Ok(())
     }
 
-    /// Puts work on a stream that touches a block.
+    /// Submits work to a stream that touches a block.
     fn run(&mut self, stream: StreamId, access: Access, us: u64) -> Result<(), TestCaseError> {
         let kernel = Kernel { stream, duration_ns: us * 1000, label: "work".into(), accesses: vec![access] };
         self.core.device_mut().kernel(kernel).map_err(|error| TestCaseError::fail(format!("{error:?}")))
@@ -127,8 +127,8 @@ impl World {
         self.run(stream, access, 100)
     }
 
-    /// A refusal was no false alarm: no free block of the pool and stream would have served, and nothing is
-    /// kept that could have been released.
+    /// A refusal was justified: no free block of the pool and stream would have served, and no memory is kept that
+    /// could have been released.
     fn check_alarm(&self, bytes: u64, stream: u64) -> Result<(), TestCaseError> {
         let (policy, heap) = (self.core.policy(), self.core.heap());
         let size = policy.round(Bytes(bytes)).expect("small");
@@ -150,7 +150,8 @@ impl World {
                     (segment.pool == PoolId::DEFAULT && !segment.expandable && is_free).then_some(segment.total.0)
                 })
                 .collect();
-            // TensorFlow's keeps its free regions where they and the rest of the limit are less than the request.
+            // TensorFlow's allocator keeps its free regions if these and the rest of the limit are less than the
+            // request.
             let most = heap.limit().map_or(CAPACITY, |limit| limit.min(CAPACITY)).0;
             let is_hopeless = size.0 > most.saturating_sub(heap.reserved().0) + kept.iter().sum::<u64>();
             let may_keep = self.named.name == "bfc" && is_hopeless;
@@ -166,8 +167,8 @@ impl World {
                 let held = self.out.swap_remove(place % self.out.len());
                 self.core.free(held.allocation).expect("ours");
             }
-            // A use that is recorded while a graph is captured is forgotten if the block is given back
-            // meanwhile (spec 3.8).
+            // A use that is recorded while a graph is captured is forgotten if the block is freed during the capture
+            // (spec 3.8).
             Step::Use { place, stream } if !self.out.is_empty() && !self.is_routing => {
                 self.read_elsewhere(place % self.out.len(), StreamId(stream))?;
             }
@@ -189,7 +190,7 @@ impl World {
         self.core.check().map_err(|violation| TestCaseError::fail(format!("after {step:?}: {violation}")))
     }
 
-    /// Gives everything back.
+    /// Frees everything.
     fn finish(mut self) -> Result<Vec<TraceEntry>, TestCaseError> {
         if self.is_routing {
             self.core.end_pool(POOL).expect("routed to");
@@ -232,7 +233,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, max_shrink_iters: 256, ..ProptestConfig::default() })]
 
-    /// STAlloc with a plan of the same requests, whose lifetimes are partly wrong, run twice in a row.
+    /// STAlloc with a plan of the same requests, some with wrong lifetimes, run twice in a row.
     #[test]
     fn a_plan_breaks_no_law(steps in vec(step(), 1..120), lives in 1_usize..6) {
         let named = named("stalloc").expect("it is in the catalogue");
@@ -263,7 +264,7 @@ fn names_are_unique_and_those_of_the_policies() {
     }
 }
 
-/// Sizes near the end of 64 bits are refused, not wrapped.
+/// Sizes near 2^64 are refused, not wrapped.
 #[test]
 fn absurd_sizes_are_refused() {
     for named in CATALOGUE.iter().chain(BESIDE) {

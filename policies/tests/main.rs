@@ -1,4 +1,4 @@
-//! The policies: their laws, their mechanisms, and what real allocators answered.
+//! Tests of the policies: their laws, their mechanisms, and comparisons with the answers of real allocators.
 
 mod annexed_pools;
 mod at_address;

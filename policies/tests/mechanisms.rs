@@ -1,5 +1,5 @@
-//! What a policy can ask of the allocator beyond PyTorch's moves: blocks that change streams, pages
-//! that move, segments of another size. And a wrong answer is an error that changes nothing.
+//! The operations that a policy can request beyond PyTorch's: blocks that change streams, pages that move, segments
+//! of another size. A wrong answer is an error that changes nothing.
 
 use std::cell::Cell;
 
@@ -15,9 +15,9 @@ const MEBIBYTE: u64 = MIB;
 struct Toy {
     grows: bool,
     relieve: fn(&Heap, &Request, u32) -> Relief,
-    /// Whether it refuses to split a block and then agrees, in turn.
+    /// Whether it alternates between refusing and agreeing to split a block.
     is_fickle: bool,
-    /// How often it was asked whether to split one.
+    /// How often the allocator has asked whether to split a block.
     asked: Cell<u32>,
 }
 
@@ -27,7 +27,7 @@ impl Default for Toy {
     }
 }
 
-/// Asks, releases everything, asks again.
+/// Asks the device, releases everything, asks again.
 fn ask(heap: &Heap, _: &Request, rung: u32) -> Relief {
     match rung {
         0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
@@ -108,7 +108,7 @@ fn a_block_changes_streams_behind_a_wait_and_its_neighbours_become_one_once_all_
     allocator.check().unwrap();
     assert_eq!(free_sizes(&mut allocator), [6, 10], "blocks of two streams stay apart");
     assert!(allocator.device().now_ns() < 1_000_000, "the host has not waited");
-    // Too large for either. Once everything was waited for, the segment is whole and is released.
+    // Too large for either block. Once the allocator has waited for all work, the segment is whole and is released.
     let whole = allocator.allocate(Bytes::mib(15), there).unwrap();
     assert!(allocator.device().now_ns() >= 1_000_000);
     allocator.check().unwrap();
@@ -151,7 +151,7 @@ fn a_segment_is_provided_on_a_stream_and_another_takes_what_it_needs_of_it() {
     allocator.free(high).unwrap();
     allocator.check().unwrap();
     assert_eq!(free_by_stream(&allocator), [(HERE, 6), (THERE, 26)]);
-    // All of a block.
+    // The request takes a whole block.
     let all = allocator.allocate(Bytes::mib(26), HERE).unwrap();
     allocator.check().unwrap();
     allocator.free(all).unwrap();
@@ -159,7 +159,7 @@ fn a_segment_is_provided_on_a_stream_and_another_takes_what_it_needs_of_it() {
     assert_eq!(free_by_stream(&allocator), [(HERE, 32)]);
 }
 
-/// If a second answer counted, the rest of the moved block would be free beside another free block of its stream.
+/// If a second answer counted, the rest of the moved block would be free next to another free block of its stream.
 #[test]
 fn whether_a_block_of_another_stream_is_split_is_asked_once() {
     let relieve = |heap: &Heap, request: &Request, rung: u32| {

@@ -1,5 +1,5 @@
-//! Handles of several sizes: what is taken from the device, which of them move for a request and which stay, and what a policy
-//! may not answer about them.
+//! Handles of several sizes: the memory taken from the device, which handles move for a request and which stay, and which
+//! answers a policy must not give about them.
 
 mod broken;
 mod replaced;
@@ -12,21 +12,21 @@ use parkade_sim::{CallName, SimDevice, SimOptions};
 const HERE: StreamId = StreamId::DEFAULT;
 const THERE: StreamId = StreamId(0x1000);
 
-/// Which of these handles, by address.
+/// Chooses some of these handles, by address.
 type Chosen = fn(&[DeviceAddress]) -> Vec<DeviceAddress>;
 
-/// Best fit; what is missing is one handle, of at least `least` bytes.
+/// Best fit; one handle of at least `least` bytes covers the missing bytes.
 #[derive(Clone, Copy)]
 struct Toy {
     least: u64,
     takes_high_end: bool,
-    /// Whether a request takes what it needs of another stream's block, or waits, before handles move.
+    /// Whether a request first takes the necessary part of another stream's block, or waits, before handles move.
     transfers: bool,
-    /// From how many bytes on the block is used that serves a request; best fit if 0.
+    /// The offset in a free block from which it serves a request; best fit if 0.
     offset: u64,
     /// Whether handles are replaced instead of moved.
     replaces: bool,
-    /// Whether partly free handles are broken instead, and the device is asked again.
+    /// Whether partly free handles are broken instead, and then the device is asked again.
     breaks: bool,
     /// The page of a segment, in MiB.
     page_mib: u64,
@@ -134,7 +134,7 @@ fn a_handle_larger_than_what_is_missing_is_one_call_and_serves_the_next_requests
     let second = allocator.allocate(Bytes::mib(5), HERE).unwrap();
     assert_eq!(second.address().get() - first.address().get(), 3 * MIB);
     assert_eq!(calls(&allocator, CallName::MemCreate), 1, "the rest of the handle was enough");
-    // Of a request that a free block begins to serve, only the rest is missing.
+    // If a free block serves the beginning of a request, only the rest is missing.
     allocator.free(second).unwrap();
     let third = allocator.allocate(Bytes::mib(15), HERE).unwrap();
     assert_eq!(third.address().get() - first.address().get(), 3 * MIB);
@@ -272,7 +272,7 @@ fn a_part_of_another_streams_segment_serves_behind_its_work_and_nothing_is_unmap
     allocator.free(low).unwrap();
     allocator.check().unwrap();
     assert_eq!(free_by_stream(&allocator), [(HERE, 6), (HERE, 20), (THERE, 4)], "blocks of two streams stay apart");
-    // Once all work is done they are one again, and all handles can move.
+    // Once all work is done they coalesce again, and all handles can move.
     let whole = allocator.allocate(Bytes::mib(30), THERE).unwrap();
     assert!(allocator.device().now_ns() >= 1_000_000);
     allocator.check().unwrap();
@@ -353,7 +353,8 @@ fn what_stays_free_before_the_high_end_is_one_block_also_from_an_offset_on() {
     allocator.free(high).unwrap();
 }
 
-/// What is said to a request of 46 MiB that moves these, of handles of 32, 8 and 8 MiB of which the second is in use.
+/// The error for a request of 46 MiB that moves these handles, out of handles of 32, 8 and 8 MiB of which the second
+/// is in use.
 fn refused(moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>) -> String {
     let mut allocator = on(48, Toy { moved, ..TOY });
     let [free, used, other] = [32, 8, 8].map(|mib| allocator.allocate(Bytes::mib(mib), HERE).unwrap());

@@ -1,4 +1,4 @@
-//! Pages that the simulated device takes together: everything is as it is one by one, and a size from a file
+//! Pages that the simulated device handles together: the results equal those of single pages, and a size from a file
 //! costs neither time nor memory.
 
 use parkade::policy::Policy;
@@ -22,7 +22,7 @@ enum Step {
         place: usize,
     },
     EmptyCache,
-    /// The other device's single calls are looked at from now on, or no longer.
+    /// Starts or stops logging the single calls of the other device.
     Look {
         is_looking: bool,
     },
@@ -42,7 +42,7 @@ struct World {
     out: Vec<Allocation>,
 }
 
-/// What of a device and its allocator could differ.
+/// The state of a device and its allocator that could differ.
 #[derive(PartialEq, Debug)]
 struct Seen {
     entries: Vec<TraceEntry>,
@@ -87,8 +87,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, max_shrink_iters: 512, ..ProptestConfig::default() })]
 
-    /// Decisions, counts, prices, time and memory are those of one call for each page, which the log of the other
-    /// device insists on; also when runs made together go back one by one.
+    /// Decisions, counts, prices, time and memory equal those of one call for each page, which the other device must
+    /// make because of its log. This also holds if runs that were made together go back page by page.
     #[test]
     fn pages_taken_together_are_as_pages_taken_one_by_one(steps in vec(step(), 1..60)) {
         for named in CATALOGUE.iter().chain(BESIDE) {
@@ -100,7 +100,7 @@ proptest! {
                 }
                 prop_assert_eq!(together.act(step), single.act(step), "{}: step {} of {:?}", named.name, at, steps);
             }
-            // Dropped without giving anything back.
+            // Dropped without freeing anything.
             drop(single.core);
         }
     }

@@ -1,12 +1,12 @@
-//! What TensorFlow's, RAPIDS', cudaMallocAsync's and GMLake's rules ask of the device and take from other
-//! streams, worked out by hand.
+//! The requests that the rules of TensorFlow, RAPIDS, cudaMallocAsync and GMLake make to the device, and the memory
+//! that they take from other streams, worked out by hand.
 
 use crate::policy_run::Run;
 use parkade::units::{Bytes, MIB, StreamId};
 use parkade_policies::CudaAsync;
 use parkade_sim::{CallName, SimOptions};
 
-/// A device that reports so many MiB, some of which are withheld.
+/// A device that reports this many MiB, some of which are withheld.
 fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {
     SimOptions::new(Bytes::mib(total_mib)).base(Bytes::mib(base_mib))
 }
@@ -14,18 +14,19 @@ fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {
 #[test]
 fn bfc_regions_double() {
     let mut run = Run::new("bfc", 1024);
-    // 2 MiB are enough; the next region has 4. 2 MiB are twice the request: split.
+    // A region of 2 MiB is enough; the next region has 4 MiB. 2 MiB are twice the request, so the chunk is split.
     assert_eq!(run.take_mib('a', 1), 0);
     assert_eq!(run.segments_mib(), [2]);
-    // 4 MiB are less than twice 3: not split, so nothing remains for another one.
+    // 4 MiB are less than twice 3 MiB: the chunk is not split, so nothing remains for another request.
     assert_eq!(run.take_mib('b', 3), 0);
     assert_eq!(run.segments_mib(), [2, 4]);
-    // 8 would be next; 20 need 32, and after an increase the size stays: 32, 32 again, then 64.
+    // The next region would have 8 MiB, but 20 MiB need 32 MiB. After such an increase the size is not doubled: 32,
+    // 32 again, then 64 MiB.
     run.take_mib('c', 20);
     run.take_mib('d', 20);
     run.take_mib('e', 40);
     assert_eq!(run.segments_mib(), [2, 4, 32, 32, 64]);
-    // The last free chunk: 1 MiB in the first region, in steps of 256 bytes.
+    // The last free chunk: 1 MiB in the first region, used in steps of 256 bytes.
     assert_eq!(run.take('f', 1), MIB);
     assert_eq!(run.take('g', 257), MIB + 256);
     assert_eq!(run.take('h', 1), MIB + 768);
@@ -34,17 +35,18 @@ fn bfc_regions_double() {
 #[test]
 fn bfc_splits_off_what_is_worth_it() {
     let mut run = Run::new("bfc", 1024);
-    // One region of 512 MiB, then split: 300 leave 212, which is at least 128.
+    // One region of 512 MiB, which is split: 300 MiB leave 212 MiB, which is at least 128 MiB.
     run.take_mib('a', 500);
     run.give("a");
     assert_eq!(run.take_mib('b', 300), 0);
     assert_eq!(run.take_mib('c', 212), 300);
     run.give("c");
-    // 212 are less than twice 120 and 92 are less than 128: the whole chunk.
+    // 212 MiB are less than twice 120 MiB, and the 92 MiB left over are less than 128 MiB: the request gets the whole
+    // chunk.
     assert_eq!(run.take_mib('d', 120), 300);
     assert_eq!(run.segments_mib(), [512]);
     run.give("d");
-    // Twice 106 are 212: split.
+    // Twice 106 MiB are 212 MiB: split.
     assert_eq!((run.take_mib('e', 106), run.take_mib('f', 106)), (300, 406));
 }
 
@@ -53,8 +55,8 @@ fn bfc_backs_off_by_tenths() {
     let mut run = Run::on("bfc", with_base(100, 20));
     run.take_mib('a', 50);
     assert_eq!(run.segments_mib(), [64]);
-    // 64 again, of which the device's total leaves 36, but the device has 16: 36 times 0.9 to the eighth is
-    // the first that fits.
+    // 64 MiB again. The device's total leaves 36 MiB of that, but the device has 16 MiB: 36 MiB times 0.9 to the
+    // eighth is the first size that fits.
     let before = run.calls(CallName::Malloc);
     run.take('b', 10 * MIB);
     assert_eq!(run.calls(CallName::Malloc) - before, 9);
@@ -137,10 +139,10 @@ fn rmm_pool_begins_with_half_and_grows_by_what_it_has() {
 fn rmm_pool_tries_half_when_the_device_refuses() {
     let mut run = Run::on("rmm-pool", with_base(64, 8));
     run.take_mib('a', 32);
-    // 32 with 24 left: refused. 16.
+    // 32 MiB with 24 MiB left: refused. Then 16 MiB.
     run.take_mib('b', 5);
     assert_eq!(run.segments_mib(), [32, 16]);
-    // 48, 24, 12: refused. Then as much as the request needs.
+    // 48, 24 and 12 MiB are refused. Then the pool asks for exactly the size of the request.
     run.take_mib('c', 8);
     run.take_mib('d', 8);
     assert_eq!(run.segments_mib(), [32, 16, 8]);
@@ -155,12 +157,12 @@ fn rmm_pool_with_a_maximum_grows_by_half_of_the_rest_and_reclaims() {
     run.take_mib('b', 2);
     run.take_mib('c', 8);
     assert_eq!(run.segments_mib(), [32, 8, 8]);
-    // 33 MiB: nothing is left of the maximum; the first and the last segment are free as a whole, and both
-    // are needed.
+    // 33 MiB: nothing is left of the maximum. The first and the last segment are entirely free, and both are needed.
     run.give("ac");
     run.take_mib('d', 33);
     assert_eq!(run.segments_mib(), [8, 33]);
-    // 6 MiB remain in the segment and 7 of the maximum: 7 get the 7, and more is impossible.
+    // 6 MiB remain in the segment and 7 MiB of the maximum. A request of 7 MiB gets these; a larger one is
+    // impossible.
     assert!(run.is_out(8 * MIB));
     run.take_mib('e', 7);
     assert_eq!(run.reserved_mib(), 48);
@@ -202,8 +204,8 @@ fn cuda_async_takes_what_another_stream_is_done_with_without_a_wait() {
     assert_eq!(run.calls(CallName::StreamWaitEvent), 0);
 }
 
-/// Stream 3 is busy and has the tightest block, stream 5 is done and has a larger one: no wait comes before a
-/// wait.
+/// Stream 3 is busy and has the tightest block; stream 5 is done and has a larger one. A block that needs no wait
+/// comes first.
 #[test]
 fn cuda_async_prefers_luck_to_a_wait() {
     let mut run = Run::new("cuda-async", 256);
@@ -226,7 +228,7 @@ fn cuda_async_reserves_in_steps_and_then_in_pages() {
     run.take_mib('c', 1);
     assert_eq!(run.segments_mib(), [64, 32]);
     run.take_mib('d', 31);
-    // 12 MiB are left, too few for a step of 32.
+    // 12 MiB are left, too few for a step of 32 MiB.
     run.take_mib('e', 9);
     assert_eq!(run.segments_mib(), [64, 32, 10]);
     // It releases whole segments before it gives up.
@@ -246,7 +248,8 @@ fn cuda_async_gives_back_what_exceeds_its_threshold_when_it_grows() {
     }
 }
 
-/// Two free blocks of 300 MiB, each a segment; a third segment has 4 of its 20 MiB in use. The device has so many MiB.
+/// Two free blocks of 300 MiB, each a segment; a third segment has 4 of its 20 MiB in use. The device has
+/// `capacity_mib` MiB.
 fn two_blocks(capacity_mib: u64) -> Run {
     let mut run = Run::new("gmlake-like", capacity_mib);
     let places = [('a', 300), ('b', 2), ('c', 300), ('d', 2)].map(|(name, mib)| run.take_mib(name, mib));
@@ -264,7 +267,7 @@ fn gmlake_stitches_the_largest_blocks() {
     assert_eq!(run.calls(CallName::MemCreate), created);
     assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in pages of 2");
     run.give("e");
-    // The block is in one piece now: no stitching.
+    // The block is now in one piece: no stitching is necessary.
     run.take_mib('f', 600);
     assert_eq!(run.calls(CallName::MemUnmap), 300);
 }
@@ -280,7 +283,7 @@ fn gmlake_stitches_no_small_request_and_none_that_does_not_suffice() {
     assert_eq!(run.calls(CallName::MemUnmap), 0);
 }
 
-/// What stitching leaves over of the last block stays free, behind the stitched block.
+/// The left-over part of the last block stays free, behind the stitched block.
 #[test]
 fn gmlake_keeps_what_stitching_leaves_over() {
     let mut run = two_blocks(8192);
@@ -290,11 +293,11 @@ fn gmlake_keeps_what_stitching_leaves_over() {
     assert_eq!(run.reserved_mib(), 620);
 }
 
-/// A segment goes back as a whole, once nothing of it is in use; its free parts do not.
+/// A segment goes back as a whole, once no part of it is in use; its free parts do not go back.
 #[test]
 fn gmlake_gives_whole_segments_back_when_memory_is_out() {
     let mut run = two_blocks(1024);
-    // 404 MiB are left on the device and 600 in two blocks.
+    // The device has 404 MiB left, and two blocks have 600 MiB together.
     run.take_mib('e', 500);
     assert_eq!(run.reserved_mib(), 520);
     run.give("e");
@@ -303,7 +306,7 @@ fn gmlake_gives_whole_segments_back_when_memory_is_out() {
     run.take_mib('f', 1024);
 }
 
-/// A segment that was refused leaves nothing: the next one has addresses of its own.
+/// A refused segment leaves nothing behind: the next one has separate addresses.
 #[test]
 fn gmlake_extends_no_segment() {
     let mut run = Run::new("gmlake-like", 64);

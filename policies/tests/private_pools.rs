@@ -1,4 +1,5 @@
-//! Private pools under the rules of libraries that have none: what a pool takes from the device, worked out by hand.
+//! Private pools under the rules of libraries that have none: the memory that a pool takes from the device, worked
+//! out by hand.
 
 use crate::policy_run::Run;
 use parkade::PoolFilter;
@@ -15,7 +16,7 @@ fn segments_mib_of(run: &Run, number: u64) -> Vec<u64> {
     segments.map(|segment| segment.total.get() / MIB).collect()
 }
 
-/// Takes blocks of these MiB in a private pool, gives them back, and returns the sizes of the pool's segments in MiB.
+/// Takes blocks of these MiB in a private pool, frees them, and returns the sizes of the pool's segments in MiB.
 fn in_pool(run: &mut Run, number: u64, blocks_mib: &[u64]) -> Vec<u64> {
     run.core.begin_pool(pool(number), PoolFilter::All).expect("not routed");
     for (name, mib) in ('k'..).zip(blocks_mib) {
@@ -26,7 +27,7 @@ fn in_pool(run: &mut Run, number: u64, blocks_mib: &[u64]) -> Vec<u64> {
     segments_mib_of(run, number)
 }
 
-/// Nothing uses the pool any more, and its memory goes back.
+/// Drops the pool: nothing uses it any more, and its memory goes back.
 fn drop_pool(run: &mut Run, number: u64) {
     run.core.release_pool(pool(number)).expect("in use");
     run.core.release_cached().expect("the device takes it back");
@@ -44,7 +45,8 @@ fn each_private_pool_of_bfc_begins_with_2_mib() {
 
 const ALLOCATORS_OF_THEIR_OWN: [&str; 5] = ["bfc", "bfc:kind=one-region", "bfc:kind=xla", "bfc:kind=xla-growth", "rmm-pool"];
 
-/// Nobody calls `empty_cache`: the next request that no free block serves finds the memory of the pool given back.
+/// The program does not call `empty_cache`: the next request that no free block serves finds the memory of the pool
+/// released.
 #[test]
 fn a_pool_that_is_gone_gives_back_what_is_free_before_anything_is_asked_for() {
     for name in ALLOCATORS_OF_THEIR_OWN {

@@ -1,5 +1,5 @@
-//! What the real allocators answered to random scripts, and what the policies answer: each placement, region, refusal
-//! and release. `conformance/other_allocators/record.py` says how they were recorded and what the lines are;
+//! Compares the answers of the real allocators to random scripts with those of the policies: each placement, region,
+//! refusal and release. `conformance/other_allocators/record.py` says how we recorded them and what the lines mean;
 //! `conformance/other_allocators/check.sh` sends as many scripts as you like through TensorFlow's BFC.
 
 use std::collections::HashMap;
@@ -15,17 +15,17 @@ use parkade_sim::{LogLevel, SimDevice, SimOptions};
 
 const PAGE: Bytes = Bytes::mib(2);
 
-/// An allocator that answers in the words of the recording.
+/// An allocator that answers in the format of the recording.
 struct Model {
     core: Allocator<SimDevice, Box<dyn Policy + Send>>,
     live: HashMap<String, Allocation>,
 }
 
 impl Model {
-    /// A device that has so many bytes free, and a limit that may exceed them.
+    /// A device with this many free bytes, and a limit that may exceed them.
     fn new(name: &str, limit: u64, device: u64) -> Model {
         let policy = named(name).expect("a policy of the catalogue").make();
-        // The real ones are told the limit, whatever the device has.
+        // The real allocators get the limit, whatever the device has.
         let total = Bytes(limit.max(device)).checked_round_up(PAGE).expect("small");
         let options = SimOptions::fake_driver(total).base(Bytes(total.0 - device));
         let mut core = Allocator::new(SimDevice::new(options), policy, ());
@@ -34,7 +34,7 @@ impl Model {
         Model { core, live: HashMap::new() }
     }
 
-    /// The driver calls since the last time, each on a line.
+    /// The driver calls since the last call of this method, one per line.
     fn calls(&mut self) -> String {
         let mut lines = String::new();
         for call in self.core.device_mut().take_log() {
@@ -50,7 +50,7 @@ impl Model {
         lines
     }
 
-    /// What it answers to the request of a line: the driver calls and the line itself.
+    /// The answer to the request of a line: the driver calls and the line itself.
     fn answer(&mut self, words: &[&str]) -> String {
         let own = match *words {
             ["a", id, bytes, _] => match self.core.allocate(Bytes(bytes.parse().expect("a number")), StreamId(0)) {
@@ -72,7 +72,7 @@ impl Model {
     }
 }
 
-/// Compares the answers of a recording. Returns how many allocators, driver calls and refused requests it has.
+/// Compares the answers of a recording. Returns the numbers of its allocators, driver calls and refused requests.
 fn compare(recording: &[u8]) -> [usize; 3] {
     let mut text = String::new();
     XzReader::new(recording, false).read_to_string(&mut text).expect("xz");

@@ -1,4 +1,4 @@
-//! STAlloc: where a plan puts requests, and what happens to those that it does not know.
+//! STAlloc: where a plan puts requests, and how requests outside the plan are served.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn traced(mib: u64, freed_after: Option<usize>) -> Traced {
     Traced { bytes: Bytes::mib(mib), stream: STREAM, freed_after, comes_again: true }
 }
 
-/// A weight of 6 MiB, then steps of 8, 4 and 10 MiB; the 4 lie where the 10 did, and the 8 beside them.
+/// A weight of 6 MiB, then steps of 8, 4 and 10 MiB. The 4 MiB lie where the 10 MiB did, and the 8 MiB beside them.
 fn step() -> FirstStep {
     FirstStep { requests: [traced(6, None), traced(8, Some(4)), traced(4, Some(3)), traced(10, Some(4))].into(), repeats_from: 1 }
 }
@@ -26,12 +26,13 @@ fn run_of(step: &FirstStep, capacity_mib: u64) -> Run {
 #[test]
 fn a_plan_is_as_high_as_what_lives_at_once() {
     assert_eq!(Plan::of(&step()).bytes(), Bytes::mib(6 + 8 + 10));
-    // What lives on into the next step has its place there too: 3 and 5 are never live together, but for the wrap.
+    // A block that lives on into the next step occupies its place there too. The blocks of 3 and 5 are live together
+    // only because of that.
     let wraps = FirstStep { requests: [traced(3, Some(1)), traced(5, Some(3))].into(), repeats_from: 0 };
     assert_eq!(Plan::of(&wraps).bytes(), Bytes::mib(8));
     let ends = FirstStep { requests: [traced(3, Some(1)), traced(5, Some(2))].into(), repeats_from: 0 };
     assert_eq!(Plan::of(&ends).bytes(), Bytes::mib(5));
-    // Neither 512 bytes nor a step that is not there.
+    // The plan contains neither requests of 512 bytes nor a step that does not exist.
     let small = Traced { bytes: Bytes(512), ..traced(0, None) };
     assert_eq!(Plan::of(&FirstStep { requests: [small, small].into(), repeats_from: 0 }), Plan::default());
     assert_eq!(Plan::of(&FirstStep { repeats_from: 4, ..step() }), Plan::default());
@@ -67,7 +68,7 @@ fn a_request_that_is_not_planned_goes_to_pytorchs_policy_and_the_next_is_planned
     let planned = run.take_mib('a', 8);
     run.take('x', 5 * MIB);
     run.take('y', 300);
-    // PyTorch's segments of 20 MiB and 2 MiB beside the area.
+    // PyTorch's segments of 20 MiB and 2 MiB, beside the area.
     assert_eq!(run.reserved_mib(), 24 + 20 + 2);
     run.take('b', 4 * MIB);
     run.give("b");
@@ -97,12 +98,13 @@ fn idle_ranges_of_the_area_serve_when_memory_is_out() {
     run.take('w', 6 * MIB);
     run.take('x', 12 * MIB);
     assert_eq!(run.reserved_mib(), 24, "6 MiB are left, so 12 of the 18 idle ones serve");
-    // 6 are left in the area: whichever of its places is free, and the rest from PyTorch's policy.
+    // 6 MiB are left in the area: requests get any of its places that is free, and the others are served by PyTorch's
+    // policy.
     assert!(run.is_out(10 * MIB));
     run.give("x");
     assert_eq!(run.take('a', 8 * MIB) % (512 * KIB), 0);
     run.give("aw");
-    // An area that is free as a whole goes back like every segment, and comes again.
+    // An area that is entirely free goes back like any segment, and is allocated again later.
     run.take('z', 30 * MIB);
     assert_eq!(run.segments_mib(), [30]);
     run.give("z");

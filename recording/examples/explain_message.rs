@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p parkade-recording --example explain_message -- [FILE]`
 //!
-//! FILE is a log that contains the message; `-` reads standard input. Without FILE an example message is explained.
+//! FILE is a log that contains the message; `-` reads standard input. Without FILE it explains an example message.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;

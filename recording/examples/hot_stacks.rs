@@ -11,10 +11,10 @@ use std::error::Error;
 use parkade_recording::{Action, Recording, StackId, read_file};
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/gpt2_varlen.frames_tail20k.pickle.xz");
-/// How many stacks are shown, and how many frames of each.
+/// How many stacks to show, and how many frames of each.
 const SHOWN: (usize, usize) = (5, 3);
 
-/// What the requests with one stack add up to.
+/// The sums of all requests with one stack.
 #[derive(Default)]
 struct Requests {
     count: u64,

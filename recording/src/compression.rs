@@ -1,8 +1,9 @@
-//! Decompressing a file: plain, gzip, xz or Zstandard. Its first bytes say which; its name does not matter.
+//! Decompressing a file: plain, gzip, xz or Zstandard. The file's first bytes identify the format; its name does not
+//! matter.
 //!
-//! Several gzip members, xz streams or Zstandard frames in a row are one file, as they are for the tools of
-//! these formats. [`decompressed_limit`] bounds the size of the result, and what cannot be a snapshot is refused 32 MiB
-//! after that shows. Memory grows with the data that comes out, never with the size that a header announces.
+//! Several consecutive gzip members, xz streams or Zstandard frames are one file, as they are for the tools of these
+//! formats. [`decompressed_limit`] bounds the size of the result. If the data turns out not to be a snapshot, reading
+//! stops 32 MiB later. Memory grows with the decompressed data, never with the size that a header claims.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,11 +17,11 @@ use crate::pickle::Skim;
 const SMALL_LIMIT: u64 = 1 << 30;
 /// A file may decompress to this many times its length.
 ///
-/// Compressing makes recordings 10 to 60 times smaller, and empty ones 1,000 times.
+/// Compression makes recordings 10 to 60 times smaller, and empty ones 1,000 times.
 const RATIO_LIMIT: u64 = 2000;
 /// The largest file that is read, compressed or not, in bytes: 16 GiB.
 pub const LARGEST: u64 = 16 << 30;
-/// How many pieces may wait for their reader.
+/// How many pieces may wait for the reader.
 const WAITING: usize = 16;
 
 /// How many bytes a compressed file of `length` bytes may decompress to: 2,000 times as many, but at
@@ -48,7 +49,7 @@ pub enum DecompressError {
     /// The file is empty.
     #[error("the file is empty")]
     Empty,
-    /// The file is of a known kind, and not a snapshot.
+    /// The file is of another known kind, not a snapshot.
     #[error("this is {kind}, not a memory snapshot; pass the file that torch.cuda.memory._dump_snapshot writes")]
     OtherKind {
         /// The kind of file, with its article.
@@ -59,18 +60,18 @@ pub enum DecompressError {
     Damaged {
         /// The compression that the first bytes announce.
         compression: Compression,
-        /// What the decoder says; part of the message.
+        /// The decoder's error; part of the message.
         cause: io::Error,
     },
-    /// A decompression bomb: it goes on for long where no snapshot does.
+    /// A decompression bomb: it continues far beyond the point where any snapshot ends.
     #[error(
         "the file decompresses to what is no snapshot: at byte {offset} of it, {what}, and more than 32 MiB follow; decompress it \
          yourself if you trust it"
     )]
     Bomb {
-        /// The place in the decompressed data.
+        /// The offset in the decompressed data.
         offset: u64,
-        /// What is there.
+        /// A description of the data at that offset.
         what: &'static str,
     },
     /// A decompression bomb, or an unreasonably large recording.
@@ -97,7 +98,7 @@ impl fmt::Display for Compression {
     }
 }
 
-/// Decoders report a file that ends early as a buffer that they could not fill.
+/// Describes the damage. Decoders report a file that ends early as a buffer that they could not fill.
 fn damage(cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::UnexpectedEof => "cut short".to_owned(),
@@ -125,11 +126,11 @@ pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     decompress_within(bytes, decompressed_limit(bytes.len() as u64))
 }
 
-/// Decompresses a compressed file while `read` reads it, which gets the pieces in order through a function that appends the next one, and
-/// nothing at the end.
+/// Decompresses a compressed file while `read` reads it. `read` gets the pieces in order, through a function that appends
+/// the next piece, or nothing at the end.
 ///
 /// # Errors
-/// As [`decompress`], whatever was read.
+/// As [`decompress`], whatever the reader returned.
 pub(crate) fn decompress_beside<T>(
     bytes: &[u8],
     read: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>)) -> T,
@@ -143,7 +144,7 @@ pub(crate) fn decompress_beside<T>(
             decompress_to(bytes, decompressed_limit(bytes.len() as u64), &mut send)
         });
         let Ok(decompressing) = decompressing else {
-            // There are no more threads: one after the other.
+            // The system has no more threads: decompress first, then read.
             let mut whole = Some(decompress(bytes)?);
             return Ok(read(&mut |input| input.extend_from_slice(&whole.take().unwrap_or_default())));
         };
@@ -159,10 +160,11 @@ fn read_pieces<T>(pieces: Receiver<Vec<u8>>, read: impl FnOnce(&mut dyn FnMut(&m
     read(&mut |input| input.extend_from_slice(&pieces.recv().unwrap_or_default()))
 }
 
-/// The first `length` bytes of the decompressed data, of a file of which perhaps only the beginning is given; fewer where it is damaged.
+/// The first `length` bytes of the decompressed data. `bytes` may be only the beginning of the file. Fewer bytes if the data
+/// is damaged.
 pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
     let mut decompressed = Vec::new();
-    // A decoder that fails has given what it could.
+    // A decoder that fails has already returned all that it could.
     let _ = drain_any(bytes, length, &mut Looked::new(&mut |piece| decompressed.extend_from_slice(piece)));
     decompressed
 }
@@ -203,7 +205,7 @@ fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     Ok(Cow::Borrowed(bytes))
 }
 
-/// Names the kinds of files that people take for snapshots, instead of calling them damaged pickles.
+/// Names other kinds of files that users mistake for snapshots, instead of calling them damaged pickles.
 pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     let kind = match bytes.trim_ascii_start() {
         [] => return Err(DecompressError::Empty),
@@ -230,60 +232,62 @@ pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     Err(DecompressError::OtherKind { kind })
 }
 
-/// What is said of JSON and web pages that are no snapshots.
+/// The description of JSON and web pages that are not snapshots.
 pub(crate) const JSON: &str = "JSON";
 pub(crate) const PAGE: &str = "a web page";
-/// What is said of [text](is_text), such as the log that has a run's out-of-memory message.
+/// The description of [text](is_text), such as a log with a run's out-of-memory message.
 pub(crate) const TEXT: &str = "text (messages in a log: parkade diagnose --message - < FILE)";
-/// So much of a file is looked at to tell whether it is text.
+/// How many bytes of a file are examined to decide whether it is text.
 pub(crate) const TEXT_HEAD: usize = 512;
 
-/// Whether bytes are text with words, and no pickle. A pickle of protocol 0 is text too, but a snapshot's begins with a parenthesis.
+/// Whether the bytes are text with words, and not a pickle. A pickle of protocol 0 is text too, but the pickle of a snapshot
+/// begins with a parenthesis.
 pub(crate) fn is_text(bytes: &[u8]) -> bool {
     let head = bytes.get(..TEXT_HEAD).unwrap_or(bytes);
-    // A character may be cut at the end.
+    // The last character may be cut.
     let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
     let is_control = |byte: &u8| byte.is_ascii_control() && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
     is_utf8 && !head.starts_with(b"(") && head.contains(&b' ') && !head.iter().any(is_control)
 }
 
-/// How many bytes may follow the place where what was decompressed cannot be a snapshot any more: 32 MiB. Reading then says
-/// what is wrong there; a file that goes on for longer is a decompression bomb.
+/// How many bytes may follow the point at which the decompressed data can no longer be a snapshot: 32 MiB. If the file ends
+/// before, reading reports what is wrong; if it continues, it is a decompression bomb.
 const BEYOND_THE_END: u64 = 32 << 20;
-/// How many bytes are decompressed before they are looked at.
+/// How many bytes to decompress before examining them.
 const PIECE: u64 = 1 << 18;
 /// The largest xz dictionary that is accepted, in KiB: 1 GiB.
 ///
 /// `xz -9` needs 64 MiB; only files made with `--lzma2=dict=` need more.
 const XZ_MEMORY_KIB: u32 = 1 << 20;
 
-/// The largest Zstandard window that is accepted, in bytes: that of `zstd --long`, where the `zstd` tool stops too.
+/// The largest Zstandard window that is accepted, in bytes. `zstd --long` uses this window, and the `zstd` tool
+/// accepts no larger one by default.
 const ZSTD_WINDOW: u64 = 1 << 27;
 
-/// How many of the first bytes are kept to tell other kinds of files.
+/// How many of the first bytes to keep, to recognise other kinds of files.
 const HEAD: usize = 1 << 16;
 
-/// What was seen of the decompressed data.
+/// The state of the examination of the decompressed data.
 struct Looked<'a> {
     take: &'a mut dyn FnMut(&[u8]),
     /// How many bytes were decompressed.
     length: u64,
-    /// The first ones.
+    /// The first bytes.
     head: Vec<u8>,
-    /// The last ones, from where `skim` goes on.
+    /// The last bytes, from which `skim` continues.
     tail: Vec<u8>,
     skim: Skim,
-    /// Where it cannot be a snapshot any more, and why, once too much follows.
+    /// The offset at which the data can no longer be a snapshot, and why, once too much data follows.
     bomb: Option<(u64, &'static str)>,
 }
 
 impl<'a> Looked<'a> {
-    /// Nothing yet. `take` gets the pieces.
+    /// The state before any data. `take` receives the pieces.
     fn new(take: &'a mut dyn FnMut(&[u8])) -> Looked<'a> {
         Looked { take, length: 0, head: Vec::new(), tail: Vec::new(), skim: Skim::default(), bomb: None }
     }
 
-    /// Looks at the next piece and passes it on.
+    /// Examines the next piece and passes it on.
     fn piece(&mut self, piece: &[u8]) {
         if piece.is_empty() {
             return;
@@ -300,13 +304,13 @@ impl<'a> Looked<'a> {
         (self.take)(piece);
     }
 
-    /// Whether decompressing ends here.
+    /// Whether decompression should stop here.
     fn is_enough(&self, limit: u64) -> bool {
         self.bomb.is_some() || self.length > limit
     }
 }
 
-/// Decompresses a file to its end, or past the limit, or until a bomb shows.
+/// Decompresses a file to its end, past the limit, or until it proves to be a bomb.
 fn drain_any(bytes: &[u8], limit: u64, looked: &mut Looked<'_>) -> io::Result<()> {
     match detect(bytes) {
         Compression::None => drain(bytes, limit, looked),
@@ -316,7 +320,7 @@ fn drain_any(bytes: &[u8], limit: u64, looked: &mut Looked<'_>) -> io::Result<()
     }
 }
 
-/// Reads a decoder to its end, or one byte past the limit, or until a bomb shows.
+/// Reads a decoder to its end, to one byte past the limit, or until the data proves to be a bomb.
 fn drain(mut decoder: impl Read, limit: u64, looked: &mut Looked<'_>) -> io::Result<()> {
     let mut piece = Vec::new();
     while !looked.is_enough(limit) {
@@ -384,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_bomb_is_refused_long_before_the_limit() {
-        // At the same time: each takes seconds.
+        // In parallel: each case takes seconds.
         thread::scope(|scope| {
             for bytes in compressed() {
                 scope.spawn(move || is_refused_as_a_bomb(&bytes));
@@ -393,7 +397,7 @@ mod tests {
     }
 
     fn is_refused_as_a_bomb(bytes: &[u8]) {
-        // 60 million values on the stack.
+        // This has 60 million values on the stack.
         let many = bytes.repeat(600);
         let mut count = 0;
         let mut looked = |piece: &[u8]| count += piece.len() as u64;
@@ -401,7 +405,7 @@ mod tests {
         assert!(count < BEYOND_THE_END + (8 << 20), "{count} bytes were decompressed");
         let error = decompress(&many).expect_err("a bomb");
         assert!(matches!(error, DecompressError::Bomb { offset: 4_194_304, .. }), "{error}");
-        // The same in a size that does no harm is read, and judged by what it is.
+        // The same data in a harmless size is read, and judged by its contents.
         assert!(decompress(&bytes.repeat(300)).is_ok());
     }
 

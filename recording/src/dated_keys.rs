@@ -1,6 +1,7 @@
 //! The keys of a snapshot that came or went with a release of PyTorch, and which of them a file has.
 //!
-//! Source: each release's own `torch/lib/libtorch_python.so`, which keys the function refers to that makes the snapshot (spec 7.8).
+//! Source: the keys that the function that makes the snapshot refers to, in each release's `torch/lib/libtorch_python.so`
+//! (spec 7.8).
 
 /// A minor release of PyTorch: `(2, 11)` is 2.11.
 pub type Minor = (u8, u8);
@@ -20,12 +21,12 @@ pub enum Part {
     Settings,
     /// The actions of trace entries.
     Action,
-    /// `memory_stats()`, which is a file of its own.
+    /// `memory_stats()`, which is a separate file.
     Statistics,
 }
 
 impl Part {
-    /// As the end of a phrase: "time_us of its trace entries".
+    /// The part as the end of a phrase: "time_us of its trace entries".
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -47,15 +48,15 @@ impl Part {
 /// A key that not every release writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatedKey {
-    /// Where it is.
+    /// The part that has the key.
     pub part: Part,
     /// The key.
     pub name: &'static str,
-    /// The first release that writes it; `None` for those before 2.0.
+    /// The first release that writes it; `None` if releases before 2.0 do.
     pub since: Option<Minor>,
-    /// The last release that writes it; `None` if the newest does.
+    /// The last release that writes it; `None` if the newest release does.
     pub until: Option<Minor>,
-    /// Whether these releases always write it, so that a file without it is of another.
+    /// Whether these releases always write it, so that a file without it is from another release.
     pub is_always_written: bool,
 }
 
@@ -110,11 +111,11 @@ impl DatedKey {
 pub struct FileFields {
     /// A bit for each key that is in the file.
     present: u32,
-    /// A bit for each part of which the file has any, and of which the absence of a key says something.
+    /// A bit for each part that the file has and in which the absence of a key is significant.
     parts: u8,
 }
 
-/// That a key is in a file, or is not in it although there is a place for it.
+/// The fact that a file has a key, or lacks it although it has the part for the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldEvidence {
     /// The key.
@@ -132,17 +133,17 @@ impl FieldEvidence {
 }
 
 impl Default for FileFields {
-    /// Those that 2.11 always writes, of which nothing was read: for a recording that is put together in memory.
+    /// The keys that 2.11 always writes, for a recording that is put together in memory.
     fn default() -> FileFields {
         FileFields { parts: 0, ..FileFields::of_release((2, 11)) }
     }
 }
 
 impl FileFields {
-    /// None, of a file of which nothing was read.
+    /// No keys, for a file of which nothing has been read.
     pub(crate) const NONE: FileFields = FileFields { present: 0, parts: 0 };
 
-    /// Those that a release always writes.
+    /// The keys that a release always writes.
     #[must_use]
     pub fn of_release(release: Minor) -> FileFields {
         let mut fields = FileFields::NONE;
@@ -162,7 +163,8 @@ impl FileFields {
         DATED_KEYS.iter().enumerate().any(found)
     }
 
-    /// What shows a release: the dated keys that are there, and those that are missing where some release always writes them.
+    /// The facts that show a release: the dated keys that are present, and those that are missing although some release
+    /// always writes them.
     pub fn evidence(&self) -> impl Iterator<Item = FieldEvidence> + use<> {
         let FileFields { present, parts } = *self;
         DATED_KEYS.iter().enumerate().filter_map(move |(place, key)| {
@@ -172,20 +174,20 @@ impl FileFields {
         })
     }
 
-    /// Notes a key that is in this part of a file.
+    /// Records a key in this part of the file.
     pub fn note(&mut self, part: Part, name: &[u8]) {
         self.parts |= part.bit();
         let found = DATED_KEYS.iter().position(|key| key.part == part && key.name.as_bytes() == name);
         self.present |= found.map_or(0, |place| 1 << place);
     }
 
-    /// Adds what another part of the file has.
+    /// Adds the keys of another part of the file.
     pub(crate) fn add(&mut self, other: FileFields) {
         self.present |= other.present;
         self.parts |= other.parts;
     }
 
-    /// The same where a missing key says nothing.
+    /// The same keys, but missing keys are no longer significant.
     pub(crate) fn without_absences(self) -> FileFields {
         FileFields { parts: 0, ..self }
     }

@@ -1,5 +1,5 @@
-//! Reading a file: decompressing it, its pickle and the snapshot in that, in one pass; and telling snapshot files from others
-//! by how they begin, without reading them whole.
+//! Reading a file: decompressing it, and reading its pickle and the snapshot in the pickle, in one pass. Also recognising
+//! snapshot files by their beginning, without reading the whole file.
 
 use std::fs::File;
 use std::io::{self, Read, Take};
@@ -12,16 +12,16 @@ use crate::page;
 use crate::pickle::{self, Length, PickleError, PickleProblem};
 use crate::recording::Recording;
 
-/// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard, decompressed beside the reading;
-/// the same snapshot as JSON; or a page of `torch.cuda._memory_viz` that has it. Of several pickles that follow one another it is the last.
+/// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard, decompressed in
+/// parallel; the same snapshot as JSON; or a page of `torch.cuda._memory_viz` that contains it. If several pickles follow
+/// one another, the recording is the last one.
 ///
-/// Memory in use, in addition to `bytes`, is at most [`memory_bound`](crate::memory_bound) of the decompressed size (bounded by
-/// [`compression::decompressed_limit`]), plus its texts, plus the recording.
-/// An entry of a recording takes 48 bytes; a whole recording is usually 0.7 times the
-/// decompressed size and at most six times.
+/// Memory in use, in addition to `bytes`, is at most [`memory_bound`](crate::memory_bound) of the decompressed size (bounded
+/// by [`compression::decompressed_limit`]), plus its texts, plus the recording. An entry of a recording takes 48 bytes; a
+/// whole recording is usually 0.7 times the decompressed size and at most six times.
 ///
 /// # Errors
-/// [`ReadError`]: one line with the place, what is wrong there and, often, what to do about it.
+/// [`ReadError`]: one line with the position, the problem there and, often, what to do about it.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     let loaded = match compression::detect(bytes) {
         Compression::None if is_text_form(bytes) => return read_text_form(bytes),
@@ -41,7 +41,7 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     Ok(format::read_snapshot(&loaded)?)
 }
 
-/// Whether the bytes are of JSON or of a web page.
+/// Whether the bytes are JSON or a web page.
 fn is_text_form(bytes: &[u8]) -> bool {
     let refused = compression::refuse_other_kinds(bytes);
     matches!(refused, Err(DecompressError::OtherKind { kind: compression::JSON | compression::PAGE }))
@@ -73,16 +73,16 @@ fn read_text_form(bytes: &[u8]) -> Result<Recording, ReadError> {
     })
 }
 
-/// About how many times its length a compressed recording is long.
+/// About how many times longer than its file a compressed recording is.
 const EXPANDS: usize = 32;
-/// The most that is expected of a compressed file, in bytes: room is made for it.
+/// The most bytes to reserve for a compressed file.
 const MOST_ESTIMATED: usize = 1 << 30;
 
-/// Reads a recording from a file. The file's name does not matter. A file that is not compressed is not kept in memory.
+/// Reads a recording from a file. The file's name does not matter. An uncompressed file is not kept in memory.
 ///
 /// # Errors
-/// As [`read`], and [`ReadError::File`] if the file cannot be read, or [`DecompressError::TooLarge`] if it is
-/// larger than [`compression::LARGEST`].
+/// As [`read`], and [`ReadError::File`] if the file cannot be read, or [`DecompressError::TooLarge`] if it is larger
+/// than [`compression::LARGEST`].
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
     let failed = |cause| ReadError::File { path: path.to_owned(), cause };
@@ -108,11 +108,11 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     read(&bytes)
 }
 
-/// Reads a file that is not compressed piece by piece.
+/// Reads an uncompressed file piece by piece.
 fn read_pieces(head: Vec<u8>, rest: &mut Take<File>, failed: &dyn Fn(io::Error) -> ReadError) -> Result<Recording, ReadError> {
     let length = match rest.get_ref().metadata() {
         Ok(data) if data.is_file() => Length::Known(usize::try_from(data.len()).unwrap_or(usize::MAX)),
-        // A pipe does not tell.
+        // A pipe has no length.
         _ => Length::Estimated(head.len()),
     };
     let (mut read, mut outcome, mut head) = (head.len() as u64, Ok(()), Some(head));
@@ -135,13 +135,13 @@ fn refuse_large(length: u64) -> Result<(), DecompressError> {
 
 /// How much of a file is read at a time, in bytes.
 const PIECE: u64 = 1 << 18;
-/// The largest JSON file or web page that is read, in bytes: they are in memory whole.
+/// The largest JSON file or web page that is read, in bytes: these are in memory as a whole.
 const LARGEST_TEXT: u64 = 1 << 30;
-/// How much of a file is read and checked before the rest, in bytes.
+/// How much of a file to read and check before the rest, in bytes.
 const HEAD: u64 = 1 << 16;
 
-/// Refuses what cannot be a recording however it continues, so that a disk image or
-/// an endless device is not read whole.
+/// Refuses files whose beginning shows that they cannot be recordings, so that a disk image or an endless device is
+/// not read to its end.
 fn refuse_by_head(head: &[u8]) -> Result<(), ReadError> {
     match read(head) {
         Err(error @ ReadError::Decompress(DecompressError::OtherKind { .. })) => Err(error),
@@ -158,40 +158,43 @@ pub enum ReadError {
     File {
         /// Its path.
         path: PathBuf,
-        /// What the system says; part of the message.
+        /// The system's error; part of the message.
         cause: io::Error,
     },
-    /// It could not be decompressed, or is another kind of file.
+    /// The file could not be decompressed, or is of another kind.
     #[error(transparent)]
     Decompress(#[from] DecompressError),
-    /// Its pickle is damaged, or would run code.
+    /// The file's pickle is damaged, or would run code.
     #[error(transparent)]
     Pickle(#[from] PickleError),
-    /// Its JSON is damaged or cut short.
+    /// The file's JSON is damaged or cut short.
     #[error(transparent)]
     Json(#[from] JsonError),
-    /// It is JSON or a web page, and large.
+    /// The file is JSON or a web page, and too large.
     #[error("JSON and web pages are read up to {limit} bytes; pass the file that torch.cuda.memory._dump_snapshot writes")]
     TextTooLarge {
-        /// The most that is read, in bytes.
+        /// The largest size that is read, in bytes.
         limit: u64,
     },
-    /// It is a sound pickle, but its contents are not a snapshot's.
+    /// The file is a sound pickle, but its contents are not those of a snapshot.
     #[error(transparent)]
     Format(#[from] FormatError),
 }
 
-/// How much of a file is read, in bytes. A Zstandard block, the least that can be decompressed, is at most 128 KiB long.
+/// How much of a file to read, in bytes. A Zstandard block, the smallest unit that can be decompressed, has at most 128
+/// KiB.
 const BEGINNING: u64 = 1 << 18;
-/// How much of the decompressed data is looked at, in bytes.
+/// How much of the decompressed data to examine, in bytes.
 const LOOKED_AT: u64 = 1 << 12;
-/// What the outermost object of a snapshot contains near its beginning, or the first segment of a bare list of segments.
+/// The names that occur near the beginning of a snapshot's outermost object, or of the first segment in a bare list of
+/// segments.
 const NAMES: [&[u8]; 4] = [b"segments", b"device_traces", b"total_size", b"allocator_settings"];
 
-/// Whether a file begins as a snapshot does: a pickle, plain or compressed, that names a snapshot's parts. What follows may still be damaged.
+/// Whether a file begins as a snapshot does: a pickle, plain or compressed, that names a snapshot's parts. The rest of the
+/// file may still be damaged.
 ///
 /// # Errors
-/// If the file cannot be opened or read.
+/// The file cannot be opened or read.
 pub fn begins_as_snapshot(path: impl AsRef<Path>) -> io::Result<bool> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BEGINNING).read_to_end(&mut bytes)?;
@@ -214,7 +217,7 @@ mod tests {
         for file in fs::read_dir(folder).expect("a folder") {
             let path = file.expect("an entry").path();
             let name = path.file_name().and_then(|name| name.to_str()).expect("UTF-8").to_owned();
-            // In a folder, JSON and pages are more often something else.
+            // In a folder, most JSON files and pages are something else.
             let is_snapshot =
                 name != "make.py" && !name.starts_with("n.") && !name.ends_with(".json") && !name.ends_with(".html");
             assert_eq!(begins_as_snapshot(&path).expect("readable"), is_snapshot, "{name}");

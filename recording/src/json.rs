@@ -1,7 +1,7 @@
 //! Snapshots as JSON: `json.dumps(torch.cuda.memory._snapshot())`, which has the same dicts and lists as a pickle.
 //!
-//! What is read goes into the same tables as a pickle's, so that everything after that is the same. Memory is bounded as for a pickle, and
-//! so is the depth, by the parser.
+//! The values go into the same tables as those of a pickle, so all later steps are the same. Memory is bounded as for a
+//! pickle; the parser bounds the depth.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,24 +14,24 @@ use crate::pickle::{Loaded, Objects, Texts, Value, memory_bound};
 #[derive(Debug, thiserror::Error)]
 #[error("this is JSON that is damaged or cut short: {cause}")]
 pub struct JsonError {
-    /// What the parser says, with the line and the column; part of the message.
+    /// The parser's error, with the line and the column; part of the message.
     pub(crate) cause: serde_json::Error,
 }
 
 impl JsonError {
-    /// Whether it is sound up to its end, which comes too early.
+    /// Whether the JSON is sound up to its end, which comes too early.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.cause.is_eof()
     }
 }
 
-/// The protocol of Python's own pickles of snapshots, which JSON is written from.
+/// The protocol of Python's own pickles of snapshots, to which the JSON corresponds.
 const PROTOCOL: u8 = 4;
 
 /// Reads JSON.
 ///
 /// # Errors
-/// [`JsonError`] if it is none, is nested too deep, or would take too much memory.
+/// [`JsonError`] if the bytes are not JSON, are nested too deeply, or would take too much memory.
 pub(crate) fn load(bytes: &[u8]) -> Result<Loaded, JsonError> {
     let mut tables = Tables {
         objects: Objects::for_input(0),
@@ -46,15 +46,15 @@ pub(crate) fn load(bytes: &[u8]) -> Result<Loaded, JsonError> {
     Ok(Loaded { root, objects, texts, length: bytes.len() as u64, protocol: PROTOCOL, earlier: 0 })
 }
 
-/// The longest text that is stored once however often it occurs, in bytes, and the most of them.
+/// The longest text, in bytes, that is stored only once however often it occurs, and the most such texts.
 const LONGEST_KNOWN: usize = 256;
 const MOST_KNOWN: usize = 1 << 16;
 
-/// What was read so far.
+/// The values read so far.
 struct Tables {
     objects: Objects,
     texts: Texts,
-    /// Texts that have occurred: keys and names occur a million times.
+    /// The texts that have occurred: keys and names can occur a million times.
     known: HashMap<Box<str>, Value>,
     /// The most memory that may be in use, in bytes.
     limit: u64,
@@ -78,7 +78,7 @@ impl Tables {
     }
 }
 
-/// A value that is to be read.
+/// The next value to read.
 struct Node<'t>(&'t mut Tables);
 
 impl<'de> DeserializeSeed<'de> for Node<'_> {
@@ -170,7 +170,7 @@ mod tests {
             let line = load(bad.as_bytes()).err().expect("an error").to_string();
             assert!(!line.contains('\n') && line.starts_with("this is JSON that is damaged"), "{line}");
         }
-        // Many small lists take more memory than the text, within bounds.
+        // Many small lists take more memory than their text, but within bounds.
         let many = format!("[{}[]]", "[],".repeat(3_600_000));
         assert!(load(many.as_bytes()).err().expect("an error").to_string().contains("too much memory"));
     }

@@ -3,12 +3,12 @@
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, Engine as _, GeneralPurpose, GeneralPurposeConfig};
 
-/// What stands before it: a key of the list of files that the page shows.
+/// The text before it: a key of the list of files that the page shows.
 const KEY: &[u8] = b"\"base64\"";
-/// How far from the page's beginning it is looked for, in bytes; pages of PyTorch have it within the first 500.
+/// How far from the page's beginning to look for it, in bytes; pages of PyTorch have it within the first 500.
 const BEFORE: usize = 1 << 12;
 
-/// The bytes of the snapshot in a page, as far as they are sound; `None` if it has none.
+/// The bytes of the snapshot in a page, up to the first damage; `None` if the page has none.
 pub(crate) fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     let head = page.get(..BEFORE).unwrap_or(page);
     let after = head.windows(KEY.len()).position(|window| window == KEY)? + KEY.len();
@@ -16,11 +16,11 @@ pub(crate) fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     Some(decode(value.trim_ascii_start().strip_prefix(b"\"")?))
 }
 
-/// Base64, up to what is none; of what was cut short, the whole bytes.
+/// Decodes base64 up to the first other character. If the text is cut short, returns the whole bytes.
 fn decode(text: &[u8]) -> Vec<u8> {
     let is_digit = |symbol: &u8| symbol.is_ascii_alphanumeric() || matches!(symbol, b'+' | b'/');
     let digits = text.iter().take_while(|symbol| is_digit(symbol)).count();
-    // One digit more than a multiple of four is no whole byte.
+    // One digit more than a multiple of four does not make a whole byte.
     let whole = if digits % 4 == 1 { digits - 1 } else { digits };
     let config = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)

@@ -1,17 +1,17 @@
 //! What a recording is: the contents of a PyTorch memory snapshot as plain, checked data.
 //!
-//! Sources: spec 7.3 (segments), spec 7.4 (trace), spec 7.5 (settings, annotations), spec 7.8 (older and newer
-//! files). Addresses and sizes are in bytes, times in microseconds since 1970.
+//! Sources: spec 7.3 (segments), spec 7.4 (trace), spec 7.5 (settings, annotations), spec 7.8 (older and newer files).
+//! Addresses and sizes are in bytes, times in microseconds since 1970.
 //!
-//! Each Python stack is stored once, however many blocks and entries have it. A snapshot shares one list among identical
-//! stacks (spec 7.3), so most of this is done already. Equal lists that are not shared are recognised by their contents.
+//! Each Python stack is stored once, however many blocks and entries have it. A snapshot already shares one list among
+//! most identical stacks (spec 7.3). Equal lists that are not shared are recognised by their contents.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::dated_keys::FileFields;
 
-/// A memory snapshot that was read: everything that the file says.
+/// The contents of a memory snapshot.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Recording {
     /// The devices that have a segment, or a trace entry of a known action, in the order of their numbers.
@@ -22,11 +22,11 @@ pub struct Recording {
     pub annotations: Vec<Annotation>,
     /// The Python stacks that segments, blocks and entries refer to.
     pub stacks: StackTable,
-    /// The memory that the process might reserve, where what wrote the snapshot kept it.
+    /// The memory limit of the process, if the program that wrote the snapshot stored it.
     pub run_limit: Option<RunLimit>,
-    /// Which keys it has of those that came and went with PyTorch's releases.
+    /// The keys that the file has, among those that came or went with PyTorch's releases.
     pub fields: FileFields,
-    /// What the file contains that this reader does not know.
+    /// The parts of the file that this reader does not know.
     pub tolerated: Tolerated,
 }
 
@@ -70,18 +70,20 @@ impl LimitSource {
     }
 }
 
-/// What a recording says of one device.
+/// The part of a recording about one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceRecording {
     /// The device's number, 0 to 127.
     pub device: u32,
     /// The segments at the end of the recording, in the order of their addresses. They do not overlap.
     pub segments: Vec<Segment>,
-    /// What happened, oldest first. PyTorch keeps it in a ring buffer, so the beginning may be missing.
+    /// The events, oldest first. PyTorch keeps them in a ring buffer, so the beginning may be missing.
     pub trace: Vec<Entry>,
-    /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any. The devices of a file share them.
+    /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any. All devices of a file
+    /// share them.
     pub pools: Arc<PoolTable>,
-    /// What the program kept out of the trace. Reading a file does not look for it: `parkade_replay::find_left_out` does.
+    /// The kinds of entries that the program kept out of the trace. Reading a file does not look for them:
+    /// `parkade_replay::find_left_out` does.
     pub left_out: Option<LeftOut>,
 }
 
@@ -93,12 +95,12 @@ pub struct LeftOut {
     pub actions: Vec<Action>,
     /// How many entries the file has.
     pub recorded_entries: usize,
-    /// How many entries of these kinds follow from the others and were added to the trace. `None`: they do not follow, so that the others
-    /// cannot be replayed; the trace was removed, and the state at the end is what remains.
+    /// How many entries of these kinds follow from the others and were added to the trace. `None` if they do not follow:
+    /// then the other entries cannot be replayed, so the trace was removed, and only the state at the end remains.
     pub inferred_entries: Option<usize>,
 }
 
-/// The allocator settings that a snapshot states (spec 7.5). `None` where it does not.
+/// The allocator settings that a snapshot states (spec 7.5); `None` for those that it does not state.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RecordedSettings {
     /// The last settings string that was set (`PYTORCH_CUDA_ALLOC_CONF`).
@@ -113,7 +115,7 @@ pub struct RecordedSettings {
     pub roundup_power2_divisions: Option<[u64; 16]>,
     /// Whether the allocator's lock is released during `cudaMalloc`.
     pub release_lock_on_cudamalloc: Option<bool>,
-    /// Whether a graph capture may reuse blocks that other streams were recorded on during it.
+    /// Whether a graph capture may reuse blocks on which other streams were recorded during the capture.
     pub graph_capture_record_stream_reuse: Option<bool>,
     /// Whether the file has settings that PyTorch 2.11 does not (`max_round_threshold`, `max_cached_size`).
     pub has_newer_keys: bool,
@@ -126,13 +128,13 @@ pub struct Annotation {
     pub name: Arc<str>,
     /// `START` or `END`.
     pub stage: Arc<str>,
-    /// The device, if the file says.
+    /// The device, if the file states it.
     pub device: Option<i64>,
-    /// When, in microseconds since 1970, if the file says.
+    /// The time, in microseconds since 1970, if the file states it.
     pub time_us: Option<i64>,
 }
 
-/// What a file contains that this reader does not know: counted by name and otherwise ignored.
+/// The parts of a file that this reader does not know. It counts them by name and ignores their contents.
 ///
 /// Names are cut at 80 bytes. Each map has at most 256 of them; the others are counted under `...`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -147,46 +149,46 @@ pub struct Tolerated {
     pub unknown_block_keys: BTreeMap<String, u64>,
     /// Actions of trace entries; those entries are dropped.
     pub unknown_actions: BTreeMap<String, u64>,
-    /// How many snapshots come before this one in the same file.
+    /// The number of snapshots before this one in the same file.
     pub earlier_snapshots: u64,
 }
 
-/// What the driver is asked for where a small block is needed.
+/// The size that PyTorch requests from the driver for a segment of small blocks.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
 /// Memory obtained from the driver: one `cudaMalloc`, or one contiguous mapped run of an expandable segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Address of its first byte.
+    /// The address of its first byte.
     pub address: u64,
     /// Length in bytes, the sum of its blocks.
     pub total_bytes: u64,
     /// The handle of its stream; 0 is the default stream.
     pub stream: u64,
-    /// Whether it belongs to the pool of large blocks.
-    /// Where the file does not say, its size decides: a small segment is 2 MiB.
+    /// Whether it belongs to the pool of large blocks. If the file does not say so, its size decides: a small segment
+    /// is 2 MiB.
     pub large: bool,
-    /// The id of its pool; `(0, 0)` is the default pool, `None` means that the file does not say.
+    /// The id of its pool. `(0, 0)` is the default pool; `None` means that the file names no pool.
     pub pool: Option<(u64, u64)>,
     /// Whether it is a run of an expandable segment.
     pub expandable: bool,
-    /// Bytes in allocated blocks, if the file says.
+    /// The bytes in allocated blocks, if the file states them.
     pub allocated_bytes: Option<u64>,
-    /// Bytes in active blocks, if the file says.
+    /// The bytes in active blocks, if the file states them.
     pub active_bytes: Option<u64>,
-    /// Bytes requested for active blocks, if the file says.
+    /// The bytes requested for active blocks, if the file states them.
     pub requested_bytes: Option<u64>,
-    /// Where it was created; PyTorch drops this once a segment is split (spec 7.3).
+    /// The stack of its creation; PyTorch drops this once a segment is split (spec 7.3).
     pub stack: StackId,
     /// Its blocks in the order of their addresses, without gaps.
     pub blocks: Vec<Block>,
 }
 
 impl Segment {
-    /// A segment of these blocks on the default stream in the default pool, of large blocks if it is larger than the 2 MiB of a small
-    /// segment (spec 1).
+    /// A segment with these blocks, on the default stream in the default pool. It belongs to the pool of large blocks if it
+    /// is larger than a small segment, which has 2 MiB (spec 1).
     ///
-    /// It begins where the first block does; without blocks, at 0. Its sums are not given.
+    /// It begins where the first block does, or at 0 if there are no blocks. It has no sums.
     pub fn new(blocks: Vec<Block>) -> Segment {
         let total_bytes = blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size));
         Segment {
@@ -208,15 +210,15 @@ impl Segment {
 /// A block of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
-    /// Address of its first byte.
+    /// The address of its first byte.
     pub address: u64,
     /// Length in bytes.
     pub size: u64,
-    /// Bytes requested, if the file says. Out of date unless the block is active (spec 7.3).
+    /// The requested bytes, if the file states them. Out of date unless the block is active (spec 7.3).
     pub requested: Option<u64>,
     /// Whether it is in use.
     pub state: BlockState,
-    /// Where it was allocated.
+    /// The stack of its allocation.
     pub stack: StackId,
 }
 
@@ -232,7 +234,7 @@ pub enum BlockState {
 }
 
 impl BlockState {
-    /// PyTorch's spelling.
+    /// PyTorch's name for the state.
     pub fn name(self) -> &'static str {
         match self {
             BlockState::ActiveAllocated => "active_allocated",
@@ -242,7 +244,7 @@ impl BlockState {
     }
 }
 
-/// What a trace entry says happened (spec 7.4).
+/// The action of a trace entry (spec 7.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Action {
@@ -280,7 +282,7 @@ impl Action {
         Action::Snapshot,
     ];
 
-    /// PyTorch's spelling.
+    /// PyTorch's name for the action.
     pub fn name(self) -> &'static str {
         match self {
             Action::Alloc => "alloc",
@@ -295,7 +297,7 @@ impl Action {
         }
     }
 
-    /// The action with this spelling; `None` if there is none.
+    /// The action with this name; `None` if there is none.
     pub fn from_name(name: &[u8]) -> Option<Action> {
         Action::ALL.into_iter().find(|action| action.name().as_bytes() == name)
     }
@@ -304,18 +306,18 @@ impl Action {
 /// One entry of a device's trace; 48 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// Address of the block or segment; for [`Action::Oom`] the device's free bytes.
+    /// The address of the block or segment; for [`Action::Oom`] the device's free bytes.
     pub address: u64,
-    /// For a block the bytes requested, for a segment its length; for `Oom` the rounded
-    /// request, for `Snapshot` all active bytes.
+    /// For a block, the requested bytes; for a segment, its length; for `Oom`, the rounded request; for `Snapshot`,
+    /// all active bytes.
     pub size: u64,
     /// The stream's handle; 0 is the default stream. A negative handle keeps its bits.
     pub stream: u64,
     /// See [`Entry::time`].
     time_us: i64,
-    /// Where in the program it happened.
+    /// The stack of the call that led to the entry.
     pub stack: StackId,
-    /// The memory pool; `PoolId::NONE` in files of PyTorch 2.11, which do not say.
+    /// The memory pool; `PoolId::NONE` in files of PyTorch 2.11, which do not state it.
     pub pool: PoolId,
     /// What happened.
     pub action: Action,
@@ -329,12 +331,13 @@ impl Entry {
         Entry { address, size, stream, time_us: Entry::NO_TIME, stack: StackId::NONE, pool: PoolId::NONE, action }
     }
 
-    /// Microseconds since 1970, if the file says (PyTorch 2.2 and later).
+    /// Microseconds since 1970, if the file states the time (PyTorch 2.2 and later).
     pub fn time(&self) -> Option<u64> {
         u64::try_from(self.time_us).ok()
     }
 
-    /// Sets the time, in microseconds since 1970. Times past the year 294,247 (`i64::MAX`) become that.
+    /// Sets the time, in microseconds since 1970. Later times than the year 294,247 (`i64::MAX`) are reduced to that
+    /// value.
     pub fn set_time(&mut self, time_us: Option<u64>) {
         self.time_us = time_us.map_or(Entry::NO_TIME, |time| i64::try_from(time).unwrap_or(i64::MAX));
     }
@@ -356,7 +359,7 @@ impl StackId {
 pub struct Frame {
     /// The source file; `??` for C++ code without symbols.
     pub filename: Arc<str>,
-    /// The line in it, from 1; 0 if unknown.
+    /// The line in the file, from 1; 0 if unknown.
     pub line: u32,
     /// The function.
     pub name: Arc<str>,
@@ -368,13 +371,14 @@ pub struct Frame {
 #[derive(Debug, Clone, Default)]
 pub struct StackTable {
     frames: Vec<Frame>,
-    /// The frame numbers of all stacks, one stack after the other.
+    /// The frame numbers of all stacks, one stack after another.
     calls: Vec<u32>,
     /// Where each stack ends in `calls`.
     ends: Vec<usize>,
     frame_numbers: HashMap<Frame, u32>,
     stack_numbers: HashMap<Box<[u32]>, u32>,
-    /// Of stacks in a backward pass that come with one of the forward pass: the stack that has their calls, and that of the forward pass.
+    /// For stacks of a backward pass that come with a stack of the forward pass: the stack with their calls, and the stack
+    /// of the forward pass.
     forwards: BTreeMap<StackId, (StackId, StackId)>,
     forward_numbers: HashMap<(StackId, StackId), StackId>,
 }
@@ -417,7 +421,7 @@ impl StackTable {
         (0..self.ends.len() as u32).map(StackId)
     }
 
-    /// All different frames; a frame's number is its place.
+    /// All distinct frames; a frame's number is its index.
     pub fn all_frames(&self) -> &[Frame] {
         &self.frames
     }
@@ -427,7 +431,7 @@ impl StackTable {
         self.frames.get(number as usize)
     }
 
-    /// The number of a frame, which is added if it is new.
+    /// The number of a frame. Adds the frame if it is new.
     pub fn intern_frame(&mut self, frame: Frame) -> u32 {
         let next = self.frames.len() as u32;
         if let Some(&number) = self.frame_numbers.get(&frame) {
@@ -438,9 +442,9 @@ impl StackTable {
         next
     }
 
-    /// The index of a stack, which is added if it is new. An empty stack is [`StackId::NONE`].
+    /// The index of a stack. Adds the stack if it is new. An empty stack is [`StackId::NONE`].
     ///
-    /// `calls` are numbers from [`StackTable::intern_frame`], innermost first; other numbers are left out.
+    /// `calls` are numbers from [`StackTable::intern_frame`], innermost first; other numbers are ignored.
     pub fn intern_stack(&mut self, calls: &[u32]) -> StackId {
         if calls.is_empty() {
             return StackId::NONE;
@@ -456,8 +460,8 @@ impl StackTable {
         StackId(place)
     }
 
-    /// The index of a stack in a backward pass with the calls of the forward pass that made its autograd node, another stack of this
-    /// table; added if it is new. Its calls are those of `stack`, and not stored again.
+    /// The index of a stack of a backward pass together with the stack of the forward pass that made its autograd node,
+    /// which is also in this table. Adds the pair if it is new. Its calls are those of `stack`, and are not stored again.
     pub fn intern_with_forward(&mut self, stack: StackId, forward: StackId) -> StackId {
         if forward == StackId::NONE {
             return stack;
@@ -472,7 +476,7 @@ impl StackTable {
         added
     }
 
-    /// The calls of the forward pass that made the autograd node of a stack in a backward pass, as a stack; [`StackId::NONE`] if they are
+    /// The stack of the forward pass that made the autograd node of a stack in a backward pass; [`StackId::NONE`] if it is
     /// not known.
     pub fn forward(&self, stack: StackId) -> StackId {
         self.forwards.get(&stack).map_or(StackId::NONE, |&(_, forward)| forward)
@@ -496,7 +500,7 @@ pub struct PoolTable {
 }
 
 impl PoolTable {
-    /// The index of a pool id, which is added if it is new.
+    /// The index of a pool id. Adds the id if it is new.
     pub fn intern(&mut self, id: (u64, u64)) -> PoolId {
         let next = u32::try_from(self.ids.len()).unwrap_or(u32::MAX);
         let index = *self.indices.entry(id).or_insert(next);
@@ -549,7 +553,7 @@ mod tests {
         assert_eq!((table.calls(with), table.forward(with)), (&[call][..], forward));
         assert_eq!((table.forward(plain), table.intern_with_forward(plain, StackId::NONE)), (StackId::NONE, plain));
         assert_eq!(table.intern_with_forward(plain, forward), with);
-        // A thread without calls of Python may have nothing else.
+        // A thread without Python calls may have no other stack.
         let alone = table.intern_with_forward(StackId::NONE, forward);
         assert_eq!((table.calls(alone).len(), table.forward(alone)), (0, forward));
     }

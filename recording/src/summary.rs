@@ -22,8 +22,8 @@ const METRICS: [(Family, &str, Quantity); 9] = [
     (Family::InactiveSplit, "Non-releasable allocs", Quantity::Count),
 ];
 
-/// The text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. Abbreviated, it
-/// has no rows for the small and the large pool.
+/// The text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. If abbreviated, it has
+/// no rows for the small and the large pool.
 #[must_use]
 pub fn memory_summary(device: u32, stats: &Stats, abbreviated: bool) -> String {
     let mut table = Table { text: String::new() };
@@ -69,7 +69,7 @@ impl Table {
         self.line(&std::iter::repeat_n(mark, 75).collect::<String>());
     }
 
-    /// A row of four numbers. `scale` decides the unit of each column: the rows of a metric share them.
+    /// A row of four numbers. `scale` decides the unit of each column; all rows of a metric share it.
     fn row(&mut self, name: &str, stat: &Stat, scale: &Stat, quantity: Quantity) {
         let mut content = format!(" {name:<21} ");
         for (value, scale) in stat.values().into_iter().zip(scale.values()) {

@@ -1,4 +1,5 @@
-//! Files that are not recordings: each is refused with a typed, one-line error that names the place, at little cost.
+//! Files that are not recordings: each is refused with a typed, one-line error that names the position, at little
+//! cost.
 
 use parkade_recording::compression::DecompressError;
 use parkade_recording::{FormatError, FormatProblem, PickleError, PickleProblem, Place, ReadError, read};
@@ -49,21 +50,21 @@ fn code_is_never_run() {
     assert!(message.starts_with("pickle byte 0: opcode GLOBAL (0x63) would import or call code"), "{message}");
 }
 
-/// The one use of GLOBAL and REDUCE that is accepted (spec 7.6): very old C++ dumps.
+/// The one accepted use of GLOBAL and REDUCE (spec 7.6): very old C++ dumps.
 #[test]
 fn the_type_tag_of_old_cpp_dumps_is_the_object_itself() {
-    // As old picklers do: function, (list, "List[Any]"), REDUCE.
+    // As in old picklers: function, (list, "List[Any]"), REDUCE.
     let mut bytes = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\nq\x000}(X\x08\x00\x00\x00segments".to_vec();
     bytes.extend(b"h\x00(]X\x09\x00\x00\x00List[Any]tRu.");
     assert!(read(&bytes).expect("a tagged list").devices.is_empty());
-    // Arguments other than (object, str) are refused, and so is the function as a value.
+    // The reader refuses arguments other than (object, str), and also the function as a value.
     let wrong = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n(]K\x01tR.";
     assert!(matches!(pickle_error(wrong), (_, PickleProblem::Refused { code: b'R' })));
     let bare = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n.";
     assert!(matches!(format_error(bare).1, FormatProblem::NotASnapshot { .. }));
 }
 
-/// One snapshot of each rank in a list is no list of segments.
+/// A list with one snapshot per rank is not a list of segments.
 #[test]
 fn a_list_of_snapshots_is_named() {
     let list = b"\x80\x02](}X\x08\x00\x00\x00segments]s}X\x0d\x00\x00\x00device_traces]se.";
@@ -159,7 +160,7 @@ fn packed_bombs_and_damage_are_refused() {
     for log in ["[rank0]: Traceback (most recent call last):", "[2026-11-27 10:00:01] step 1, loss 2.3"] {
         assert!(refused(log.as_bytes()).to_string().contains("parkade diagnose --message - < FILE"), "{log}");
     }
-    // Pickles in text that are damaged.
+    // Damaged pickles in text form.
     for pickle in [&b"cos\nsystem\n(S'echo'\ntR."[..], b"(dp0\nVa b\np1\n"] {
         assert!(matches!(refused(pickle), ReadError::Pickle(_)));
     }
@@ -168,7 +169,7 @@ fn packed_bombs_and_damage_are_refused() {
         let whole = std::fs::read(path).expect("fixture");
         for length in 6..whole.len() {
             let error = read(&whole[..length]).expect_err("cut short");
-            // If the file is cut where the first of its two members ends, only the pickle is cut short.
+            // If the file is cut at the end of the first of its two members, only the pickle is incomplete.
             let known = matches!(error, ReadError::Decompress(DecompressError::Damaged { .. }) | ReadError::Pickle(_));
             assert!(known, "{name} {length}: {error}");
         }
@@ -179,7 +180,7 @@ fn packed_bombs_and_damage_are_refused() {
     }
 }
 
-/// JSON and pages that are cut short or damaged are called so, and nothing in them is believed.
+/// The error says that JSON or a page is cut short or damaged, and the reader uses none of its contents.
 #[test]
 fn damaged_json_and_pages_are_refused() {
     let fixture = |name| {
@@ -331,15 +332,15 @@ fn settings_and_annotations_are_checked() {
     assert!(problem.to_string().contains(r#"a dict with the keys weights"#), "{problem}");
 }
 
-/// A change to a value that was memoised before shows through every reference.
+/// A change to a value that was memoised before is visible through every reference.
 #[test]
 fn shared_objects_stay_shared() {
-    // The segments list is memoised and put into the dict empty; the segment is appended afterwards.
+    // The segments list is memoised and put into the dict while it is empty; the segment is appended afterwards.
     let mut bytes = b"}q\x00X\x08\x00\x00\x00segments]q\x01sh\x01".to_vec();
     bytes.extend(segment(4096, 512, &[block(4096, 512)]));
     bytes.extend(b"a0.");
     assert_eq!(read(&bytes).expect("a snapshot").devices[0].segments.len(), 1);
-    // A dict that gets more keys, one by one, after other values were written. Of equal keys the last counts.
+    // A dict that gets more keys, one by one, after other values were written. Of equal keys, the last one counts.
     let mut bytes = b"}q\x00X\x0d\x00\x00\x00device_traces]q\x01s".to_vec();
     bytes.extend(b"h\x01(](}q\x02(");
     bytes.extend([text("action"), text("alloc"), b"u".to_vec()].concat());

@@ -77,7 +77,7 @@ fn stacks_are_kept_once() {
     assert_eq!(frames, [("/home/u/model.py", 12, "forward"), ("/home/u/train \u{20ac}.py", 34, "<module>")]);
 }
 
-/// PyTorch 2.11 wrote 2^64 - 1 for calls in code that `torch.compile` made.
+/// PyTorch 2.11 wrote 2^64 - 1 for calls in code that `torch.compile` generated.
 #[test]
 fn a_frame_without_a_line_is_read() {
     let plain = std::fs::read(fixture("snapshot.protocol0.pickle")).expect("fixture");
@@ -92,7 +92,7 @@ fn a_frame_without_a_line_is_read() {
     }
 }
 
-/// Anomaly mode records which calls of the forward pass made the node of a backward pass.
+/// Anomaly mode records the calls of the forward pass that made a node of a backward pass.
 #[test]
 fn the_forward_pass_of_an_entry_is_read_and_written() {
     let mut recording = load("snapshot.protocol4.pickle");
@@ -117,7 +117,7 @@ fn the_forward_pass_of_an_entry_is_read_and_written() {
     assert_eq!((&again.stacks, &again.devices), (&found.stacks, &found.devices));
 }
 
-/// It only helps to name a block, so whatever it is, the file is read.
+/// These calls only help to name a block, so the file is read whatever they are.
 #[test]
 fn a_forward_pass_of_another_form_is_left_out() {
     let plain = std::fs::read(fixture("snapshot.protocol0.pickle")).expect("fixture");
@@ -160,7 +160,7 @@ fn json_and_pages_are_read_as_the_pickle_is() {
     }
 }
 
-/// A program that dumps into an open file again and again.
+/// A program that dumps repeatedly into an open file.
 #[test]
 fn of_several_snapshots_in_one_file_the_last_is_read() {
     let [old, new] = ["old.pickle", "snapshot.protocol4.pickle"].map(|name| std::fs::read(fixture(name)).expect("fixture"));
@@ -169,7 +169,7 @@ fn of_several_snapshots_in_one_file_the_last_is_read() {
     expected.tolerated.earlier_snapshots = 3;
     let several = [old.as_slice(), &new, &old, &new].concat();
     assert_eq!(read(&several).expect("four snapshots"), expected);
-    // What follows the last one is no other.
+    // The bytes after the last pickle are not another one.
     assert_eq!(read(&[several.as_slice(), b"\0\0\x80"].concat()).expect("four snapshots"), expected);
     assert!(read(&several[..several.len() - 1]).is_err(), "the last is cut short");
 }
@@ -259,7 +259,7 @@ fn a_real_recording_is_read() {
     }
 }
 
-/// The recording without what shows its release: a snapshot is written in the form of 2.11 or later.
+/// The recording without the fields that show its release: a snapshot is written in the form of 2.11 or later.
 fn without_fields(recording: Recording) -> Recording {
     Recording { fields: FileFields::default(), ..recording }
 }

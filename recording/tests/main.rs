@@ -1,4 +1,4 @@
-//! Snapshot files, statistics and messages.
+//! Tests of snapshot files, statistics and messages.
 
 mod bad_input;
 mod formats;

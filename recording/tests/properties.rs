@@ -1,4 +1,4 @@
-//! For any bytes, reading ends and does not panic, and a recording that was read can be written and read again.
+//! For any bytes, reading ends without a panic, and a recording can be written and read again.
 
 use std::sync::OnceLock;
 
@@ -24,7 +24,7 @@ fn seeds() -> &'static [Vec<u8>] {
     })
 }
 
-/// If the bytes are a recording, it must be the same after writing and reading it.
+/// If the bytes are a recording, writing and reading it must give the same recording.
 fn survives(bytes: &[u8]) {
     let Ok(mut recording) = read(bytes) else {
         return;
@@ -34,7 +34,7 @@ fn survives(bytes: &[u8]) {
     assert_eq!(normal(again), normal(recording));
 }
 
-/// The recording without NaN, which is not equal to itself, and without what shows its release.
+/// The recording without NaN, which is not equal to itself, and without the fields that show its release.
 fn normal(mut recording: Recording) -> Recording {
     if let Some(settings) = &mut recording.settings {
         settings.garbage_collection_threshold = settings.garbage_collection_threshold.filter(|value| !value.is_nan());
@@ -44,7 +44,7 @@ fn normal(mut recording: Recording) -> Recording {
     recording
 }
 
-/// Opcodes with plausible arguments, which get further than random bytes.
+/// Opcodes with plausible arguments, which get further than random bytes do.
 fn opcode() -> impl Strategy<Value = Vec<u8>> {
     let one = proptest::sample::select(b"(.012N)]}ludtesaRbQo\x85\x86\x87\x88\x89\x8f\x90\x94".to_vec());
     prop_oneof![
@@ -61,7 +61,7 @@ fn opcode() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Whole opcodes as they occur in the dicts of entries.
+/// Whole opcodes, as they occur in the dicts of entries.
 fn dict_opcode() -> impl Strategy<Value = Vec<u8>> {
     let key = proptest::sample::select(vec!["action", "alloc", "addr", "size", "stream", "frames", "device_traces"]);
     prop_oneof![
@@ -99,8 +99,8 @@ proptest! {
         survives(&bytes);
     }
 
-    /// The short cut for simple dicts does not change the result. `N0` after EMPTY_DICT
-    /// (None, popped at once) turns it off.
+    /// The short cut for simple dicts does not change the result. `N0` after EMPTY_DICT (None, popped at once)
+    /// disables it.
     #[test]
     fn the_short_cut_is_only_a_short_cut(opcodes in vec(dict_opcode(), 0..40)) {
         let plain = [opcodes.concat(), b".".to_vec()].concat();

@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p parkade-replay --example what_if -- [FILE [LIMIT_MIB [SETTINGS...]]]`
 //!
-//! LIMIT_MIB is the memory limit of the recorded run, 0 for none: a snapshot does not contain it. Without
-//! arguments, a run of GPT-2 training is used that ran out of memory under 12 GiB.
+//! LIMIT_MIB is the memory limit of the recorded run, 0 for none: a snapshot does not contain it. Without arguments,
+//! it uses a run of GPT-2 training that ran out of memory under a limit of 12 GiB.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;

@@ -1,25 +1,26 @@
-//! Trace entries: their kinds, and the part of them in which a recording and the core are compared.
+//! Trace entries: their kinds, and the fields in which a replay compares a recording with the core.
 
 use std::fmt;
 
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade_recording::{Action, Entry};
 
-/// Addresses from here on are for segments that the recording does not have. They are far above any GPU's.
+/// Addresses from here on are for segments that the recording does not have. They are far above the addresses of any
+/// GPU.
 pub(crate) const ELSEWHERE: u64 = 1 << 60;
 
-/// One thing that an allocator did; the comparable part of a trace entry.
+/// One action of an allocator: the fields of a trace entry that a replay compares.
 ///
 /// Displays as one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
-    /// What it did.
+    /// The action.
     pub action: Action,
-    /// At which address; for [`Action::Oom`] the device's free bytes.
+    /// Its address; for [`Action::Oom`] the device's free bytes.
     pub address: u64,
-    /// To how many bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// On which stream, by its handle.
+    /// Its stream, by handle.
     pub stream: u64,
 }
 
@@ -73,7 +74,7 @@ pub(crate) fn gives_memory(entry: &Entry) -> bool {
     matches!(entry.action, Action::SegmentFree | Action::SegmentUnmap)
 }
 
-/// Whether the entry belongs to the request that follows, or to a call that gives cached memory back.
+/// Whether the entry belongs to the request after it, or to a call that gives cached memory back.
 pub(crate) fn is_inner(entry: &Entry) -> bool {
     entry.action == Action::FreeCompleted || takes_memory(entry) || gives_memory(entry)
 }

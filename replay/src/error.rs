@@ -4,12 +4,13 @@ use parkade::settings::SettingsError;
 use parkade_recording::Action;
 use thiserror::Error;
 
-/// The kinds of entries of which some must be missing where a trace contradicts itself: one of these sets, all kinds of it.
+/// The kinds of entries that may be missing from a trace that contradicts itself. All kinds of at least one of these sets
+/// must be missing.
 ///
-/// If the trace has no entry of those kinds at all, the program did not record them (`skip_actions`).
+/// If the trace has no entry of these kinds at all, the program did not record them (`skip_actions`).
 pub type Missing = &'static [&'static [Action]];
 
-/// Why a recording cannot be replayed. Displays as one line with the place and what is wrong there.
+/// Why a recording cannot be replayed. Displays as one line that says where the problem is and what it is.
 #[derive(Clone, Debug, Error)]
 pub enum VerifyError {
     /// The trace contradicts itself.
@@ -17,25 +18,25 @@ pub enum VerifyError {
     Contradiction {
         /// The entry's number, from 0.
         entry: usize,
-        /// What the entry says happened.
+        /// The action of the entry.
         action: &'static str,
         /// The entry's address.
         address: u64,
         /// What contradicts it.
         problem: &'static str,
-        /// What would explain it.
+        /// The kinds of entries whose absence would explain it.
         missing: Missing,
     },
     /// The state before the first entry contradicts itself.
     #[error("before entry 0: the {what} at {address:#x} {problem}")]
     Start {
-        /// Segment or block.
+        /// Whether it is a segment or a block.
         what: &'static str,
         /// Its first byte.
         address: u64,
         /// What contradicts it.
         problem: &'static str,
-        /// What would explain it.
+        /// The kinds of entries whose absence would explain it.
         missing: Missing,
     },
     /// PyTorch refuses the recording's settings string.
@@ -81,7 +82,7 @@ impl VerifyError {
         VerifyError::Contradiction { entry, action: action.name(), address, problem, missing: &[] }
     }
 
-    /// The same, but explained if the trace has no entries of these kinds.
+    /// The same contradiction, explained if the trace has no entries of these kinds.
     pub(crate) fn unless_missing(mut self, kinds: Missing) -> VerifyError {
         if let VerifyError::Contradiction { missing, .. } | VerifyError::Start { missing, .. } = &mut self {
             *missing = kinds;

@@ -1,11 +1,11 @@
-//! A predicted run as a recording: what PyTorch would have recorded, had the program run under other settings.
+//! A predicted run as a recording: what PyTorch would have recorded if the program had run under other settings.
 //!
 //! The result is a [`Recording`] like any other. Written with [`write`](parkade_recording::write()) it opens in
-//! PyTorch's viewers, and it can be verified. Addresses, segments, blocks and out-of-memory entries are those
-//! of the prediction; stacks and times of requests, and annotations, are carried over from the recording.
+//! PyTorch's viewers, and it can be verified. Addresses, segments, blocks and out-of-memory entries come from the
+//! prediction; stacks and times of requests, and annotations, come from the recording.
 //!
-//! PyTorch captures one stack for each call of the allocator, and every entry that the call leads to has it
-//! (spec 7.4). An entry that the recording has too, at the same request, gets its time and stack from there.
+//! PyTorch captures one stack for each call of the allocator, and every entry of that call has this stack (spec 7.4).
+//! If the recording has the same entry at the same request, the exported entry takes its time and stack from there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -42,11 +42,11 @@ pub struct ExportOptions {
     pub settings: Settings,
     /// The memory limit to predict for, in bytes.
     pub limit_bytes: Option<u64>,
-    /// The device's memory in bytes; more than any device has if `None`.
+    /// The device's memory in bytes; if `None`, more than any device has.
     pub capacity_bytes: Option<u64>,
     /// What the program does after a request that failed.
     pub after_failure: AfterFailure,
-    /// Export only this device; all if `None`.
+    /// The only device to export; all devices if `None`.
     pub device: Option<u32>,
 }
 
@@ -67,9 +67,9 @@ pub enum ExportError {
     /// A device cannot be replayed.
     #[error("device {device}: {error}")]
     Device {
-        /// Its number.
+        /// The device's number.
         device: u32,
-        /// Why.
+        /// The reason.
         error: VerifyError,
     },
 }
@@ -90,13 +90,15 @@ pub struct ExportedDevice {
     pub stats: Stats,
     /// The first out-of-memory entry in the exported trace.
     pub first_failure: Option<usize>,
-    /// Operations that the simulated device refused and a real one would not.
+    /// How many operations the simulated device refused and a real one would not refuse.
     pub device_errors: u64,
     /// How many recorded decisions the core makes differently under the recording's own settings.
     pub mismatches: u64,
-    /// Whether a replay under the recording's own settings needs what the recorded run needed; `None` if that cannot be checked.
+    /// Whether a replay under the recording's own settings needs as much as the recorded run needed; `None` if that cannot
+    /// be checked.
     pub self_check: Option<SelfCheck>,
-    /// If the recording lost its beginning, how many blocks were in use at its first entry. They are requested first.
+    /// If the recording lost its beginning, how many blocks were in use at its first entry. The export requests them
+    /// first.
     pub early_blocks: Option<usize>,
 }
 
@@ -113,10 +115,10 @@ pub struct Exported {
 
 /// Predicts the devices of a recording, and returns what a snapshot at the end of the predicted run would contain.
 ///
-/// `progress` is called from time to time with the number of the recording's entries that have been read.
+/// It calls `progress` from time to time with the number of the recording's entries read so far.
 ///
 /// # Errors
-/// [`ExportError`] if there is no trace, no such device, or a trace contradicts itself.
+/// [`ExportError`] if there is no trace or no such device, or if a trace contradicts itself.
 pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn FnMut(usize)) -> Result<Exported, ExportError> {
     let devices = chosen(recording, options.device)?;
     if devices.iter().all(|device| device.trace.is_empty()) {
@@ -152,7 +154,7 @@ pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn
     Ok(exported)
 }
 
-/// The series of the release whose rules these are: 2.11.
+/// The series of a release with these rules, such as 2.11.
 fn series(profile: &Profile) -> Minor {
     let mut numbers = profile.name.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -169,7 +171,7 @@ fn chosen(recording: &Recording, only: Option<u32>) -> Result<Vec<&DeviceRecordi
     }
 }
 
-/// What a snapshot of a run under these settings says of them.
+/// The settings fields that a snapshot of a run under these settings has.
 fn recorded_settings(settings: &Settings, fields: FileFields) -> RecordedSettings {
     let has = |key| fields.has(Part::Settings, key);
     RecordedSettings {
@@ -192,7 +194,7 @@ struct Collected {
     found: ExportedDevice,
 }
 
-/// Predicts one device. `names_pools`: entries are to name their pools.
+/// Predicts one device. If `names_pools`, the entries name their pools.
 fn collect(recording: &DeviceRecording, requests: &Requests, options: &ExportOptions, names_pools: bool) -> Collected {
     let device = device_like(recording.device, &learned_addresses(recording, requests), options.capacity_bytes);
     let predict = PredictOptions {
@@ -243,11 +245,11 @@ fn collect(recording: &DeviceRecording, requests: &Requests, options: &ExportOpt
     Collected { device, found }
 }
 
-/// The memory that the recorded process could have, in bytes, if an out-of-memory entry shows it: what it
-/// had reserved then plus what was free.
+/// The memory that the recorded process could use, in bytes, if an out-of-memory entry shows it: the bytes reserved
+/// then plus the bytes free then.
 fn recorded_memory(recording: &DeviceRecording) -> Option<u64> {
     let mut reserved = 0_i128;
-    // What was reserved before the first entry is the difference to the end.
+    // The bytes reserved before the first entry follow from those at the end.
     let at_end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
     let mut found = None;
     for entry in &recording.trace {
@@ -268,17 +270,17 @@ struct Collector<'a> {
     recorded_memory: Option<u64>,
     pools: Option<PoolTable>,
     first_failure: Option<usize>,
-    /// The recording's snapshot entries before this entry are in the trace.
+    /// The trace already has the recording's snapshot entries before this entry.
     next_snapshot: usize,
-    /// The recording's first entry from which no time has been taken.
+    /// The recording's first entry whose time has not been used.
     next_recorded: usize,
 }
 
-/// How many of the recording's entries are searched for the one that corresponds to a predicted entry.
+/// How many of the recording's entries to search for the one that matches a predicted entry.
 const LONGEST_LOOK: usize = 64;
 
 impl Collector<'_> {
-    /// Adds the snapshot entries from before the entry `at`. The size of such an entry is that of all active blocks.
+    /// Adds the snapshot entries before the entry `at`. The size of a snapshot entry is the sum of all active blocks.
     fn snapshots_before(&mut self, at: usize, active_bytes: i64) {
         let passed = self.recording.trace.get(self.next_snapshot..at).unwrap_or(&[]);
         for recorded in passed.iter().filter(|entry| entry.action == Action::Snapshot) {
@@ -289,10 +291,10 @@ impl Collector<'_> {
         self.next_snapshot = self.next_snapshot.max(at);
     }
 
-    /// Adds the entries of an operation that the recording has at the entries `at`, of which
-    /// the last may belong to the next one.
+    /// Adds the entries of an operation. The recording has the operation at the entries `at`, the last of which may
+    /// belong to the next operation.
     fn add(&mut self, at: Range<usize>, operation: Operation, done: impl Iterator<Item = TraceEntry>, reserved_bytes: i64) {
-        // A request is at its last entry, everything else at its first.
+        // The entry of a request is its last one; that of any other operation is its first.
         let is_request = matches!(operation, Operation::Allocate { .. });
         let end = if is_request { at.start + 1 } else { at.end };
         if !is_request {
@@ -323,7 +325,8 @@ impl Collector<'_> {
         let mut entry = Entry::new(action, address, size, stream);
         let trace = &self.recording.trace;
         if self.provenance.is_early(operation) {
-            // Requested before the first entry: the stack is known only if a block at the end has it.
+            // The program requested this before the first entry, so the stack is known only if a block at the end has
+            // it.
             entry.set_time(trace.first().and_then(Entry::time));
             entry.stack = self.provenance.early_stack(operation);
             return entry;
@@ -343,15 +346,15 @@ impl Collector<'_> {
     }
 }
 
-/// The stacks of what is in the heap at the end of a predicted run: those of the requests for its blocks.
+/// The stacks for the heap at the end of a predicted run: those of the requests for its blocks.
 struct Provenance {
     /// The stack of each block that is in use, by address.
     blocks: FxHashMap<u64, StackId>,
     /// The stack that each segment was allocated with, and how many blocks it has served since, by address.
     segments: BTreeMap<u64, (StackId, u64)>,
-    /// How many requests are from before the first entry; they have the lowest numbers.
+    /// The number of requests from before the first entry; they have the lowest numbers.
     early: usize,
-    /// The stacks of such requests whose blocks are in use at the recording's end.
+    /// The stacks of such requests if their blocks are in use at the recording's end.
     early_stacks: FxHashMap<usize, StackId>,
     /// Such requests whose memory was freed before the first entry.
     early_freed: FxHashSet<usize>,
@@ -365,8 +368,8 @@ impl Provenance {
         Provenance { blocks: FxHashMap::default(), segments: BTreeMap::new(), early, early_stacks, early_freed }
     }
 
-    /// Whether an operation is from before the recording's first entry: a request for memory in use then, or
-    /// freeing memory that had been freed then and was not free for reuse yet.
+    /// Whether an operation is from before the recording's first entry: a request for memory that was in use then, or
+    /// a free of memory that was freed then but not yet free for reuse.
     fn is_early(&self, operation: Operation) -> bool {
         match operation {
             Operation::Allocate { id, .. } => id < self.early,
@@ -383,7 +386,7 @@ impl Provenance {
         }
     }
 
-    /// Records an entry of the exported trace.
+    /// Processes an entry of the exported trace.
     fn see(&mut self, entry: &Entry) {
         match entry.action {
             Action::Alloc => {
@@ -427,8 +430,8 @@ impl Provenance {
         }
     }
 
-    /// The stack of a segment. PyTorch drops it when the segment is split (spec 7.3). A segment that served one
-    /// request, as a whole, was never split; of others the trace does not show it.
+    /// The stack of a segment. PyTorch drops it when it splits the segment (spec 7.3). A segment that served one
+    /// request, as a whole, was never split; for other segments the trace does not show the stack.
     fn segment_stack(&self, segment: &SegmentInfo) -> StackId {
         match (segment.blocks.as_slice(), self.segments.get(&segment.address.get())) {
             ([block], Some(&(stack, 1))) if block.state != BlockActivity::Inactive => stack,
@@ -449,7 +452,7 @@ impl Provenance {
     }
 }
 
-/// The requests from before the first entry whose memory was freed before it: they are freed directly after.
+/// The requests from before the first entry whose memory was freed before it. They are freed right after being made.
 fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
     let pairs = requests.operations.windows(2).map(|pair| (pair[0].1, pair[1].1));
     pairs
@@ -460,8 +463,8 @@ fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
         .collect()
 }
 
-/// The stacks of requests from before the first entry whose blocks are in use at the end.
-/// Both are in the order of addresses.
+/// The stacks of requests from before the first entry whose blocks are in use at the end. Both are in order of
+/// address.
 fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) -> FxHashMap<usize, StackId> {
     let freed: FxHashSet<usize> = requests
         .operations
@@ -481,7 +484,7 @@ fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) 
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     let old: Vec<&Block> =
         blocks.filter(|block| block.state == BlockState::ActiveAllocated && !in_trace.contains(&block.address)).collect();
-    // If they do not match, none is known.
+    // If they do not match, no stack is known.
     let agrees = |((_, bytes), block): (&(usize, u64), &&Block)| block.requested.is_none_or(|requested| requested == *bytes);
     if kept.len() != old.len() || !kept.iter().zip(&old).all(agrees) {
         return FxHashMap::default();

@@ -1,8 +1,9 @@
-//! What a replay must know in addition to the trace: settings, memory limit, release of PyTorch, and the stats at the end.
+//! The facts that a replay needs in addition to the trace: settings, memory limit, release of PyTorch, and the stats at
+//! the end.
 //!
-//! A snapshot has the settings string and some of the values in force. The string says more (the size of large
-//! segments, for example); the values are more reliable, as PyTorch stores a string that it refused too. So the
-//! string is parsed first, and the values in the file then override the result.
+//! A snapshot has the settings string and some of the values in force. The string contains more (the size of large
+//! segments, for example). The values are more reliable, because PyTorch also stores a string that it refused. So the
+//! replay parses the string first, and then the values in the file override the result.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use thiserror::Error;
 
 use crate::error::VerifyError;
 
-/// How the recorded run was made, and its stats if they are to be compared.
+/// How the recorded run was made, and its stats if they should be compared.
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
     /// The settings of the run.
@@ -130,7 +131,7 @@ fn override_with_values(settings: &mut Settings, recorded: &RecordedSettings) {
 /// Keys that came with PyTorch 2.3.
 const SINCE_2_3: [&str; 3] = ["num_sync_all_streams", "num_device_alloc", "num_device_free"];
 
-/// A key that came with PyTorch 2.12, beside those of 2.11.
+/// A key that PyTorch 2.12 added to those of 2.11.
 pub(crate) const SINCE_2_12: &str = "num_oom_rejections";
 
 /// The contents of a `memory_stats()` dictionary.
@@ -154,7 +155,7 @@ impl StatsFile {
     /// The stats in a dictionary; keys that parkade does not know are kept apart.
     ///
     /// # Errors
-    /// [`StatsFileError::Missing`] if one of the 119 keys is missing that every release since 2.1 has.
+    /// [`StatsFileError::Missing`] if one of the 119 keys that every release since 2.1 has is missing.
     pub fn new(mut entries: BTreeMap<String, i64>) -> Result<StatsFile, StatsFileError> {
         let mut known = BTreeMap::new();
         for (key, _) in Stats::default().entries() {

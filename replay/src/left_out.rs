@@ -1,13 +1,15 @@
-//! Kinds of entries that the program kept out of a recording (`skip_actions`): found, and added again where they follow from the others.
+//! Finds kinds of entries that the program kept out of a recording (`skip_actions`), and adds them again if they follow from
+//! the other entries.
 //!
-//! A kind is left out if the trace has no entry of it and contradicts itself unless there were some. That is not so of a lost beginning: an
-//! entry that the ring buffer dropped comes before all others, and the walk backwards makes up for it. Damage is neither: it leaves other
-//! entries of the kind.
+//! A kind is left out if the trace has no entry of it and contradicts itself without such entries. A lost beginning does not
+//! have this effect: an entry that the ring buffer dropped comes before all others, and the walk backwards makes up for it.
+//! Damage does not either: it leaves other entries of the kind.
 //!
-//! A missing `free_requested` came before the `free_completed` of its block, and nothing that was recorded depends on how long before. A
-//! missing `free_completed` comes right after its `free_requested`, unless the block waits for another stream. A missing `segment_alloc` comes
-//! right before the segment's first block. A completed trace counts only if a release makes every decision of it. When segments are given
-//! back, requests, and both halves of a free do not follow from what is left.
+//! A missing `free_requested` came before the `free_completed` of its block, and no recorded value depends on how long
+//! before. A missing `free_completed` comes right after its `free_requested`, unless the block waits for another stream. A
+//! missing `segment_alloc` comes right before the segment's first block. A completed trace only counts if a release makes
+//! every decision in it. The times at which segments went back, requests, and frees without either half do not follow from
+//! the remaining entries.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,10 +24,11 @@ use crate::initial_state::Start;
 use crate::inputs::ReplaySettings;
 use crate::recognition::{Asked, Basis, recognise};
 
-/// Looks for kinds of entries that each device's trace leaves out, and notes them in [`DeviceRecording::left_out`].
+/// Looks for kinds of entries that each device's trace leaves out, and records them in [`DeviceRecording::left_out`].
 ///
-/// A trace from which they can be inferred is completed, so that its entries have other numbers than in the file. Any other such trace is
-/// removed: what remains is the state at its end. A recording that leaves nothing out, or contradicts itself in other ways, is not changed.
+/// If the missing entries can be inferred, the trace is completed, so its entries have other numbers than in the file. If
+/// not, the trace is removed, and only the state at its end remains. A recording that leaves nothing out, or contradicts
+/// itself in other ways, does not change.
 pub fn find_left_out(recording: &mut Recording) {
     let settings = ReplaySettings::of_recording(recording.settings.as_ref());
     let policy = settings.map_or_else(|_| PyTorch::new(Settings::default()), |own| PyTorch::of(own.profile, own.settings));
@@ -49,7 +52,7 @@ fn taking_action(policy: &PyTorch) -> Action {
     if policy.settings.expandable_segments { Action::SegmentMap } else { Action::SegmentAlloc }
 }
 
-/// What is missing, if the trace of a device contradicts itself and has no entry of some kinds.
+/// The missing kinds, if the trace of a device contradicts itself and has no entry of some kinds.
 fn missing(device: &DeviceRecording, recorded: &[Action], policy: &PyTorch) -> Result<(), Option<Vec<Action>>> {
     let missing = match Start::find(device, policy) {
         Ok(_) => return Ok(()),
@@ -58,7 +61,7 @@ fn missing(device: &DeviceRecording, recorded: &[Action], policy: &PyTorch) -> R
     };
     let is_absent = |kinds: &&&[Action]| kinds.iter().all(|kind| !recorded.contains(kind));
     Err(missing.iter().find(is_absent).map(|kinds| match *kinds == SEGMENT_ACTIONS {
-        // Memory has come and gone, by the actions of the allocator's settings.
+        // Memory has come and gone through the actions that the allocator's settings imply.
         true if policy.settings.expandable_segments => vec![Action::SegmentMap, Action::SegmentUnmap],
         true => vec![Action::SegmentAlloc, Action::SegmentFree],
         false => kinds.to_vec(),
@@ -68,7 +71,7 @@ fn missing(device: &DeviceRecording, recorded: &[Action], policy: &PyTorch) -> R
 fn complete(device: &mut DeviceRecording, policy: &PyTorch) {
     let recorded: Vec<Action> =
         Action::ALL.into_iter().filter(|kind| device.trace.iter().any(|entry| entry.action == *kind)).collect();
-    // Without a state at the end nothing would remain; a trace of every kind lacks none.
+    // Without a state at the end nothing would remain. A trace with entries of every kind lacks none.
     if device.segments.is_empty() || device.trace.is_empty() || recorded.len() == Action::ALL.len() {
         return;
     }
@@ -103,7 +106,7 @@ fn complete(device: &mut DeviceRecording, policy: &PyTorch) {
     }
 }
 
-/// Notes what is left out, and puts the completed trace in place of the recorded one, or nothing.
+/// Records what is left out, and replaces the recorded trace by the completed one, or removes it.
 fn leave_out(device: &mut DeviceRecording, actions: Vec<Action>, whole: Option<Vec<Entry>>) {
     let recorded_entries = device.trace.len();
     let inferred_entries = whole.as_ref().map(|whole| whole.len() - recorded_entries);
@@ -111,7 +114,7 @@ fn leave_out(device: &mut DeviceRecording, actions: Vec<Action>, whole: Option<V
     device.left_out = Some(LeftOut { actions, recorded_entries, inferred_entries });
 }
 
-/// Removes a trace that was completed, but wrongly.
+/// Removes a trace that was completed wrongly.
 fn remove_trace(device: &mut DeviceRecording) {
     device.trace = Vec::new();
     if let Some(left_out) = &mut device.left_out {
@@ -119,14 +122,15 @@ fn remove_trace(device: &mut DeviceRecording) {
     }
 }
 
-/// Whether a release makes every decision of the trace.
+/// Whether some release makes every decision in the trace.
 fn is_explained(recording: &Recording, device: &DeviceRecording) -> bool {
     recognise(recording, &[device], &Asked::default()).is_ok_and(|found| found.basis == Basis::Replay)
 }
 
-/// Whether the entries that take memory are left out though nothing contradicts that all memory was there before, as in a trace that begins
-/// late; and the completed trace, if there is one. Only the decisions tell: no release makes those of the trace with so much memory at hand,
-/// and one makes those of the completed trace, or nothing was in use before the first entry, as when a program begins.
+/// Whether the entries that take memory are left out although nothing contradicts that all memory was there before, as in a
+/// trace that begins late; also returns the completed trace, if there is one. Only the decisions show this. No release makes
+/// the decisions of the trace with so much memory available. And either a release makes those of the completed trace, or
+/// nothing was in use before the first entry, as when a program begins.
 fn lacks_segments(recording: &Recording, device: &DeviceRecording, policy: &PyTorch) -> Option<Option<Vec<Entry>>> {
     if device.trace.is_empty() || device.segments.is_empty() || device.trace.iter().any(takes_memory) {
         return None;
@@ -143,11 +147,11 @@ fn lacks_segments(recording: &Recording, device: &DeviceRecording, policy: &PyTo
     }
 }
 
-/// The trace with a `segment_alloc` right before the first block of each segment, where that block lies at the segment's beginning: the
-/// allocator takes memory when a request needs it, and cuts the block from its beginning. Other segments were there before, as were those
-/// with the blocks at the addresses `early`.
+/// The trace with a `segment_alloc` right before the first block of each segment, if that block lies at the segment's
+/// beginning: the allocator takes memory when a request needs it, and cuts the block from its beginning. All other segments
+/// existed before, as did those with blocks at the addresses `early`.
 fn with_segments(trace: &[Entry], segments: &[Segment], early: &[u64]) -> Vec<Entry> {
-    // By address: how many entries come before the segment is given back, and its bytes; the earliest first.
+    // By address: how many entries come before the segment goes back, and the segment's bytes; the earliest first.
     let mut lives: BTreeMap<u64, VecDeque<(usize, u64)>> = BTreeMap::new();
     for (at, entry) in trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::SegmentFree) {
         lives.entry(entry.address).or_default().push_back((at, entry.size));
@@ -173,7 +177,8 @@ fn with_segments(trace: &[Entry], segments: &[Segment], early: &[u64]) -> Vec<En
     whole
 }
 
-/// The bytes of the segment that begins at an address, if it has not been in use before. It, or the one around the address, is from now on.
+/// The bytes of the segment that begins at an address, if no block has used it before. Marks that segment, or the one around
+/// the address, as used.
 fn first_use(lives: &mut BTreeMap<u64, VecDeque<(usize, u64)>>, at: usize, address: u64) -> Option<u64> {
     loop {
         let (&begin, of_address) = lives.range_mut(..=address).next_back()?;
@@ -181,7 +186,7 @@ fn first_use(lives: &mut BTreeMap<u64, VecDeque<(usize, u64)>>, at: usize, addre
             of_address.pop_front();
         }
         let Some((_, bytes)) = of_address.front_mut() else {
-            // It may lie in a larger one that begins before.
+            // The address may lie in a larger segment that begins before it.
             lives.remove(&begin);
             continue;
         };
@@ -190,7 +195,8 @@ fn first_use(lives: &mut BTreeMap<u64, VecDeque<(usize, u64)>>, at: usize, addre
     }
 }
 
-/// The trace with a `free_requested` right before each `free_completed`, and at the end for blocks that still wait to become free.
+/// The trace with a `free_requested` right before each `free_completed`, and at the end for blocks that are still waiting to
+/// become free.
 fn with_requests(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
     let mut whole = Vec::with_capacity(trace.len().saturating_mul(2));
     let mut live = FxHashMap::default();
@@ -213,7 +219,8 @@ fn with_requests(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
     whole
 }
 
-/// The trace with a `free_completed` right after each `free_requested`, except of blocks that still wait to become free at the end.
+/// The trace with a `free_completed` right after each `free_requested`, except for blocks that are still waiting to become
+/// free at the end.
 fn with_completions(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
     let mut last: FxHashMap<u64, Option<usize>> = waiting(segments).map(|address| (address, None)).collect();
     for (at, entry) in trace.iter().enumerate() {
@@ -238,7 +245,7 @@ fn of_action(action: Action, mut entry: Entry) -> Entry {
     entry
 }
 
-/// Where the blocks are that wait to become free at the end.
+/// The addresses of the blocks that are waiting to become free at the end.
 fn waiting(segments: &[Segment]) -> impl Iterator<Item = u64> {
     let blocks = segments.iter().flat_map(|segment| &segment.blocks);
     blocks.filter(|block| block.state == BlockState::ActivePendingFree).map(|block| block.address)
@@ -267,8 +274,8 @@ mod tests {
         [entry(Action::FreeRequested, address, mib), entry(Action::FreeCompleted, address, mib)]
     }
 
-    /// Two blocks of one segment come and go, one of them is there again at the end and waits for another stream; a segment that does not
-    /// last.
+    /// Two blocks of one segment come and go; one of them exists again at the end and waits for another stream. Also a
+    /// segment that does not last.
     fn whole() -> Recording {
         use Action::{Alloc, SegmentAlloc, SegmentFree};
         let mut trace = vec![entry(SegmentAlloc, BASE, 20), entry(Alloc, BASE, 5), entry(Alloc, BASE + 5 * MIB, 6)];
@@ -306,7 +313,7 @@ mod tests {
     fn a_whole_recording_is_not_changed() {
         assert_eq!(without(&[]), whole());
         assert_eq!(mismatches(&whole()), 0);
-        // Nor one that lost its beginning, as a ring buffer does, wherever that ends.
+        // Nor is a recording that lost its beginning, as a ring buffer does, wherever the loss ends.
         for first in 0..whole().devices[0].trace.len() {
             let mut recording = whole();
             recording.devices[0].trace.drain(..first);
@@ -357,11 +364,11 @@ mod tests {
         }
     }
 
-    /// Nothing contradicts that a program found all of its memory there when it began; only its decisions do.
+    /// Nothing contradicts that a program found all its memory there when it began; only its decisions do.
     #[test]
     fn segments_are_missed_where_no_release_would_have_chosen_so() {
         use BlockState::{ActiveAllocated, Inactive};
-        // 5 MiB and then 16 of segments of 16 MiB (at BASE) and 20.
+        // Takes 5 MiB and then 16 MiB, from segments of 16 MiB (at BASE) and 20 MiB.
         let state = |first: u64, second: u64, blocks: [&[(u64, BlockState)]; 2]| {
             let of = |address: u64, blocks: &[(u64, BlockState)]| {
                 let mut at = address;
@@ -381,13 +388,13 @@ mod tests {
             let device = recording.devices.remove(0);
             device.left_out.map(|left_out| (left_out.actions, left_out.inferred_entries, device.trace.len()))
         };
-        // Of a cache from before, the smallest that is large enough.
+        // From a cache that existed before, the smallest segment that is large enough.
         let whole: &[(u64, BlockState)] = &[(16, ActiveAllocated)];
         let fits = state(BASE, OTHER, [&[(5, ActiveAllocated), (11, Inactive)], &[(16, ActiveAllocated), (4, Inactive)]]);
         assert_eq!(found(fits), None);
         let lacks = state(OTHER, BASE, [whole, &[(5, ActiveAllocated), (15, Inactive)]]);
         assert_eq!(found(lacks), Some((vec![Action::SegmentAlloc], Some(2), 4)));
-        // No allocator cuts a block from a new segment's end.
+        // No allocator cuts a block from the end of a new segment.
         let neither = state(OTHER + 15 * MIB, BASE, [whole, &[(15, Inactive), (5, ActiveAllocated)]]);
         assert_eq!(found(neither), Some((vec![Action::SegmentAlloc], None, 0)));
     }

@@ -1,10 +1,10 @@
-//! Which private pool each request went to, and sending a request to one.
+//! The private pool of each request, and sending a request to a pool.
 //!
-//! PyTorch 2.11 does not record the pool of a request. But a segment belongs to one pool for as long as it
-//! exists, and the recording names the pools of the segments that exist at its end. So the pool of an
-//! entry is that of the segment that contains its address at that time. Nothing names the pool of a
-//! segment that was freed before the end: it counts as the default pool's, unless that does not explain
-//! the trace ([`crate::hidden_pools`]).
+//! PyTorch 2.11 does not record the pool of a request. But a segment belongs to one pool for as long as it exists,
+//! and the recording names the pools of the segments that exist at its end. So the pool of an entry is that of the
+//! segment that contains its address at that time. No entry names the pool of a segment that was freed before the
+//! end. Such a segment counts as the default pool's, unless that does not explain the trace
+//! ([`crate::hidden_pools`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,24 +18,24 @@ use rustc_hash::FxHashMap;
 
 use crate::entries::{gives_memory, takes_memory};
 
-/// The pools of segments, as far as the recording names them or they were guessed.
+/// The pools of segments, if the recording names them or they were guessed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordedPools {
     /// The private pools of segments that are allocated within the trace, by entry.
     pub(crate) made: FxHashMap<u32, PoolId>,
     /// The private pools of segments from before the first entry: address, end, pool.
     pub(super) before: Vec<(u64, u64, PoolId)>,
-    /// Streams and pools of expandable segments, by the lowest address of each run in the recording.
+    /// The streams and pools of expandable segments, by the lowest address of each run in the recording.
     runs: BTreeMap<u64, (u64, PoolId)>,
-    /// Where guessed expandable segments end: the lowest address of each, by the entry that unmaps its last page.
+    /// The lowest address of each guessed expandable segment, by the entry that unmaps its last page.
     pub(super) range_ends: FxHashMap<u32, u64>,
-    /// The pools in which requests failed, by entry, where the recording says so.
+    /// The pools in which requests failed, by entry, if the recording names them.
     pub(super) failed: FxHashMap<u32, PoolId>,
 }
 
 impl RecordedPools {
-    /// The pools of the recorded segments at the end, of private segments from before the first entry (address,
-    /// end, pool), and of private segments that the trace allocates, by entry.
+    /// Takes the recorded segments at the end, the private segments from before the first entry (address, end, pool),
+    /// and the pools of private segments that the trace allocates, by entry.
     pub(crate) fn new(recorded: &[Segment], before: Vec<(u64, u64, PoolId)>, made: FxHashMap<u32, PoolId>) -> RecordedPools {
         let expandable = recorded.iter().filter(|segment| segment.expandable);
         let runs = expandable.map(|segment| (segment.address, (segment.stream, pool_of(segment)))).collect();
@@ -64,7 +64,7 @@ impl RecordedPools {
     }
 }
 
-/// The pools of segments: a guess, or what the entries of the trace name.
+/// The pools of segments: a guess, or the names in the trace's entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AssumedPools {
     /// The pools of segments that are allocated within the trace, by the entry that
@@ -98,7 +98,7 @@ impl<'a> PoolTracker<'a> {
         PoolTracker { map, segments, runs: map.runs.clone(), private_pools: map.private().len() }
     }
 
-    /// The pool of the request that has these entries, the first of which is number `at`.
+    /// The pool of the request with these entries, the first of which has the number `at`.
     #[inline]
     pub(crate) fn of_request(&self, at: usize, entries: &[Entry]) -> PoolId {
         if !self.has_private() {
@@ -119,18 +119,18 @@ impl<'a> PoolTracker<'a> {
     /// The pool of the memory at an entry's address.
     fn of_entry(&self, entry: &Entry) -> PoolId {
         let whole = self.segments.range(..=entry.address).next_back().filter(|(_, (end, _))| entry.address < *end);
-        // A reserved range is larger than any device, so the nearest run below belongs to the
-        // same range, if its stream is the same.
+        // A reserved range is larger than any device's memory, so the nearest run below belongs to the same range if
+        // its stream is the same.
         let run = || self.runs.range(..=entry.address).next_back().filter(|(_, (stream, _))| *stream == entry.stream);
         whole.map(|(_, &(_, pool))| pool).or_else(|| run().map(|(_, &(_, pool))| pool)).unwrap_or(PoolId::DEFAULT)
     }
 
-    /// The pool in which the request at an entry failed, if the recording says so.
+    /// The pool in which the request at an entry failed, if the recording names it.
     pub(crate) fn of_failure(&self, at: usize) -> Option<PoolId> {
         self.map.failed.get(&(at as u32)).copied()
     }
 
-    /// The private pools that give memory back in these entries, in the order in which they first do.
+    /// The private pools that give memory back in these entries, in order of their first release.
     pub(crate) fn giving(&self, entries: &[Entry]) -> Vec<PoolId> {
         let mut pools = Vec::new();
         for entry in entries.iter().filter(|entry| self.has_private() && gives_memory(entry)) {
@@ -142,7 +142,7 @@ impl<'a> PoolTracker<'a> {
         pools
     }
 
-    /// The pool of the first memory that these entries give back.
+    /// The pool of the first memory that goes back in these entries.
     pub(crate) fn first_giving(&self, entries: &[Entry]) -> PoolId {
         let first = entries.iter().find(|entry| self.has_private() && gives_memory(entry));
         first.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
@@ -158,12 +158,12 @@ impl<'a> PoolTracker<'a> {
         self.private_pools > 0
     }
 
-    /// How many private pools there are in the whole recording.
+    /// The number of private pools in the whole recording.
     pub(crate) fn private_pools(&self) -> usize {
         self.private_pools
     }
 
-    /// Moves past these entries, the first of which is number `at`.
+    /// Advances past these entries, the first of which has the number `at`.
     #[inline]
     pub(crate) fn pass(&mut self, at: usize, entries: &[Entry]) {
         if !self.has_private() {
@@ -198,15 +198,15 @@ impl<'a> PoolTracker<'a> {
 /// Sends one request to a private pool.
 ///
 /// # Errors
-/// As a request to the core, and if the pool does not exist.
+/// The errors of a request to the core; or the pool does not exist.
 pub(crate) fn request_from<D: DeviceBackend, P: Policy, O: Observer>(
     core: &mut Allocator<D, P, O>,
     pool: PoolId,
     bytes: Bytes,
     stream: StreamId,
 ) -> Result<Allocation, AllocError> {
-    // The core polls no events while requests are routed to a pool. What the
-    // recording completes here completed before.
+    // The core polls no events while requests are routed to a pool. Events that the recording completes here
+    // completed earlier.
     core.process_events()?;
     core.begin_pool(pool, PoolFilter::All)?;
     let served = core.raw_allocate(bytes, stream);

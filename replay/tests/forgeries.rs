@@ -1,4 +1,5 @@
-//! Small forgeries: what no allocator of PyTorch does, and what a file says twice and differently.
+//! Small forgeries: recordings that no allocator of PyTorch makes, and files that state one fact twice and
+//! differently.
 
 use parkade_recording::{Action, Block, BlockState, DeviceRecording, Entry, Segment, StackId};
 use parkade_replay::{DeviceVerdict, ReplaySettings, VerifyOptions, verify_device};
@@ -16,7 +17,7 @@ fn block(address: u64, size: u64, state: BlockState) -> Block {
     Block { address, size, requested: Some(size), state, stack: StackId::NONE }
 }
 
-/// A program with two blocks that other streams use: both are freed, and then these entries follow.
+/// A program with two blocks that other streams use. Both are freed, and then these entries follow.
 fn with_two_that_wait(then: &[(Action, u64, u64)], blocks: Vec<Block>) -> DeviceRecording {
     let mut parts = vec![
         (Action::SegmentAlloc, BASE, 20 * MIB),
@@ -52,7 +53,7 @@ fn with_two_that_wait(then: &[(Action, u64, u64)], blocks: Vec<Block>) -> Device
 const FIRST: (Action, u64, u64) = (Action::FreeCompleted, BASE, 5 * MIB);
 const SECOND: (Action, u64, u64) = (Action::FreeCompleted, BASE + 5 * MIB, 5 * MIB);
 
-/// The first becomes free as a request begins, and serves it; the second goes on waiting.
+/// The first block becomes free as a request begins, and serves it; the second keeps waiting.
 fn good() -> DeviceRecording {
     let (pending, free) = (BlockState::ActivePendingFree, BlockState::Inactive);
     let request = (Action::Alloc, BASE, 3 * MIB);
@@ -129,12 +130,12 @@ fn times_do_not_run_backwards() {
 
 #[test]
 fn a_request_that_failed_has_a_rounded_size() {
-    // Before a request fails, everything that waits is waited for.
+    // Before a request fails, the allocator waits for every waiting block.
     let blocks = vec![block(BASE, 3 * MIB, BlockState::ActiveAllocated), block(BASE + 3 * MIB, 17 * MIB, BlockState::Inactive)];
     let then = [FIRST, (Action::Alloc, BASE, 3 * MIB), SECOND, (Action::Oom, 0, 24 * MIB)];
     let mut failed = with_two_that_wait(&then, blocks);
     assert_eq!(verify(&failed).mismatches, 0, "{:?}", verify(&failed).first);
-    // No entry and no sum tells which multiple of 512 it was.
+    // No entry and no sum shows which multiple of 512 it was.
     for size in [24 * MIB + 1, 24 * MIB - 511, 100] {
         failed.trace.last_mut().expect("the failure").size = size;
         assert!(verify(&failed).mismatches > 0, "{size}");

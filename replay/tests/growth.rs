@@ -1,5 +1,5 @@
-//! Verifying takes time in proportion to the recording, also where thousands of segments differ, where the pools
-//! of hundreds are guessed, and where hundreds of requests fail on streams of their own.
+//! Verifying takes time proportional to the recording, even if thousands of segments differ, if the pools of hundreds
+//! of segments are guessed, or if hundreds of requests fail on separate streams.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 const BASE: u64 = 1 << 40;
 const APART: u64 = 64 * MIB;
 
-/// A program with segments of its own making, whatever an allocator would do.
+/// A program with made-up segments that no allocator need have made.
 #[derive(Default)]
 struct Program {
     trace: Vec<Entry>,
@@ -73,7 +73,7 @@ fn verify(recording: &DeviceRecording) -> (DeviceVerdict, Duration) {
     (verdict, start.elapsed())
 }
 
-/// Every request is served by a new segment although as many cached ones fit.
+/// A new segment serves every request, although as many cached segments fit.
 fn ignores_its_cache(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     for _ in 0..2 {
@@ -92,7 +92,7 @@ fn other_streams(segments: usize) -> DeviceRecording {
     recording
 }
 
-/// Segments are given back one by one although all of them could be.
+/// Segments go back one by one, although all of them could go back at once.
 fn gives_back_one_by_one(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);
@@ -104,7 +104,7 @@ fn gives_back_one_by_one(segments: usize) -> DeviceRecording {
     program.end()
 }
 
-/// Pools that serve some requests each and are dropped one after the other.
+/// Pools that serve a few requests each and are dropped one after another.
 fn drops_pools(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     let mut cached = Vec::new();
@@ -121,7 +121,7 @@ fn drops_pools(segments: usize) -> DeviceRecording {
     program.end()
 }
 
-/// How a kind of program is made, with this many segments.
+/// Makes a kind of program with this many segments.
 type Make = fn(usize) -> DeviceRecording;
 
 #[test]
@@ -136,7 +136,7 @@ fn thousands_of_segments_that_differ_do_not_take_minutes() {
         let (_, few) = verify(&make(500));
         let (verdict, many) = verify(&make(2000));
         assert!(verdict.mismatches > 0, "{name}");
-        // Four times as many segments; the rest is for a machine that is busy.
+        // Four times as many segments; the rest of the margin is for a busy machine.
         assert!(many < few * 12 + Duration::from_secs(10), "{name}: {few:?}, with four times as many {many:?}");
     }
 }
@@ -160,7 +160,7 @@ fn hundreds_of_requests_that_fail_on_streams_of_their_own_do_not_take_minutes() 
     assert!(many < few * 12 + Duration::from_secs(1), "{few:?}, with four times as many {many:?}");
 }
 
-/// A large heap, and a block that one pool serves again and again.
+/// A large heap, and a block that one pool uses again and again.
 fn serves_in_turns(pool: (u64, u64), segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);

@@ -1,4 +1,4 @@
-//! Exact replay of what is hard to replay.
+//! Exact replays of recordings that are hard to replay.
 
 mod forgeries;
 mod growth;

@@ -1,4 +1,4 @@
-//! From PyTorch 2.12 on, entries name their pools: then private pools that were gone before the end need no guess.
+//! From PyTorch 2.12 on, entries name their pools. Then private pools that were gone before the end need no guess.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ impl Draw {
 
 type Core = Allocator<SimDevice, PyTorch, Vec<TraceEntry>>;
 
-/// A program that makes up to four pools at a time, uses them and the default pool on two streams, drops them, and runs out of memory
-/// now and then.
+/// A program that creates up to four pools at a time, uses them and the default pool on two streams, drops them, and
+/// sometimes runs out of memory.
 struct Program {
     core: Core,
     draw: Draw,
@@ -69,7 +69,7 @@ impl Program {
     }
 }
 
-/// What 2.13 records of such a program, which drops everything at its end.
+/// The recording that 2.13 makes of such a program, which drops everything at its end.
 fn recorded(seed: u64, settings: &str) -> DeviceRecording {
     let policy = PyTorch::of(&Profile::PYTORCH_2_13, Settings::from_environment(settings).expect("settings"));
     let mut core = Allocator::new(SimDevice::new(SimOptions::h200()), policy, Vec::new());
@@ -116,7 +116,7 @@ fn pools_that_entries_name_are_not_guessed() {
     assert!(guessed > 8, "without the names there is something to guess: {guessed}");
 }
 
-/// Names that are wrong explain nothing, so they count for nothing.
+/// Wrong names explain nothing, so the replay ignores them.
 #[test]
 fn names_that_are_wrong_are_passed_over() {
     let mut recording = recorded(3, "");

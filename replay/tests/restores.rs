@@ -1,4 +1,4 @@
-//! Restored checkpoints of private pools are inferred where requests do not explain the blocks, and only there.
+//! The replay infers restored checkpoints of private pools if requests do not explain the blocks, and only then.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn free(at: u64, size: u64) -> [Part; 2] {
     [(Action::FreeRequested, at, size), (Action::FreeCompleted, at, size)]
 }
 
-/// A program that has one small segment in this pool, with these entries and these blocks at the end.
+/// A program with one small segment in this pool, these entries, and these blocks at the end.
 fn program(pool: (u64, u64), parts: &[Part], ends: &[(u64, BlockState)]) -> DeviceRecording {
     let trace = parts.iter().map(|&(action, at, size)| Entry::new(action, BASE + at, size, 0)).collect();
     let mut address = BASE;
@@ -42,7 +42,7 @@ fn program(pool: (u64, u64), parts: &[Part], ends: &[(u64, BlockState)]) -> Devi
     DeviceRecording { segments: vec![segment], trace, ..DeviceRecording::default() }
 }
 
-/// Two blocks are made and freed, and a checkpoint with both of them is restored.
+/// Two blocks are allocated and freed, and a checkpoint with both of them is restored.
 fn restored() -> Vec<Part> {
     let made = [MAKE, alloc(0, 512), alloc(512, 1024)];
     let restored = [alloc(0, 512), alloc(512, 1024), alloc(1536, REST)];
@@ -101,7 +101,7 @@ fn what_no_restore_leaves_is_seen() {
     assert!(is_seen(&program(POOL, &kept, &in_use)), "nobody ever had the last block");
     assert!(!is_seen(&program(POOL, &kept[1..], &in_use)), "somebody may have had it before the recording began");
     assert!(is_seen(&program(POOL, &kept, &BOTH)), "nothing frees the last block");
-    // A restore takes back all that the pool has in use.
+    // A restore takes back everything that the pool has in use.
     let beside: Vec<Part> =
         [&[MAKE, alloc(0, 512), alloc(512, 1024)][..], &free(0, 512), &[alloc(0, 512)], &free(0, 512)].concat();
     let partly = [&beside[..], &[alloc(1536, REST)], &free(1536, REST)].concat();
@@ -109,7 +109,7 @@ fn what_no_restore_leaves_is_seen() {
     assert!(is_seen(&program(POOL, &partly, &ends)));
 }
 
-/// Two segments of a pool, free again, and then a block that is the whole of the second or of the first.
+/// Two segments of a pool, both free again, and then a block that fills the second or the first segment.
 fn chosen(second: bool) -> DeviceRecording {
     let (size, far) = (22 * MIB, 64 * MIB);
     let made = [0, far].map(|at| [(Action::SegmentAlloc, at, size), alloc(at, size)]).concat();
@@ -123,7 +123,7 @@ fn chosen(second: bool) -> DeviceRecording {
     recording
 }
 
-/// The pool never had the second segment alone, so no checkpoint explains that it is taken before the first.
+/// The pool never had the second segment alone, so no checkpoint explains that it is used before the first.
 #[test]
 fn a_checkpoint_has_all_segments_of_its_time() {
     assert!(!is_seen(&chosen(false)));
@@ -136,7 +136,7 @@ fn numbers(text: &str) -> BTreeMap<String, i64> {
     pairs.map(|(key, value)| (key.trim().trim_matches('"').to_owned(), value.trim().parse().expect("a number"))).collect()
 }
 
-/// Trees of CUDA graphs on an H200: blocks of up to 33,554,432 bytes in six segments, or in two expandable ones.
+/// CUDA graph trees on an H200: blocks of up to 33,554,432 bytes in six segments, or in two expandable ones.
 #[test]
 fn recordings_of_programs_that_restore_checkpoints_verify() {
     for name in ["compile_reduce_overhead.default", "compile_reduce_overhead.expandable"] {
@@ -151,7 +151,7 @@ fn recordings_of_programs_that_restore_checkpoints_verify() {
         assert_eq!((verdict.mismatches, &verdict.first, verdict.not_in_file.restores), (0, &None, 1), "{name}");
         let check = verdict.stats_check.expect("stats were given");
         assert_eq!((check.compared, check.differences.len()), (122, 0), "{name}");
-        // Each entry of the restore and the free before it, moved by 512 bytes: nothing else explains it.
+        // Moves each entry of the restore, and the free before it, by 512 bytes: nothing else explains them.
         for at in (404..440).filter(|&at| device.trace[at].action == Action::Alloc) {
             let mut forged = device.clone();
             let from = forged.trace[at].address;

@@ -1,7 +1,7 @@
 //! The allocator as C programs use it: a block is named by the address of its first byte.
 //!
-//! The core names blocks by handles that cannot be copied, so that nothing is freed twice. Here the handles are kept
-//! in a table by address, which is looked up once for a free and once for each other stream.
+//! The core names blocks by handles that cannot be copied, so that no block is freed twice. This module keeps the
+//! handles in a table by address. A free needs one lookup, and so does each recorded stream.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,14 +21,15 @@ use crate::error::{AddressError, Error};
 pub struct ByAddress<D: DeviceBackend, P: Policy, O: Observer = ()> {
     allocator: Allocator<D, P, O>,
     table: Table,
-    /// Where the table is while a request is served that callbacks may free memory for, if there are any.
+    /// Holds the table while a request is served, so that callbacks can free memory; `None` if there are no
+    /// callbacks.
     lent: Option<Arc<Mutex<Table>>>,
 }
 
 /// The blocks that were handed out by address.
 #[derive(Default)]
 pub(crate) struct Table {
-    /// The one that was handed out last, while it is there: many blocks are freed before the next one is allocated.
+    /// The block that was handed out last, while it is allocated: many blocks are freed before the next allocation.
     newest: Option<Allocation>,
     others: HashTable<Allocation>,
 }
@@ -36,27 +37,29 @@ pub(crate) struct Table {
 /// What a restore did, by address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RestoredPool {
-    /// The pool's blocks that were taken back, in this order.
+    /// The pool's blocks that the restore took back, in order.
     pub freed: Vec<DeviceAddress>,
-    /// The blocks that were allocated when the checkpoint was made: segment by segment, by address.
+    /// The blocks that were allocated when the checkpoint was made, segment by segment, in order of address within
+    /// each.
     pub allocated: Vec<DeviceAddress>,
 }
 
-/// Spreads addresses over the table. Their low bits are 0, so those of the product are, too; its upper bits depend on
-/// all bits of the address. The table takes a place from the low bits of the answer and a tag from the highest seven.
+/// Spreads addresses over the table. The low bits of an address are 0, so those of the product are too; the upper
+/// bits of the product depend on all bits of the address. The table takes a position from the low bits of the hash
+/// and a tag from the highest seven.
 #[inline]
 fn hash(address: DeviceAddress) -> u64 {
     address.get().wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26)
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
-    /// The allocator by address. Blocks that it has handed out already stay with their handles.
+    /// Wraps an allocator. Blocks that it has already handed out keep their handles.
     pub fn new(allocator: Allocator<D, P, O>) -> ByAddress<D, P, O> {
         ByAddress { allocator, table: Table::default(), lent: None }
     }
 
     /// Registers a callback that may free blocks when no free block serves a request, as
-    /// [`Allocator::register_free_memory_callback`] does, with the blocks by address.
+    /// [`Allocator::register_free_memory_callback`] does. The callback frees blocks by address.
     pub fn register_free_memory_callback(&mut self, mut callback: impl FnMut(&mut Inside<'_, D, P, O>) -> bool + Send + 'static) {
         let lent = Arc::clone(self.lent.get_or_insert_default());
         self.allocator.register_free_memory_callback(Box::new(move |allocator| {
@@ -65,7 +68,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         }));
     }
 
-    /// As [`Allocator::allocate`]. Returns the address of the block's first byte.
+    /// Like [`Allocator::allocate`]. Returns the address of the block's first byte.
     ///
     /// # Errors
     /// See [`AllocError`].
@@ -74,7 +77,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         self.allocate_boxed(requested, stream).map_err(|error| *error)
     }
 
-    /// The same with an answer that fits into registers: a lock returns it without a way through memory.
+    /// Like [`ByAddress::allocate`], but the result fits into registers: a lock can return it without storing it in
+    /// memory.
     #[inline]
     pub(crate) fn allocate_boxed(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Box<AllocError>> {
         match self.allocator.allocate_at_once(requested, stream) {
@@ -83,7 +87,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         }
     }
 
-    /// As [`Allocator::raw_allocate`]. Returns the address of the block's first byte.
+    /// Like [`Allocator::raw_allocate`]. Returns the address of the block's first byte.
     ///
     /// # Errors
     /// See [`AllocError`].
@@ -92,7 +96,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         self.raw_allocate_boxed(requested, stream).map_err(|error| *error)
     }
 
-    /// As [`ByAddress::allocate_boxed`].
+    /// See [`ByAddress::allocate_boxed`].
     #[inline]
     pub(crate) fn raw_allocate_boxed(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Box<AllocError>> {
         match self.allocator.raw_allocate_at_once(requested, stream) {
@@ -101,7 +105,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         }
     }
 
-    /// As [`Allocator::allocate_at`]. Returns the address if a free block has room there.
+    /// Like [`Allocator::allocate_at`]. Returns the address if a free block has room there.
     ///
     /// # Errors
     /// See [`AllocError`].
@@ -114,7 +118,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         Ok(self.allocator.allocate_at(requested, stream, address)?.map(|allocation| self.hold(allocation)))
     }
 
-    /// Allocates where more is to be done than taking the first free block.
+    /// Allocates if the first free block does not suffice.
     #[inline(never)]
     fn allocate_by(
         &mut self,
@@ -134,7 +138,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         Ok(self.hold(outcome?))
     }
 
-    /// Takes a block back: [`Allocator::free`].
+    /// Frees a block with [`Allocator::free`].
     ///
     /// # Errors
     /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Pending`].
@@ -143,7 +147,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         self.free_boxed(address).map_err(|error| *error)
     }
 
-    /// As [`ByAddress::allocate_boxed`].
+    /// See [`ByAddress::allocate_boxed`].
     #[inline]
     pub(crate) fn free_boxed(&mut self, address: DeviceAddress) -> Result<(), Box<Error>> {
         let Some(allocation) = self.table.take(address) else { return Err(self.problem(address).into()) };
@@ -157,7 +161,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// Records that work on `stream` uses the block: [`Allocator::record_stream`].
     ///
     /// # Errors
-    /// If no block that was handed out by address begins there.
+    /// No block that was handed out by address begins there.
     pub fn record_stream(&mut self, address: DeviceAddress, stream: StreamId) -> Result<(), AddressError> {
         match self.table.find(address).filter(|held| self.allocator.is_allocated(held)) {
             Some(held) => {
@@ -168,23 +172,23 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         }
     }
 
-    /// The block that was handed out by address there: [`Allocator::block_of`].
+    /// The block that was handed out by address and begins there, from [`Allocator::block_of`].
     ///
     /// # Errors
-    /// If no block that was handed out by address begins there.
+    /// No block that was handed out by address begins there.
     pub fn block(&self, address: DeviceAddress) -> Result<PlacedBlock, AddressError> {
         let block = self.table.find(address).and_then(|held| self.allocator.block_of(held));
         block.ok_or_else(|| self.problem(address))
     }
 
-    /// From now on the block is named by its address, which is returned.
+    /// Names the block by its address from now on, and returns the address.
     #[inline]
     pub fn hold(&mut self, allocation: Allocation) -> DeviceAddress {
         let address = allocation.address();
         if let Some(older) = self.table.newest.replace(allocation) {
             let at = older.address();
             match self.table.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
-                // One of the two became void when a pool was restored, or is of another allocator.
+                // One of the two blocks became void when a pool was restored, or belongs to another allocator.
                 Entry::Occupied(mut entry) => {
                     if !self.allocator.is_allocated(entry.get()) {
                         *entry.get_mut() = older;
@@ -198,23 +202,23 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         address
     }
 
-    /// From now on the block is named by its handle, which is returned.
+    /// Names the block by its handle from now on, and returns the handle.
     ///
     /// # Errors
-    /// If no block that was handed out by address begins there.
+    /// No block that was handed out by address begins there.
     #[inline]
     pub fn release(&mut self, address: DeviceAddress) -> Result<Allocation, AddressError> {
         self.table.take(address).ok_or_else(|| self.problem(address))
     }
 
-    /// Restores a private pool: [`Allocator::restore_pool`]. Its blocks of then are named by their addresses.
+    /// Restores a private pool: [`Allocator::restore_pool`]. The restored blocks are named by their addresses.
     ///
     /// # Errors
     /// As [`Allocator::restore_pool`].
     pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<RestoredPool, CheckpointError> {
         let restored = self.allocator.restore_pool(checkpoint)?;
         for &address in &restored.freed {
-            // A block that was allocated by handle is not there.
+            // The table does not have blocks that were allocated by handle.
             let _: Option<Allocation> = self.table.take(address);
         }
         let allocated = restored.allocations.into_iter().map(|allocation| self.hold(allocation)).collect();
@@ -227,8 +231,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         &self.allocator
     }
 
-    /// The allocator, for everything that does not name a block by its address. A block that is allocated here has a
-    /// handle, unless it goes through [`ByAddress::hold`].
+    /// The allocator, for calls that do not name a block by its address. A block allocated through it has a handle,
+    /// until it is passed to [`ByAddress::hold`].
     #[must_use]
     pub fn allocator_mut(&mut self) -> &mut Allocator<D, P, O> {
         &mut self.allocator
@@ -236,7 +240,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
 }
 
 impl Table {
-    /// The handle of the block there. It is void after a restore that did not go through here, or that failed.
+    /// The handle of the block that begins there. It is void after a restore that failed or did not go through this
+    /// type.
     fn find(&self, address: DeviceAddress) -> Option<&Allocation> {
         let newest = self.newest.as_ref().filter(|newest| newest.address() == address);
         newest.or_else(|| self.others.find(hash(address), |held| held.address() == address))
@@ -253,14 +258,14 @@ impl Table {
     }
 }
 
-/// What a callback works with while a request waits for memory.
+/// The allocator as a callback sees it while a request waits for memory.
 pub struct Inside<'a, D: DeviceBackend, P: Policy, O: Observer> {
     allocator: &'a mut Allocator<D, P, O>,
     table: &'a mut Table,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Inside<'_, D, P, O> {
-    /// Takes a block back, as [`ByAddress::free`].
+    /// Frees a block, like [`ByAddress::free`].
     ///
     /// # Errors
     /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Pending`].

@@ -9,30 +9,29 @@ use parkade::units::{Bytes, DeviceAddress};
 /// Why a request failed. Each method says which of these it returns.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Error {
-    /// The allocator refused.
+    /// The allocator refused the request.
     Refused(AllocError),
-    /// The address is that of no allocated block. Nothing has changed.
+    /// No allocated block has this address. Nothing has changed.
     Address(AddressError),
-    /// The block was taken back, but an event could not be recorded. It stays pending, and the next request tries
-    /// again.
+    /// The block was freed, but an event could not be recorded. It stays pending, and the next request tries again.
     Pending(BackendError),
-    /// A thread panicked in the middle of a request: what the allocator knows may be wrong. No request is served any
-    /// more.
+    /// A thread panicked in the middle of a request, so the allocator's state may be wrong. All further requests
+    /// fail.
     Poisoned,
-    /// The thread is already inside of a request: the call came from a callback, an observer, a device or
-    /// [`Shared::with`](crate::Shared::with). It would wait for itself.
+    /// The thread is already inside a request: the call came from a callback, an observer, a device or
+    /// [`Shared::with`](crate::Shared::with), and would wait for itself.
     Reentered,
 }
 
-/// What is wrong with an address that should be that of an allocated block.
+/// Why an address is not that of an allocated block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddressError {
-    /// It is in no segment of the allocator.
+    /// The address is in no segment of the allocator.
     Foreign {
         /// The address.
         address: DeviceAddress,
     },
-    /// It is inside of an allocated block, and not its first byte.
+    /// The address is inside an allocated block, not at its first byte.
     Inside {
         /// The address.
         address: DeviceAddress,
@@ -41,12 +40,12 @@ pub enum AddressError {
         /// The block's size.
         size: Bytes,
     },
-    /// It is in memory that is not allocated now: it was freed before, or never handed out.
+    /// The address is in memory that is not allocated now: it was freed before, or never handed out.
     NotAllocated {
         /// The address.
         address: DeviceAddress,
     },
-    /// An allocated block begins there, but whoever allocated it holds it by its handle, not by its address.
+    /// An allocated block begins there, but the program that allocated it holds its handle.
     HeldByHandle {
         /// The address.
         address: DeviceAddress,

@@ -1,33 +1,34 @@
-//! The lock: taken and given back in a few nanoseconds while nobody else wants it, and kept by the thread that has it
-//! while many do.
+//! The lock: taking and releasing it costs a few nanoseconds while no other thread wants it. While many threads want
+//! it, the thread that has it tends to keep it.
 //!
-//! A request takes some fifty nanoseconds, and most of what it touches is in the cache of the processor that served
-//! the last one. So the fewer times the lock changes hands, the more requests are served. Whoever finds it taken looks
-//! again only after a while, and after a longer one each time: the thread that has it serves request after request in
-//! between. Waiting threads do not ask the system to be woken, because the thread that they wait for would have to
-//! wake them: that takes longer than the request.
+//! A request takes about fifty nanoseconds, and most of the data that it touches is in the cache of the processor that
+//! served the last one. So the fewer times the lock changes hands, the more requests are served. A thread that finds
+//! the lock taken tries again only after a pause, which grows each time; meanwhile the holder serves one request after
+//! another. Waiting threads do not ask the system to wake them: the holder would have to do that, and it takes longer
+//! than a request.
 //!
-//! Who waits spins at first, then sleeps, because a lock may be held for long, as around a call of the driver. A sleep
-//! lasts a fraction of the time waited so far, and never long, so that its release is noticed soon.
+//! A waiting thread first spins, then sleeps, because another thread may hold the lock for long, for example around a
+//! driver call. Each sleep is short, a fraction of the time waited so far, so that the thread notices the release
+//! soon.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-/// Pauses before the second look; each later look has twice as many before it.
+/// The pauses before the second try; each later try has twice as many before it.
 const FIRST_PAUSES: u32 = 16;
 /// How long a waiting thread spins before it sleeps.
 const SPINNING: Duration = Duration::from_micros(20);
 /// A sleep lasts the time waited so far, divided by this.
 const PATIENCE: u32 = 4;
-/// No sleep is longer.
+/// The longest sleep.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
 /// Why the lock was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// The thread has it already.
+    /// This thread already has it.
     Reentered,
     /// A thread panicked while it had it.
     Poisoned,
@@ -35,8 +36,9 @@ pub(crate) enum Refusal {
 
 /// A value that one thread at a time works on.
 pub(crate) struct Lock<T> {
-    /// Who works on the value: a [`thread_number`], [`NOBODY`] or [`BROKEN`]. Written under the lock. Read under the
-    /// lock, or compared with the reader's own number, which only the reader writes: it orders nothing.
+    /// Who works on the value: a [`thread_number`], [`NOBODY`] or [`BROKEN`]. It is written under the lock. It is
+    /// read under the lock, or compared with the reader's own number, which only the reader writes, so it needs no
+    /// memory ordering.
     holder: AtomicUsize,
     value: SpinMutex<Apart<T>>,
 }
@@ -45,11 +47,11 @@ const NOBODY: usize = 0;
 /// A thread panicked while it worked on the value.
 const BROKEN: usize = usize::MAX;
 
-/// On cache lines of its own: threads that look at the lock must not take away those that the value is on.
+/// On separate cache lines: threads that check the lock must not take away the lines of the value.
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// Work on the value that has not come to its end.
+/// Unfinished work on the value.
 struct Unfinished<'a>(&'a AtomicUsize);
 
 impl Drop for Unfinished<'_> {
@@ -63,7 +65,7 @@ impl<T> Lock<T> {
         Lock { holder: AtomicUsize::new(NOBODY), value: SpinMutex::new(Apart(value)) }
     }
 
-    /// Takes the lock, works on the value, gives the lock back.
+    /// Takes the lock, works on the value, and releases the lock.
     #[inline]
     pub(crate) fn hold<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Refusal> {
         let mut guard = match self.value.try_lock() {
@@ -95,7 +97,7 @@ impl<T> Lock<T> {
             for _ in 0..pauses {
                 std::hint::spin_loop();
             }
-            // Only looking leaves the lock's cache line with its holder until there is something to take.
+            // Only reading the lock leaves its cache line with the holder until the lock is free.
             if !self.value.is_locked()
                 && let Some(guard) = self.value.try_lock()
             {
@@ -116,8 +118,9 @@ impl<T> Lock<T> {
     }
 }
 
-/// A number that no other running thread has, and that is neither [`NOBODY`] nor [`BROKEN`]: an address in the thread's
-/// own memory. The system's, as a thread-local variable of a library that is loaded late costs a call each time.
+/// A number that no other running thread has and that is neither [`NOBODY`] nor [`BROKEN`]: an address in the thread's
+/// own memory. It comes from the system, because a thread-local variable in a library that is loaded late costs a call
+/// each time.
 #[cfg(unix)]
 #[inline]
 fn thread_number() -> usize {

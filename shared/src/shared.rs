@@ -12,22 +12,22 @@ use crate::lock::{Lock, Refusal};
 
 /// An allocator that several threads use at once, each block named by the address of its first byte.
 ///
-/// Every call takes one lock. What it decides is what one thread would get that made the same calls in the order in
-/// which the lock was taken, and each call takes effect between its beginning and its end.
+/// Every call takes one lock. The decisions are the same as for one thread that makes the calls in the order in which
+/// they took the lock, and each call takes effect between its beginning and its end.
 ///
-/// Callbacks, observers, devices and closures given to [`Shared::with`] run inside of the lock: from there, calls on
-/// the same allocator return [`Error::Reentered`].
+/// Callbacks, observers, devices and closures given to [`Shared::with`] run under the lock: from there, calls on the
+/// same allocator return [`Error::Reentered`].
 pub struct Shared<D: DeviceBackend, P: Policy, O: Observer = ()> {
     core: Lock<ByAddress<D, P, O>>,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
-    /// The allocator for several threads. Blocks that it has handed out already stay with their handles.
+    /// Wraps an allocator for several threads. Blocks that it has already handed out keep their handles.
     pub fn new(allocator: Allocator<D, P, O>) -> Shared<D, P, O> {
         Shared { core: Lock::new(ByAddress::new(allocator)) }
     }
 
-    /// As [`Allocator::allocate`]. Returns the address of the block's first byte.
+    /// Like [`Allocator::allocate`]. Returns the address of the block's first byte.
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Poisoned`], [`Error::Reentered`].
@@ -36,7 +36,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
         self.core.hold(|core| core.allocate_boxed(requested, stream))?.map_err(|error| Error::Refused(*error))
     }
 
-    /// As [`Allocator::raw_allocate`]. Returns the address of the block's first byte.
+    /// Like [`Allocator::raw_allocate`]. Returns the address of the block's first byte.
     ///
     /// # Errors
     /// [`Error::Refused`], [`Error::Poisoned`], [`Error::Reentered`].
@@ -45,7 +45,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
         self.core.hold(|core| core.raw_allocate_boxed(requested, stream))?.map_err(|error| Error::Refused(*error))
     }
 
-    /// Takes a block back: [`Allocator::free`]. Any thread may free it.
+    /// Frees a block with [`Allocator::free`]. Any thread may free it.
     ///
     /// # Errors
     /// [`Error::Address`] if no block that was handed out by address begins there; [`Error::Pending`],
@@ -64,8 +64,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
         self.core.hold(|core| core.record_stream(address, stream))?.map_err(Error::Address)
     }
 
-    /// Works on the allocator while no other thread does: for statistics, snapshots, settings, and several calls in one
-    /// turn.
+    /// Gives `work` the allocator under the lock: for statistics, snapshots, settings, and several calls as one.
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::Reentered`].
@@ -76,7 +75,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
     /// The allocator by address, for one thread.
     ///
     /// # Errors
-    /// [`Error::Poisoned`]: it is dropped.
+    /// [`Error::Poisoned`]; the allocator is dropped.
     pub fn into_inner(self) -> Result<ByAddress<D, P, O>, Error> {
         Ok(self.core.into_inner()?)
     }

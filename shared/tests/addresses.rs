@@ -1,4 +1,4 @@
-//! Blocks by address: which addresses are refused, and how.
+//! Blocks by address: which addresses the allocator refuses, and with which error.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -106,7 +106,8 @@ fn a_handle_of_another_allocator_is_refused_when_it_is_freed() {
     assert_eq!(core.free(address), Err(Error::Address(AddressError::Foreign { address })));
 }
 
-/// A restored pool has its blocks of then, with new handles, and none of those of now.
+/// A restored pool has the blocks of the checkpoint, with new handles, and none of the blocks that it had before the
+/// restore.
 #[test]
 fn restored_blocks_are_freed_by_their_addresses() {
     let (mut core, pool) = (core(), PoolId(0, 1));
@@ -127,7 +128,7 @@ fn restored_blocks_are_freed_by_their_addresses() {
     assert_eq!(core.free(kept), Err(Error::Address(AddressError::NotAllocated { address: kept })));
 }
 
-/// Restored beside the table: the handle that the table has for the block is void.
+/// The test restores the pool behind the table's back: the table's handle for the block is void.
 #[test]
 fn a_stream_is_not_recorded_for_a_handle_that_is_void() {
     let mut core = core();

@@ -1,8 +1,8 @@
-//! What several threads get is what one thread gets that makes the same requests in the order in which the lock was
-//! taken: the same addresses, errors, trace, statistics and segments.
+//! Several threads get what one thread gets that makes the same requests in the order in which they took the lock:
+//! the same addresses, errors, trace, statistics and segments.
 //!
-//! Random programs run on several threads at once. One test writes the order down inside of the lock. The other uses
-//! the methods as programs do, and reads the order from the trace.
+//! Random programs run on several threads at once. One test records the order under the lock. The other uses the
+//! methods as programs do, and reads the order from the trace.
 
 use std::collections::BTreeMap;
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -19,13 +19,13 @@ use proptest::prelude::*;
 type Core = Allocator<SimDevice, PyTorch, Vec<TraceEntry>>;
 type Answer = Result<DeviceAddress, Error>;
 
-/// A core in so little memory that requests fail and segments go back.
+/// A core with so little memory that requests fail and segments go back.
 fn core(settings: &Settings, seed: u64) -> Core {
     let device = SimDevice::new(SimOptions::new(Bytes::mib(160)).event_timing(EventTiming::Seeded(seed)));
     Allocator::new(device, PyTorch::new(settings.clone()), Vec::new())
 }
 
-/// A step of a thread's program. A place chooses one of the thread's blocks.
+/// A step of a thread's program. `place` chooses one of the thread's blocks.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate {
@@ -35,7 +35,7 @@ enum Step {
     Free {
         place: usize,
     },
-    /// Frees what this thread has freed before, or what has been handed out there since.
+    /// Frees a block that this thread has freed before, or the block that was handed out there since.
     FreeAgain {
         place: usize,
     },
@@ -50,7 +50,7 @@ enum Step {
     Leave {
         place: usize,
     },
-    /// Takes over what another thread has left.
+    /// Takes over a block that another thread has left.
     TakeOver,
     ReleaseCached,
     ResetPeaks,
@@ -74,7 +74,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// The request of a step; `None` if the step asks for nothing.
+    /// The request of a step; `None` if the step makes none.
     fn request(&mut self, step: &Step, left: &Mutex<Vec<DeviceAddress>>) -> Option<Request> {
         let chosen = |blocks: &[DeviceAddress], place: usize| (!blocks.is_empty()).then(|| place % blocks.len());
         match *step {
@@ -121,7 +121,7 @@ fn steps(streams: std::ops::Range<u64>) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..150)
 }
 
-/// Runs one closure on a thread for each program, all at once.
+/// Runs one closure per program, each on its own thread, all at once.
 fn at_once(programs: &[Vec<Step>], run: impl Fn(usize, &[Step]) + Sync) {
     let start = Barrier::new(programs.len());
     std::thread::scope(|scope| {
@@ -135,7 +135,7 @@ fn at_once(programs: &[Vec<Step>], run: impl Fn(usize, &[Step]) + Sync) {
     });
 }
 
-/// One thread's core, which gets the requests one after the other, by handle.
+/// A core for one thread, which receives the requests one by one, by handle.
 struct Alone {
     core: Core,
     blocks: BTreeMap<DeviceAddress, Allocation>,
@@ -146,7 +146,7 @@ impl Alone {
         Alone { core, blocks: BTreeMap::new() }
     }
 
-    /// The answer to a request; `None` for an address that is no block's.
+    /// The answer to a request; `None` for an address that no block has.
     fn answer(&mut self, request: Request) -> Option<Answer> {
         let none = Ok(DeviceAddress(0));
         Some(match request {
@@ -182,7 +182,7 @@ fn assert_same(shared: Shared<SimDevice, PyTorch, Vec<TraceEntry>>, alone: &Alon
 }
 
 proptest! {
-    // A failing program need not fail again, so there is little to shrink and nothing to keep.
+    // A failing program need not fail again, so shrinking and saving it would be of little use.
     #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
@@ -249,11 +249,11 @@ proptest! {
                         answers.lock().expect("no thread panics").push((stream, bytes, answer.ok()));
                     }
                     Some(Request::Free(address)) => {
-                        // Another thread may have freed it: an address may be freed twice.
+                        // Another thread may have freed it already: an address may be freed twice.
                         let freed = shared.free(address);
                         assert!(matches!(freed, Ok(()) | Err(Error::Address(_))), "{freed:?}");
                     }
-                    // The others leave no entry of their own.
+                    // The other requests leave no entry.
                     _ => {}
                 }
             }

@@ -1,4 +1,5 @@
-//! The lock: nobody works at the same time, nobody waits for ever while calls end, and a panic is told to all.
+//! The lock: no two threads work at the same time, no thread waits forever while calls end, and every thread sees a
+//! panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -72,7 +73,7 @@ fn who_waits_for_long_gets_the_lock_soon_after() {
         let since = receive.recv().expect("the other thread has the lock");
         shared.allocate(Bytes(1_000), StreamId::DEFAULT).expect("there is memory");
         assert!(since.elapsed() >= held, "{:?}", since.elapsed());
-        // A sleep longer at most, and much for a busy machine.
+        // The wait exceeds `held` by at most one sleep; the bound leaves room for a busy machine.
         assert!(since.elapsed() < 20 * held, "{:?}", since.elapsed());
     });
 }

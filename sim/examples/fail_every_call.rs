@@ -1,9 +1,8 @@
-//! Fails each driver call of a program in turn, and checks after each failure that the allocator's heap is
-//! whole.
+//! Fails each driver call of a program in turn, and checks after each failure that the allocator's heap is whole.
 //!
-//! This is how an allocator's error paths are tested without a broken GPU: a plan names the call that fails,
-//! the program runs into it, and everything must still be consistent and can be freed. Run it with
-//! `cargo run -p parkade-sim --example fail_every_call`.
+//! This tests an allocator's error paths without a broken GPU: a plan names the call that fails, the program runs
+//! into the failure, and afterwards the heap must be consistent and everything can be freed. Run it with `cargo run
+//! -p parkade-sim --example fail_every_call`.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::collections::BTreeMap;
@@ -19,7 +18,7 @@ use parkade_sim::{CallName, FaultError, FaultPlan, SimDevice, SimOptions, When};
 const CODE: u32 = 715;
 
 type Heap = Allocator<SimDevice, PyTorch>;
-/// By the name of the call: how many calls were made to fail, and how many of these failures the program saw.
+/// By name of the call: how many calls the example made fail, and how many of these failures the program noticed.
 type Rows = BTreeMap<&'static str, (u32, u32)>;
 
 fn main() -> Result<(), Box<dyn Error>> {

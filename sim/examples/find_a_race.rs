@@ -29,8 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One stream fills a batch, another one copies it out while the program goes on with the next batch. Returns
-/// the device.
+/// One stream fills a batch, and another copies it out while the program continues with the next batch. Returns the
+/// device.
 fn prefetch(records_stream: bool) -> Result<SimDevice, Box<dyn Error>> {
     let mut allocator = Allocator::new(SimDevice::new(SimOptions::h200()), PyTorch::new(Settings::default()), ());
     let [compute, copy] = [(); 2].map(|()| allocator.device_mut().create_stream());

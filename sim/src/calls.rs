@@ -73,7 +73,7 @@ impl CallName {
         CallName::StreamSynchronize,
         CallName::StreamWaitEvent,
     ];
-    /// How many there are.
+    /// The number of calls.
     pub const COUNT: usize = CallName::ALL.len();
 
     /// The driver's name for the call.
@@ -135,7 +135,7 @@ pub enum LogLevel {
 pub(crate) const INVALID_VALUE: u32 = 1;
 /// There is no room.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-/// The event does not exist, or no longer.
+/// The event does not exist (any more).
 pub(crate) const INVALID_HANDLE: u32 = 400;
 /// A query's answer that the event is not complete. Not a failure.
 pub(crate) const NOT_READY: u32 = 600;
@@ -173,7 +173,7 @@ pub enum AddressName {
         /// Bytes from the start of its range.
         offset_bytes: u64,
     },
-    /// In no range that was ever returned.
+    /// In no range that the device ever returned.
     Unknown(u64),
 }
 

@@ -9,14 +9,14 @@ use crate::calls::CallName;
 
 /// The prices of driver calls in nanoseconds, without waiting.
 pub trait CostModel: Debug + Send + Sync {
-    /// The price of one call. `bytes` is what the call takes or returns: whole pages; for a cudaMalloc that
-    /// shares a page, its spaced size; for created memory, its whole size. It is zero for calls that failed
-    /// and for calls that are not about memory.
+    /// The price of one call. `bytes` is the size that the call takes or returns: whole pages; for a cudaMalloc that
+    /// shares a page, its spaced size; for created memory, its whole size. It is zero for failed calls and for calls
+    /// that are not about memory.
     fn cost_ns(&self, call: CallName, bytes: u64) -> u64;
 
-    /// The price of one call about several mappings (cuMemSetAccess, cuMemUnmap), given their sizes in order:
-    /// the size of one, and how many in a row have it. No sizes mean that the call failed or found nothing
-    /// mapped. By default, the sum of one call for each.
+    /// The price of one call for several mappings (cuMemSetAccess, cuMemUnmap), given their sizes in order: each
+    /// size, and how many consecutive mappings have it. If there are no sizes, the call failed or found nothing
+    /// mapped. By default, the sum of the prices of one call for each.
     fn cost_of_handles_ns(&self, call: CallName, handle_bytes: &[(u64, u64)]) -> u64 {
         let of_each = |&(bytes, count): &(u64, u64)| self.cost_ns(call, bytes).saturating_mul(count);
         match handle_bytes {
@@ -38,12 +38,12 @@ impl CostModel for NoCost {
 
 /// The prices measured on one idle H200, driver 580.159.04 (facts: Time of one call): medians.
 ///
-/// Prices of cudaMalloc and cudaFree are interpolated linearly in bytes between the measured sizes. One
-/// measurement was held out to check this choice: 200 MiB took 49.1 and 77.2 us; linear in bytes gives 49.8
-/// and 80.7, linear in the logarithm of bytes 53.7 and 90.0. Below 2 MiB, where nothing was measured, the
-/// price of 2 MiB applies; above 10 GiB the last slope continues. Virtual memory calls are interpolated the
-/// same way over the size of the handle, so creating 128 MiB is cheaper than 20 MiB, as measured. Of the
-/// calls about events only record and query were measured. Calls that were not measured cost nothing.
+/// Prices of cudaMalloc and cudaFree are interpolated linearly in bytes between the measured sizes. One measurement
+/// was held out to check this choice: 200 MiB took 49.1 and 77.2 us; linear in bytes gives 49.8 and 80.7, linear in
+/// the logarithm of bytes 53.7 and 90.0. Below 2 MiB there are no measurements, and the price of 2 MiB applies; above
+/// 10 GiB the last slope continues. Virtual memory calls are interpolated the same way over the size of the handle,
+/// so creating 128 MiB is cheaper than 20 MiB, as measured. Of the event calls, only record and query were measured.
+/// Calls without a measurement cost nothing.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct MeasuredH200;
 
@@ -64,11 +64,11 @@ const SET_ACCESS: [(u64, u64); 4] = [(2 * MIB, 26_900), (20 * MIB, 27_200), (128
 const UNMAP: [(u64, u64); 4] = [(2 * MIB, 17_800), (20 * MIB, 17_700), (128 * MIB, 20_000), (1024 * MIB, 28_200)];
 /// (bytes of the handle, ns) of cuMemRelease.
 const RELEASE: [(u64, u64); 4] = [(2 * MIB, 13_300), (20 * MIB, 23_700), (128 * MIB, 41_200), (1024 * MIB, 253_900)];
-/// (bytes of the handle, ns): how much cheaper each further handle in one call is than a call of its own.
-/// Worked out from one call over many handles: 10,462 us for 512 of 2 MiB, 933 us for 51 of 20 MiB. Larger
-/// handles were not measured and get the value of 20 MiB.
+/// (bytes of the handle, ns): how much less each further handle in one call costs than a separate call. Computed from
+/// one call over many handles: 10,462 us for 512 of 2 MiB, 933 us for 51 of 20 MiB. Larger handles were not measured
+/// and get the value of 20 MiB.
 const SET_ACCESS_SHARED: [(u64, u64); 3] = [(2 * MIB, 6_479), (20 * MIB, 9_084), (1024 * MIB, 9_084)];
-/// The same for cuMemUnmap, worked out from 7,014 and 640 us.
+/// The same for cuMemUnmap, computed from 7,014 and 640 us.
 const UNMAP_SHARED: [(u64, u64); 3] = [(2 * MIB, 4_109), (20 * MIB, 5_254), (1024 * MIB, 5_254)];
 /// cuMemAddressReserve: the middle of the measured range, 3 to 24 us for 1 GiB.
 const RESERVE_NS: u64 = 13_500;
@@ -110,7 +110,7 @@ impl CostModel for MeasuredH200 {
             _ => return sum_of(&|bytes| self.cost_ns(call, bytes)),
         };
         let Some(&(first, _)) = handle_bytes.first() else { return self.cost_ns(call, 0) };
-        // The further price is taken for every handle, so the first one's discount is added back here.
+        // The discount is subtracted for every handle, so add the first one's back here.
         let discount_ns = self.cost_ns(call, first).min(interpolate(shared, first));
         let further_ns = sum_of(&|bytes| self.cost_ns(call, bytes).saturating_sub(interpolate(shared, bytes)));
         discount_ns.saturating_add(further_ns)
@@ -142,7 +142,7 @@ fn interpolate(points: &[(u64, u64)], x: u64) -> u64 {
     u64::try_from(value.max(0)).unwrap_or(u64::MAX)
 }
 
-/// What the calls of one kind have cost so far.
+/// The cost of all calls of one kind so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallTotals {
     /// How many calls were made, failed ones included.
@@ -164,8 +164,8 @@ impl CallTotals {
     }
 }
 
-/// The device's clock, and the totals of what calls of every kind cost. It advances by calls, by waiting and by
-/// [`Clock::advance`]; it never reads real time.
+/// The device's clock, and the total costs of each kind of call. Calls, waits and [`Clock::advance`] advance it; it
+/// never reads real time.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Clock {
     now_ns: u64,
@@ -189,7 +189,7 @@ impl Clock {
         self.charge_each(call, cost_ns, 1);
     }
 
-    /// Counts as many calls of one price.
+    /// Counts several calls of the same price.
     pub(crate) fn charge_each(&mut self, call: CallName, cost_ns: u64, calls: u64) {
         let totals = &mut self.totals[call as usize];
         let cost_ns = cost_ns.saturating_mul(calls);
@@ -203,7 +203,7 @@ impl Clock {
         self.totals[call as usize].failures += 1;
     }
 
-    /// Makes a call wait until `until_ns`, or not at all if that time has passed.
+    /// Makes a call wait until `until_ns`, or not at all if that time is in the past.
     pub(crate) fn wait_until(&mut self, call: CallName, until_ns: u64) {
         let wait_ns = until_ns.saturating_sub(self.now_ns);
         self.waits += 1;
@@ -212,17 +212,17 @@ impl Clock {
         self.advance(wait_ns);
     }
 
-    /// How many calls returned only when work was done, whether there was work to wait for or not.
+    /// How many calls returned only after the device's work was done, whether there was work to wait for or not.
     pub(crate) fn waits(&self) -> u64 {
         self.waits
     }
 
-    /// What the calls of one kind have cost.
+    /// The cost of the calls of one kind.
     pub(crate) fn totals(&self, call: CallName) -> CallTotals {
         self.totals[call as usize]
     }
 
-    /// What all calls have cost.
+    /// The cost of all calls.
     pub(crate) fn sum(&self) -> CallTotals {
         let mut sum = CallTotals::default();
         self.totals.iter().for_each(|totals| sum.add(totals));
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    /// 200 MiB took 49.1 and 77.2 us and is not in the table.
+    /// The measurement of 200 MiB, 49.1 and 77.2 us, is not in the table.
     #[test]
     fn the_held_out_size_is_within_five_percent() {
         let malloc_ns = MeasuredH200.cost_ns(CallName::Malloc, 200 * MIB);

@@ -1,6 +1,6 @@
 //! Planned failures: the n-th call of one kind, or the n-th call of any kind, returns an error.
 //!
-//! With it a test can fail each driver call of a program in turn and check that the allocator's heap stays
+//! A test can use this to fail each driver call of a program in turn and check that the allocator's heap stays
 //! consistent. A failed call has no effect on the device. The plan is set with
 //! [`SimDevice::set_fault_plan`](crate::SimDevice::set_fault_plan).
 
@@ -11,15 +11,15 @@ use crate::calls::{CallName, OUT_OF_MEMORY, UNKNOWN};
 pub enum When {
     /// The n-th call of this kind.
     NthOf(CallName, u64),
-    /// The n-th call of any kind that can fail. Destroying an event and synchronizing the device cannot fail
-    /// and do not count.
+    /// The n-th call of any kind that can fail. Destroying an event and synchronizing the device cannot fail, so they
+    /// do not count.
     Nth(u64),
 }
 
 /// How a call fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultError {
-    /// Driver code 2. From cudaMalloc and cuMemCreate it reaches the core as out of memory.
+    /// Driver code 2. In cudaMalloc and cuMemCreate, the core sees it as out of memory.
     OutOfMemory,
     /// Any other driver code. Zero would mean success and is replaced by 999, "unknown".
     Code(u32),
@@ -72,27 +72,26 @@ impl FaultPlan {
         FaultPlan::default()
     }
 
-    /// Adds a failure to the plan. If two name the same call, the one added first happens.
+    /// Adds a failure to the plan. If two failures name the same call, only the one added first happens.
     #[must_use]
     pub fn and(mut self, when: When, error: FaultError) -> Self {
         self.waiting.push(Fault { when, error });
         self
     }
 
-    /// How many failures have happened. If it is zero after a run, the run made fewer calls than the plan
-    /// names.
+    /// How many failures have happened. If it is zero after a run, the run made fewer calls than the plan requires.
     #[must_use]
     pub fn fired(&self) -> u64 {
         self.fired
     }
 
-    /// Whether a failure is still to come.
+    /// Whether a failure has not happened yet.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The first of these calls, so many of each one after the other, that would fail if they were made now, and how. It counts
-    /// as having happened.
+    /// Takes calls that are about to be made, as kinds with counts, in order. Returns the first that would fail, and how.
+    /// That failure counts as having happened.
     pub(crate) fn foresee(&mut self, calls: &[(CallName, u64)]) -> Option<(CallName, FaultError)> {
         let mut before = self.seen_in_all;
         for &(call, count) in calls {

@@ -19,11 +19,11 @@ pub enum AccessKind {
 /// Bytes that work on the device reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Access {
-    /// The first byte.
+    /// The address of the first byte.
     pub address: DeviceAddress,
-    /// How many there are. An access of zero bytes is legal at any address and touches nothing.
+    /// The number of bytes. An access of zero bytes is legal at any address and touches nothing.
     pub size: Bytes,
-    /// Whether they are read or written. Work that does both declares two accesses.
+    /// Whether the bytes are read or written. Work that does both declares two accesses.
     pub kind: AccessKind,
 }
 
@@ -50,7 +50,7 @@ pub struct Kernel {
     pub duration_ns: u64,
     /// Its name in race reports.
     pub label: Cow<'static, str>,
-    /// What it touches at some time while it runs.
+    /// The bytes that it touches at some time while it runs.
     pub accesses: Vec<Access>,
 }
 

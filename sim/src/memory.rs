@@ -1,9 +1,8 @@
-//! Physical memory: pages and bytes by number, how much memory there is and who holds it, and what is written
-//! in it.
+//! Physical memory: pages and bytes by number, the amount of memory and its holders, and its contents.
 //!
-//! Page numbers are unbounded, and the lowest free number is taken first. Any range may get any pages,
-//! because the driver backs any range with any pages (facts: Holes). Whether there is room is decided in
-//! bytes: the capacity need not be a whole number of pages, and what other processes hold may be any number.
+//! Page numbers are unbounded, and the lowest free number is taken first. Any range may get any pages, because the
+//! driver backs any range with any pages (facts: Holes). Room is computed in bytes: the capacity need not be a whole
+//! number of pages, and other processes may hold any number of bytes.
 
 use std::ops::Deref;
 use std::slice;
@@ -99,13 +98,13 @@ impl ByteRange {
 
 /// The physical bytes of consecutive pages: the first, and how many.
 pub(crate) fn bytes_of(run: PageRun) -> (u64, u64) {
-    // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are used
+    // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are reused
     // first.
     (run.first.0.saturating_mul(PAGE_BYTES), run.count.saturating_mul(PAGE_BYTES))
 }
 
-/// The physical memory of one device: how many 2 MiB pages are taken, which ones, and what others hold. All
-/// quantities are in bytes unless they say pages.
+/// The physical memory of one device: how many 2 MiB pages are taken, which ones, and how much other processes hold.
+/// All quantities are in bytes unless they say pages.
 #[derive(Clone, Debug)]
 pub(crate) struct PhysicalMemory {
     capacity_bytes: u64,
@@ -136,12 +135,12 @@ impl PhysicalMemory {
         }
     }
 
-    /// Bytes that nobody holds. Zero if others hold more than there is.
+    /// The bytes that no process holds. Zero if other processes hold more than the capacity.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_after(0)
     }
 
-    /// The same once so many of the bytes that are taken have been returned.
+    /// The bytes that would be free after `returned_bytes` of the taken bytes have been returned.
     fn free_after(&self, returned_bytes: u64) -> u64 {
         let used = self.used_bytes().saturating_sub(returned_bytes);
         let held = self.base_bytes.saturating_add(self.external_bytes).saturating_add(used);
@@ -174,7 +173,7 @@ impl PhysicalMemory {
         self.capacity_bytes = capacity_bytes;
     }
 
-    /// Sets how much all other processes hold together, which may be more than there is.
+    /// Sets how many bytes all other processes hold together; this may exceed the capacity.
     pub(crate) fn set_external(&mut self, external_bytes: u64) {
         self.external_bytes = external_bytes;
     }
@@ -194,7 +193,7 @@ impl PhysicalMemory {
         self.free_bytes().saturating_sub(self.withheld_bytes)
     }
 
-    /// Whether there will be room for `pages` pages once so many bytes have been returned.
+    /// Whether there will be room for `pages` pages once `returned_bytes` have been returned.
     pub(crate) fn has_room_after(&self, returned_bytes: u64, pages: u64) -> bool {
         let room_bytes = self.free_after(returned_bytes).saturating_sub(self.withheld_bytes);
         pages.checked_mul(PAGE_BYTES).is_some_and(|bytes| bytes <= room_bytes)
@@ -205,7 +204,8 @@ impl PhysicalMemory {
         self.has_room_after(0, pages)
     }
 
-    /// Takes pages, lowest numbers first. `None`, and no change, if there is not room for all of them.
+    /// Takes pages, lowest numbers first. If there is not enough room for all of them, returns `None` and changes
+    /// nothing.
     pub(crate) fn take(&mut self, pages: u64) -> Option<PageRuns> {
         if !self.has_room(pages) {
             return None;
@@ -235,7 +235,7 @@ impl PhysicalMemory {
         PageRuns::Many(runs)
     }
 
-    /// Returns pages and drops their contents. The caller must hold them, and returns them once.
+    /// Returns pages and drops their contents. The caller must hold the pages, and must return them only once.
     pub(crate) fn give_back(&mut self, runs: &[PageRun]) {
         for run in runs {
             self.free.insert(run.first.0, run.count);
@@ -257,8 +257,8 @@ impl PhysicalMemory {
 
     fn take_fresh(&mut self, pages: u64) -> (u64, u64) {
         let first = self.next_fresh;
-        // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are
-        // used first.
+        // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are reused
+        // first.
         self.next_fresh += pages;
         (first, pages)
     }
@@ -267,8 +267,8 @@ impl PhysicalMemory {
 /// The value of a byte that was not written since its memory was taken, or that a kernel wrote.
 pub const UNWRITTEN: u8 = 0xdb;
 
-/// Four bytes that repeat. The first is at multiples of 4: of the physical byte's number in [`Contents`], of
-/// the offset in a [`Stretch`].
+/// Four repeating bytes. The first is at multiples of 4, counted by physical byte number in [`Contents`] and by
+/// offset in a [`Stretch`].
 pub(crate) type Pattern = [u8; 4];
 
 /// A part of a sequence of bytes in which one pattern repeats. Offsets count from the start of the sequence.
@@ -282,8 +282,8 @@ pub(crate) struct Stretch {
 
 /// The contents of all physical memory, byte for byte: what fills and copies wrote.
 ///
-/// They belong to the physical bytes: visible through every address where the memory is mapped, moving with
-/// it to its next address, and lost when it is returned. They are stored as stretches of one repeated 4-byte
+/// The contents belong to the physical bytes: they are visible through every address where the memory is mapped, move
+/// with it to its next address, and are lost when it is returned. They are stored as stretches of one repeated 4-byte
 /// pattern, so a fill of a gigabyte is one entry.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Contents {
@@ -339,14 +339,15 @@ impl Contents {
 }
 
 impl Stretch {
-    /// Writes the stretch's bytes into its place in a whole sequence.
+    /// Writes the stretch's bytes to their position in the whole sequence.
     pub(crate) fn write_to(&self, into: &mut [u8]) {
         // The sequence is in host memory, so offsets fit.
         let part = into.get_mut(self.start as usize..self.end as usize).unwrap_or_default();
         let pattern = turned(self.pattern.unwrap_or([UNWRITTEN; 4]), self.start);
         let mut done = part.len().min(pattern.len());
         part[..done].copy_from_slice(&pattern[..done]);
-        // What is done so far is whole patterns, so it can be copied on; only the last copy may cut one.
+        // The part written so far consists of whole patterns, so it can be copied again; only the last copy may cut a
+        // pattern.
         while done < part.len() {
             let more = done.min(part.len() - done);
             part.copy_within(..more, done);
@@ -368,8 +369,8 @@ fn turned(mut pattern: Pattern, by: u64) -> Pattern {
     pattern
 }
 
-/// By how much a pattern turns when the byte at `offset` of a sequence is stored at a physical byte. Exact
-/// modulo 4, even if the difference wraps.
+/// How far a pattern rotates when the byte at `offset` of a sequence is stored at a physical byte. Exact modulo 4,
+/// even if the difference wraps.
 fn offset_turn(offset: u64, physical: u64) -> u64 {
     offset.wrapping_sub(physical)
 }

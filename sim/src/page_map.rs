@@ -1,8 +1,8 @@
-//! A map from page numbers to values, made for numbers that are close together, such as the pages mapped into
+//! A map from page numbers to values, optimised for numbers that are close together, such as the pages mapped into
 //! one reservation.
 //!
-//! It is a sorted list of chunks of 64 pages, each with a bit mask of the pages that have a value. A lookup
-//! tries the chunk that was changed last, which is usually right, and otherwise searches 64 times fewer
+//! It is a sorted list of chunks of 64 pages, each with a bit mask of the pages that have a value. A lookup first
+//! tries the chunk that was changed last, which is usually right. If it is not, the lookup searches 64 times fewer
 //! entries than there are pages.
 
 /// Pages in a chunk: one for each bit of its mask.
@@ -10,7 +10,7 @@ const CHUNK: u64 = u64::BITS as u64;
 
 #[derive(Clone, Debug)]
 struct Chunk<V> {
-    /// The places that have a value.
+    /// The positions that have a value.
     mask: u64,
     values: [Option<V>; CHUNK as usize],
 }
@@ -40,9 +40,9 @@ impl<V: Copy> Chunk<V> {
 pub(crate) struct PageMap<V> {
     /// The numbers of the chunks, ascending: the page numbers divided by 64.
     numbers: Vec<u64>,
-    /// The chunks, each with at least one value. Boxed, so that inserting one in the middle moves little.
+    /// The chunks, each with at least one value. They are boxed, so that inserting one in the middle moves little.
     chunks: Vec<Box<Chunk<V>>>,
-    /// The index of the chunk that was changed last. Only a guess: its number is checked before use.
+    /// The index of the chunk that was changed last. It is only a guess: every use checks the chunk's number.
     changed_last: usize,
 }
 
@@ -52,7 +52,7 @@ impl<V> Default for PageMap<V> {
     }
 }
 
-/// The chunk of a page, and its place there.
+/// The number of the page's chunk, and the page's position in it.
 fn split(page: u64) -> (u64, usize) {
     (page / CHUNK, (page % CHUNK) as usize)
 }
@@ -108,7 +108,7 @@ impl<V: Copy> PageMap<V> {
         if is_there { self.chunks[at].values[place] } else { None }
     }
 
-    /// A page's value, to change it.
+    /// A page's value, mutable.
     pub(crate) fn get_mut(&mut self, page: u64) -> Option<&mut V> {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The answers are those of a `BTreeMap`, for pages close together, far apart, and at the ends of
+        /// The map gives the same answers as a `BTreeMap`, for pages close together, far apart, and at the ends of
         /// chunks.
         #[test]
         fn agrees_with_a_btree_map(

@@ -1,13 +1,12 @@
-//! The race detector: which accesses it keeps, which of them a new access races with, and a race as it is
-//! reported.
+//! The race detector: which accesses it keeps, which of them a new access races with, and the form of its reports.
 //!
-//! Accesses are kept by physical byte, so a race is found whichever addresses the bytes are touched through.
-//! When memory is returned its accesses are dropped: what is placed there later is different memory.
+//! The detector keeps accesses by physical byte, so it finds a race through whichever addresses the bytes are
+//! touched. When memory is returned, it drops the memory's accesses: a later range there is different memory.
 //!
-//! Only accesses that can still be in a race are kept. Those that the host knows to be done are dropped,
-//! because everything launched later comes after them. A later access hides an earlier one of the same bytes
-//! through the same address if it is ordered after it and writes, or both read. So at most two accesses are
-//! kept per byte, stream and address, however long a program runs without a wait.
+//! It only keeps accesses that can still be part of a race. It drops accesses that the host knows to be done, because
+//! all later work comes after them. A later access replaces an earlier one to the same bytes through the same address
+//! if it is ordered after it and writes, or if both read. So the detector keeps at most two accesses per byte, stream
+//! and address, however long a program runs without a wait.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -51,11 +50,11 @@ pub struct RaceAccess {
     pub label: Cow<'static, str>,
     /// The stream; `None` for the host.
     pub stream: Option<StreamId>,
-    /// What it did.
+    /// What this side did with the bytes.
     pub what: RaceUse,
     /// The address of the first byte that it touches.
     pub address: DeviceAddress,
-    /// How many bytes it touches.
+    /// The number of bytes that it touches.
     pub size: Bytes,
     /// When it starts on the device's clock, in nanoseconds.
     pub start_ns: u64,
@@ -64,20 +63,19 @@ pub struct RaceAccess {
 }
 
 /// Two uses of the same physical bytes, not both reads, of which the second may start before the first ends:
-/// - both on streams, with no order between them. Order comes from being on the same stream, from a stream
-///   that waits for an event, and from what the host waited for before the launch;
-/// - or the second by the host, which reads, unmaps or frees bytes while it does not know that the first use
-///   is done.
+/// - both on streams, with no order between them. Order comes from being on the same stream, from a stream that waits
+///   for an event, and from what the host waited for before the launch;
+/// - or the second by the host, which reads, unmaps or frees bytes without knowing that the first use is done.
 ///
-/// A race is a property of the program, not of its timing: it is reported even if the two did not overlap on
-/// the clock. Each pair is reported once. If several ordered accesses through one address all race with a
-/// later one, only the last of them is reported (but a read does not hide a write); work ordered after that
-/// one is ordered after the others too.
+/// A race is a property of the program, not of its timing: the detector reports it even if the two uses did not
+/// overlap on the clock. It reports each pair once. If several ordered accesses through one address all race with a
+/// later access, it only reports the last of them (but a read does not hide a write): work ordered after that one is
+/// ordered after the others too.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Race {
-    /// The use that the program asked for first.
+    /// The use that came first in program order.
     pub first: Arc<RaceAccess>,
-    /// The use that it asked for later.
+    /// The use that came later in program order.
     pub second: Arc<RaceAccess>,
 }
 
@@ -128,17 +126,17 @@ impl Order {
 
 #[derive(Clone, Default, Debug)]
 struct StreamClock {
-    /// The number of the last access queued on it.
+    /// The number of the last access queued on the stream.
     last: u64,
-    /// What it has waited for, beyond what the host knew at that time.
+    /// The accesses that the stream has waited for, beyond those that the host knew to be done at that time.
     knows: Order,
 }
 
 /// What is known to be done: vector clocks of the streams and the host.
 ///
-/// Accesses are numbered 1, 2, 3, ... over the whole device, and streams are first in, first out. So what is
-/// known about a stream is one number: all its accesses up to that number are done. Launched work knows what
-/// its stream has waited for and what the host knew at the launch. The host's knowledge never shrinks.
+/// Accesses are numbered 1, 2, 3, ... over the whole device, and streams are first in, first out. So one number
+/// describes all that is known about a stream: its accesses up to that number are done. Launched work knows what its
+/// stream has waited for and what the host knew at the launch. The host's knowledge never shrinks.
 #[derive(Clone, Default, Debug)]
 struct Clocks {
     /// The host knows that all accesses up to this number are done.
@@ -165,8 +163,8 @@ impl Clocks {
         self.streams.entry(stream).or_default().last = number;
     }
 
-    /// What is known to be done, beyond what the host knows, once a mark recorded on the stream now is
-    /// complete. `None` if nothing.
+    /// The accesses, beyond those that the host knows to be done, that are known to be done once a mark recorded on
+    /// the stream now is complete. `None` if there are none.
     fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
         let order = self.news(stream);
         (!order.last.is_empty()).then(|| Arc::new(order))
@@ -206,9 +204,9 @@ impl Clocks {
     }
 }
 
-/// How many races are kept. Later ones are only counted.
+/// The most races to keep. Later ones are only counted.
 const MAX_RACES: usize = 100;
-/// With fewer pieces than this, sweeping out finished accesses is not worth the time.
+/// With fewer pieces than this, it is not worth the time to sweep out finished accesses.
 const MIN_SWEEP_PIECES: usize = 1024;
 
 /// When work runs, in nanoseconds on the device's clock.
@@ -243,13 +241,13 @@ pub(crate) struct Detector {
     numbers: u64,
     found: Vec<Race>,
     more: u64,
-    /// When there are more pieces than this, finished accesses are swept out.
+    /// The number of pieces above which finished accesses are swept out.
     sweep_at: usize,
 }
 
 /// Order between streams and the host.
 impl Detector {
-    /// What is done once an event that is recorded on a stream now is complete.
+    /// The accesses that are done once an event that is recorded on a stream now is complete.
     pub(crate) fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
         self.clocks.recorded(stream)
     }
@@ -368,7 +366,7 @@ impl Detector {
         });
     }
 
-    /// Reports the kept accesses of some bytes that race with a new one, each once.
+    /// Reports the kept accesses to some bytes that race with a new one, each once.
     fn report(&mut self, second: &Arc<RaceAccess>, ranges: &[ByteRange], races: impl Fn(&ByteRange, &Kept, &Clocks) -> bool) {
         let mut firsts = BTreeMap::new();
         for range in ranges {
@@ -386,7 +384,7 @@ impl Detector {
         }
     }
 
-    /// Keeps an access, and drops those that it hides and those that are done.
+    /// Keeps an access, and drops the accesses that it hides and those that are done.
     fn keep(&mut self, access: &Arc<RaceAccess>, stream: u64, kind: AccessKind, ranges: &[ByteRange]) {
         let clocks = &self.clocks;
         for range in ranges {
@@ -405,7 +403,7 @@ impl Detector {
         }
     }
 
-    /// Drops what the host knows to be done, each time the number of pieces has doubled.
+    /// Drops the accesses that the host knows to be done, each time the number of pieces has doubled.
     fn sweep_if_due(&mut self) {
         if self.kept.count() > self.sweep_at.max(MIN_SWEEP_PIECES) {
             let clocks = &self.clocks;
@@ -516,7 +514,7 @@ mod tests {
     fn what_the_host_knows_to_be_done_is_dropped() {
         let mut detector = Detector::default();
         for round in 0..50_000 {
-            // Every access has its own bytes.
+            // Each access has different bytes.
             launch(&mut detector, round % 4, AccessKind::Write, round * 200, 100);
             if round % 8 == 7 {
                 (0..4).for_each(|stream| detector.host_waits_for(stream));

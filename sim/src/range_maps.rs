@@ -1,20 +1,19 @@
-//! Maps over ranges of numbers: the data structures that the rest is built on.
+//! Maps over ranges of numbers: the data structures on which the other modules build.
 //!
-//! [`Holes`] is a set of free ranges that coalesce, [`Intervals`] a set of disjoint ranges that keep their
-//! borders, [`Pieces`] a value for every number. None of them knows what its numbers mean (bytes, addresses,
-//! pages).
+//! [`Holes`] is a set of free ranges that coalesce, [`Intervals`] a set of disjoint ranges that keep their borders,
+//! [`Pieces`] a value for every number. None of them depends on the meaning of its numbers (bytes, addresses, pages).
 
 use std::collections::BTreeMap;
 
-/// A set of free ranges that coalesce: used for free pages, for the space in a shared page, and for free
-/// addresses. Ranges that touch are merged.
+/// A set of free ranges that coalesce: used for free pages, for the space in a shared page, and for free addresses.
+/// Ranges that touch are merged.
 ///
-/// The unit is the caller's (bytes, pages). Ranges passed to [`Holes::insert`] must not overlap the set; that
-/// is not checked.
+/// The caller chooses the unit (bytes, pages). Ranges passed to [`Holes::insert`] must not overlap the set; the
+/// method does not check this.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Holes {
     by_start: BTreeMap<u64, u64>,
-    /// No hole is longer. Most searches in vain end here.
+    /// No hole is longer. Most failing searches end here.
     longest_at_most: u64,
 }
 
@@ -50,7 +49,7 @@ impl Holes {
         Some(start)
     }
 
-    /// No hole is longer than this; the longest may be shorter.
+    /// An upper bound on the length of the holes; the longest may be shorter.
     pub(crate) fn longest_at_most(&self) -> u64 {
         self.longest_at_most
     }
@@ -76,13 +75,13 @@ impl Holes {
         None
     }
 
-    /// Whether this range is free, and nothing else.
+    /// Whether this range is free and there are no other holes.
     pub(crate) fn are_only(&self, start: u64, length: u64) -> bool {
         self.by_start.len() == 1 && self.by_start.first_key_value() == Some((&start, &length))
     }
 
-    /// The highest hole that is at least `slack` longer than `length`, and the highest aligned place for
-    /// `length` in it: the place, the hole's start and its end.
+    /// The highest hole that is at least `slack` longer than `length`, and the highest aligned position for `length`
+    /// in it: the position, the hole's start and its end.
     pub(crate) fn highest_fit(&self, length: u64, slack: u64, alignment: u64) -> Option<(u64, u64, u64)> {
         let needed = length.checked_add(slack)?;
         self.by_start.iter().rev().find_map(|(&start, &found)| {
@@ -122,7 +121,7 @@ impl Holes {
         }
     }
 
-    /// Takes up to `length` from the lowest hole: its start and how much was taken.
+    /// Takes up to `length` from the lowest hole. Returns the start and the length taken.
     pub(crate) fn take_lowest(&mut self, length: u64) -> Option<(u64, u64)> {
         let (start, found) = self.by_start.pop_first()?;
         let taken = found.min(length);
@@ -158,9 +157,8 @@ impl<T> Default for Intervals<T> {
 }
 
 impl<T> Intervals<T> {
-    /// The end of the highest range that overlaps `bytes` bytes at `start`; `None` if none does. A range that
-    /// would run past the end of the address space counts as overlapping, with the largest address as the
-    /// end.
+    /// The end of the highest range that overlaps `bytes` bytes at `start`; `None` if no range does. A range that
+    /// would run past the end of the address space counts as overlapping, with the largest address as its end.
     pub(crate) fn overlap_end(&self, start: u64, bytes: u64) -> Option<u64> {
         let Some(end) = start.checked_add(bytes) else { return Some(u64::MAX) };
         let (&other, &(other_bytes, _)) = self.by_start.range(..end).next_back()?;
@@ -168,7 +166,7 @@ impl<T> Intervals<T> {
         (other_end > start).then_some(other_end)
     }
 
-    /// Adds a range unless it is empty or overlaps another. Returns whether it did.
+    /// Adds a range unless it is empty or overlaps another. Returns whether it was added.
     pub(crate) fn insert(&mut self, start: u64, bytes: u64, value: T) -> bool {
         let free = bytes > 0 && self.overlap_end(start, bytes).is_none();
         if free {
@@ -200,11 +198,11 @@ impl<T> Intervals<T> {
     }
 }
 
-/// A map from bytes to values, stored as pieces: neighbours with equal values are merged, so one value for a
-/// gigabyte is one entry.
+/// A map from bytes to values, stored as pieces: neighbours with equal values are merged, so one value for a gigabyte
+/// is one entry.
 ///
-/// Used for the contents of physical memory, and for the accesses to it. The values are of half-open ranges
-/// that never overlap and are as long as possible.
+/// It holds the contents of physical memory, and the accesses to it. The ranges are half-open, never overlap, and are
+/// as long as possible.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces<V> {
     /// (end, value) by start.

@@ -1,5 +1,5 @@
-//! The ranges that cudaMalloc and cuMemAddressReserve returned: which are live, the names of their addresses in
-//! the log, and how small ones of cudaMalloc share a page.
+//! The ranges that cudaMalloc and cuMemAddressReserve returned: which are live, the names of their addresses in the
+//! log, and how small cudaMallocs share a page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use crate::range_maps::Holes;
 /// One range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Range {
-    /// Its bytes of address space.
+    /// The length of its addresses in bytes.
     pub(crate) bytes: u64,
     /// Its number among the successful calls of its kind.
     pub(crate) ordinal: u64,
-    /// The address of the page that it shares; `None` if its pages are its own.
+    /// The address of the page that it shares; `None` if it does not share its pages.
     pub(crate) shared_page: Option<u64>,
     kind: RangeKind,
     live: bool,
@@ -103,14 +103,15 @@ pub(crate) const SMALL_BYTES: u64 = 1 << 20;
 /// Ranges that share a page begin on multiples of this, in bytes (facts: Sizes and addresses).
 pub(crate) const SPACING_BYTES: u64 = 512;
 
-/// The pages that small cudaMallocs share, by address: those of up to 1 MiB are placed several to a 2 MiB page.
+/// The pages that small cudaMallocs share, by address: a 2 MiB page holds several of up to 1 MiB.
 ///
-/// Measured (facts: Sizes and addresses; facts: Holes): they are spaced by their size rounded up to 512
-/// bytes, a new page costs 2 MiB, a range that fits into a page already taken costs nothing, and the page is
-/// returned with its last range.
+/// Measured (facts: Sizes and addresses; facts: Holes): they are spaced by their size rounded up to 512 bytes, a new
+/// page costs 2 MiB, a range that fits into a page already taken costs nothing, and the page is returned with its
+/// last range.
 ///
-/// Not measured, chosen here: ranges of different sizes share pages. Of the pages with room, the one whose
-/// longest hole is shortest is used, the lowest address first; in it, the lowest hole that is long enough.
+/// The following was not measured; it is this model's choice. Ranges of different sizes share pages. Of the pages
+/// with room, the model uses the one whose longest hole is shortest, and of equal ones the one with the lowest
+/// address; in that page, it uses the lowest hole that is long enough.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct SharedPages {
     pages: BTreeMap<u64, SharedPage>,
@@ -131,14 +132,14 @@ pub(crate) fn spaced_bytes(bytes: u64) -> u64 {
 }
 
 impl SharedPages {
-    /// Finds `spaced` bytes in a page already taken: the address of the page and of the place. `None` if no
-    /// page has room.
+    /// Finds `spaced` bytes in a page already taken: the address of the page and of the bytes. `None` if no page has
+    /// room.
     pub(crate) fn place(&mut self, spaced: u64) -> Option<(u64, u64)> {
         let &(_, page_address) = self.by_room.range((spaced, 0)..).next()?;
         self.place_in(page_address, spaced).map(|address| (page_address, address))
     }
 
-    /// Adds a page that was just taken, and finds `spaced` bytes in it. `None` only for more than a page.
+    /// Adds a page that was just taken, and finds `spaced` bytes in it. `None` only if `spaced` exceeds a page.
     pub(crate) fn place_in_new(&mut self, page_address: u64, spaced: u64) -> Option<u64> {
         let mut holes = Holes::default();
         holes.insert(page_address, PAGE_BYTES);
@@ -147,7 +148,8 @@ impl SharedPages {
         self.place_in(page_address, spaced)
     }
 
-    /// Frees a place. True if it was the page's last: the page is removed here, and the caller returns it.
+    /// Frees bytes in a page. Returns true if they were the page's last: then the page is removed here, and the
+    /// caller returns it.
     pub(crate) fn leave(&mut self, page_address: u64, address: u64, spaced: u64) -> bool {
         let Some(page) = self.pages.get_mut(&page_address) else { return false };
         page.holes.insert(address, spaced);

@@ -1,9 +1,9 @@
-//! Streams: queues of declared work with marks in them (recorded events), and which marks are seen as done.
+//! Streams: queues of declared work with marks in them (recorded events), and which marks the host sees as done.
 //!
-//! Marks are numbered 1, 2, 3, ... in recording order over all streams. The marks of a stream that are done
-//! are a prefix that only grows. So a complete event stays complete, and a stream is first in, first out,
-//! under every [`EventTiming`]. If a stream waits for a mark of another stream, its later marks are done only
-//! after that mark, and completing one of them completes that mark.
+//! Marks are numbered 1, 2, 3, ... in recording order over all streams. The marks of a stream that are done are a
+//! prefix that only grows. So a complete event stays complete, and a stream is first in, first out, under every
+//! [`EventTiming`]. If a stream waits for a mark of another stream, its later marks are done only after that mark,
+//! and completing one of them completes that mark.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::race::Order;
 
 /// When the completion of work becomes visible to the host: when an event is seen complete.
 ///
-/// An allocator polls events at its own pace, and what is tested about it must hold whenever they complete.
-/// So the same program is run under several timings.
+/// An allocator polls events at its own pace, and its tests must pass whenever the events complete. So they run the
+/// same program under several timings.
 ///
-/// Under every timing a complete event stays complete until it is recorded again, streams are first in, first
-/// out, and waits and the `complete` methods of [`SimDevice`](crate::SimDevice) complete what they name.
+/// Under every timing a complete event stays complete until it is recorded again, streams are first in, first out,
+/// and waits and the `complete` methods of [`SimDevice`](crate::SimDevice) complete the work that they name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EventTiming {
     /// Complete when the simulated clock has reached the end of the work before it.
@@ -26,7 +26,7 @@ pub enum EventTiming {
     Clock,
     /// Work takes no time: every event is complete at once, as with the fake driver's `FAKE_EVENTS_AUTO=1`.
     Eager,
-    /// Nothing completes until it is waited for or completed explicitly, as with the fake driver by default.
+    /// Nothing completes until the host waits for it or completes it explicitly, as with the fake driver by default.
     Lazy,
     /// Like `Clock`, but a query may miss completions for a while. Each stream has a rate drawn from the
     /// seed, and each query makes none, one or several of the oldest finished events visible.
@@ -66,12 +66,13 @@ fn split_mix(state: u64) -> u64 {
 
 /// An event of a [`SimDevice`](crate::SimDevice). Valid only on that device and its clones.
 ///
-/// It carries its own place in its stream, so a cloned device understands clones of its events.
+/// It contains its own position in its stream, so a cloned device understands clones of its events.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SimEvent {
     ordinal: u64,
     mark: Option<Mark>,
-    /// For the race detector: what is done once the event is complete. `None` if the host knew that already.
+    /// For the race detector: the accesses that are done once the event is complete. `None` if the host knew that
+    /// already.
     order: Option<Arc<Order>>,
 }
 
@@ -81,7 +82,7 @@ impl SimEvent {
         SimEvent { ordinal, mark: None, order: None }
     }
 
-    /// Sets its newest record.
+    /// Sets its latest recording.
     pub(crate) fn record(&mut self, mark: Mark, order: Option<Arc<Order>>) {
         self.mark = Some(mark);
         self.order = order;
@@ -93,18 +94,18 @@ impl SimEvent {
         self.ordinal
     }
 
-    /// Its newest record.
+    /// Its latest recording.
     pub(crate) fn mark(&self) -> Option<Mark> {
         self.mark
     }
 
-    /// What is done once it is complete.
+    /// The accesses that are done once it is complete.
     pub(crate) fn order(&self) -> Option<&Order> {
         self.order.as_deref()
     }
 }
 
-/// The place of a recorded event in its stream.
+/// The position of a recorded event in its stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Mark {
     stream: u64,
@@ -121,7 +122,7 @@ struct Pending {
     waits: Waits,
 }
 
-/// Marks that are waited for: only the newest of each stream.
+/// Marks that a stream waits for: only the newest of each other stream.
 #[derive(Clone, Default, Debug)]
 struct Waits(pub(super) Vec<Mark>);
 
@@ -145,27 +146,27 @@ impl Waits {
 /// One stream: its pending marks in order, and the marks of other streams that it waits for.
 #[derive(Clone, Debug)]
 struct Stream {
-    /// Its newest mark; before it has one, the newest mark of any stream when this stream was created.
+    /// Its newest mark. Before it has one, the newest mark of any stream when this stream was created.
     recorded: u64,
     done: u64,
     pending: VecDeque<Pending>,
     /// When all work queued so far ends; in the past for an idle stream.
     busy_until_ns: u64,
-    /// What it has waited for since its newest mark.
+    /// The marks that it has waited for since its newest mark.
     waits: Waits,
     is_destroyed: bool,
     draws: Option<Draws>,
 }
 
 impl Stream {
-    /// Completes the oldest pending mark. Returns what the stream had waited for before it.
+    /// Completes the oldest pending mark. Returns the marks that the stream had waited for before it.
     fn pop_oldest(&mut self) -> Option<Waits> {
         let oldest = self.pending.pop_front()?;
         self.done = oldest.sequence;
         Some(oldest.waits)
     }
 
-    /// Completes marks up to a number. Returns what is therefore done in other streams.
+    /// Completes marks up to a number. Returns the marks of other streams that are therefore done.
     fn complete_through(&mut self, sequence: u64) -> Waits {
         let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.sequence <= sequence) {
@@ -174,7 +175,7 @@ impl Stream {
         waits
     }
 
-    /// Completes all marks and ends all work. Returns what is therefore done in other streams.
+    /// Completes all marks and ends all work. Returns the marks of other streams that are therefore done.
     fn complete_all(&mut self, now_ns: u64) -> Waits {
         let mut waits = self.complete_through(self.recorded);
         waits.append(std::mem::take(&mut self.waits));
@@ -182,8 +183,8 @@ impl Stream {
         waits
     }
 
-    /// Makes finished marks visible, as the event timing decides. Returns what is therefore done in other
-    /// streams.
+    /// Makes finished marks visible, as the event timing decides. Returns the marks of other streams that are
+    /// therefore done.
     fn settle(&mut self, now_ns: u64) -> Waits {
         let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.ready_at_ns <= now_ns) {
@@ -277,7 +278,7 @@ impl Streams {
         Mark { stream: handle, sequence }
     }
 
-    /// Whether the mark is seen as done. Asking can make completions visible (see [`EventTiming`]).
+    /// Whether the host sees the mark as done. The query can make completions visible (see [`EventTiming`]).
     pub(crate) fn is_done(&mut self, mark: Mark, now_ns: u64) -> bool {
         let settles = self.settles();
         let Some(stream) = self.by_handle.get_mut(&mark.stream) else { return true };
@@ -320,11 +321,11 @@ impl Streams {
         }
     }
 
-    /// Completes the oldest mark of a stream that is not done. Returns how many it completed: zero or one.
+    /// Completes the oldest mark of a stream that is not done. Returns how many marks it completed: zero or one.
     pub(crate) fn complete_one(&mut self, handle: u64, now_ns: u64) -> u64 {
         let by_time = self.timing == EventTiming::Clock;
         let Some(stream) = self.by_handle.get_mut(&handle) else { return 0 };
-        // What the clock has completed is not pending, even if no query has settled it yet.
+        // Marks that the clock has completed are not pending, even if no query has settled them yet.
         let mut waits = if by_time { stream.settle(now_ns) } else { Waits::default() };
         let oldest = stream.pop_oldest();
         let completed = u64::from(oldest.is_some());
@@ -333,7 +334,7 @@ impl Streams {
         completed
     }
 
-    /// Completes marks, those before them in their streams, and the marks that those had waited for.
+    /// Completes marks, the marks before them in their streams, and the marks that those had waited for.
     fn complete_waits(&mut self, mut waits: Waits) {
         while let Some(mark) = waits.0.pop() {
             if let Some(stream) = self.by_handle.get_mut(&mark.stream) {
@@ -376,18 +377,18 @@ impl Streams {
     }
 }
 
-/// All captures of a device, which streams take part in which, and the nodes of all graphs: each piece of
-/// captured work is one.
+/// All captures of a device, the streams that take part in them, and the nodes of all graphs: each piece of captured
+/// work is a node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Captures {
     begun: u64,
     by_stream: BTreeMap<u64, Capture>,
-    /// What each node waits for. The first node is 1.
+    /// The nodes that each node waits for. The first node is number 1.
     nodes: Vec<Vec<GraphNode>>,
 }
 
 impl Captures {
-    /// Begins a capture on a stream, in place of one that it takes part in.
+    /// Begins a capture on a stream; it replaces a capture that the stream takes part in.
     pub(crate) fn begin(&mut self, stream: u64) -> u64 {
         self.begun += 1;
         self.by_stream.insert(stream, Capture { id: self.begun, ends: Vec::new() });
@@ -406,7 +407,7 @@ impl Captures {
         self.by_stream.get(&stream)
     }
 
-    /// Adds a node after all that the stream was given so far. `None` if it is not captured.
+    /// Adds a node after all work submitted to the stream so far. `None` if the stream is not captured.
     pub(crate) fn work(&mut self, stream: u64) -> Option<GraphNode> {
         let capture = self.by_stream.get_mut(&stream)?;
         let node = GraphNode(self.nodes.len() as u64 + 1);
@@ -414,8 +415,8 @@ impl Captures {
         Some(node)
     }
 
-    /// Makes later work of a stream wait for all that a captured one was given so far. Returns false if that one is not captured, or the
-    /// stream takes part in another capture.
+    /// Makes later work of a stream wait for all work submitted to a captured stream so far. Returns false if that stream is
+    /// not captured, or if the first takes part in another capture.
     pub(crate) fn wait(&mut self, stream: u64, other: u64) -> bool {
         let Some(awaited) = self.by_stream.get(&other).cloned() else { return false };
         let capture = self.by_stream.entry(stream).or_insert_with(|| Capture { id: awaited.id, ends: Vec::new() });
@@ -430,7 +431,8 @@ impl Captures {
         true
     }
 
-    /// Adds all nodes that the next work of a stream waits for. The nodes before one that is there already are not looked at again.
+    /// Adds all nodes that the next work of a stream waits for. Does not follow the dependencies of a node that is already
+    /// in the set.
     pub(crate) fn add_awaited(&self, stream: u64, awaited: &mut BTreeSet<GraphNode>) {
         let mut nodes = self.of(stream).map_or(Vec::new(), |capture| capture.ends.clone());
         while let Some(node) = nodes.pop() {

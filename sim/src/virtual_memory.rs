@@ -1,12 +1,13 @@
 //! Virtual memory: which addresses are reserved, which memory was created, and what is mapped where.
 //!
-//! Which operation is refused, and with which code, is decided here (facts: Virtual memory calls). A refused
-//! operation changes nothing. Time, faults and the log are added by the calls in `device/memory_calls.rs`.
+//! This module decides which operations are refused, and with which code (facts: Virtual memory calls). A refused
+//! operation changes nothing. The calls in `device/memory_calls.rs` add time, faults and the log.
 //!
-//! Pieces that were created and mapped together are one mapping until a call is about some of them.
+//! Pieces that were created and mapped together are one mapping until a call affects only some of them.
 //!
-//! Not measured, chosen here, and refused with `INVALID_VALUE`: mapping or releasing memory that was
-//! released, giving access to a part of a mapping, and mapping, access or unmapping across two reservations.
+//! Some refusals were not measured; they are this model's choice. It refuses with `INVALID_VALUE` to map or release
+//! memory that was already released, to give access to a part of a mapping, and to map, give access or unmap across
+//! two reservations.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,8 @@ use crate::memory::{PAGE_BYTES, PageRun, PageRuns};
 use crate::page_map::PageMap;
 use crate::range_maps::Intervals;
 
-/// Memory created on a [`SimDevice`](crate::SimDevice), which may be mapped: one piece, or several of one size
-/// that were created together. Valid only on that device and its clones.
+/// Memory created on a [`SimDevice`](crate::SimDevice), which can be mapped: one piece, or several of one size that
+/// were created together. Valid only on that device and its clones.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SimPhysical {
     ordinal: u64,
@@ -37,7 +38,7 @@ impl SimPhysical {
         self.piece_bytes * self.pieces // no more than the device has
     }
 
-    /// How many pieces it is.
+    /// The number of its pieces.
     #[must_use]
     pub fn pieces(&self) -> u64 {
         self.pieces
@@ -49,7 +50,7 @@ impl SimPhysical {
         self.piece_bytes
     }
 
-    /// Keeps the first `pieces` pieces and returns the rest. `None` if either would have none.
+    /// Keeps the first `pieces` pieces and returns the rest. `None` if either part would be empty.
     pub(crate) fn split_off(&mut self, pieces: u64) -> Option<SimPhysical> {
         let rest = self.pieces.checked_sub(pieces).filter(|&rest| rest > 0 && pieces > 0)?;
         self.pieces = pieces;
@@ -57,7 +58,7 @@ impl SimPhysical {
     }
 }
 
-/// Pieces of created memory to which the same has happened.
+/// Pieces of created memory with the same history.
 #[derive(Clone, Debug)]
 struct Handle {
     pieces: u64,
@@ -70,11 +71,11 @@ struct Handle {
 
 /// All created memory: kept until it is released and mapped nowhere.
 ///
-/// Pieces of one size that were created together are one entry, whatever their number, until they are
-/// released or mapped apart.
+/// Pieces of one size that were created together are one entry, whatever their number, until they are released or
+/// mapped separately.
 #[derive(Clone, Default, Debug)]
 struct Handles {
-    /// By the number of the first piece.
+    /// The entries, by the number of the first piece.
     by_ordinal: BTreeMap<u64, Handle>,
     pieces: u64,
     next_ordinal: u64,
@@ -99,7 +100,7 @@ impl Handles {
     /// Checks that memory may be mapped or released.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if any of it was released.
+    /// `INVALID_VALUE` if any part of it was released.
     fn check(&self, memory: &SimPhysical) -> Result<(), u32> {
         let end = memory.ordinal + memory.pieces;
         let mut at = memory.ordinal;
@@ -113,7 +114,7 @@ impl Handles {
         Ok(())
     }
 
-    /// Whether memory was not released and is mapped at one place.
+    /// Whether memory was not released and is mapped at exactly one address.
     fn is_mapped_once(&self, memory: &SimPhysical) -> bool {
         self.check(memory).is_ok() && self.holding(memory.ordinal).is_some_and(|(_, handle)| handle.mappings == 1)
     }
@@ -131,7 +132,7 @@ impl Handles {
         self.holding(ordinal).map(|(first, handle)| (first, &*handle.runs))
     }
 
-    /// Makes an entry begin at this piece, unless there is none to cut.
+    /// Makes an entry begin at this piece, unless one already does.
     fn cut(&mut self, ordinal: u64) {
         let Some((&first, handle)) = self.by_ordinal.range_mut(..ordinal).next_back() else { return };
         if ordinal - first >= handle.pieces {
@@ -144,18 +145,18 @@ impl Handles {
         self.by_ordinal.insert(ordinal, rest);
     }
 
-    /// Notes that pieces are mapped once more.
+    /// Records that pieces are mapped once more.
     fn mapped(&mut self, first: u64, pieces: u64) {
         self.change(first, pieces, |handle| handle.mappings += 1);
     }
 
-    /// Releases memory. Returns its pages, without those that are mapped.
+    /// Releases memory. Returns its pages, except those that are still mapped.
     fn release(&mut self, memory: &SimPhysical) -> Result<PageRuns, u32> {
         self.check(memory)?;
         Ok(self.change(memory.ordinal, memory.pieces, |handle| handle.released = true))
     }
 
-    /// Notes that one mapping of pieces has ended. Returns the pages of those that were released and are mapped
+    /// Records that one mapping of pieces has ended. Returns the pages of those that were released and are mapped
     /// nowhere else.
     fn unmapped(&mut self, first: u64, pieces: u64) -> PageRuns {
         self.change(first, pieces, |handle| handle.mappings = handle.mappings.saturating_sub(1))
@@ -166,7 +167,7 @@ impl Handles {
     #[inline]
     fn change(&mut self, first: u64, pieces: u64, change: impl Fn(&mut Handle)) -> PageRuns {
         let is_over = |handle: &Handle| handle.released && handle.mappings == 0;
-        // Usually the pieces are one entry.
+        // Usually the pieces are a single entry.
         if let Some(handle) = self.by_ordinal.get_mut(&first).filter(|handle| handle.pieces == pieces) {
             change(handle);
             if !is_over(handle) {
@@ -192,7 +193,7 @@ impl Handles {
     }
 }
 
-/// Pieces of memory, one after the other, mapped by one call each.
+/// Consecutive pieces of memory, each mapped as if by a separate call.
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     /// The first piece.
@@ -208,12 +209,12 @@ impl Mapping {
     }
 }
 
-/// What is behind an address.
+/// The memory behind an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backing<'a> {
-    /// The pages of memory that is mapped here, in one stretch.
+    /// The pages of the memory that is mapped here, in one stretch.
     pub(crate) runs: &'a [PageRun],
-    /// The address of the first of them.
+    /// The address of the first page.
     pub(crate) start: u64,
     /// Whether the device has access.
     pub(crate) has_access: bool,
@@ -222,14 +223,14 @@ pub(crate) struct Backing<'a> {
 /// The mappings that a call affected.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct AffectedMappings {
-    /// The sizes of the pieces, in their order: the size, and how many have it.
+    /// The sizes of the pieces, in order: each size, and how many pieces have it.
     pub(crate) handle_bytes: Vec<(u64, u64)>,
     /// The pages that are free again.
     pub(crate) returned: Vec<PageRun>,
 }
 
 impl AffectedMappings {
-    /// Empties it and keeps its memory.
+    /// Empties the lists and keeps their memory.
     pub(crate) fn clear(&mut self) {
         self.handle_bytes.clear();
         self.returned.clear();
@@ -268,7 +269,7 @@ impl VirtualMemory {
         self.reservations.insert(address, bytes, ());
     }
 
-    /// Removes a reservation: only as a whole, and with nothing mapped in it.
+    /// Removes a reservation. Only works on a whole reservation in which nothing is mapped.
     pub(crate) fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
         let whole = self.reservations.covering(address).is_some_and(|(start, size, ())| (start, size) == (address, bytes));
         if !whole || self.mappings_in(address, address + bytes).next().is_some() {
@@ -289,7 +290,7 @@ impl VirtualMemory {
         self.handles.release(memory)
     }
 
-    /// Maps all of some memory where nothing is mapped. The same memory may be mapped several times.
+    /// Maps the whole of some memory where nothing is mapped. The same memory may be mapped several times.
     pub(crate) fn map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), u32> {
         let is_free = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes) && self.is_unmapped(address, bytes);
         self.handles.check(memory)?;
@@ -333,8 +334,8 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a piece. Appends what
-    /// was affected.
+    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a piece. Appends the
+    /// affected mappings.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64, unmapped: &mut AffectedMappings) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
         let first = address / PAGE_BYTES;
@@ -368,7 +369,7 @@ impl VirtualMemory {
         if is_inside_piece(address) || is_inside_piece(end) { Err(INVALID_VALUE) } else { Ok(()) }
     }
 
-    /// Makes a mapping begin at an address that is inside one, between two pieces.
+    /// Makes a mapping begin at an address inside an existing one, between two pieces.
     fn cut(&mut self, address: u64) {
         let Some((start, mapping)) = self.covering(address).filter(|(start, _)| *start < address) else { return };
         let kept = (address - start) / mapping.piece_bytes;
@@ -378,7 +379,7 @@ impl VirtualMemory {
         self.handles.cut(rest.ordinal);
     }
 
-    /// Whether nothing is mapped in a range: the last mapping that starts before its end does not reach into
+    /// Whether nothing is mapped in a range: the last mapping that starts before the range's end does not reach into
     /// it.
     fn is_unmapped(&self, address: u64, bytes: u64) -> bool {
         let last = (address + bytes) / PAGE_BYTES - 1; // inside a reservation
@@ -393,18 +394,18 @@ impl VirtualMemory {
         (address - start < mapping.bytes()).then_some((start, mapping))
     }
 
-    /// Whether all of some memory is mapped at an address, open, and nowhere else.
+    /// Whether the whole of some memory is mapped at an address, with access, and nowhere else.
     pub(crate) fn is_only_at(&self, address: u64, memory: &SimPhysical) -> bool {
         let found = self.covering(address).filter(|&(start, mapping)| start == address && mapping.has_access);
         let is_it = found.is_some_and(|(_, mapping)| (mapping.ordinal, mapping.bytes()) == (memory.ordinal(), memory.bytes()));
         is_it && self.handles.is_mapped_once(memory)
     }
 
-    /// What is mapped at an address.
+    /// The memory that is mapped at an address.
     pub(crate) fn backing(&self, address: u64) -> Option<Backing<'_>> {
         let (start, mapping) = self.covering(address)?;
         let piece = mapping.ordinal + (address - start) / mapping.piece_bytes;
-        // An entry begins wherever a mapping of it does, so it is mapped here as a whole.
+        // An entry begins wherever a mapping of it does, so the whole entry is mapped here.
         let (ordinal, runs) = self.handles.runs(piece)?;
         let start = start + (ordinal - mapping.ordinal) * mapping.piece_bytes;
         Some(Backing { runs, start, has_access: mapping.has_access })
@@ -429,7 +430,7 @@ impl VirtualMemory {
         if whole { Ok(()) } else { Err(INVALID_VALUE) }
     }
 
-    /// Whether a range lies in one reservation. Usually it is the one of the last call.
+    /// Whether a range lies in one reservation. Usually it is the reservation of the last call.
     fn is_reserved(&mut self, address: u64, bytes: u64) -> bool {
         let is_inside =
             |(start, size): (u64, u64)| address >= start && address - start < size && bytes <= size - (address - start);

@@ -1,4 +1,4 @@
-//! Captures of graphs: which streams take part, and what their next work waits for.
+//! Graph captures: which streams take part, and what their next work waits for.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,7 @@ fn a_stream_waits_for_its_own_work_and_for_what_it_was_told_to() {
     assert_eq!(awaited(&mut device, B), BTreeSet::from([first, of_b]));
     assert!(device.capture_wait(A, B));
     assert_eq!(awaited(&mut device, A), BTreeSet::from([first, of_a, of_b]));
-    // Work comes after everything that the stream waits for, and is then the only end.
+    // The new work comes after everything that the stream waits for, and is then the only end.
     let join = device.capture_work(A).expect("captured");
     let ends = device.capture(A).expect("it always answers").expect("captured").ends;
     assert_eq!(ends, [join]);

@@ -1,6 +1,6 @@
-//! The measured facts (`docs/driver-facts.md`) that only the simulated device can be held to: exact times,
-//! the H200's size, and options that no driver has. The other facts are in the conformance suite's contract,
-//! which runs on a real device too.
+//! The measured facts (`docs/driver-facts.md`) that only the simulated device can be tested for: exact times, the
+//! H200's size, and options that no driver has. The other facts are in the conformance suite's contract, which runs
+//! on a real device too.
 
 use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
@@ -23,7 +23,7 @@ fn taken_by(device: &mut SimDevice, bytes: u64) -> u64 {
     before - free_bytes(device)
 }
 
-/// Makes cudaMallocs of this size until one is out of memory.
+/// Makes cudaMallocs of this size until the device is out of memory.
 fn fill(device: &mut SimDevice, bytes: u64) -> Vec<DeviceAddress> {
     let mut blocks = Vec::new();
     loop {
@@ -78,8 +78,8 @@ fn holes_any_range_is_backed_by_any_pages() {
         let address = device.malloc(Bytes::mib(gib * 1024)).expect("out of scattered pages");
         device.free(address).unwrap();
     }
-    // facts: Holes. Of 75,469,291,520 B free, the largest single one that succeeds is 75,466,014,720 B: all
-    // but 3,276,800 B.
+    // facts: Holes. Of 75,469,291,520 free bytes, the largest single cudaMalloc that succeeds is 75,466,014,720
+    // bytes: all but 3,276,800 bytes.
     let free = free_bytes(&mut device);
     let largest = free - 3_276_800;
     assert_eq!(largest % PAGE, 0);

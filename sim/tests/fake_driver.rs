@@ -1,7 +1,7 @@
-//! The device against the fake driver that the real PyTorch allocator is tested on: the same calls must give
+//! Compares the device with the fake driver on which the real PyTorch allocator is tested: the same calls must give
 //! the same log.
 //!
-//! The expected lines were printed by the fake driver (`oracle-2.11.0 --log=2`, 1 GiB or 200 MiB).
+//! The fake driver printed the expected lines (`oracle-2.11.0 --log=2`, 1 GiB or 200 MiB).
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};

@@ -1,9 +1,9 @@
-//! The device's virtual memory against the fake driver, which the real PyTorch allocator drove with
-//! expandable segments: the same calls must give the same log.
+//! Compares the device's virtual memory with the fake driver, which the real PyTorch allocator used with expandable
+//! segments: the same calls must give the same log.
 //!
-//! The lines were printed by the fake driver (`oracle-2.11.0 --log=2`, 1 GiB, `expandable_segments:True`). Each
-//! line is turned back into a call, and the device must log the same line. Lines that start with `!` are what
-//! the script told the driver to do.
+//! The fake driver printed the lines (`oracle-2.11.0 --log=2`, 1 GiB, `expandable_segments:True`). The test turns
+//! each line back into a call, and the device must log the same line. Lines that start with `!` are the script's
+//! instructions to the driver.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{LogLevel, SimDevice, SimEvent, SimOptions, SimPhysical};
 
-/// The real allocator with two segments, an emptied cache, a real out of memory, a planned one, and an event.
+/// The calls of the real allocator with two segments, an emptied cache, a real out-of-memory error, a planned one,
+/// and an event.
 const LINES: [&str; 52] = [
     r#"["cuMemAddressReserve",0,1207959552,"v0"]"#,
     r#"["cuMemCreate",800,2097152,8]"#,
@@ -67,7 +68,7 @@ const LINES: [&str; 52] = [
     r#"["cudaMemGetInfo",0,1073741824,1073741824]"#,
 ];
 
-/// A device, and what the names in the lines stand for.
+/// A device, and the objects that the names in the lines refer to.
 struct Replay {
     device: SimDevice,
     ranges: BTreeMap<String, DeviceAddress>,
@@ -100,7 +101,7 @@ impl Replay {
         }
     }
 
-    /// Makes the call of a line. Whether it fails is up to the device.
+    /// Makes the call of a line. The device decides whether it fails.
     fn call(&mut self, words: &[&str]) {
         let argument = |index: usize| words.get(index + 2).copied().unwrap_or("");
         let new_name = argument(1).to_owned();
@@ -149,7 +150,7 @@ impl Replay {
         }
     }
 
-    /// Makes all calls. Every line that the device logs must be the next expected one. Returns how many were
+    /// Makes all calls. Every line that the device logs must equal the next expected one. Returns the number of lines
     /// compared.
     fn run<'a>(&mut self, lines: impl Iterator<Item = &'a str>) -> u64 {
         let mut expected = lines.enumerate().peekable();

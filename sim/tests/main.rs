@@ -1,4 +1,4 @@
-//! The simulated device, against models and facts of real ones.
+//! Tests of the simulated device against models, and against facts about real devices.
 
 mod captures;
 mod facts;

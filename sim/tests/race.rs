@@ -1,5 +1,5 @@
-//! Races by example: the three classical two-stream programs, calls that the host makes too early, and
-//! contents that follow the memory.
+//! Races by example: the three classical two-stream programs, calls that the host makes too early, and contents that
+//! move with the memory.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -40,8 +40,8 @@ fn bytes<const N: usize>(device: &mut SimDevice, address: DeviceAddress) -> [u8;
     into
 }
 
-/// x is written on one stream and then read by a slow kernel on another, in order. What follows is the
-/// scenario.
+/// One stream writes x, and a slow kernel on another stream reads it afterwards, in order. The scenario is what
+/// follows.
 fn x_in_use(timing: EventTiming) -> (SimDevice, [StreamId; 2], DeviceAddress) {
     let mut device = SimDevice::new(SimOptions::new(Bytes::mib(256)).event_timing(timing));
     let streams = [(); 2].map(|()| device.create_stream());

@@ -1,5 +1,5 @@
-//! The race detector against a naive checker: a random program becomes a graph of everything that happens,
-//! and every pair of accesses is compared with its transitive closure.
+//! Compares the race detector with a naive checker: a random program becomes a graph of all its events, and every
+//! pair of accesses is checked in the graph's transitive closure.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +13,12 @@ const CELL: u64 = 4096;
 const CELLS: u64 = 6;
 const STREAMS: usize = 3;
 const EVENTS: usize = 3;
-/// Ways to memory: two addresses of one created page, and two cudaMallocs that share a page.
+/// Routes to memory: two addresses of one created page, and two cudaMallocs that share a page.
 const WAYS: usize = 4;
 /// How many races the detector keeps.
 const MAX_RACES: usize = 100;
 
-/// Way, first cell, number of cells, and whether they are read or written.
+/// Route, first cell, number of cells, and whether they are read or written.
 type Span = (usize, u64, u64, AccessKind);
 
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ fn timing() -> impl Strategy<Value = EventTiming> {
     ]
 }
 
-/// Everything that happens, and what comes before what.
+/// All events of the program, and their order.
 #[derive(Default)]
 struct Graph {
     /// For every node, the nodes before it.
@@ -87,13 +87,13 @@ impl Graph {
         self.before.len() - 1
     }
 
-    /// A call of the host, after its earlier calls and what it waits for.
+    /// A call of the host, which comes after its earlier calls and after the events that it waits for.
     fn call(&mut self, waits: &[Option<usize>]) {
         let edges = [&[self.host], waits].concat();
         self.host = Some(self.node(&edges));
     }
 
-    /// Something queued on a stream by its own call.
+    /// An event queued on a stream by a host call.
     fn put(&mut self, stream: usize, waits: &[Option<usize>]) -> usize {
         self.call(&[]);
         let edges = [&[self.host, self.streams[stream]], waits].concat();
@@ -118,7 +118,7 @@ struct Program {
     free_waits: bool,
     memory: SimPhysical,
     addresses: [DeviceAddress; WAYS],
-    /// Which memory each way leads to.
+    /// The memory at the end of each route.
     memories: [u64; WAYS],
     streams: [StreamId; STREAMS],
     events: Vec<SimEvent>,
@@ -167,14 +167,14 @@ impl Program {
         (first..first + count).map(|cell| (self.memories[way], cell)).collect()
     }
 
-    /// Whether `later` hides `earlier` in a cell that both touch: ordered after it, through the same address,
-    /// and not a read after a write.
+    /// Whether `later` hides `earlier` in a cell that both touch: it is ordered after `earlier`, goes through the
+    /// same address, and is not a read after a write.
     fn hides(&self, later: &Kept, earlier: &Kept) -> bool {
         let is_behind = later.node == earlier.node || self.graph.before[later.node].contains(&earlier.node);
         later.number > earlier.number && is_behind && later.way == earlier.way && later.kind >= earlier.kind
     }
 
-    /// Notes a race with every access that counts, touches one of the cells, and is not ordered before `node`.
+    /// Records a race with every access that counts, touches one of the cells, and is not ordered before `node`.
     fn look_for_races(&mut self, node: usize, cells: &[(u64, u64)], counts: impl Fn(&Kept) -> bool) {
         self.numbers += 1;
         let before = &self.graph.before[node];
@@ -202,8 +202,8 @@ impl Program {
         }
     }
 
-    /// The host has seen an event complete: then everything before it is done, and every event recorded
-    /// before it is complete.
+    /// The host has seen an event complete. So everything before it is done, and every event recorded before it is
+    /// complete.
     fn host_saw(&mut self, event: usize) -> Result<(), TestCaseError> {
         self.graph.call(&[self.recorded[event]]);
         let Some(node) = self.recorded[event] else { return Ok(()) };
@@ -277,7 +277,7 @@ impl Program {
         self.addresses[way] = self.device.malloc(Bytes(CELLS * CELL)).unwrap();
     }
 
-    /// The memory behind a way is taken away.
+    /// Takes away the memory behind a route.
     fn end(&mut self, way: usize) {
         self.graph.call(&[]);
         let cells = self.cells((way, 0, CELLS, AccessKind::Write));

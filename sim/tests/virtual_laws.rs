@@ -1,5 +1,5 @@
-//! What the virtual memory calls cost and wait for (facts: Time of one call; facts: Waiting for the device),
-//! where contents go, and how the calls fail on demand.
+//! The costs and waits of the virtual memory calls (facts: Time of one call; facts: Waiting for the device), where
+//! contents go, and how the calls fail on demand.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -33,7 +33,7 @@ fn refused<T>(call: &'static str, code: u32) -> Result<T, BackendError> {
     Err(BackendError::Driver { call, code })
 }
 
-/// How long something took in nanoseconds.
+/// How long an action takes, in nanoseconds.
 fn time(device: &mut SimDevice, act: impl FnOnce(&mut SimDevice)) -> u64 {
     let before_ns = device.now_ns();
     act(device);
@@ -118,7 +118,7 @@ fn waiting_for_a_stream_waits_for_that_stream_only() {
     }
 }
 
-/// What reads return where nothing was written.
+/// The value that reads return for memory that was never written.
 const NOTHING: u32 = u32::from_le_bytes([UNWRITTEN; 4]);
 
 fn word(device: &mut SimDevice, address: DeviceAddress) -> Result<u32, AccessError> {
@@ -189,7 +189,7 @@ fn contents_work_for_mallocs_and_scattered_pages() {
     device.malloc(Bytes::mib(6)).expect("the pages came back");
 }
 
-/// One of each virtual memory call; stops at the first failure.
+/// Makes one of each virtual memory call; stops at the first failure.
 fn program(device: &mut SimDevice) -> Result<(), BackendError> {
     let start = device.reserve(TWENTY)?;
     let memory = device.create(TWENTY)?;

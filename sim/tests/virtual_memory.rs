@@ -1,6 +1,6 @@
-//! Which virtual memory calls are refused (facts: Virtual memory calls): each fact at many addresses,
-//! scripted addresses, and cases that were not measured. Prices and waiting are in `virtual_laws`; the facts
-//! themselves are in the conformance suite's contract.
+//! Which virtual memory calls the device refuses (facts: Virtual memory calls): each fact at many addresses, scripted
+//! addresses, and cases that were not measured. Prices and waiting are in `virtual_laws`; the facts themselves are in
+//! the conformance suite's contract.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB};

@@ -1,4 +1,4 @@
-//! Random virtual memory calls against a naive model of pages: results, memory in use, and the contents of
+//! Compares random virtual memory calls with a naive model of pages: results, memory in use, and the contents of
 //! every address.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const PAGE: u64 = 2 * MIB;
 const CAPACITY_PAGES: u64 = 24;
-/// Pages of a reservation: few, so that calls on it often overlap.
+/// The pages of a reservation: few, so that calls on it often overlap.
 const RESERVED_PAGES: u64 = 12;
 
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ enum Op {
     Unreserve(usize),
     Create(u64),
     Release(usize),
-    /// Memory, reservation, page in it, how many pages more than the memory has.
+    /// Memory, reservation, page in it, and how many more pages than the memory has.
     Map(usize, usize, u64, u64),
     SetAccess(usize, u64, u64),
     Unmap(usize, u64, u64),
@@ -52,8 +52,8 @@ struct Memory {
     released: bool,
 }
 
-/// One mapped page: which memory and which page of it, where its mapping starts and ends, and whether it may
-/// be touched.
+/// One mapped page: its memory, its page in that memory, the start and end of its mapping, and whether the device may
+/// touch it.
 #[derive(Clone, Copy)]
 struct MappedPage {
     memory: usize,

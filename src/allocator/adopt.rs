@@ -1,4 +1,4 @@
-//! Adopting segments that already exist: how a recording without its beginning is continued.
+//! Adopting segments that already exist, so that a replay can start in the middle of a program.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -17,27 +17,28 @@ use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 /// A segment that the device has already handed out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AdoptedSegment {
-    /// Its first byte.
+    /// The segment's first byte.
     pub address: DeviceAddress,
-    /// The stream that it was made for.
+    /// The stream that the segment was made for.
     pub stream: StreamId,
-    /// The pool that it belongs to: the default one, or a private one that exists.
+    /// The pool that the segment belongs to: the default pool, or a private pool that exists.
     pub pool: PoolId,
-    /// The pool's collection: small or large.
+    /// The collection of that pool: small or large.
     pub class: PoolClass,
     /// The page size of an expandable segment, whose blocks cover the whole reserved range; `None` for any
     /// other segment.
     pub page: Option<Bytes>,
-    /// Its blocks, by address, without gaps. Neither two free nor two unmapped blocks may be neighbours.
+    /// The segment's blocks, by address, without gaps. Neither two free blocks nor two unmapped blocks may be
+    /// neighbours.
     pub blocks: Vec<AdoptedBlock>,
 }
 
 /// A block of an adopted segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AdoptedBlock {
-    /// Its size.
+    /// The block's size.
     pub size: Bytes,
-    /// Its state.
+    /// The block's state.
     pub content: AdoptedContent,
 }
 
@@ -52,24 +53,24 @@ pub enum AdoptedContent {
     Unmapped,
 }
 
-/// Why a segment cannot be adopted. Nothing has changed.
+/// Why a segment cannot be adopted. The allocator is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdoptError {
-    /// It has no blocks, or one of 0 bytes.
+    /// The segment has no blocks, or has a block of 0 bytes.
     Empty,
-    /// Its blocks reach beyond 64 bits.
+    /// The segment's blocks reach beyond 64-bit addresses.
     TooLarge,
-    /// Two free blocks are neighbours, or two unmapped ones.
+    /// Two free blocks are neighbours, or two unmapped blocks are.
     NotCoalesced,
     /// Mapped memory begins or ends inside a page, or a segment that is not expandable has unmapped blocks.
     NotWholePages,
-    /// Its pool does not exist.
+    /// The segment's pool does not exist.
     UnknownPool,
-    /// More than 65,535 streams.
+    /// There are more than 65,535 streams.
     TooManyStreams,
-    /// It overlaps a segment of the allocator, or does not start on a multiple of 512 bytes.
+    /// The segment overlaps one of the allocator's, or does not start on a multiple of 512 bytes.
     Misplaced,
-    /// With it the allocator would hold more bytes than its statistics can count, 2^63 - 1.
+    /// With this segment the allocator would hold more bytes than its statistics can count, 2^63 - 1.
     TooMuch,
 }
 
@@ -141,10 +142,12 @@ impl AdoptedSegment {
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Takes over a segment that overlaps none of the allocator's. Returns its allocations, by address. The
-    /// statistics count it as if it had been made here, except for driver calls; the observer is told
-    /// nothing. `memory` is called for the memory of mapped pages of an expandable segment, with the address
-    /// of the first and how many pages without memory follow each other there. It returns memory, and for how
-    /// many of them it is, as [`DeviceBackend::create_run`] does.
+    /// statistics count the segment as if this allocator had made it, but they count no driver calls, and the
+    /// observer sees no entries.
+    ///
+    /// `memory` provides the memory behind the mapped pages of an expandable segment. Its arguments are the address
+    /// of the first page that still needs memory and how many such pages follow one another there. Like
+    /// [`DeviceBackend::create_run`], it returns memory and the number of pages that the memory is for.
     ///
     /// # Errors
     /// See [`AdoptError`].

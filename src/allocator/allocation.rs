@@ -1,12 +1,12 @@
-//! What a program holds of a block, and which allocator made it.
+//! The program's handle to a block, and the allocator that made it.
 //!
-//! A block's slot and generation mean something only in the heap that they are from: another allocator may have
-//! a block of its own under the same numbers. So allocators are numbered as they are made. The number decides
-//! nothing but whether an allocation is accepted, and nothing shows it, so it may differ from run to run.
+//! A block's slot and generation mean something only in their own heap: another allocator may have a different block
+//! with the same numbers. So each allocator gets a number when it is made. The number only decides whether an
+//! allocator accepts an allocation. It appears in no output, so it may differ from run to run.
 //!
-//! A clone accepts what its originals made. A replay clones a clone of a clone, as often as the recording can be read
-//! in several ways, so the originals are shared by all clones, and each knows one far behind it: that makes the way to
-//! any of them as short as the logarithm of their number (a skew-binary list).
+//! A clone accepts the allocations of its originals. A replay makes clones of clones, one for each way in which the
+//! recording can be read. So all clones share their originals, and each original links to another one far before it (a
+//! skew-binary list): finding any original takes a number of steps logarithmic in how many there are.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +15,8 @@ use core::{fmt, iter};
 use crate::block::BlockId;
 use crate::units::DeviceAddress;
 
-/// A block handed out. It goes back through [`Allocator::free`](crate::Allocator::free) of the allocator that made it, once: it cannot
-/// be copied. Two are equal if they are the same block of equal allocators.
+/// A block handed out to the program. Give it back once, with [`Allocator::free`](crate::Allocator::free) of the allocator
+/// that made it; it cannot be copied. Two allocations are equal if they are the same block of equal allocators.
 #[must_use = "memory that is not given back stays allocated"]
 pub struct Allocation {
     address: DeviceAddress,
@@ -24,8 +24,8 @@ pub struct Allocation {
     pub(super) maker: Maker,
 }
 
-/// A block's slot and generation as one number. Two halves would be written one after the other, and a program that
-/// moves the allocation at once, as most do, would wait until both have reached the cache.
+/// A block's slot and generation as one number. As two fields they would be stored separately, and a program that
+/// moves the allocation at once, as most do, would stall until both stores reach the cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct PackedId(u64);
 
@@ -41,8 +41,8 @@ impl PackedId {
     }
 }
 
-/// What a request that was served at once is answered with: two registers, where an [`Allocation`] in a result would go
-/// through memory.
+/// The answer to a request that was served at once. It fits in two registers; a `Result` with an [`Allocation`] would
+/// be returned through memory.
 #[derive(Clone, Copy)]
 pub(super) struct Hit {
     address: DeviceAddress,
@@ -50,14 +50,14 @@ pub(super) struct Hit {
 }
 
 impl Hit {
-    /// No block: nothing was done.
+    /// No block. Nothing has changed.
     pub(super) const MISS: Hit = Hit { address: DeviceAddress(0), id: PackedId(u64::MAX) };
 
     /// The block, unless this is a miss.
     #[inline(always)]
     pub(super) fn made_by(self, maker: Maker) -> Option<Allocation> {
         let Hit { address, id } = self;
-        // No block has all bits of an id set: its slot would be `NIL`.
+        // No block's id has all bits set: its slot would be `NIL`.
         (id != Hit::MISS.id).then_some(Allocation { address, id, maker })
     }
 }
@@ -82,7 +82,7 @@ impl Allocation {
         Allocation { address, id: PackedId::of(id), maker }
     }
 
-    /// The same without its maker.
+    /// The answer without the number of its maker.
     #[inline(always)]
     pub(super) fn hit(&self) -> Hit {
         Hit { address: self.address, id: self.id }
@@ -94,7 +94,7 @@ impl Allocation {
         self.id.unpacked()
     }
 
-    /// Its first byte.
+    /// The block's first byte.
     #[must_use]
     pub fn address(&self) -> DeviceAddress {
         self.address
@@ -107,14 +107,14 @@ impl Allocation {
     }
 }
 
-/// Allocators made so far in this process.
+/// The number of allocators made so far in this process.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of the allocator that made an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(super) struct Maker(usize);
 
-/// An allocator's number, and those of the allocators that it is a clone of.
+/// An allocator's number, and the numbers of the allocators that it was cloned from.
 pub(super) struct Identity {
     own: Maker,
     /// The newest original.
@@ -127,7 +127,7 @@ struct Original {
     /// How many originals it has itself.
     depth: usize,
     before: Option<Arc<Original>>,
-    /// One that is far before it.
+    /// An original far before this one.
     far_before: Option<Arc<Original>>,
 }
 
@@ -156,7 +156,7 @@ impl Identity {
         self.own
     }
 
-    /// Whether this allocator takes back what the other made.
+    /// Whether this allocator takes back what the given maker made.
     #[inline]
     pub(super) fn accepts(&self, maker: Maker) -> bool {
         maker == self.own || self.is_original(maker)
@@ -172,18 +172,18 @@ impl Identity {
 }
 
 impl Original {
-    /// The next one on the way to this maker. An original was made before its clones, so its number is the smaller one.
+    /// The next original on the way to this maker. An original is made before its clones, so its number is smaller.
     fn toward(&self, maker: Maker) -> Option<&Original> {
         self.far_before.as_deref().filter(|far| far.maker >= maker).or(self.before.as_deref())
     }
 }
 
 impl Drop for Identity {
-    /// Drops those originals that no other clone has one after the other: each inside of the next would need too much stack.
+    /// Drops in a loop the originals that no other clone uses: dropping each one inside the next would overflow the stack.
     fn drop(&mut self) {
         let mut next = self.original.take();
         while let Some(mut original) = next.and_then(Arc::into_inner) {
-            // Not the last reference, as the one before it leads there.
+            // This is not the last reference: the original before it leads there too.
             original.far_before = None;
             next = original.before.take();
         }

@@ -1,10 +1,10 @@
-//! Private pools that take their memory from the default pool's expandable segments, cached or new
-//! ([`Policy::annexes`]). PyTorch's have segments of their own.
+//! Private pools that take their memory, cached or new, from the default pool's expandable segments
+//! ([`Policy::annexes`]). In PyTorch, private pools have separate segments.
 //!
-//! A graph may be replayed on any stream at any time, and nothing can be waited for during its capture. So a private pool
-//! takes only memory in which no work is pending: what was free on an idle stream when requests began to be routed to the
-//! pool, and has not been touched since, and what is newly mapped. No driver call is needed to hand it over.
-//! It comes back once the pool has no uses and all streams are idle.
+//! A program may replay a graph on any stream at any time, and the allocator can wait for nothing while the graph is
+//! captured. So a private pool only takes memory in which no work is pending. That is memory that was free on an idle
+//! stream when routing to the pool began and that nobody has touched since, and newly mapped memory. Handing it over
+//! needs no driver call. The memory comes back once the pool has no uses and all streams are idle.
 
 use alloc::vec::Vec;
 
@@ -17,24 +17,25 @@ use crate::policy::{Policy, Request};
 use crate::trace::Observer;
 use crate::units::{Bytes, DeviceAddress};
 
-/// Where the default pool's segment grows for a request of a private pool.
+/// Where the default pool's segment grows to serve a request of a private pool.
 struct Growth {
-    /// The request for the default pool that maps the memory.
+    /// The default pool's request that maps the memory.
     home: Request,
-    /// The slot of its stream.
+    /// The slot of that request's stream.
     slot: u16,
-    /// The only address to grow from.
+    /// If set, the only address to grow from.
     from: Option<u64>,
-    /// The bytes to be mapped, if they are known.
+    /// The bytes to map, if known.
     missing: Option<u64>,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// To be called before requests are routed to a private pool. Takes back what pools without uses have free, if all
-    /// streams are idle, and marks what the pool may take. A stream of which the device does not say that it is idle counts
-    /// as busy; it is waited for only if the policy says so ([`Policy::waits_for_pools`]).
+    /// Call this before requests are routed to a private pool. If all streams are idle, it takes back the free memory of
+    /// pools without uses. Then it marks the memory that the new pool may take. A stream counts as busy unless the device
+    /// says that it is idle. The allocator waits for a busy stream only if the policy says so
+    /// ([`Policy::waits_for_pools`]).
     pub(super) fn settle(&mut self) {
-        // Where requests are routed already, some stream may be captured: asking it would end the capture.
+        // If requests are routed already, a stream may be captured, and a query would invalidate the capture.
         let may_capture = self.heap.is_deferring() || self.heap.private_pools().is_recording();
         if !self.policy.annexes() || may_capture {
             return;
@@ -43,7 +44,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let mut has_waited = false;
         let mut is_idle = Vec::new();
         for stream in self.heap.streams_seen().to_vec() {
-            // After an error it may have work. If the device is lost, the next request is told.
+            // After an error the stream may still have work. If the device is lost, the next request reports it.
             let mut answer = self.device.is_idle(stream);
             if waits && answer == Ok(false) {
                 answer = self.device.synchronize_stream(stream).map(|()| true);
@@ -61,8 +62,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.mark_settled(&is_idle);
     }
 
-    /// Frees all that was pending, as all streams are idle, and breaks the handles that the policy names. Returns whether there
-    /// were any. What cannot be done is left out: whatever it is, the next request meets it too.
+    /// Frees all pending blocks, as all streams are idle, and breaks the handles that the policy names. Returns whether
+    /// there were any handles to break. Ignores errors: the next request meets them again.
     fn make_room(&mut self) -> bool {
         self.synchronize().unwrap_or_default();
         let handles = self.policy.breaks_for_pools(&self.heap);
@@ -70,11 +71,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         !handles.is_empty()
     }
 
-    /// Takes back the free blocks of pools without uses that are parts of other pools' segments. Their work is done.
+    /// Takes back the free blocks of pools without uses that are parts of other pools' segments. No work in them is
+    /// pending.
     pub(super) fn take_parts_back(&mut self) {
         if self.heap.has_parts_elsewhere() {
             for index in self.heap.free_expandable() {
-                // It may have coalesced with one before it.
+                // The block may have coalesced with one before it.
                 if self.heap.arena.at(index).state == BlockState::Free && self.is_part_to_return(index) {
                     self.take_part_back(index);
                 }
@@ -82,12 +84,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Whether there is a free block of a pool without uses that is a part of another pool's segment.
+    /// Whether a pool without uses has a free block that is a part of another pool's segment.
     pub(super) fn has_parts_to_return(&mut self) -> bool {
         self.heap.has_parts_elsewhere() && self.heap.free_expandable().into_iter().any(|index| self.is_part_to_return(index))
     }
 
-    /// Whether the block is of a private pool without uses, and its segment of another pool.
+    /// Whether the block belongs to a private pool without uses and its segment to another pool.
     fn is_part_to_return(&mut self, index: u32) -> bool {
         self.is_part(index) && {
             let pool_number = PoolSlot(self.heap.arena.at(index).pool).pool_number();
@@ -95,13 +97,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Whether the block's segment is of another pool.
+    /// Whether the block's segment belongs to another pool.
     pub(super) fn is_part(&mut self, index: u32) -> bool {
         let (address, pool) = (self.heap.arena.at(index).address, self.heap.arena.at(index).pool);
         self.heap.has_parts_elsewhere() && self.reservations.holding(address).is_some_and(|(_, range)| range.pool != pool)
     }
 
-    /// Gives a free block back to the pool and the stream of its segment, where it coalesces. Its work is done.
+    /// Gives a free block back to the pool and the stream of its segment, where it coalesces. No work in it is
+    /// pending.
     fn take_part_back(&mut self, index: u32) {
         let address = self.heap.arena.at(index).address;
         let Some((base, range)) = self.reservations.holding(address) else { return };
@@ -123,8 +126,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Serves a request of a private pool from settled memory: the pool's segment grows at its end where the least is
-    /// missing; otherwise the largest settled block begins another. Returns a detached block.
+    /// Serves a request of a private pool from settled memory: grows the pool's segment whose end needs the fewest
+    /// bytes, or starts a new segment in the largest settled block. Returns a detached block.
     pub(super) fn annex(&mut self, request: &Request, stream_slot: u16) -> Option<u32> {
         if request.pool.pool_number() == 0 || !self.policy.annexes() {
             return None;
@@ -133,8 +136,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some(self.cut_out(index, bytes, SETTLED, request, stream_slot))
     }
 
-    /// Cuts the low `bytes` bytes out of a free block for the request's pool, and coalesces them with what is free at the end
-    /// of the pool's segment before them. Returns the detached block. The rest gets the stamp.
+    /// Cuts the low `bytes` bytes out of a free block for the request's pool, and coalesces them with the free memory before
+    /// them at the end of the pool's segment. Returns the detached block. The rest gets the stamp.
     fn cut_out(&mut self, index: u32, bytes: u64, stamp: u64, request: &Request, stream_slot: u16) -> u32 {
         self.heap.detach(index);
         let part = if bytes < self.heap.arena.at(index).size { self.heap.split(index, bytes, stamp) } else { index };
@@ -150,7 +153,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         part
     }
 
-    /// Maps new memory where the default pool's segment grows, and serves the request from it.
+    /// Maps new memory at the place where the default pool's segment grows, and serves the request from it.
     pub(super) fn grow_and_annex(
         &mut self,
         request: &Request,
@@ -160,7 +163,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<Option<u32>, AllocError> {
         let Growth { home, slot, from, missing } = self.choose_growth(request, stream, has_handles);
         let size = self.policy.growth(&home).0;
-        // A part of what is missing would serve nobody.
+        // Mapping only a part of the missing bytes would serve no request.
         let left = self.heap.limit().map_or(u64::MAX, |limit| limit.0.saturating_sub(self.heap.reserved().0));
         if has_handles && missing.unwrap_or(size) > left {
             return Ok(None);
@@ -170,7 +173,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let grown = self.grow(&home, slot, page, has_handles);
         self.heap.set_grows_settled(false, None);
         let Some(index) = grown? else { return Ok(None) };
-        // What is free beside the new memory has become one with it, and work may be pending there.
+        // The new memory has coalesced with the free memory beside it, and work may be pending there.
         let Block { address, size, .. } = *self.heap.arena.at(index);
         let run = run.filter(|run| (address..address + size).contains(&run.start)).unwrap_or(address..u64::MAX);
         let (before, end) = (run.start - address, run.end.min(address + size));
@@ -186,7 +189,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.heap.attach(index, stamp);
         }
         let rest = if end == address + size { SETTLED } else { stamp };
-        // At once, because free blocks are beside each other now.
+        // Do this at once: there are free neighbours now.
         let part = self.cut_out(index, home.size.0, rest, request, stream);
         if self.heap.arena.at(part).size < request.size.0 {
             self.put_back_unused(part);
@@ -195,8 +198,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(part))
     }
 
-    /// Where memory is mapped for a request of a private pool. With handles it is where the least is missing: behind what is free
-    /// at the end of a segment of the private pool, or anywhere.
+    /// Chooses where to map memory for a request of a private pool. With handles, that is the place that needs the fewest
+    /// bytes: behind the free memory at the end of one of the private pool's segments, or anywhere.
     fn choose_growth(&mut self, request: &Request, stream: u16, has_handles: bool) -> Growth {
         let home = Request { pool: PoolSlot::default_pool(request.pool.class()), ..*request };
         if !has_handles {
@@ -216,8 +219,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         chosen
     }
 
-    /// The bytes to be mapped for a request of the default pool whose segment grows from this address, or anywhere. `None` if
-    /// it cannot grow there, or addresses are to be reserved.
+    /// The bytes to map for a request of the default pool whose segment grows from this address, or from any if `None`.
+    /// Returns `None` if the segment cannot grow there, or if new addresses have to be reserved.
     fn missing_from(&mut self, home: &Request, from: Option<u64>) -> Option<u64> {
         self.heap.set_grows_settled(true, from);
         let place = self.heap.find_growth(home.pool, home.stream, self.policy.growth(home).0);
@@ -225,7 +228,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         place.map(|place| place.missing)
     }
 
-    /// As [`Allocator::bring_home`] for a part of another pool's segment.
+    /// Like [`Allocator::bring_home`], for a part of another pool's segment.
     pub(super) fn bring_part_home(&mut self, index: u32) -> Result<(), BackendError> {
         if self.is_part_to_return(index) {
             self.device.synchronize_stream(self.heap.stream(self.heap.arena.at(index).stream))?;
@@ -236,7 +239,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 impl Heap {
-    /// The settled block for a request of a private pool, and how many bytes of it are missing.
+    /// The settled block for a request of a private pool, and how many bytes it lacks.
     fn find_settled(&self, request: &Request, stream_slot: u16) -> Option<(u32, u64)> {
         let size = request.size.0;
         let home = PoolSlot::default_pool(request.pool.class());

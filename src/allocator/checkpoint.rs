@@ -1,8 +1,8 @@
 //! Saving and restoring the state of a private pool, as CUDA graph trees do (spec 5.8).
 //!
-//! A restore frees all the pool's blocks, then splits the saved segments again, block by block: every saved
-//! block is handed out, then those that were free are given back. Statistics and trace entries are those of
-//! these allocations and frees. [`Fit`] checks that the checkpoint fits before anything changes.
+//! A restore frees all the pool's blocks and then splits the saved segments again, block by block: it hands out every
+//! saved block, then gives back those that were free. Statistics and trace entries show exactly these allocations and
+//! frees. [`Fit`] checks that the checkpoint fits before anything changes.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -20,10 +20,11 @@ use crate::units::{Bytes, DeviceAddress, PoolId};
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "restored memory that is not given back stays allocated"]
 pub struct Restored {
-    /// The pool's blocks that were taken back, in this order. Their [`Allocation`]s are void: freeing one is
+    /// The pool's blocks that the restore took back, in order. Their [`Allocation`]s are void: freeing one is
     /// [`crate::FreeError::NotAllocated`], even if a restored block has the same address.
     pub freed: Vec<DeviceAddress>,
-    /// The blocks that were allocated when the checkpoint was made: segment by segment, by address.
+    /// The blocks that were allocated when the checkpoint was made, segment by segment, in order of address within
+    /// each.
     pub allocations: Vec<Allocation>,
 }
 
@@ -43,14 +44,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(PoolCheckpoint { pool: id, segments: segments.collect::<Result<_, _>>()? })
     }
 
-    /// Restores the state of a private pool. Everything that it has allocated now is taken back first;
-    /// segments added since stay, free. If an expandable segment has grown, its last free block is longer
-    /// than it was.
+    /// Restores the state of a private pool. First takes back everything that the pool has allocated now. Segments
+    /// added since the checkpoint stay and are free. If an expandable segment has grown, its last free block is
+    /// longer than before.
     ///
     /// # Errors
-    /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], [`CheckpointError::Parted`], or why the
-    /// pool's segments do not fit the checkpoint, as for one of another allocator. Nothing has changed then,
-    /// except with [`CheckpointError::Device`].
+    /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], [`CheckpointError::Parted`], or the reason why
+    /// the pool's segments do not fit the checkpoint; a checkpoint of another allocator does not fit either. After an
+    /// error nothing has changed, except after [`CheckpointError::Device`].
     pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<Restored, CheckpointError> {
         let id = checkpoint.pool;
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::LostPool(id))?;
@@ -71,7 +72,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Restored { freed, allocations })
     }
 
-    /// Whether a private pool's allocated blocks are exactly these (`checkPoolLiveAllocations`).
+    /// Whether exactly these blocks of a private pool are allocated (`checkPoolLiveAllocations`).
     ///
     /// # Errors
     /// [`CheckpointError::UnknownPool`].
@@ -89,7 +90,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let mut freed = Vec::new();
         let mut outcome = Ok(());
         for mut index in self.heap.heads_of(pool_number) {
-            // A block that is given back keeps its slot, whichever neighbours it absorbs.
+            // A freed block keeps its slot, whichever neighbours it absorbs.
             while let Some(block) = self.heap.arena.get(index) {
                 if block.state == BlockState::Allocated {
                     freed.push(DeviceAddress(block.address));
@@ -103,7 +104,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         outcome.map(|()| freed).map_err(CheckpointError::Device)
     }
 
-    /// Hands out the saved blocks one after the other, then gives back those that were free.
+    /// Hands out the saved blocks one by one, then gives back those that were free.
     fn restore_segment(
         &mut self,
         start: u32,
@@ -134,8 +135,8 @@ impl Heap {
         self.private_pools().number_of(id).filter(|&pool_number| pool_number != 0)
     }
 
-    /// The first blocks of a pool's segments: blocks in use, by address, then free ones, small then large, in
-    /// the order of the pool's free blocks. Segments that begin unmapped are left out.
+    /// The first blocks of a pool's segments: first the blocks in use, by address; then the free ones, small before
+    /// large, in the order of the pool's free blocks. Leaves out segments that begin unmapped.
     fn heads_of(&self, pool_number: u16) -> Vec<u32> {
         let is_used = |block: &Block| matches!(block.state, BlockState::Allocated | BlockState::Pending);
         let is_head = |block: &Block| block.prev == NIL && PoolSlot(block.pool).pool_number() == pool_number;
@@ -146,7 +147,7 @@ impl Heap {
         heads
     }
 
-    /// Whether neighbours of the pool belong to different streams.
+    /// Whether neighbouring blocks of the pool belong to different streams.
     fn is_parted(&self, pool_number: u16) -> bool {
         let differ = |block: &Block| self.arena.get(block.prev).is_some_and(|before| before.stream != block.stream);
         let of_pool = |block: &Block| PoolSlot(block.pool).pool_number() == pool_number;
@@ -167,7 +168,8 @@ impl Heap {
     fn save_segment(&self, head: &Block) -> Result<SavedSegment, CheckpointError> {
         let saved = |block: &Block| {
             let state = match block.state {
-                // Given back during a capture: its events are not recorded, and nothing says that it waits for them.
+                // The block was freed during a capture: its events are not recorded, and nothing shows that it waits
+                // for them.
                 BlockState::Pending if block.events() == 0 => SavedState::Free,
                 BlockState::Pending => return Err(CheckpointError::EventsPending(DeviceAddress(block.address))),
                 BlockState::Allocated => SavedState::Allocated,
@@ -181,7 +183,7 @@ impl Heap {
     }
 }
 
-/// Checks whether a checkpoint fits once all allocated blocks of its pool are given back.
+/// Checks whether a checkpoint will fit once all allocated blocks of its pool have been freed.
 struct Fit<'a> {
     heap: &'a Heap,
     pool_number: u16,
@@ -206,7 +208,8 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Whether the block is free, or will be once given back: blocks that other streams use will wait instead.
+    /// Whether the block is free, or will be free once given back. A block that other streams use will be pending
+    /// instead.
     fn will_be_free(&self, index: u32) -> bool {
         self.heap.arena.get(index).is_some_and(|block| match block.state {
             BlockState::Free => true,
@@ -227,7 +230,7 @@ impl Fit<'_> {
             if saved.state == SavedState::Unmapped {
                 if !self.takes_grown {
                     self.check_same_tail(room, after, segment.address)?;
-                    // Blocks that followed these addresses have no memory now.
+                    // The blocks that followed have lost their memory.
                     return if is_last { Ok(()) } else { Err(CheckpointError::SizeDiffers(DeviceAddress(at))) };
                 }
                 let fits = is_last && self.is_tail(room, after);
@@ -247,7 +250,7 @@ impl Fit<'_> {
             }
             room -= saved.size.0;
             at += saved.size.0;
-            // A part of another segment has no unmapped end, and may have grown.
+            // A part of another segment has no unmapped end, yet it may have grown.
             let may_be_part = self.takes_grown && self.heap.has_parts_elsewhere() && self.heap.arena.at(start).is_expandable();
             let has_grown = may_be_part && self.is_tail(room, after);
             if is_last && (has_grown || room == 0 && after == NIL) {
@@ -257,7 +260,7 @@ impl Fit<'_> {
         Err(CheckpointError::LengthDiffers(segment.address))
     }
 
-    /// Checks that after the saved blocks, and `room` free bytes, only unmapped addresses follow.
+    /// Checks that only unmapped addresses follow the saved blocks and `room` free bytes.
     fn check_same_tail(&self, room: u64, after: u32, segment: DeviceAddress) -> Result<(), CheckpointError> {
         let next = if room == 0 { self.heap.arena.get(after).map_or(NIL, |block| block.next) } else { after };
         if next != NIL {
@@ -269,9 +272,9 @@ impl Fit<'_> {
         }
     }
 
-    /// Whether the rest of an expandable segment, `room` free bytes and the blocks from `after` on, is at
-    /// most one mapped block and then unmapped addresses (spec 5.8). That block may wait for events: it is
-    /// not touched.
+    /// Whether the rest of an expandable segment (`room` free bytes and the blocks from `after` on) is at most one
+    /// mapped block and then unmapped addresses (spec 5.8). That block may wait for events, as a restore does not
+    /// touch it.
     fn is_tail(&self, room: u64, after: u32) -> bool {
         let arena = &self.heap.arena;
         let unmapped = match arena.get(after) {

@@ -1,10 +1,11 @@
-//! Memory for expandable segments: mapped page by page where a request needs it, unmapped in whole pages
+//! Memory for expandable segments: mapped page by page where a request needs it, and unmapped in whole pages
 //! (spec section 4).
 //!
-//! Every call that the device may refuse comes before the first change of the heap, or is undone: after any
-//! error pages, blocks and statistics agree.
+//! The allocator makes every call that the device may refuse before it changes the heap, or undoes the call. So pages,
+//! blocks and statistics agree after any error.
 //!
-//! The memory behind pages is handled in runs of as many pages as the device takes together, often one (spec 4.3, 4.5).
+//! The memory behind pages is handled in runs. A run has as many pages as the device accepts in one call, often one
+//! (spec 4.3, 4.5).
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -20,19 +21,19 @@ use crate::reservation::{Pages, Run};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
 
-/// What happens to unmapped memory.
+/// What happens to memory once it is unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Freed {
-    /// It is released to the device.
+    /// It goes back to the device.
     Released,
-    /// It is kept for the mapping that follows.
+    /// The allocator keeps it for the next mapping.
     Spare,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing: pages, or
-    /// handles as large as the policy says, which are checked against the limit here.
-    /// `None` if the device is out of memory; what was mapped so far stays, as free blocks (spec 4.4).
+    /// handles as large as the policy says. Handles are checked against the limit here. Returns `None` if the device
+    /// is out of memory; what was mapped so far stays, as free blocks (spec 4.4).
     pub(super) fn grow(
         &mut self,
         request: &Request,
@@ -65,7 +66,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 None => return Ok(None),
             },
         };
-        // Free memory before it that the search passed over coalesces with what is mapped, and counts for nothing.
+        // Free memory before it, which the search passed over, coalesces with the mapped memory; it does not count.
         let start = self.heap.arena.at(block).address;
         if self.heap.is_unmapped(block) && !self.map_block(request, block, size, has_handles)? {
             return Ok(None);
@@ -76,7 +77,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             if missing == 0 {
                 break;
             }
-            // A run that was found is long enough; a new segment may be too short.
+            // A run that the search found is long enough; a new segment may be too short.
             if !self.heap.is_unmapped(next) {
                 return Err(AllocError::TooLarge { requested: request.requested });
             }
@@ -89,7 +90,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Takes memory for `size` bytes and reserves addresses of its own for it. `None` if the device is out of memory.
+    /// Takes memory for `size` bytes and reserves a separate range of addresses for it. `None` if the device is out
+    /// of memory.
     fn grow_apart(&mut self, request: &Request, stream: u16, page: Bytes, size: u64) -> Result<Option<u32>, AllocError> {
         let count = size.div_ceil(page.0);
         let Some(memory) = self.take_pages(count, page.0)? else { return Ok(None) };
@@ -109,9 +111,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). If they
-    /// are too few for the request, `None`, or the segment all the same: PyTorch 2.11 goes on to map all of
-    /// it, for which there is hardly ever enough memory.
+    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). If they are too
+    /// few for the request, some releases give them back; then this returns `None`. Other releases, such as PyTorch
+    /// 2.11, go on to map all of them, for which there is hardly ever enough memory.
     fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let too_large = AllocError::TooLarge { requested: request.requested };
         let size = self.policy.reservation(self.total_memory).checked_round_up(page).ok_or(too_large)?;
@@ -126,14 +128,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.taken.remove(address.0);
             return Ok(None);
         }
-        // A range that the device failed to free stays the allocator's.
+        // If the device fails to free the range, the allocator keeps it.
         self.reservations.insert(address.0, size.0, page.0, (request.pool.0, request.stream));
         let block = self.heap.add_reservation(address, size, stream, request.pool);
         Ok(returned.map(|()| Some(block))?)
     }
 
-    /// Maps the first `wanted` bytes of an unmapped block, in whole pages or with handles that may be more, and coalesces them with free
-    /// neighbours. False if the device is out of memory (spec 4.3).
+    /// Maps the first `wanted` bytes of an unmapped block, in whole pages or with handles that may exceed them, and
+    /// coalesces them with free neighbours. False if the device is out of memory (spec 4.3).
     fn map_block(&mut self, request: &Request, index: u32, wanted: u64, has_handles: bool) -> Result<bool, AllocError> {
         let block = self.heap.arena.at(index);
         let (address, wanted, room) = (block.address, wanted.min(block.size), block.size);
@@ -150,7 +152,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(true)
     }
 
-    /// Takes memory for so many pages, all or none, after a retry to release what was not. `None` if there is not enough.
+    /// Takes memory for `count` pages, all or none. First retries to release the memory that could not be released
+    /// before. `None` if there is not enough.
     fn take_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<Run<D::Physical>>>, AllocError> {
         if self.reservations.has_leftovers() {
             self.release_leftovers()?;
@@ -185,8 +188,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Unmaps the whole pages inside a free block, after waiting for the segment's stream, and frees the
-    /// addresses once the whole segment is unmapped (spec 4.6, 4.7).
+    /// Waits for the segment's stream and unmaps the whole pages inside a free block. Frees the addresses once the
+    /// whole segment is unmapped (spec 4.6, 4.7).
     pub(super) fn unmap_block(&mut self, index: u32, freed: Freed) -> Result<(), AllocError> {
         self.bring_home(index)?;
         if self.is_away(index) {
@@ -212,7 +215,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         outcome
     }
 
-    /// Unmaps pages in order, up to the first that fails. Returns where it stopped.
+    /// Unmaps pages in order, up to the first that fails. Returns the index of the page at which it stopped.
     pub(super) fn unmap_pages(
         &mut self,
         base: u64,
@@ -246,7 +249,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         (places.end, Ok(()))
     }
 
-    /// The first mapped pages among `places`, as many as the device takes together.
+    /// The first mapped pages among `places`, as many as the device accepts in one call.
     fn first_run(&mut self, base: u64, places: Range<u64>) -> Result<Option<Range<u64>>, BackendError> {
         let Allocator { device, reservations, .. } = self;
         let Some((_, range)) = reservations.holding(base) else { return Ok(None) };
@@ -287,7 +290,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let id = self.heap.pool_id(pool.0);
         self.observer.observe(&TraceEntry { action: TraceAction::SegmentUnmap, address, size: bytes, stream, pool: id });
         if is_empty && let Some(size) = self.reservations.holding(base).map(|(_, range)| range.size) {
-            // The device does not free addresses while anything is mapped there, even leftovers.
+            // The device refuses to free addresses while anything is mapped there, leftovers included.
             self.release_leftovers()?;
             self.device.unreserve(DeviceAddress(base), Bytes(size))?;
             self.taken.remove(base);
@@ -297,9 +300,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Releases everything, even after errors. Unmapping does not wait for work (facts: Waiting for the
-    /// device), and work whose memory is gone destroys the context, so all streams that may use it are waited
-    /// for first.
+    /// Releases everything, even after errors. Unmapping does not wait for work (facts: Waiting for the device), and
+    /// work that loses its memory destroys the context. So it first waits for all streams that may use the memory.
     pub(super) fn abandon_reservations(&mut self) {
         for stream in self.streams_of_reservations() {
             let _ = self.device.synchronize_stream(stream);
@@ -319,11 +321,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let _ = self.release_leftovers();
     }
 
-    /// The streams that may use memory of expandable segments: their own, those that use blocks, and all once blocks may
-    /// belong to another stream than their segment.
+    /// The streams that may use memory of expandable segments: the segments' own streams and those recorded on blocks,
+    /// or all streams once blocks may belong to another stream than their segment.
     fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
         let own: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
-        // Looks at all blocks, so only where there is something to wait for.
+        // This looks at all blocks, so do it only if there is something to wait for.
         let others = (!own.is_empty()).then(|| self.pending.streams(&self.heap.arena)).into_iter().flatten();
         let is_mixed = self.heap.mixes_streams() || self.heap.has_parts_elsewhere();
         let moved_to = if is_mixed { self.heap.streams_seen() } else { &[] };
@@ -358,14 +360,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(memory))
     }
 
-    /// Creates some of the missing pages: at least one.
+    /// Creates some of the missing pages, at least one.
     fn create_run(&mut self, missing: u64, page: u64) -> Result<Run<D::Physical>, BackendError> {
         let most = self.device.run_pages().clamp(1, missing);
         let (memory, pages) = self.device.create_run(Bytes(page), most)?;
         Ok(Run { memory, pages: pages.clamp(1, most), is_handle: false })
     }
 
-    /// The first pages of kept memory; the rest is kept on.
+    /// Takes the first pages of the kept memory; keeps the rest.
     fn cut_spare(&mut self, mut run: Run<D::Physical>, page: u64, missing: u64) -> Result<Run<D::Physical>, BackendError> {
         if run.pages > missing {
             match self.device.split_run(&mut run.memory, Bytes(page), missing) {
@@ -380,8 +382,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(run)
     }
 
-    /// Releases all of it, even after an error. Returns the first error; what could not be released is kept
-    /// and retried later.
+    /// Releases all of the memory, even after an error. Returns the first error. Keeps what it could not release, and
+    /// retries later.
     pub(super) fn release_pages(&mut self, memory: Vec<Run<D::Physical>>) -> Result<(), BackendError> {
         memory.into_iter().map(|run| self.release_run(run.memory)).fold(Ok(()), Result::and)
     }
@@ -393,7 +395,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         })
     }
 
-    /// Retries to unmap and release what the device failed to.
+    /// Retries to unmap and release the memory that the device failed to unmap or release before.
     pub(super) fn release_leftovers(&mut self) -> Result<(), BackendError> {
         let stuck = self.reservations.take_stuck();
         let cleared = stuck.into_iter().map(|pages| self.clear(pages)).fold(Ok(()), Result::and);
@@ -401,14 +403,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         cleared.and(leftovers.into_iter().map(|memory| self.release_run(memory)).fold(Ok(()), Result::and))
     }
 
-    /// Unmaps memory that no segment uses. A failure is remembered and retried.
+    /// Unmaps memory that no segment uses. Remembers a failure, to retry it.
     fn clear(&mut self, pages: Pages) -> Result<(), BackendError> {
         let Pages { address, page, count } = pages;
         let unmapped = self.device.unmap_run(DeviceAddress(address), Bytes(page), count);
         unmapped.inspect_err(|_| self.reservations.keep_stuck(pages))
     }
 
-    /// Maps each run of pages and then sets access for all of them. Undone after an error.
+    /// Maps each run of pages and then sets access for all of them. Undoes this after an error.
     fn map_pages(&mut self, to: Pages, memory: Vec<Run<D::Physical>>, base: u64) -> Result<(), AllocError> {
         let Pages { address, page, .. } = to;
         let mut mapped = Vec::with_capacity(memory.len());
@@ -425,7 +427,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let outcome = outcome.and_then(|()| self.device.set_access(DeviceAddress(address), Bytes(at - address)));
         if let Err(error) = outcome {
             for pages in mapped {
-                // Another error changes nothing: it is retried before anything else is mapped.
+                // A second error changes nothing: the allocator retries it before it maps anything else.
                 let _ = self.clear(pages);
             }
             let _ = self.release_pages(memory);

@@ -1,9 +1,9 @@
-//! Handles of several sizes: taken from the device as the policy says, moved to where a request needs them, and broken where they
-//! are partly in use. PyTorch does none of it.
+//! Handles of several sizes. The allocator takes them from the device as the policy says, moves them to where a request
+//! needs them, and breaks those that are partly in use. PyTorch does none of this.
 //!
-//! All that is unmapped for a request is mapped for it, or goes back to the device. What is in use of a broken handle keeps its
-//! addresses and its contents in memory of its own, and the free pages go back to the device. So a large handle, which is cheap to map,
-//! strands no more than pages once memory is short.
+//! All memory that is unmapped for a request is either mapped for that request or goes back to the device. When a handle is
+//! broken, the blocks in use keep their addresses and contents in new memory, and the free pages go back to the device. So a
+//! large handle, which is cheap to map, strands no more than single pages would once memory is short.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -18,14 +18,15 @@ use crate::reservation::Run;
 use crate::trace::Observer;
 use crate::units::{Bytes, DeviceAddress};
 
-/// A handle that is to be moved.
+/// A handle to move.
 struct Moved {
     address: u64,
     bytes: u64,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes handles for at least `wanted` pages, at most `room`: kept ones, then new ones. `None` if there is not enough.
+    /// Takes handles for at least `wanted` and at most `room` pages: first kept handles, then new ones. `None` if there is
+    /// not enough memory.
     pub(super) fn take_handles(
         &mut self,
         request: &Request,
@@ -56,8 +57,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(memory))
     }
 
-    /// Creates the next handle. `held` are the bytes that were taken already and are not counted yet. `None` if there is
-    /// no memory for what is missing.
+    /// Creates the next handle. `held` is the number of bytes that were taken already but not counted yet. `None` if
+    /// there is no memory for the missing bytes.
     fn new_handle(
         &mut self,
         request: &Request,
@@ -72,7 +73,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         // The statistics count with 63 bits.
         let limit = self.heap.limit().map_or(i64::MAX as u64, |limit| limit.0.min(i64::MAX as u64));
-        // Kept handles that are too large for this place are counted nowhere, and the device's memory all the same.
+        // Kept handles that are too large for this place appear in no statistic, but still occupy device memory.
         let left = loop {
             let counted = self.heap.reserved().0.saturating_add(held).saturating_add(self.reservations.spare_bytes());
             let left = limit.saturating_sub(counted) / page;
@@ -99,13 +100,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Releases the last of the kept handles. False if there is none.
+    /// Releases the last of the kept handles. False if none is kept.
     fn give_spare_back(&mut self) -> Result<bool, BackendError> {
         let Some(run) = self.reservations.take_last_spare() else { return Ok(false) };
         self.release_run(run.memory).map(|()| true)
     }
 
-    /// Unmaps handles and lets the request's segment grow with them, or with new ones once they are released. Does nothing
+    /// Unmaps handles and grows the request's segment with them, or with new handles once these are released. Does nothing
     /// while a graph is captured, because unmapping waits for work.
     pub(super) fn move_handles(
         &mut self,
@@ -124,7 +125,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
         let released = gone.and(self.release_spare());
         match asked {
-            // Memory that the device failed to release is retried later; the request is served all the same.
+            // The allocator retries later to release memory that the device failed to release; it serves the request
+            // all the same.
             Ok(Some(block)) => Ok(Some(block)),
             Ok(None) => Ok(released.map(|()| None)?),
             Err(error) => Err(error),
@@ -177,8 +179,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Breaks the handles in order, and those that the device had no room for again after others have given memory back. One
-    /// that it has never room for stays as it is.
+    /// Breaks the handles in order. If the device had no room for some, it tries those again after other handles have given
+    /// memory back. A handle for which the device never has room stays as it is.
     pub(super) fn break_handles(&mut self, handles: &[DeviceAddress]) -> Result<(), AllocError> {
         for (place, &DeviceAddress(address)) in handles.iter().enumerate() {
             if self.heap.handle_at(address).is_none() || handles[..place].contains(&DeviceAddress(address)) {
@@ -192,7 +194,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         while left.len() < before {
             before = left.len();
             for handle in core::mem::take(&mut left) {
-                // A device may find out that it cannot.
+                // A device may find out here that it cannot break handles.
                 if !self.device.breaks_handles() {
                     return Ok(());
                 }
@@ -247,8 +249,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         })
     }
 
-    /// The whole pages of free blocks in a range, by address: without blocks that belong to another pool or stream than their
-    /// segment.
+    /// The whole pages in free blocks of a range, by address. Leaves out blocks that belong to another pool or stream than
+    /// their segment.
     fn free_pages(&mut self, range: Range<u64>, page: u64, pool: u16) -> Vec<Range<u64>> {
         let touches = |block: &BlockView| block.address.0 < range.end && block.address.0 + block.size.0 > range.start;
         let blocks: Vec<u32> = self.heap.free_blocks(PoolSlot(pool)).filter(touches).map(|block| block.id.index).collect();
@@ -266,7 +268,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 }
 
-/// What of a range lies between these parts of it, which are in order.
+/// The gaps in `range` between `parts`, which are in order.
 fn between(parts: &[Range<u64>], range: Range<u64>) -> Vec<Range<u64>> {
     let ends = parts.iter().map(|part| part.end);
     let starts = parts.iter().map(|part| part.start).chain([range.end]);

@@ -1,8 +1,8 @@
-//! The whole-heap sweep ([`Allocator::check`]): every segment, block, index and counter, with no code shared
-//! with the allocator.
+//! The whole-heap sweep ([`Allocator::check`]): every segment, block, index and counter, with no code shared with the
+//! allocator.
 //!
-//! It recomputes the statistics from the blocks. Tests call it after every operation; it takes time in
-//! proportion to the heap.
+//! The sweep recomputes the statistics from the blocks. Its time is proportional to the size of the heap. Tests call
+//! it after every operation.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -19,7 +19,7 @@ use crate::stats::Family;
 use crate::trace::Observer;
 use crate::units::PoolClass;
 
-/// An invariant of the heap that is broken. Displays what was found and what should be.
+/// A broken invariant of the heap. Displays the value that the sweep found and the expected one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation(String);
 
@@ -35,17 +35,16 @@ fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Violation> {
     if holds { Ok(()) } else { Err(Violation(says())) }
 }
 
-/// What each family of statistics should be now, for the small and the large pool.
+/// The expected value of each family of statistics, for the small and the large pool.
 type Sums = BTreeMap<Family, [i64; 2]>;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Checks the whole heap.
     ///
     /// # Errors
-    /// The first violation found: blocks that do not tile their segment, overlapping segments, free
-    /// neighbours that should have coalesced, a free index that is not exactly the free blocks in order,
-    /// events that do not match their blocks, a statistic that is not the sum over the blocks, a peak below
-    /// its current value.
+    /// The first violation found: blocks that do not tile their segment, overlapping segments, free neighbours that
+    /// should have coalesced, a free index that differs from the free blocks in order, events that do not match their
+    /// blocks, a statistic that is not the sum over the blocks, a peak below its current value.
     pub fn check(&self) -> Result<(), Violation> {
         let arena = &self.heap().arena;
         let mut heads: Vec<u32> = arena.live().filter(|&index| arena.at(index).prev == NIL).collect();
@@ -231,12 +230,12 @@ mod tests {
     use crate::stats::{Family, Stats};
     use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
-    // The sweep finds every kind of damage: the laws rely on it.
+    // The sweep must find every kind of damage: the laws rely on it.
 
     type Core = Allocator<PlainDevice, PyTorch>;
 
     /// An allocator with four small blocks in a row (allocated, allocated, free, allocated), a free block behind
-    /// them, and a large segment; and the slots of the four.
+    /// them, and a large segment. Also returns the slots of the four blocks.
     fn core(expandable_segments: bool) -> (Core, Vec<Allocation>, [u32; 4]) {
         let settings = Settings { expandable_segments, ..Settings::default() };
         let mut core = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(settings), ());
@@ -250,12 +249,12 @@ mod tests {
         (core, out, slots)
     }
 
-    /// What the sweep says of a heap after this damage.
+    /// What the sweep reports about a heap after this damage.
     fn found(is_expandable: bool, spoil: impl FnOnce(&mut Core, [u32; 4])) -> String {
         let (mut core, out, slots) = core(is_expandable);
         spoil(&mut core, slots);
         let answer = core.check().expect_err("a violation").to_string();
-        // It can be neither used nor dropped.
+        // The damaged allocator can be neither used nor dropped.
         core::mem::forget((core, out));
         answer
     }
@@ -318,7 +317,7 @@ mod tests {
         assert_finds("the free index of", |core, [_, _, third, _]| core.heap.arena.at_mut(third).state = BlockState::Allocated);
     }
 
-    /// In a heap that keeps this order, with a hole between two blocks and free memory behind them.
+    /// Runs in a heap that keeps this order, with a hole between two blocks and free memory behind them.
     #[test]
     fn an_order_by_address_that_is_not_the_free_blocks() {
         type ByAddressCore = Allocator<PlainDevice, Lowest>;
@@ -367,7 +366,7 @@ mod tests {
             core.pending.push(&mut core.heap.arena, StreamId(7), (), 1 << 20);
         });
         assert_finds("an event waits for a block that does not live", |core, [first, second, ..]| {
-            // A slot that was in use before.
+            // This slot was in use before.
             core.heap.arena.at_mut(first).next = core.heap.arena.at(second).next;
             core.heap.arena.at_mut(first).size += 512;
             let after = core.heap.arena.at(second).next;
@@ -390,7 +389,7 @@ mod tests {
             let lower = entries.iter().map(|(name, value)| (name.as_str(), if name == "active.all.peak" { 1 } else { *value }));
             core.stats = Stats::from_entries(lower).expect("its own");
         });
-        // Everything grows, except what the heap counts as reserved.
+        // Everything grows except what the heap counts as reserved.
         assert_finds("reserved bytes, the segments", |core, _| {
             let is_last = |index: &u32| core.heap.arena.at(*index).size > 16 << 20;
             let last = core.heap.arena.live().find(is_last).expect("the large segment's rest");
@@ -402,7 +401,7 @@ mod tests {
         });
     }
 
-    /// No false alarm: with pending blocks, and with expandable segments.
+    /// The sweep gives no false alarm with pending blocks or with expandable segments.
     #[test]
     fn a_sound_heap_passes() {
         for is_expandable in [false, true] {
@@ -420,7 +419,8 @@ mod tests {
         }
     }
 
-    /// A policy that looks for free blocks by address: one expandable segment, the lowest address that fits. It never releases anything.
+    /// A policy that finds free blocks by address: one expandable segment, the lowest address that fits. It never releases
+    /// memory.
     struct Lowest;
 
     impl Policy for Lowest {

@@ -1,9 +1,9 @@
 //! The retry ladder: what happens when no free block serves a request (spec 2.4, steps 5 and 6).
 //!
-//! Free-memory callbacks run first. Then the policy names one rung after the other ([`Relief`]) and this
-//! module carries it out: ask the device for a segment, release cached segments and ask again, borrow from
-//! private pools, wait for events, and so on, until a rung yields a block or the policy gives up, which is
-//! "out of memory". Releasing needs no wait: free blocks have no incomplete events.
+//! Free-memory callbacks run first. Then the policy names one rung after another ([`Relief`]), and this module
+//! carries each out: ask the device for a segment, release cached segments and ask again, borrow from private pools,
+//! wait for events, and so on, until a rung yields a block or the policy gives up, which means "out of memory". The
+//! allocator need not wait before it releases a segment: free blocks have no incomplete events.
 
 use alloc::boxed::Box;
 
@@ -21,15 +21,15 @@ use crate::texts::{Hint, OutOfMemory};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
 
-/// More rungs than any sensible ladder has, apart from those for each stream; a policy that never gives up is at
-/// fault.
+/// More rungs than any sensible ladder has, not counting the rungs for each stream. A policy that climbs more of them
+/// never gives up, and is at fault.
 const MOST_RUNGS: u32 = 512;
 
 /// A detached block that a rung of the ladder has yielded.
 pub(super) enum Obtained {
-    /// The policy is still to say whether it is split.
+    /// The policy still has to decide whether to split it.
     ToSplit(u32),
-    /// The policy has said that all of it is handed out. It is not asked again: another answer would leave a remainder that was
+    /// The policy has decided to hand out all of it. It is not asked again: another answer would leave a remainder that
     /// never coalesced with the free block behind it.
     Whole(u32),
 }
@@ -49,16 +49,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             Obtained::ToSplit(index) => self.hand_out(index, &request),
             Obtained::Whole(index) => self.hand_out_part(index, &request, false),
         };
-        // A rung may have counted the block as a free part, without the peaks.
+        // A rung may have counted the block as a free part without raising the peaks.
         self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
         Ok(handed_out)
     }
 
-    /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for
-    /// it. Returns a block, and the request with the pool that serves it.
+    /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for it.
+    /// Returns a block, and the request with the pool that serves it.
     ///
-    /// The pool stays until then, also if a callback abandons it and makes others: the request goes to none of
-    /// those. In PyTorch the request holds a pointer to the pool, which dangles if the callback releases the
+    /// The pool stays alive until then, even if a callback abandons it and makes other pools; the request goes to
+    /// none of these. In PyTorch, the request holds a pointer to the pool, which dangles if the callback releases the
     /// pool's cache.
     #[cold]
     fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(Obtained, Request), AllocError> {
@@ -89,7 +89,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Relief::Release { blocks, attempt } => {
                     self.check_release(&blocks)?;
                     self.release_segments(&blocks)?;
-                    // Garbage collection and the release of oversize blocks do not look for empty pools.
+                    // Garbage collection and the release of oversize blocks do not check for empty pools.
                     if attempt == Attempt::AskAgain {
                         self.forget_empty_pools()?;
                     }
@@ -111,7 +111,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Relief::Move { handles } => self.move_handles(request, stream_slot, segment, &handles, true)?,
                 Relief::Replace { handles } => self.move_handles(request, stream_slot, segment, &handles, false)?,
                 Relief::Break { handles } => self.break_handles(&handles).map(|()| None)?,
-                // Waiting would break the capture, and forget the uses recorded during it.
+                // Waiting would break the capture, and lose the stream uses recorded during it.
                 Relief::Wait if self.heap.is_deferring() => None,
                 Relief::Wait => self.synchronize().map(|()| None)?,
                 Relief::Reuse(id) => Some(self.take(id, request, stream_slot)?),
@@ -125,7 +125,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Err(self.fault("never gives up").into())
     }
 
-    /// Runs all callbacks. Returns whether any freed something.
+    /// Runs all callbacks. Returns whether any of them freed memory.
     fn run_free_memory_callbacks(&mut self) -> bool {
         let mut callbacks = core::mem::take(&mut self.callbacks);
         let mut freed = false;
@@ -150,7 +150,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             Attempt::No => return Ok(None),
             Attempt::Fail => return Err(AllocError::ExpandableRelease),
             Attempt::Ask => size,
-            // Counted even if the limit then refuses (spec 2.8, step 2).
+            // PyTorch counts the attempt even if the limit then refuses it (spec 2.8, step 2).
             Attempt::AskAgain => {
                 self.stats.num_alloc_retries += 1;
                 size
@@ -160,9 +160,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             Attempt::AskFor(other) => other,
         };
-        // Without a limit, 64 bits are one.
+        // Without a limit, 64 bits are the limit.
         let limit = self.heap.limit().unwrap_or(Bytes::MAX);
-        // Handles are checked one by one: a request that a free block begins to serve takes less than the segment.
+        // Handles are checked one by one: if a free block serves the beginning of a request, the request takes less
+        // than the segment.
         let has_handles = request.is_expandable && self.policy.handle(&self.heap, request, size).is_some();
         if !has_handles && self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
             return Ok(None);
@@ -204,13 +205,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Counts bytes that a pool took from the device, or released if they are negative.
+    /// Counts the bytes that a pool took from the device; negative if the pool released them.
     pub(super) fn count_reserved(&mut self, pool: PoolSlot, bytes: i64) {
         self.stats.change(Family::ReservedBytes, pool.class(), bytes);
         self.count_reserved_by_pool(pool, bytes);
     }
 
-    /// Counts them in the statistics of the private pool alone, if it is one.
+    /// Counts the bytes only in the statistics of the private pool, if the pool is private.
     pub(super) fn count_reserved_by_pool(&mut self, pool: PoolSlot, bytes: i64) {
         if self.profile.counts_private_pools && pool.pool_number() != 0 {
             let id = self.heap.pool_id(pool.0);
@@ -218,13 +219,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Asks for the device's free memory after a refusal, as some releases do for a line in their log.
+    /// Asks for the device's free memory after a refusal. Some releases do so for a line in their log.
     pub(super) fn look_after_refusal(&mut self) -> Result<(), BackendError> {
         if self.profile.asks_after_refusal { self.device.memory_info().map(|_| ()) } else { Ok(()) }
     }
 
-    /// Refuses to release memory during a capture, or of a private pool in use, where graphs may need it;
-    /// unless the policy's rules do so.
+    /// Refuses to release memory during a capture, or memory of a private pool in use, where graphs may need it,
+    /// unless the policy's rules allow the release.
     pub(super) fn check_release(&self, blocks: &[BlockId]) -> Result<(), AllocError> {
         if self.policy.releases_during_captures() {
             return Ok(());
@@ -240,14 +241,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Releases whole segments, and the pages of expandable ones, in order, up to the first that fails
-    /// (spec 2.12).
+    /// Releases whole segments, and the pages of expandable segments, in order, up to the first failure (spec 2.12).
     pub(super) fn release_segments(&mut self, blocks: &[BlockId]) -> Result<(), AllocError> {
         let missing = "releases a block that does not exist";
         self.check_exist(blocks, missing)?;
         for &id in blocks {
             let Some(index) = self.heap.arena.resolve(id) else {
-                // It may have coalesced with one before it.
+                // The block may have coalesced with one before it.
                 if self.heap.mixes_streams() {
                     continue;
                 }
@@ -280,7 +280,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Checks that blocks exist, before the first of them is released: that may let others coalesce.
+    /// Checks that the blocks exist before the first is released, as a release may coalesce others.
     pub(super) fn check_exist(&self, blocks: &[BlockId], problem: &'static str) -> Result<(), AllocError> {
         let all_exist = blocks.iter().all(|&id| self.heap.arena.resolve(id).is_some());
         if all_exist { Ok(()) } else { Err(self.fault(problem).into()) }
@@ -294,12 +294,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ExpandableHint::Addresses => {}
         }
         let reserve = self.policy.reservation(self.total_memory);
-        // PyTorch reserves nine eighths by default, and only hints at a larger reserve if it was reduced.
+        // PyTorch reserves nine eighths by default. It hints at a larger reserve only if the reserve was reduced.
         let is_reduced = reserve < self.total_memory.checked_add(Bytes(self.total_memory.0 / 8)).unwrap_or(Bytes::MAX);
         if is_reduced && segment > reserve { Hint::LargerReserve(reserve) } else { Hint::Addresses }
     }
 
-    /// Counts a failure, tells the observer, and describes it (spec 2.13).
+    /// Counts the failure, informs the observer, and builds the error (spec 2.13).
     fn out_of_memory(&mut self, request: &Request, segment: Bytes) -> AllocError {
         let memory = match self.device.memory_info() {
             Ok(memory) => memory,

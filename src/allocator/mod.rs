@@ -1,9 +1,9 @@
 //! The allocator: the path of one request from top to bottom.
 //!
-//! A request is rounded, served from a free block, and the block is split to size. If no free block fits, callbacks may free
-//! memory, and then the retry ladder begins ([`ladder`]). Blocks come back in [`release`], at once or after the events of other
-//! streams. The policy decides each step, the device carries it out, and the observer is told everything, in PyTorch's order
-//! (spec 2.4, 7.4).
+//! The allocator rounds a request, finds a free block, and splits the block to size. If no free block fits, callbacks may
+//! free memory, and then the retry ladder begins ([`ladder`]). Blocks come back in [`release`], at once or after the events
+//! of other streams. The policy decides each step, the device carries it out, and the observer receives every entry, in
+//! PyTorch's order (spec 2.4, 7.4).
 
 mod adopt;
 mod allocation;
@@ -65,20 +65,20 @@ impl Part {
 
 /// How a block was split before it was handed out.
 struct Cut {
-    /// Its size before, in bytes.
+    /// The block's size before the split, in bytes.
     whole: u64,
-    /// Whether it was only a part of its segment before.
+    /// Whether the block was already only a part of its segment.
     was_split: bool,
     /// Whether a free block was split off.
     splits: bool,
-    /// Whether what is left of it is oversize.
+    /// Whether the remainder is oversize.
     is_oversize: bool,
 }
 
 /// Called whenever no free block serves a request, before the device is asked. Returns whether it freed anything (spec 2.6).
 pub type FreeMemoryCallback<D, P, O> = Box<dyn FnMut(&mut Allocator<D, P, O>) -> bool + Send>;
 
-/// A caching allocator on a device, with a policy that decides and an observer that is told what happens.
+/// A caching allocator on a device, with a policy that decides and an observer that receives the trace entries.
 pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
     device: D,
     policy: P,
@@ -145,17 +145,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Serves any request, also where more is to be done than reusing a free block.
+    /// Serves any request, including those that need more than reusing a free block.
     fn serve(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
         let (request, stream_slot) = self.prepare(requested, stream)?;
         match self.reuse_first(&request, stream_slot) {
             Some(allocation) => Ok(allocation),
-            // A copy of its own, so that the other way needs none in memory.
+            // Copy the request here, so that the other arm can keep it in registers.
             None => self.place(Request { requested, ..request }, stream_slot),
         }
     }
 
-    /// Rounds a request and chooses its pool, after looking at the blocks that wait.
+    /// Rounds a request and chooses its pool, after checking the pending blocks.
     #[inline(always)]
     fn prepare(&mut self, requested: Bytes, stream: StreamId) -> Result<(Request, u16), AllocError> {
         if requested.0 == 0 {
@@ -173,8 +173,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok((Request { requested, size, pool, stream, is_expandable }, stream_slot))
     }
 
-    /// Serves a request where the policy says.
-    // Out of line: PyTorch's rules rarely choose another block than the first.
+    /// Serves a request from the block that the policy chooses.
+    // Out of line: under PyTorch's rules, the chosen block is almost always the first.
     #[inline(never)]
     fn place(&mut self, request: Request, stream_slot: u16) -> Result<Allocation, AllocError> {
         if self.heap.needs_capture() && self.policy.reuses_in_captures() && !self.heap.is_capturing() {
@@ -186,8 +186,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Registers a callback that may free memory when no free block serves a request. All callbacks are
-    /// called each time, in order of registration (spec 2.6).
+    /// Registers a callback that may free memory when no free block serves a request. The allocator calls all
+    /// callbacks each time, in order of registration (spec 2.6).
     pub fn register_free_memory_callback(&mut self, callback: FreeMemoryCallback<D, P, O>) {
         self.callbacks.push(callback);
     }
@@ -225,7 +225,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.hand_out_part(index, request, splits)
     }
 
-    /// Hands out the detached block, or only as many bytes as the request's size if it splits.
+    /// Hands out the detached block; if it `splits`, only the first bytes, as many as the request's size.
     fn hand_out_part(&mut self, index: u32, request: &Request, splits: bool) -> Allocation {
         let block = self.heap.arena.at(index);
         let (whole, was_split) = (block.size, block.is_split());
@@ -235,20 +235,20 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.account(&part, request, &Cut { whole, was_split, splits, is_oversize })
     }
 
-    /// Counts and tells that the block is handed out, which was split as `cut` says.
+    /// Counts and reports the handed-out block, which was split as `cut` says.
     fn account(&mut self, part: &Part, request: &Request, cut: &Cut) -> Allocation {
         count(&mut self.stats, part, request, cut);
         self.tell_handed_out(part, request)
     }
 
-    /// The block is handed out, and counted.
+    /// Records that the block is handed out and counted.
     #[inline(always)]
     fn tell_handed_out(&mut self, part: &Part, request: &Request) -> Allocation {
         self.tell(TraceAction::Alloc, part.id.index, part.address, request.requested.0);
         Allocation::new(DeviceAddress(part.address), part.id, self.identity.own())
     }
 
-    /// Checks a range that the device handed out, and notes it.
+    /// Checks a range that the device handed out, and records it.
     fn note_taken(&mut self, call: &'static str, address: DeviceAddress, bytes: Bytes) -> Result<(), WrongAnswer> {
         if !self.device.answers_are_checked() {
             return Ok(());
@@ -328,7 +328,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Drop for Allocator<D, P, O> {
         let is_whole = |block: &Block| block.prev == NIL && !block.is_expandable();
         let heads: Vec<u32> = self.heap.arena.live().filter(|&index| is_whole(self.heap.arena.at(index))).collect();
         for head in heads {
-            // There is nobody to report an error to, and the next segment may still succeed.
+            // There is no caller to report an error to, and freeing the next segment may still succeed.
             let _: Result<(), BackendError> = self.device.free(DeviceAddress(self.heap.arena.at(head).address));
         }
         for event in self.pending.drain_events() {

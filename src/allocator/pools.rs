@@ -15,15 +15,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Creates a private pool, or adds a use to it (spec 5.3, createOrIncref).
     ///
     /// # Errors
-    /// If the pool has no uses left, or there are too many pools.
+    /// The pool has no uses left, or there are too many pools.
     pub fn create_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         self.heap.create_pool(id)
     }
 
-    /// Routes requests to a pool from now on, after [`Allocator::create_pool`] (spec 5.3).
+    /// Calls [`Allocator::create_pool`], then routes requests to the pool from now on (spec 5.3).
     ///
     /// # Errors
-    /// If requests are already routed to it, or as [`Allocator::create_pool`].
+    /// Requests are already routed to the pool, or [`Allocator::create_pool`] fails.
     pub fn begin_pool(&mut self, id: PoolId, filter: PoolFilter) -> Result<(), PoolError> {
         self.settle();
         self.route_to(id, filter)
@@ -43,7 +43,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Stops routing requests to a pool. Does not remove a use.
     ///
     /// # Errors
-    /// If none are routed to it, or its graph is still being captured.
+    /// No requests are routed to the pool, or its graph is still being captured.
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         self.end_capture(id)?;
         self.heap.private_pools_mut().end(id)?;
@@ -54,7 +54,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Chooses the pool for the requests that follow, among those that are routed to by [`PoolFilter::Chosen`].
+    /// Chooses the pool for the following requests, among the pools that [`PoolFilter::Chosen`] routes to.
     pub fn choose_pool(&mut self, id: Option<PoolId>) {
         self.heap.private_pools_mut().choose(id);
     }
@@ -62,21 +62,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Removes a use. The memory of a pool without uses is released at the next opportunity.
     ///
     /// # Errors
-    /// If there is no such pool, or it has no uses.
+    /// There is no such pool, or it has no uses.
     pub fn release_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         self.heap.private_pools_mut().release(id)
     }
 
-    /// Says whether the caller's current stream is being captured into a graph. Releases of PyTorch that ask
-    /// for this put off all waiting meanwhile ([`crate::profile::Deferral`]).
+    /// Says whether the caller's current stream is being captured into a graph. The releases of PyTorch that check
+    /// for this postpone all waiting during a capture ([`crate::profile::Deferral`]).
     pub fn set_capturing(&mut self, is_capturing: bool) {
         self.heap.set_capturing(is_capturing);
     }
 
-    /// How many uses a pool has.
+    /// The number of uses of a pool.
     ///
     /// # Errors
-    /// If there is no such pool.
+    /// There is no such pool.
     pub fn pool_use_count(&self, id: PoolId) -> Result<i64, PoolError> {
         self.heap.private_pools().use_count(id)
     }
@@ -93,11 +93,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.private_pools_mut().set_kept_whole(id);
     }
 
-    /// Releases what a pool without uses has cached, after waiting for its events. Does nothing for a pool in
-    /// use or an unknown one (spec 2.10).
+    /// Waits for the events of a pool without uses, then releases the pool's cached memory. Does nothing for a pool
+    /// in use or an unknown one (spec 2.10).
     ///
     /// # Errors
-    /// Any error of the device, and if the pool was released more often than used.
+    /// Any error of the device; or the pool was released more often than it was used.
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         let Some(pool_number) = self
             .heap
@@ -124,8 +124,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segments
     }
 
-    /// Looks for a free block in the pools that may serve when the device is out of memory. Returns it with
-    /// the request, changed to that pool (spec 5.6).
+    /// Looks for a free block in the pools that may serve when the device is out of memory. Returns the block and the
+    /// request, changed to that pool (spec 5.6).
     pub(super) fn borrow(&mut self, request: &Request, stream_slot: u16) -> Result<Option<(u32, Request)>, AllocError> {
         if request.pool.pool_number() != 0 {
             return Ok(None);
@@ -153,7 +153,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Forgets pools without uses and memory, and frees the addresses that they still reserve. Fails at the first
-    /// that was released more often than used.
+    /// pool that was released more often than it was used.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for pool_number in self.heap.private_pools().freeable() {
             self.heap.private_pools().check_uses(pool_number)?;
@@ -162,7 +162,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// The same for one pool without uses.
+    /// Forgets one pool, if it has no uses and no memory.
     fn forget_if_empty(&mut self, pool_number: u16) -> Result<(), AllocError> {
         let pools = self.heap.private_pools();
         let is_awaited = pools.is_routed(pool_number) || pools.is_kept(pool_number);

@@ -1,8 +1,7 @@
-//! How memory comes back: blocks at once or after the events of other streams, and segments to the device
-//! (spec 3.3 to 3.7).
+//! How memory comes back: blocks at once or after the events of other streams, and segments to the device (spec 3.3 to 3.7).
 //!
-//! While a graph is captured nothing can be waited for. If the setting for it is on, blocks are reused all the same: the graph itself says
-//! when a stream comes after all work of the others that use a block (spec 3.8).
+//! The allocator cannot wait while a graph is captured. With the setting graph_capture_record_stream_reuse it can still
+//! reuse blocks: the graph itself shows when a stream comes after all work of the other streams that use a block (spec 3.8).
 
 use alloc::vec::Vec;
 
@@ -16,8 +15,8 @@ use crate::trace::{Observer, TraceAction};
 use crate::units::{Bytes, PoolId, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Records that work on `stream` uses the block: once given back, it stays pending until that work is
-    /// done. The block's own stream is ignored, and so is an allocation of another allocator (spec 3.5).
+    /// Records that work on `stream` uses the block: once freed, the block stays pending until that work is done.
+    /// Ignores the block's own stream and allocations of another allocator (spec 3.5).
     pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
@@ -26,12 +25,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Takes an allocation back. The block is free at once, unless other streams use it: then once the work
-    /// that they have been given so far is done.
+    /// Takes an allocation back. The block is free at once; if other streams use it, it is free once their work so
+    /// far is done.
     ///
     /// # Errors
-    /// [`FreeError::NotAllocated`] for another allocator's allocation; [`FreeError::Device`] if an event
-    /// could not be recorded, in which case the block stays pending and the next request tries again.
+    /// [`FreeError::NotAllocated`] for another allocator's allocation; [`FreeError::Device`] if an event could not be
+    /// recorded, in which case the block stays pending and the next request tries again.
     #[inline(always)]
     pub fn free(&mut self, allocation: Allocation) -> Result<(), FreeError> {
         let index = self.resolve(&allocation).ok_or(FreeError::NotAllocated)?;
@@ -55,7 +54,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// The same where other streams use the block.
+    /// Takes back an allocated block that other streams use.
     #[inline(never)]
     fn give_back_used(&mut self, index: u32) -> Result<(), BackendError> {
         let block = self.heap.arena.at_mut(index);
@@ -75,11 +74,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.insert_events(index).inspect_err(|_| self.pending.defer(index))
     }
 
-    /// Releases every cached segment, after waiting for all events (`empty_cache`, spec 2.10).
+    /// Waits for all events, then releases every cached segment (`empty_cache`, spec 2.10).
     ///
     /// # Errors
-    /// Any error of the device, [`AllocError::Capturing`], and if a private pool was released more often than used; what
-    /// was released before it stays released.
+    /// Any error of the device; [`AllocError::Capturing`]; or a private pool was released more often than it was used.
+    /// Segments released before the error stay released.
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
         if !self.heap.is_deferring() {
             self.synchronize()?;
@@ -99,8 +98,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.forget_empty_pools()
     }
 
-    /// Frees blocks whose events are complete, without waiting: each stream's events in order, up to the
-    /// first incomplete one (spec 3.6). Every request begins with this.
+    /// Frees blocks whose events are complete, without waiting. Checks each stream's events in order, up to the first
+    /// incomplete one (spec 3.6). Every request begins with this.
     ///
     /// # Errors
     /// Any error of the device.
@@ -109,7 +108,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.pending.is_idle() || self.heap.is_deferring() { Ok(()) } else { self.poll_queues() }
     }
 
-    // Out of line: most requests have nothing to look at.
+    // Out of line: most requests have no events to check.
     #[inline(never)]
     fn poll_queues(&mut self) -> Result<(), BackendError> {
         self.flush_deferred()?;
@@ -120,7 +119,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         polled.map(|_| ())
     }
 
-    /// Returns whether every queue was looked at.
+    /// Returns whether it checked every queue.
     fn poll_each_queue(&mut self) -> Result<bool, BackendError> {
         let mut from = Some(0);
         while let Some(queue) = from.and_then(|from| self.pending.queue_from(from)) {
@@ -185,14 +184,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Notes that the oldest event of the queue is complete.
+    /// Records that the oldest event of the queue is complete.
     fn complete_front(&mut self, queue: u64) {
         if let Some(index) = self.pending.pop(&mut self.heap.arena, queue) {
             self.complete(index);
         }
     }
 
-    /// Frees the block if this was the last event that it waits for.
+    /// Frees the block if this was the last event that the block waits for.
     fn complete(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
         if block.events() == 0 && !block.has_uses() {
@@ -200,7 +199,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Records an event on each stream that uses the block (spec 3.5). Events recorded before an error stay.
+    /// Records an event on each stream that uses the block (spec 3.5). Events recorded before an error stay recorded.
     fn insert_events(&mut self, index: u32) -> Result<(), BackendError> {
         while let Some(stream) = self.pending.next_use(&self.heap.arena, index) {
             let mut event = match self.pending.take_spare() {
@@ -230,7 +229,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// The same for blocks of one pool. If the device fails to record an event, its block stays deferred.
+    /// Records the events of one pool's deferred blocks. If the device fails to record an event, its block stays
+    /// deferred.
     #[cold]
     pub(super) fn flush_deferred_of(&mut self, id: PoolId) {
         let arena = &self.heap.arena;
@@ -245,7 +245,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Makes a block free that waited for events.
+    /// Frees a block that was waiting for events.
     fn free_waiting(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
         self.stats.count_settled(PoolSlot(block.pool).class(), block.size as i64, block.requested as i64);
@@ -269,7 +269,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Puts off recording the events of a block that is given back.
+    /// Postpones recording the events of a freed block.
     #[cold]
     fn defer(&mut self, index: u32) {
         let ends = self.graph_ends(index);
@@ -281,7 +281,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.profile.reuses_by_graph && self.policy.reuses_in_captures()
     }
 
-    /// Forgets the newest capture whose requests went to the pool, which is routed to no more.
+    /// Forgets the newest capture that routed requests to the pool. Requests are no longer routed to it.
     pub(super) fn end_capture(&mut self, id: PoolId) -> Result<(), PoolError> {
         let number = self.heap.private_pools().number_of(id).filter(|_| self.reuses_by_graph());
         let Some((capture, streams)) = number.and_then(|number| self.pending.newest_capture(number)) else { return Ok(()) };
@@ -292,8 +292,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Where the captured graph ends now on all streams that use the block. `None` if one of them is not captured, or the device fails: then
-    /// the block waits for the capture's end.
+    /// Where the captured graph now ends on all streams that use the block. `None` if one of them is not captured or the
+    /// device fails; then the block waits for the end of the capture.
     fn graph_ends(&mut self, index: u32) -> Option<Vec<GraphNode>> {
         self.reuses_by_graph().then_some(())?;
         let mut ends = Vec::new();
@@ -304,7 +304,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some(ends).filter(|ends| !ends.is_empty())
     }
 
-    /// Frees the blocks of the stream, which is captured, whose other streams' work the graph makes it wait for.
+    /// Frees blocks of the captured stream whose other uses are over: the graph makes the stream wait for the other
+    /// streams' work.
     #[cold]
     pub(super) fn free_passed(&mut self, stream: StreamId) -> Result<(), AllocError> {
         if !self.reuses_by_graph() {

@@ -1,7 +1,7 @@
-//! Reusing a free block, which most requests do: the policy's choice is checked, then the block or its low part
-//! is handed out.
+//! Reusing a free block, which serves most requests: the allocator checks the policy's choice, then hands out the
+//! block or its low part.
 //!
-//! A request for an address, memory where it was before, is served here too.
+//! Requests for memory at a given address are served here too.
 
 use super::allocation::Hit;
 use super::{Allocation, Allocator, Cut, Part, TOO_LARGE, count};
@@ -14,7 +14,7 @@ use crate::trace::Observer;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// As [`Allocator::raw_allocate_at_once`], for [`Allocator::allocate`].
+    /// Like [`Allocator::raw_allocate_at_once`], but with the size limit of [`Allocator::allocate`].
     #[inline]
     pub fn allocate_at_once(&mut self, requested: Bytes, stream: StreamId) -> Option<Allocation> {
         if requested.0 >= TOO_LARGE {
@@ -23,9 +23,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.raw_allocate_at_once(requested, stream)
     }
 
-    /// As [`Allocator::raw_allocate`] where the first free block serves the request and nothing else is to be done: no
-    /// event to look at, no private pool to look for, no other stream than in the request before. `None`, and nothing
-    /// has changed, if not: then [`Allocator::raw_allocate`] serves it.
+    /// Like [`Allocator::raw_allocate`], for the common case: the first free block serves the request, no events wait
+    /// to be checked, no requests are routed to a private pool, and the stream is that of the request before. In any
+    /// other case it returns `None` and changes nothing; then call [`Allocator::raw_allocate`].
     #[inline]
     pub fn raw_allocate_at_once(&mut self, requested: Bytes, stream: StreamId) -> Option<Allocation> {
         self.serve_at_once(requested, stream).made_by(self.identity.own())
@@ -45,8 +45,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.reuse_first(&request, stream_slot).map_or(Hit::MISS, |allocation| allocation.hit())
     }
 
-    /// Hands out the first free block that is large enough, or its low part, if that is all that there is to do: the
-    /// way of most requests under PyTorch's rules. `None`, and nothing done, if not.
+    /// Hands out the first free block that is large enough, or its low part, if nothing else needs to be done. Most
+    /// requests take this path under PyTorch's rules. Otherwise returns `None` and changes nothing.
     #[inline(always)]
     pub(super) fn reuse_first(&mut self, request: &Request, stream_slot: u16) -> Option<Allocation> {
         let Request { requested, size, pool, .. } = *request;
@@ -54,7 +54,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return None;
         }
         debug_assert!(self.would_place_first(request, stream_slot), "the policy takes a block that it would not place");
-        // What may call other functions comes first: from here on the compiler knows what it has read.
+        // Do whatever may call other functions first: from here on the compiler can keep what it has read in
+        // registers.
         self.heap.arena.provide_vacant();
         let (blocks, slots, vacant) = self.heap.shelf_mut(pool, stream_slot)?;
         let index = blocks.first_at_least(slots, size.0)?;
@@ -63,7 +64,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let block = slots.at_mut(index);
         let (whole, was_split) = (block.size, block.is_split());
-        // The policy is asked everything before anything changes: it may panic.
+        // Ask the policy everything before changing anything: it may panic.
         if whole == size.0 || !self.policy.splits(Bytes(whole), request) {
             let is_oversize = self.policy.is_oversize(Bytes(whole));
             let part = Part::of(index, block, requested);
@@ -82,7 +83,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some(self.tell_handed_out(&part, request))
     }
 
-    /// Whether the policy would place the request in the first free block, if it takes that one.
+    /// Whether the policy would place the request in the first free block, given that it takes that block.
     fn would_place_first(&mut self, request: &Request, stream_slot: u16) -> bool {
         let Some((blocks, slots, _)) = self.heap.shelf_mut(request.pool, stream_slot) else { return true };
         let Some(index) = blocks.first_at_least(slots, request.size.0) else { return true };
@@ -90,7 +91,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         !takes_it || self.policy.place(&self.heap, request) == Placement::Reuse(self.heap.arena.id(index))
     }
 
-    /// Hands out the free block that the policy chose, or its low part, after checking the choice.
+    /// Checks the policy's choice, then hands out that free block or its low part.
     pub(super) fn reuse(&mut self, id: BlockId, request: &Request, stream_slot: u16) -> Result<Allocation, AllocError> {
         self.heap.arena.provide_vacant();
         let is_kept_whole = self.heap.private_pools().is_kept_whole(request.pool.pool_number());
@@ -117,7 +118,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Hands out the low part of the free block where free blocks are kept by address.
+    /// Hands out the low part of the free block, in a heap that keeps free blocks by address.
     #[cold]
     #[inline(never)]
     fn reuse_part(&mut self, index: u32, request: Request) -> Allocation {
@@ -133,12 +134,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let (front, was_split) = (block.size - request.size.0, block.is_split());
         self.leave_front(index, Bytes(front), was_split, request);
         let allocation = self.hand_out_part(index, request, false);
-        // The block was counted as a free part in passing, without the peaks.
+        // The block was temporarily counted as a free part, without raising the peaks.
         self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
         allocation
     }
 
-    /// Size and splitness of the free block that the policy chose; `None` if the choice is wrong.
+    /// The size of the free block that the policy chose, and whether it is a part of a segment; `None` if the choice
+    /// is invalid.
     #[inline(always)]
     fn check_choice(&self, id: BlockId, request: &Request, stream_slot: u16) -> Option<(u64, bool)> {
         let block = self.heap.arena.get(id.index)?;
@@ -150,7 +152,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Takes the free block that the policy chose, after checking the choice.
+    /// Checks the policy's choice, then takes that free block.
     pub(super) fn take(&mut self, id: BlockId, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
         if self.check_choice(id, request, stream_slot).is_none() {
             return Err(self.wrong_choice(id, *request).into());
@@ -159,7 +161,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(id.index)
     }
 
-    /// The same from `offset` on: what is before stays free.
+    /// Takes the free block from `offset` on; the part before it stays free.
     #[cold]
     pub(super) fn take_at(&mut self, id: BlockId, offset: Bytes, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
         let Some((whole, was_split)) = self.check_choice(id, request, stream_slot) else {
@@ -175,7 +177,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(id.index)
     }
 
-    /// Splits a free front off a detached block, which stays detached and is counted as free.
+    /// Splits a free front off a detached block. The block stays detached and is counted as free.
     fn leave_front(&mut self, index: u32, size: Bytes, was_split: bool, request: &Request) {
         let stamp = self.policy.stamp(request.pool);
         let front = self.heap.split(index, size.0, stamp);
@@ -185,7 +187,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let back = self.heap.arena.at(index).size as i64;
             self.count_parts(request.pool.class(), was_split, size.0 as i64, back);
         }
-        // A front may have been left before, where the request's bytes were to begin.
+        // An earlier call may already have left a free front before this one.
         let before = self.heap.arena.at(front).prev;
         let is_free = self.heap.arena.get(before).is_some_and(|block| block.state == BlockState::Free);
         if is_free && self.heap.may_merge(before, front) {
@@ -194,8 +196,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Counts that a free block has become one of `stays` bytes and one of `goes` bytes that is about to be handed
-    /// out. Both are counted as free parts.
+    /// Counts that a free block has become two parts: one of `stays` bytes, and one of `goes` bytes that is about to
+    /// be handed out. Counts both as free.
     pub(super) fn count_parts(&mut self, class: PoolClass, was_split: bool, stays: i64, goes: i64) {
         let (blocks, bytes) = if was_split { (0, -goes) } else { (1, stays) };
         self.stats.change_splits(class, blocks, bytes);
@@ -216,9 +218,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Serves a request at an address, a multiple of 512, from a free block of its pool and stream that reaches from there far enough
-    /// (spec 2.16). `None` if there is none: the device is not asked. What is before the address is handed out first and taken back
-    /// afterwards, which the observer is told.
+    /// Serves a request at an address, a multiple of 512, from a free block of its pool and stream that has enough bytes
+    /// from there on (spec 2.16). `None` if there is no such block: it does not ask the device. It first hands out the
+    /// memory before the address and takes it back afterwards, and the observer sees both.
     ///
     /// # Errors
     /// See [`AllocError`].

@@ -1,9 +1,9 @@
 //! Memory that moves: free blocks to another stream, and pages to other addresses. PyTorch does neither.
 //!
-//! A block may change streams once the work of its former stream is ordered before later work of the new one:
-//! because the device makes the new stream wait, or because the work is done. From then on one segment has
-//! blocks of different streams; they stay apart until all streams have been waited for, or a policy moves them
-//! to one stream.
+//! A block may change streams once the work of its old stream is ordered before later work of the new one, because
+//! the device makes the new stream wait or because the work is done. From then on one segment has blocks of different
+//! streams. These stay apart until the allocator has waited for all streams, or until a policy moves them to one
+//! stream.
 
 use super::Allocator;
 use super::expandable::Freed;
@@ -17,8 +17,8 @@ use crate::trace::Observer;
 use crate::units::{Bytes, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes a free block from another stream, detached. `None` if that stream still has work and the
-    /// request's is not to wait, or while a graph is captured.
+    /// Takes a free block from another stream, detached. `None` while a graph is captured, or if the other stream
+    /// still has work and the request's stream is not allowed to wait.
     pub(super) fn transfer(
         &mut self,
         request: &Request,
@@ -27,16 +27,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         waits: bool,
     ) -> Result<Option<u32>, AllocError> {
         let Some((index, _)) = self.ordered_block(request, stream_slot, id, waits)? else { return Ok(None) };
-        // Coalesces it with free neighbours of the request's stream, from which a remainder would stay apart.
+        // Coalesce the block with free neighbours of the request's stream. A remainder split off later could not
+        // coalesce with them.
         self.regroup(index, stream_slot);
         self.heap.detach(index);
         Ok(Some(index))
     }
 
-    /// Takes a free block from another stream, or the part of it that is split off for the request; detached. The
-    /// rest stays with its stream. `None` while a graph is captured.
+    /// Takes a free block of another stream, or only the part that is split off for the request, detached. The rest stays
+    /// with its stream. `None` while a graph is captured.
     ///
-    /// A block taken whole has not been coalesced with its neighbours of the request's stream, so it must be handed out whole.
+    /// A block taken whole has not been coalesced with its neighbours of the request's stream, so it must be handed out
+    /// whole.
     pub(super) fn transfer_part(
         &mut self,
         request: &Request,
@@ -114,8 +116,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some((index, size)))
     }
 
-    /// Orders all work of `from` so far before later work of `to`. Unless `waits`, only checks whether it is
-    /// done. Returns whether the order holds.
+    /// Orders all work of `from` so far before later work of `to`. If `waits` is false, only checks whether that work
+    /// is done. Returns whether the order holds.
     pub(super) fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
         let mut event = match self.pending.take_spare() {
             Some(event) => event,
@@ -129,8 +131,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         ordered
     }
 
-    /// If blocks have changed streams: waits for all streams, then moves the free blocks of each segment to
-    /// one stream, an expandable one's own, so that they can coalesce.
+    /// If blocks have changed streams: waits for all streams, then moves the free blocks of each segment to one
+    /// stream so that they can coalesce. For an expandable segment, that is its own stream.
     pub(super) fn reunite(&mut self) -> Result<(), BackendError> {
         if self.heap.is_deferring() || !(self.heap.mixes_streams() || self.heap.has_parts_elsewhere()) {
             return Ok(());
@@ -151,15 +153,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// The stream of the expandable segment of a block, if the block belongs to another one.
+    /// The stream of the block's expandable segment, if the block belongs to another stream.
     fn home_of(&mut self, index: u32) -> Option<u16> {
         let block = self.heap.arena.at(index);
         let (_, range) = self.reservations.holding(block.address).filter(|(_, range)| range.pool == block.pool)?;
         self.heap.known_stream_slot(range.stream).filter(|&home| home != block.stream)
     }
 
-    /// If a free block of an expandable segment belongs to another stream than the segment: waits for that stream and gives
-    /// the block back to the segment's, where it coalesces. The block keeps its slot. Does nothing while a graph is captured.
+    /// If a free block of an expandable segment belongs to another stream than the segment, waits for that stream and gives
+    /// the block back to the segment's stream, where it coalesces. The block keeps its slot. Does nothing while a graph is
+    /// captured.
     pub(super) fn bring_home(&mut self, index: u32) -> Result<(), BackendError> {
         if self.heap.is_deferring() {
             return Ok(());
@@ -174,7 +177,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Whether a block of an expandable segment belongs to another pool or stream than the segment, and so cannot be unmapped.
+    /// Whether a block of an expandable segment belongs to another pool or stream than the segment. Such a block cannot be
+    /// unmapped.
     pub(super) fn is_away(&mut self, index: u32) -> bool {
         self.is_part(index) || self.heap.mixes_streams() && self.home_of(index).is_some()
     }
@@ -200,8 +204,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         });
     }
 
-    /// Unmaps the whole pages in free blocks, asks the device while holding their memory, then releases what
-    /// is left of it. Does nothing while a graph is captured, because unmapping waits for work.
+    /// Unmaps the whole pages in free blocks, asks the device while keeping their memory, then releases the memory
+    /// that is left. Does nothing while a graph is captured, because unmapping waits for work.
     pub(super) fn remap(
         &mut self,
         request: &Request,
@@ -219,7 +223,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let left = self.reservations.take_spare();
         let released = self.release_pages(left);
         match asked {
-            // Memory that the device failed to release is retried later; the request is served all the same.
+            // The allocator retries later to release memory that the device failed to release; it serves the request
+            // all the same.
             Ok(Some(block)) => Ok(Some(block)),
             Ok(None) => Ok(released.map(|()| None)?),
             Err(error) => Err(error),
@@ -227,7 +232,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn unmap_for_reuse(&mut self, id: BlockId) -> Result<(), AllocError> {
-        // One that is gone has coalesced with one before it.
+        // A block that is gone has coalesced with one before it.
         let Some(index) = self.heap.arena.resolve(id) else { return Ok(()) };
         let block = self.heap.arena.at(index);
         if block.state != BlockState::Free {

@@ -1,4 +1,4 @@
-//! What callers can see of an allocator, its limit, and its snapshots.
+//! What callers can see of an allocator: its state, its limit, and its snapshots.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -18,12 +18,12 @@ use crate::texts::format_double;
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
 
-/// A memory fraction outside 0 to 1. Displays as PyTorch's message (spec 2.15).
+/// A memory fraction outside 0 to 1. Displays PyTorch's message (spec 2.15).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct InvalidFraction(pub f64);
 
 impl InvalidFraction {
-    /// The message of a release of PyTorch.
+    /// The message in a given release of PyTorch.
     #[must_use]
     pub fn message(&self, profile: &Profile) -> String {
         let Some(line) = profile.asserts.fraction else { return self.to_string() };
@@ -45,7 +45,8 @@ impl fmt::Display for InvalidFraction {
 impl core::error::Error for InvalidFraction {}
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Whether the allocation's block is allocated. False if another allocator made it, and if a pool that was restored has made it void.
+    /// Whether the allocation's block is allocated. False if another allocator made the allocation, or if restoring a pool
+    /// has made it void.
     #[must_use]
     pub fn is_allocated(&self, allocation: &Allocation) -> bool {
         self.resolve(allocation).is_some()
@@ -113,11 +114,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.stats.reset_accumulated();
     }
 
-    /// Limits the memory taken from the device to a fraction of its total, rounded as the profile says; 1
-    /// removes the limit, or is one, as the profile says. Memory already taken stays (spec 2.15).
+    /// Limits the memory taken from the device to a fraction of its total, rounded as the profile says. For 1, the
+    /// profile decides whether that removes the limit or sets one. Memory already taken stays (spec 2.15).
     ///
     /// # Errors
-    /// If the fraction is not between 0 and 1.
+    /// The fraction is not between 0 and 1.
     pub fn set_memory_fraction(&mut self, fraction: f64) -> Result<(), InvalidFraction> {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(InvalidFraction(fraction));
@@ -139,12 +140,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.limit().map_or(1.0, |limit| limit.0 as f64 / self.total_memory.0 as f64)
     }
 
-    /// Sets or removes the limit of memory taken from the device.
+    /// Sets or removes the limit on memory taken from the device.
     pub fn set_limit(&mut self, limit: Option<Bytes>) {
         self.heap.set_limit(limit.map(Bytes::get));
     }
 
-    /// The first byte and the size of an allocation's segment; `None` for another allocator's allocation.
+    /// The first byte and the size of an allocation's segment; `None` if another allocator made the allocation.
     #[must_use]
     pub fn segment_of(&self, allocation: &Allocation) -> Option<(DeviceAddress, Bytes)> {
         let mut head = self.heap.arena.at(self.resolve(allocation)?);
@@ -155,7 +156,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some((DeviceAddress(head.address), Bytes(size)))
     }
 
-    /// An allocation's block and where it lies; `None` for another allocator's allocation.
+    /// An allocation's block and its position; `None` if another allocator made the allocation.
     #[must_use]
     pub fn block_of(&self, allocation: &Allocation) -> Option<PlacedBlock> {
         let block = self.heap.arena.at(self.resolve(allocation)?);
@@ -179,7 +180,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segments
     }
 
-    /// Expandable segments in the order of creation: stream, page size, mapped bytes.
+    /// Stream, page size and mapped bytes of the expandable segments, in order of creation.
     #[must_use]
     pub fn expandable_segments(&self) -> Vec<(StreamId, Bytes, Bytes)> {
         let mut ranges: Vec<_> = self.reservations.iter().map(|(_, range)| range).collect();
@@ -187,7 +188,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         ranges.iter().map(|range| (range.stream, Bytes(range.page), Bytes(range.mapped_bytes()))).collect()
     }
 
-    /// As [`Allocator::segments`]. Tells the observer that a snapshot was taken (spec 7.1).
+    /// Like [`Allocator::segments`], but tells the observer that a snapshot was taken (spec 7.1).
     pub fn snapshot(&mut self) -> Vec<SegmentInfo> {
         let segments = self.segments();
         let size = segments.iter().map(|segment| segment.active.0).sum();
@@ -219,7 +220,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             total: sum(|block| Some(block.size)),
             allocated: sum(|block| (block.state == BlockActivity::Allocated).then_some(block.size)),
             active: Bytes(blocks.iter().filter(active).map(|block| block.size.0).sum()),
-            // A segment that was taken over may say that its blocks requested any number of bytes.
+            // An adopted segment may claim any number of requested bytes for its blocks.
             requested: Bytes(blocks.iter().filter(active).fold(0, |sum, block| sum.saturating_add(block.requested.0))),
             stream: self.heap.stream(head.stream),
             pool: self.heap.pool_id(head.pool),

@@ -1,25 +1,27 @@
-//! Coalescing: how a block is put back, and which free neighbours it absorbs.
+//! Coalescing: how the heap puts a block back, and which free neighbours the block absorbs.
 //!
-//! All of one stream do. Neighbours of different streams stay apart until all streams have been waited for. Segments
-//! with blocks of several streams, and free blocks in another order than by size, take a separate path.
+//! A block absorbs all free neighbours of its stream. Neighbours of different streams stay apart until the allocator
+//! has waited for all streams. Segments with blocks of several streams, and heaps that do not order free blocks by
+//! size, take a separate path.
 
 use alloc::vec::Vec;
 
 use super::{Heap, PoolSlot};
 use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
-/// How the free blocks that are only a part of their segment have changed as a block was put back. Two numbers, so
-/// that they are returned in registers.
+/// How putting a block back has changed the free blocks that are only a part of their segment. It has two fields, so
+/// that it is returned in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Coalesced {
-    /// How many more there are; negative if free neighbours were absorbed and nothing is left of them as parts.
+    /// The change in their number; negative if the block absorbed free neighbours and nothing is left of them as
+    /// parts.
     pub(crate) splits: i64,
-    /// How many bytes more they have.
+    /// The change in their bytes.
     pub(crate) bytes: i64,
 }
 
 impl Coalesced {
-    /// A block that had `size` bytes absorbed free neighbours and has `whole` bytes now.
+    /// A block of `size` bytes absorbed free neighbours and has `whole` bytes now.
     #[inline(always)]
     fn of(size: u64, absorbed: i64, whole: u64, is_split: bool) -> Coalesced {
         if is_split {
@@ -31,8 +33,8 @@ impl Coalesced {
 }
 
 impl Heap {
-    /// Puts a block back into the free index, coalesced with its free neighbours (spec 3.4). The block keeps
-    /// its slot, whichever neighbours it absorbs. `count` is told before the index is brought up to date.
+    /// Puts a block back into the free index, coalesced with its free neighbours (spec 3.4). The block keeps its
+    /// slot, whichever neighbours it absorbs. Calls `count` before it updates the index.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64, count: impl FnOnce(Coalesced)) {
         let (slots, vacant) = self.arena.parts_mut();
@@ -41,7 +43,7 @@ impl Heap {
             return count(self.put_back_beside_others(index, stamp));
         };
         let (mut absorbed, own_size) = (0, size);
-        // The neighbours are of the same pool and stream.
+        // The neighbours belong to the same pool and stream.
         if let Some(before) = slots.linked(prev).filter(|block| block.state == BlockState::Free) {
             let low = prev;
             (prev, address) = (before.prev, before.address);
@@ -73,8 +75,8 @@ impl Heap {
         free.settle(slots, before);
     }
 
-    /// The same where neighbours may be of other streams, or the free blocks have another order, or there are none of
-    /// the stream yet.
+    /// Puts a block back where neighbours may belong to other streams, where the free blocks have another order, or
+    /// where the stream has no free blocks yet.
     #[cold]
     #[inline(never)]
     fn put_back_beside_others(&mut self, index: u32, stamp: u64) -> Coalesced {
@@ -87,7 +89,7 @@ impl Heap {
         Coalesced::of(own_size, absorbed, size, is_split)
     }
 
-    /// Absorbs the free neighbours of the block's stream. Returns how many.
+    /// Absorbs the free neighbours that belong to the block's stream. Returns how many.
     fn absorb_neighbours(&mut self, index: u32) -> i64 {
         let mut absorbed = 0;
         loop {
@@ -123,7 +125,7 @@ impl Heap {
         block.stream = stream;
     }
 
-    /// A stream's free blocks that are not of expandable segments.
+    /// A stream's free blocks outside expandable segments.
     pub(crate) fn movable_blocks(&self, pool: PoolSlot, stream: u16) -> Vec<u32> {
         let blocks = self.free[usize::from(pool.0)].at_least(&self.arena, stream, 0);
         blocks.filter(|&index| !self.arena.at(index).is_expandable()).collect()
@@ -135,8 +137,8 @@ impl Heap {
         self.arena.live().filter(|&index| is_one(self.arena.at(index))).collect()
     }
 
-    /// Free blocks, not of expandable segments, whose stream differs from that of the first free block of
-    /// their segment; each with that stream's slot.
+    /// Free blocks outside expandable segments whose stream differs from that of the first free block of their
+    /// segment, each with that stream's slot.
     pub(crate) fn parted_by_stream(&self) -> Vec<(u32, u16)> {
         let mut parted = Vec::new();
         for head in self.arena.live() {
@@ -160,7 +162,7 @@ fn is_free(arena: &Arena, index: u32) -> bool {
     arena.get(index).is_some_and(|block| block.state == BlockState::Free)
 }
 
-/// Extends a block by the one before it, which has left the free index.
+/// Extends a block by the block before it, which has left the free index.
 fn absorb_before(arena: &mut Arena, index: u32, prev: u32) {
     let Block { address, size, prev: before, .. } = *arena.at(prev);
     arena.remove(prev);
@@ -173,7 +175,7 @@ fn absorb_before(arena: &mut Arena, index: u32, prev: u32) {
     }
 }
 
-/// Extends a block by the one behind it, which has left the free index.
+/// Extends a block by the block behind it, which has left the free index.
 fn absorb_after(arena: &mut Arena, index: u32, next: u32) {
     let Block { size, next: after, .. } = *arena.at(next);
     arena.remove(next);

@@ -1,15 +1,15 @@
-//! Expandable segments in the heap: reserved addresses of which some pages are mapped (spec section 4).
+//! Expandable segments in the heap: reserved addresses, some pages of which are mapped (spec section 4).
 //!
-//! Such a segment is a chain of blocks like any other, except that some blocks are unmapped: addresses
-//! without memory, kept by pool, stream and address. Memory comes and goes in whole pages. The allocator
-//! chooses the pages; here blocks are split and joined.
+//! Such a segment is a chain of blocks like any other, but some of its blocks are unmapped: addresses without memory, kept
+//! by pool, stream and address. Memory comes and goes in whole pages. The allocator chooses the pages; this module splits
+//! and joins the blocks.
 //!
-//! A handle is memory that the device maps and unmaps as a whole ([`Policy::handle`](crate::policy::Policy::handle)). Policies that move
-//! handles look at where each lies, and where a segment would grow with them.
+//! A handle is memory that the device maps and unmaps as a whole ([`Policy::handle`](crate::policy::Policy::handle)).
+//! Policies that move handles look at where each handle lies, and where a segment would grow with them.
 //!
-//! Parts of a segment may serve a private pool: cut out, as a segment of their own, and linked again. The blocks of a segment are a
-//! chain. A part that another pool takes over is cut out of it, so that all blocks of a chain are of one pool, and neighbours coalesce
-//! as ever. What lies before and behind it are chains too, until the part comes back.
+//! Parts of a segment may serve a private pool. A part that another pool takes over is cut out of the segment's chain and
+//! becomes a chain of its own, as do the blocks before and behind it. So all blocks of a chain belong to one pool, and
+//! neighbours coalesce by the usual rule. When the part comes back, the chains are linked again.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -22,13 +22,13 @@ use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 /// A handle as policies see it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HandleView {
-    /// Where it is mapped.
+    /// The address at which it is mapped.
     pub address: DeviceAddress,
-    /// Its size.
+    /// Its size in bytes.
     pub size: Bytes,
 }
 
-/// A handle of which a part is free.
+/// A handle with free pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartlyFreeView {
     /// The handle.
@@ -42,27 +42,27 @@ pub struct PartlyFreeView {
 pub struct GrowthView {
     /// The bytes to map there: whole pages.
     pub missing: Bytes,
-    /// The addresses that the request would use, and the rest of the free blocks among them. Empty if addresses would be
-    /// reserved first.
+    /// The addresses that the request would use, and the rest of the free blocks among them. Empty if new addresses
+    /// would be reserved first.
     pub addresses: Range<DeviceAddress>,
 }
 
-/// The whole pages in a range, counted from `first` on; none if there are none.
+/// The whole pages in a range, as indices from the page at `first`; empty if the range contains no whole page.
 pub(crate) fn whole_pages(range: Range<u64>, first: u64, page: u64) -> Range<u64> {
     let from = first + (range.start - first).next_multiple_of(page);
     from..(first + (range.end - first) / page * page).max(from)
 }
 
-/// The same for the allocator.
+/// Where an expandable segment would grow, as the allocator needs it.
 pub(crate) struct GrowthPlace {
-    /// The first block, free or unmapped.
+    /// The first block of the run, free or unmapped.
     pub(crate) first: u32,
     pub(crate) missing: u64,
     addresses: Range<u64>,
 }
 
 impl Heap {
-    /// The handles that lie wholly in a free block, by address; none if there is no such block.
+    /// The handles that lie entirely in a free block, by address; none if there is no such block.
     pub fn handles_in(&self, id: BlockId) -> impl Iterator<Item = HandleView> + '_ {
         let block = self.arena.resolve(id).map(|index| self.arena.at(index)).filter(|block| block.state == BlockState::Free);
         let range = block.map_or(0..0, |block| block.address..block.address + block.size);
@@ -71,9 +71,9 @@ impl Heap {
         inside.map(|(&address, &size)| HandleView { address: DeviceAddress(address), size: Bytes(size) })
     }
 
-    /// The handles with free pages of `page` bytes in free blocks of the pool, but not wholly free, by address
+    /// The handles that have free pages of `page` bytes in free blocks of the pool but are not entirely free, by address
     /// ([`Relief::Break`](crate::policy::Relief::Break)). Blocks that were transferred to another stream count, though their
-    /// pages stay. None for pages of no bytes.
+    /// pages stay. None if `page` is 0.
     #[must_use]
     pub fn partly_free(&self, pool: PoolSlot, page: Bytes) -> Vec<PartlyFreeView> {
         let mut free: BTreeMap<u64, u64> = BTreeMap::new();
@@ -94,8 +94,8 @@ impl Heap {
         partly.map(view).collect()
     }
 
-    /// Where the pool's expandable segments of the stream would grow for `size` bytes with handles: where the least is
-    /// missing, at the lowest address. `page` is the page of a new segment.
+    /// Where the pool's expandable segments of the stream would grow for `size` bytes with handles: where the fewest
+    /// bytes are missing, at the lowest such address. `page` is the page size of a new segment.
     #[must_use]
     pub fn growth_place(&self, pool: PoolSlot, stream: StreamId, size: Bytes, page: Bytes) -> GrowthView {
         match self.find_growth(pool, stream, size.0) {
@@ -110,7 +110,8 @@ impl Heap {
         }
     }
 
-    /// The run of free and unmapped blocks with at least `size` bytes that misses the least; of equal ones the lowest.
+    /// The run of free and unmapped blocks with at least `size` bytes that lacks the fewest bytes; the lowest of equal
+    /// ones.
     pub(crate) fn find_growth(&self, pool: PoolSlot, stream: StreamId, size: u64) -> Option<GrowthPlace> {
         let unmapped = &self.unmapped[usize::from(pool.0)];
         let places = unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index);
@@ -119,7 +120,7 @@ impl Heap {
         allowed.min_by_key(|place| (place.missing, place.addresses.start))
     }
 
-    /// The same at one unmapped block, from the free one before it on.
+    /// The growth at one unmapped block, starting at the free block before it.
     fn growth_at(&self, unmapped: u32, size: u64) -> Option<GrowthPlace> {
         let before = self.arena.at(unmapped).prev;
         let first = if self.is_usable(before, unmapped) { before } else { unmapped };
@@ -148,7 +149,7 @@ impl Heap {
         self.handles.get(&address).copied()
     }
 
-    /// Notes memory that was mapped, one piece after the other: whether each is a handle, and its size.
+    /// Records mapped memory, one piece after another: whether the piece is a handle, and its size.
     pub(crate) fn note_handles(&mut self, address: u64, pieces: &[(bool, u64)]) {
         let mut at = address;
         for &(is_handle, size) in pieces {
@@ -159,7 +160,7 @@ impl Heap {
         }
     }
 
-    /// Notes that addresses were unmapped.
+    /// Records that addresses were unmapped.
     pub(crate) fn forget_handles(&mut self, address: u64, bytes: u64) {
         while let Some((&first, _)) = self.handles.range(address..address + bytes).next() {
             self.handles.remove(&first);
@@ -168,7 +169,7 @@ impl Heap {
 }
 
 impl Heap {
-    /// Unmapped bytes directly behind a free block, into which it could grow.
+    /// The unmapped bytes directly behind a free block, into which it could grow.
     #[must_use]
     pub fn unmapped_after(&self, id: BlockId) -> Bytes {
         let after = self.arena.resolve(id).and_then(|index| self.arena.get(self.arena.at(index).next));
@@ -182,8 +183,8 @@ impl Heap {
         index
     }
 
-    /// The first run of free and unmapped blocks of the pool and stream, by address, with at least `size`
-    /// bytes: its first block (spec 4.2).
+    /// The first block of the first run, by address, of free and unmapped blocks of the pool and stream with at least
+    /// `size` bytes (spec 4.2).
     pub(crate) fn find_space(&self, pool: PoolSlot, stream: StreamId, size: u64) -> Option<u32> {
         let unmapped = &self.unmapped[usize::from(pool.0)];
         unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index).find_map(|index| {
@@ -199,13 +200,13 @@ impl Heap {
         })
     }
 
-    /// Whether there is such a block, and it is unmapped.
+    /// Whether the slot names a block and the block is unmapped.
     pub(crate) fn is_unmapped(&self, index: u32) -> bool {
         self.arena.get(index).is_some_and(|block| block.state == BlockState::Unmapped)
     }
 
-    /// Whether there is such a block, and its segment can grow there from an unmapped block of it on: it is unmapped, or free
-    /// for the same stream.
+    /// Whether the slot names a block that the segment can use to grow past the block `unmapped`: an unmapped block, or a
+    /// free one of the same stream.
     fn is_usable(&self, index: u32, unmapped: u32) -> bool {
         self.arena.get(index).is_some_and(|block| match block.state {
             BlockState::Free => block.stream == self.arena.at(unmapped).stream && (!self.grows_settled || block.stamp == SETTLED),
@@ -214,8 +215,8 @@ impl Heap {
         })
     }
 
-    /// Notes that the first `size` bytes of an unmapped block are mapped: they become a detached block in the
-    /// same slot, and the rest, if any, a new unmapped one (spec 4.3).
+    /// Records that the first `size` bytes of an unmapped block are mapped: they become a detached block in the same
+    /// slot, and any rest becomes a new unmapped block (spec 4.3).
     pub(crate) fn map_front(&mut self, index: u32, size: u64) {
         self.detach_unmapped(index);
         let block = self.arena.at(index).clone();
@@ -229,9 +230,9 @@ impl Heap {
         }
     }
 
-    /// Notes that `bytes` bytes of a free block are unmapped, from `offset` on. What is before and behind
-    /// becomes free blocks; the block itself becomes unmapped, joined with unmapped neighbours (spec 4.6).
-    /// Returns whether the whole segment is unmapped now.
+    /// Records that `bytes` bytes of a free block are unmapped, from `offset` on. The parts before and behind them
+    /// become free blocks; the block itself becomes unmapped and joins its unmapped neighbours (spec 4.6). Returns
+    /// whether the whole segment is unmapped now.
     pub(crate) fn unmap_middle(&mut self, index: u32, offset: u64, bytes: u64, stamp: u64) -> bool {
         self.detach(index);
         let block = self.arena.at(index).clone();
@@ -261,14 +262,14 @@ impl Heap {
         self.arena.remove(index);
     }
 
-    /// Makes a detached block unmapped, to build an adopted segment block by block.
+    /// Makes a detached block unmapped. Used to build an adopted segment block by block.
     pub(crate) fn make_unmapped(&mut self, index: u32) {
         let (pool, size) = (self.arena.at(index).pool, self.arena.at(index).size);
         self.give_bytes(pool, size);
         self.attach_unmapped(index);
     }
 
-    /// An entirely unmapped segment of a pool.
+    /// A segment of the pool that is entirely unmapped.
     pub(crate) fn bare_reservation_of(&self, pool_number: u16) -> Option<u32> {
         let pools = [PoolClass::Small, PoolClass::Large].map(|class| PoolSlot::of_pool(pool_number, class));
         let mut unmapped = pools.iter().flat_map(|pool| &self.unmapped[usize::from(pool.0)]).map(|&(_, _, index)| index);
@@ -334,12 +335,13 @@ impl Heap {
     }
 }
 
-/// The stamp of a settled block: a free one of the default pool in which no work was pending when it was marked, or newly
-/// mapped memory. Whatever takes a part of it, or joins it with another block, gives it another stamp.
+/// The stamp of a settled block. That is a free block of the default pool in which no work was pending when it was
+/// marked, or newly mapped memory. Taking a part of the block, or joining it with another block, gives it another stamp.
 pub(crate) const SETTLED: u64 = u64::MAX;
 
 impl Heap {
-    /// Marks the free blocks of expandable segments as settled: those of the default pool, of streams without work.
+    /// Marks the free blocks of expandable segments as settled if they belong to the default pool and to streams
+    /// without work.
     pub(crate) fn mark_settled(&mut self, is_idle: &[bool]) {
         for index in self.free_expandable() {
             let block = self.arena.at_mut(index);
@@ -349,13 +351,13 @@ impl Heap {
         }
     }
 
-    /// The settled blocks of a collection of the default pool.
+    /// The settled blocks of one of the default pool's collections.
     pub(crate) fn settled(&self, pool: PoolSlot) -> impl Iterator<Item = (u32, &Block)> {
         let free = self.free_blocks(pool).map(|block| block.id.index);
         free.map(|index| (index, self.arena.at(index))).filter(|(_, block)| block.stamp == SETTLED && block.is_expandable())
     }
 
-    /// The ends of a private pool's chains of a stream: the last block of each.
+    /// The last block of each of a private pool's chains of a stream.
     pub(crate) fn chain_ends(&self, pool: PoolSlot, stream: u16) -> impl Iterator<Item = &Block> {
         let blocks = self.arena.live().map(|index| self.arena.at(index));
         let is_end = move |block: &&Block| block.pool == pool.0 && block.stream == stream && block.next == NIL;
@@ -375,8 +377,9 @@ impl Heap {
         }
     }
 
-    /// Links a detached block that is a chain of its own to the end of the one before it, and if `both`, to the beginning of
-    /// the one behind it, where they are of the same pool and range of addresses, and of the same stream unless streams mix.
+    /// Links a detached block that is a separate chain to the end of the chain before it and, if `both`, to the beginning of
+    /// the chain behind it. The chains must belong to the same pool and range of addresses, and to the same stream unless
+    /// streams mix.
     pub(crate) fn relink(&mut self, index: u32, range: &Range<u64>, both: bool) {
         let block = self.arena.at(index);
         let (start, end, pool, stream) = (block.address, block.address + block.size, block.pool, block.stream);
@@ -396,7 +399,7 @@ impl Heap {
         }
     }
 
-    /// Gives a detached block that is a chain of its own to another pool and stream.
+    /// Gives a detached block that is a separate chain to another pool and stream.
     pub(crate) fn change_owner(&mut self, index: u32, pool: PoolSlot, stream: u16) {
         let (from, bytes) = (self.arena.at(index).pool, self.arena.at(index).size);
         self.give_bytes(from, bytes);
@@ -411,8 +414,8 @@ impl Heap {
         self.has_parts_elsewhere
     }
 
-    /// Where the default pool's segment of a stream grows for `size` bytes: the settled and unmapped addresses from there on.
-    /// `None` if addresses are to be reserved.
+    /// Where the default pool's segment of a stream grows for `size` bytes: the settled and unmapped addresses from there
+    /// on. `None` if new addresses have to be reserved.
     pub(crate) fn settled_growth(&self, pool: PoolSlot, stream: StreamId, size: u64, has_handles: bool) -> Option<Range<u64>> {
         let first = if has_handles {
             self.find_growth(pool, stream, size).map(|place| place.first)?
@@ -427,13 +430,14 @@ impl Heap {
         Some(start..end)
     }
 
-    /// Says whether free blocks may be the beginning of what an expandable segment grows by only if they are settled, and
-    /// whether it grows from one address only.
+    /// Sets whether an expandable segment may grow only from free blocks that are settled, and the only address that it
+    /// may grow from.
     pub(crate) fn set_grows_settled(&mut self, grows_settled: bool, from: Option<u64>) {
         (self.grows_settled, self.grows_from) = (grows_settled, from);
     }
 
-    /// Where a private pool's segments of a stream end in free bytes, fewer than `size`: the address behind each, and how many.
+    /// Where a private pool's segments of a stream end in fewer than `size` free bytes: the address behind each segment, and
+    /// how many bytes.
     pub(crate) fn free_ends(&self, pool: PoolSlot, stream: u16, size: u64) -> Vec<(u64, u64)> {
         let free = self.chain_ends(pool, stream).filter(|end| end.state == BlockState::Free && end.size < size);
         free.map(|end| (end.address + end.size, end.size)).collect()

@@ -1,9 +1,8 @@
 //! The heap: segments split into blocks, pools of free blocks, and the four moves that change them.
 //!
-//! This is book-keeping: the policy decides which block to use, whether to split and what to release, and the
-//! allocator gives the orders. The moves are: add a segment, split a block, put a block back (which coalesces
-//! it with free neighbours), remove a segment. The allocator keeps the statistics, from what the moves
-//! return.
+//! The heap only keeps the books: the policy decides which block to use, whether to split and what to release, and
+//! the allocator makes the heap do it. The moves are: add a segment, split a block, put a block back (which coalesces
+//! it with free neighbours), remove a segment. The allocator updates the statistics from what the moves return.
 //!
 //! Each stream that a heap knows has a 16-bit slot, which blocks store instead of the handle.
 
@@ -53,12 +52,12 @@ impl PoolSlot {
     }
 }
 
-/// How often a policy may wait before requests are routed to private pools, from the last time on that one had no free block for
-/// a request. So a program that uses its pools again waits no more
+/// How many times a policy may wait before requests are routed to private pools. The count starts again whenever a pool has
+/// no free block for a request, so a program that uses its pools again stops waiting
 /// ([`Policy::waits_for_pools`](crate::policy::Policy::waits_for_pools)).
 const MOST_WAITS: u32 = 16;
 
-/// Too many streams for one heap: a slot has 16 bits.
+/// The heap has too many streams: a slot has 16 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TooManyStreams;
 
@@ -78,7 +77,7 @@ pub struct Heap {
     private_pools: PrivatePools,
     /// Stream handles by slot, in order of first use.
     streams: Vec<StreamId>,
-    /// The slots, ordered by handle.
+    /// The stream slots, ordered by handle.
     stream_order: Vec<u16>,
     last_stream: (StreamId, u16),
     reserved: u64,
@@ -89,24 +88,26 @@ pub struct Heap {
     is_capturing: bool,
     /// The number of segments added so far.
     segments_made: u32,
-    /// True if a request may not take the fast path, because the rules of captures apply.
+    /// Whether requests must not take the fast path, because the rules of captures apply.
     looks_twice: bool,
-    /// Whether requests may fail while any are routed, if the caller's stream is not captured.
+    /// Whether requests may fail while any requests are routed to a private pool, if the caller's stream is not
+    /// captured.
     needs_captures: bool,
     /// Whether blocks of one segment may belong to different streams.
     mixes_streams: bool,
     /// Whether any part of an expandable segment has ever served another pool.
     has_parts_elsewhere: bool,
-    /// Whether an expandable segment may grow from a free block on only if it is settled.
+    /// Whether an expandable segment may grow from a free block only if the block is settled.
     grows_settled: bool,
     /// The only address from which an expandable segment may grow with handles.
     grows_from: Option<u64>,
-    /// How many more times it is allowed to wait before requests are routed to private pools.
+    /// How many more times the policy may wait before requests are routed to private pools.
     waits_left: u32,
     /// The device's total memory.
     device_total: u64,
     free_order: FreeOrder,
-    /// The handles that were mapped as a whole ([`Policy::handle`](crate::policy::Policy::handle)): first byte, bytes.
+    /// The handles that were mapped as a whole ([`Policy::handle`](crate::policy::Policy::handle)): first byte and
+    /// bytes.
     handles: BTreeMap<u64, u64>,
 }
 
@@ -155,7 +156,7 @@ impl Heap {
         self.note_routings();
     }
 
-    /// To be called when routings or captures have changed.
+    /// Call this when routings or captures have changed.
     pub(crate) fn note_routings(&mut self) {
         let captures = self.deferral == Deferral::WhileCapturing && self.is_capturing;
         self.looks_twice = captures || (self.needs_captures && self.private_pools.is_routing());
@@ -174,14 +175,14 @@ impl Heap {
         self.streams[usize::from(slot)]
     }
 
-    // Inlined, so that it costs nothing with the observer `()`.
+    // Inlined so that it costs nothing with the observer `()`.
     #[inline]
     pub(crate) fn pool_id(&self, pool: u16) -> PoolId {
         self.private_pools.id(PoolSlot(pool).pool_number())
     }
 
-    /// The collections of all pools: the default pool's two, then those of private pools, some of which may
-    /// be gone and empty.
+    /// The collections of all pools: first the default pool's two, then those of private pools. Some of the latter
+    /// may be empty because their pool is gone.
     pub fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
         (0..self.free.len()).map(|slot| PoolSlot(slot as u16))
     }
@@ -206,7 +207,7 @@ impl Heap {
         Ok(())
     }
 
-    /// Bytes that a pool has taken from the device.
+    /// The bytes that a pool has taken from the device.
     pub(crate) fn reserved_by(&self, pool_number: u16) -> Bytes {
         Bytes(self.reserved_by[usize::from(pool_number)])
     }
@@ -228,7 +229,7 @@ impl Heap {
     }
 
     fn add_block(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot, marks: Marks) -> u32 {
-        // Blocks split off inherit the rank, or the arena gives each its own.
+        // Blocks split off inherit the rank, or the arena gives each block its own.
         let rank = match self.tie_break {
             TieBreak::Address | TieBreak::BlockAge => 0,
             TieBreak::SegmentAge => self.segments_made,
@@ -258,7 +259,7 @@ impl Heap {
         self.free[usize::from(pool.0)].by_address(stream_slot)
     }
 
-    /// The same, for tests that damage it.
+    /// A stream's free blocks by address, mutable, for tests that damage them.
     #[cfg(test)]
     pub(crate) fn by_address_mut(&mut self, pool: PoolSlot, stream_slot: u16) -> Option<&mut ByAddress> {
         self.free[usize::from(pool.0)].by_address_mut(stream_slot)
@@ -285,8 +286,8 @@ impl Heap {
         self.free[pool].insert(&mut self.arena, index);
     }
 
-    /// Splits the low `size` bytes off a detached block. They become a new detached block, whose slot is
-    /// returned. The rest keeps the slot and its fields (spec 3.2, step 1) and becomes free.
+    /// Splits the low `size` bytes off a detached block. They become a new detached block, whose slot is returned.
+    /// The rest becomes free and keeps the slot and its fields (spec 3.2, step 1).
     #[inline]
     pub(crate) fn split(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
         let low = self.arena.split(index, size);
@@ -294,9 +295,9 @@ impl Heap {
         low
     }
 
-    /// Splits the low `size` bytes off a free block of the pool and stream, which stays free and keeps its slot.
-    /// They become a detached block, in a slot that must be vacant. As [`Heap::detach`] and [`Heap::split`], in
-    /// fewer steps; `None`, and nothing done, where free blocks are kept by address.
+    /// Splits the low `size` bytes off a free block of the pool and stream, which stays free and keeps its slot. They
+    /// become a detached block in a slot that must be vacant. Does the work of [`Heap::detach`] and [`Heap::split`]
+    /// in fewer steps. Returns `None` and changes nothing if the heap keeps free blocks by address.
     #[inline(always)]
     pub(crate) fn cut(
         &mut self,
@@ -325,7 +326,7 @@ impl Heap {
         self.arena.remove(index);
     }
 
-    /// Appends a block to a detached one, to build an adopted segment block by block.
+    /// Appends a block to a detached one. Used to build an adopted segment block by block.
     pub(crate) fn append(&mut self, last: u32, size: u64) -> u32 {
         let before = self.arena.at(last);
         let block = Block { address: before.address + before.size, size, prev: last, next: NIL, requested: 0, ..before.clone() };
@@ -334,23 +335,23 @@ impl Heap {
         index
     }
 
-    /// Notes that a private pool has no free block for a request.
+    /// Records that a private pool has no free block for a request.
     pub(crate) fn note_growing_pool(&mut self) {
         self.waits_left = MOST_WAITS;
     }
 
-    /// Whether it is allowed to wait before requests are routed to a private pool.
+    /// Whether the policy may wait before requests are routed to a private pool.
     pub(crate) fn may_wait_for_pools(&self) -> bool {
         self.waits_left > 0
     }
 
-    /// Notes such a wait.
+    /// Records such a wait.
     pub(crate) fn note_waited_for_pools(&mut self) {
         self.waits_left = self.waits_left.saturating_sub(1);
     }
 
-    /// The free blocks of a pool and stream, all blocks, and the vacant slots; `None` where free blocks are kept by
-    /// address, or there never were any of the stream.
+    /// The free blocks of a pool and stream, all blocks, and the vacant slots. `None` if the heap keeps free blocks
+    /// by address, or if the stream never had a free block.
     #[inline(always)]
     pub(crate) fn shelf_mut(&mut self, pool: PoolSlot, stream_slot: u16) -> Option<(&mut BySize, &mut [Block], &mut Vacant)> {
         let blocks = self.free[usize::from(pool.0)].by_size_mut(stream_slot)?;
@@ -358,7 +359,7 @@ impl Heap {
         Some((blocks, slots, vacant))
     }
 
-    /// True if a block of the pool may be cut without a look at captures or at pools whose blocks are kept whole.
+    /// Whether a block of the pool may be cut without checking for captures or for pools that never split.
     #[inline(always)]
     pub(crate) fn cuts_plainly(&self, pool: PoolSlot) -> bool {
         !self.looks_twice && !self.private_pools.is_kept_whole(pool.pool_number())
@@ -373,7 +374,7 @@ impl Heap {
         Some(self.stream_order[place])
     }
 
-    /// The slot of a stream; a new one for a new stream.
+    /// The slot of a stream. A new stream gets a new slot.
     #[inline]
     pub(crate) fn stream_slot(&mut self, stream: StreamId) -> Result<u16, TooManyStreams> {
         if self.last_stream.0 != stream {
@@ -382,13 +383,13 @@ impl Heap {
         Ok(self.last_stream.1)
     }
 
-    /// The slot of a stream that is the same as in the last request.
+    /// The slot of the stream, if it is the stream of the last request.
     #[inline]
     pub(crate) fn same_stream_slot(&self, stream: StreamId) -> Option<u16> {
         (self.last_stream.0 == stream).then_some(self.last_stream.1)
     }
 
-    /// All streams, the default stream first, then in the order of their first request.
+    /// All streams: first the default stream, then the others in the order of their first request.
     #[must_use]
     pub fn streams_seen(&self) -> &[StreamId] {
         &self.streams

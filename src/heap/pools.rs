@@ -1,8 +1,8 @@
 //! Private pools: which exist, how many uses each has, and which requests they serve (spec section 5).
 //!
-//! A private pool is a pair of collections beside the default pool's. Requests reach it while they are routed
-//! to it. Its memory is released only once the pool has no uses. Which of several pools serves when memory is
-//! out, and which of several without uses goes back first, follows the order of PyTorch's hash tables.
+//! A private pool is a pair of collections beside the default pool's. It serves requests while they are routed to it.
+//! Its memory is released only once the pool has no uses. The order of PyTorch's hash tables decides which of several
+//! pools serves when memory runs out, and which of several pools without uses is released first.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -17,19 +17,20 @@ use crate::units::{PoolId, StreamId};
 /// Which requests are routed to a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolFilter {
-    /// All, as within `use_mem_pool`.
+    /// All requests, as within `use_mem_pool`.
     All,
-    /// Those of one stream, as while a graph is captured on it.
+    /// The requests of one stream, as while a graph is captured on it.
     Stream(StreamId),
-    /// Those for which the caller chooses the pool ([`Allocator::choose_pool`](crate::Allocator::choose_pool)).
+    /// The requests for which the caller chooses the pool
+    /// ([`Allocator::choose_pool`](crate::Allocator::choose_pool)).
     Chosen,
 }
 
-/// A pool's state does not allow a call. Displays as PyTorch 2.11's message; [`PoolError::message`] has other
-/// releases'.
+/// The pool's state does not allow the call. Displays PyTorch 2.11's message; [`PoolError::message`] has those of
+/// other releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolError {
-    /// Requests are already routed to the pool. It has one more use all the same, as in PyTorch.
+    /// Requests are already routed to the pool. The call has added a use all the same, as in PyTorch.
     AlreadyRouted(PoolId),
     /// No requests are routed to the pool.
     NotRouted(PoolId),
@@ -37,19 +38,20 @@ pub enum PoolError {
     Unknown(PoolId),
     /// The pool has no uses left, and only waits for its memory to be released.
     Abandoned(PoolId),
-    /// The pool has been released more often than used.
+    /// The pool has been released more often than it was used.
     NotInUse(PoolId),
-    /// The pool has been released more often than used. Neither its memory goes back nor that of the pools after it.
+    /// The pool has been released more often than it was used. Neither its memory nor that of the pools after it goes
+    /// back.
     Overreleased(PoolId),
-    /// Since PyTorch 2.10, with the setting graph_capture_record_stream_reuse: requests cannot stop to be routed to a pool while a stream of
-    /// its capture is captured. They still are.
+    /// Since PyTorch 2.10, with the setting graph_capture_record_stream_reuse: routing to a pool cannot end while a stream
+    /// of its capture is still being captured. Requests are still routed to the pool.
     Captured(PoolId),
-    /// More than 32,767 private pools at once.
+    /// There are more than 32,767 private pools at once.
     TooMany,
 }
 
 impl PoolError {
-    /// The message of a release of PyTorch.
+    /// The message in a given release of PyTorch.
     #[must_use]
     pub fn message(&self, profile: &Profile) -> String {
         let asserts = &profile.asserts;
@@ -84,53 +86,55 @@ impl core::error::Error for PoolError {}
 struct PrivatePool {
     id: PoolId,
     uses: i64,
-    /// How many requests are on their way to it. Callbacks make requests while one is.
+    /// How many requests are being served from it. There can be several, because callbacks make requests during a
+    /// request.
     awaited: u32,
 }
 
-/// The hash of an id, as PyTorch's tables take it.
+/// The hash of an id, as PyTorch's tables compute it.
 fn hash(id: PoolId) -> u64 {
     if id.0 == 0 { id.1 } else { id.0 }
 }
 
 impl PoolId {
-    /// The id of a user's pool that comes at a place of the order in which PyTorch walks its pools (spec 13.1),
-    /// which runs from 0 up to 2^64: to choose ids for pools whose order is known and whose ids are not. Up to n
-    /// pools at a time are walked in the order of their places, if those are at least 2^64 / 2n apart.
+    /// The id of a user's pool at a given position, from 0 up to 2^64, of the order in which PyTorch iterates over
+    /// its pools (spec 13.1). Use it to choose ids for pools whose order is known but whose ids are not. Iteration
+    /// over up to n pools follows the positions if these are at least 2^64 / 2n apart.
     #[must_use]
     pub fn walked_at(place: u64) -> PoolId {
         PoolId(0, flat_table::hash_at(place))
     }
 }
 
-/// All private pools. They are numbered from 1; 0 is the default pool. A forgotten pool's number is free again.
+/// All private pools. They are numbered from 1; 0 is the default pool. The number of a forgotten pool can be used
+/// again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrivatePools {
     numbers: BTreeMap<PoolId, u16>,
-    /// By number less one.
+    /// Indexed by the pool's number less one.
     pools: Vec<Option<PrivatePool>>,
-    /// The places there that are free again.
+    /// The indexes that can be used again.
     vacant: BTreeSet<usize>,
     routings: Vec<(PoolId, PoolFilter)>,
-    /// The pool that the caller chose for the requests that follow.
+    /// The pool that the caller chose for the following requests.
     chosen: Option<PoolId>,
-    /// Whether a routing failed that counts as one that never ends.
+    /// Whether a failed routing counts as one that never ends.
     has_failed: bool,
-    /// Those that may serve requests of the default pool when the device is out of memory.
+    /// The pools that may serve requests of the default pool when the device is out of memory.
     serve_when_out: FlatTable<PoolId, ()>,
-    /// Those without uses, whose memory may be released, with their numbers.
+    /// The pools without uses, whose memory may be released, with their numbers.
     freeable: FlatTable<PoolId, u16>,
     kept_whole: BTreeSet<PoolId>,
 }
 
 impl PrivatePools {
-    /// Whether requests are routed to any pool, or a routing that failed counts as one.
+    /// Whether requests are routed to any pool, or a failed routing counts as one.
     #[inline]
     pub(crate) fn is_recording(&self) -> bool {
         self.has_failed || !self.routings.is_empty()
     }
 
-    /// Counts a routing that failed as one that never ends.
+    /// Makes a failed routing count as one that never ends.
     pub(crate) fn note_failure(&mut self) {
         self.has_failed = true;
     }
@@ -141,7 +145,7 @@ impl PrivatePools {
         !self.routings.is_empty()
     }
 
-    /// The number of the pool for a request of the stream, by the last routing that accepts it.
+    /// The number of the pool for a request of the stream, chosen by the last routing that accepts the request.
     #[inline]
     pub(crate) fn number_for(&self, stream: StreamId) -> u16 {
         if self.routings.is_empty() { 0 } else { self.routed_number(stream) }
@@ -217,7 +221,7 @@ impl PrivatePools {
         Ok(())
     }
 
-    /// Removes a use. Without uses the pool's memory may be released.
+    /// Removes a use. The memory of a pool without uses may be released.
     pub(crate) fn release(&mut self, id: PoolId) -> Result<(), PoolError> {
         let pool_number = self.numbers.get(&id).copied().ok_or(PoolError::Unknown(id))?;
         let pool = self.pool_mut(id)?;
@@ -249,8 +253,8 @@ impl PrivatePools {
         }
     }
 
-    /// Pools that may serve requests of the default pool when the device is out of memory, in the order in which
-    /// they are asked.
+    /// The pools that may serve requests of the default pool when the device is out of memory, in the order in which
+    /// they are tried.
     pub(crate) fn serving_when_out(&self) -> Vec<PoolId> {
         self.serve_when_out.iter().map(|(id, ())| id).collect()
     }
@@ -264,12 +268,12 @@ impl PrivatePools {
         pool_number != 0 && self.kept_whole.contains(&self.id(pool_number))
     }
 
-    /// The numbers of pools whose memory may be released, in the order in which they go.
+    /// The numbers of the pools whose memory may be released, in the order of release.
     pub(crate) fn freeable(&self) -> Vec<u16> {
         self.freeable.iter().map(|(_, &pool_number)| pool_number).collect()
     }
 
-    /// Fails if the pool, which has no uses, was released more often than used.
+    /// Fails if the pool, which has no uses, was released more often than it was used.
     pub(crate) fn check_uses(&self, pool_number: u16) -> Result<(), PoolError> {
         let id = self.id(pool_number);
         if self.use_count(id).is_ok_and(|uses| uses < 0) { Err(PoolError::Overreleased(id)) } else { Ok(()) }
@@ -280,17 +284,17 @@ impl PrivatePools {
         self.pools.get_mut(place)?.as_mut()
     }
 
-    /// Notes that a request is on its way to the pool, which must not be forgotten meanwhile.
+    /// Records that the pool is serving a request. The pool must not be forgotten meanwhile.
     pub(crate) fn keep(&mut self, pool_number: u16) {
         self.numbered(pool_number).into_iter().for_each(|pool| pool.awaited += 1);
     }
 
-    /// Notes that the request has ended.
+    /// Records that the request has ended.
     pub(crate) fn keep_no_longer(&mut self, pool_number: u16) {
         self.numbered(pool_number).into_iter().for_each(|pool| pool.awaited = pool.awaited.saturating_sub(1));
     }
 
-    /// Whether a request is on its way to the pool.
+    /// Whether the pool is serving a request.
     pub(crate) fn is_kept(&self, pool_number: u16) -> bool {
         self.pool(pool_number).is_some_and(|pool| pool.awaited > 0)
     }
@@ -301,7 +305,8 @@ impl PrivatePools {
         self.routings.iter().any(|(routed, _)| *routed == id)
     }
 
-    /// Forgets a pool that has no memory, and with it "never split" if the release of PyTorch does so.
+    /// Forgets a pool that has no memory. Its "never split" flag goes with it if the release of PyTorch works that
+    /// way.
     pub(crate) fn forget(&mut self, pool_number: u16, forgets_no_split: bool) {
         let place = usize::from(pool_number).wrapping_sub(1);
         if let Some(pool) = self.pools.get_mut(place).and_then(Option::take) {

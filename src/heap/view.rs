@@ -1,7 +1,8 @@
 //! The heap as policies see it: read-only.
 //!
-//! The first free block that is large enough, for a policy that takes it without looking at others, is shown on the path of nearly
-//! every request ([`Candidate`]). So a candidate is no more than where the block is: what a policy does not ask is not read.
+//! Nearly every request shows the policy the first free block that is large enough ([`Candidate`]); a policy may take it
+//! without looking at others. So a candidate only holds the block's position, and reads a field only when the policy asks
+//! for it.
 
 use alloc::vec::Vec;
 
@@ -16,15 +17,15 @@ use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 pub struct BlockView {
     /// The block's id, for the policy's answer.
     pub id: BlockId,
-    /// Its first byte.
+    /// The block's first byte.
     pub address: DeviceAddress,
-    /// Its size.
+    /// The block's size.
     pub size: Bytes,
-    /// Whether it is only a part of its segment.
+    /// Whether the block is only a part of its segment.
     pub is_split: bool,
-    /// Whether its segment is expandable.
+    /// Whether the block's segment is expandable.
     pub is_expandable: bool,
-    /// The stream that it belongs to.
+    /// The stream that the block belongs to.
     pub stream: StreamId,
     /// The policy's stamp from when the block became free.
     pub stamp: u64,
@@ -83,7 +84,7 @@ impl Heap {
 
     /// The first free block of the pool and stream with at least `size` bytes, by size, then address
     /// (spec 2.3).
-    // Always: every request comes here, and the compiler stops inlining it as more policies call it.
+    // Always inlined: every request comes here, and the compiler would stop inlining it as more policies call it.
     #[must_use]
     #[inline(always)]
     pub fn first_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> Option<BlockView> {
@@ -91,7 +92,7 @@ impl Heap {
         self.free[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
     }
 
-    /// The largest free block of the pool and stream; of equal ones the lowest address.
+    /// The largest free block of the pool and stream; of equal ones the one with the lowest address.
     #[must_use]
     #[inline]
     pub fn largest(&self, pool: PoolSlot, stream: StreamId) -> Option<BlockView> {
@@ -99,16 +100,16 @@ impl Heap {
         self.free[usize::from(pool.0)].largest_of(&self.arena, slot).map(|index| self.view(index))
     }
 
-    /// The free blocks of the pool and stream with at least `size` bytes, the smallest first; of equal ones
-    /// the lowest address first.
+    /// The free blocks of the pool and stream with at least `size` bytes, the smallest first; equal ones by ascending
+    /// address.
     pub fn at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         let slot = self.known_stream_slot(stream);
         let mut blocks = slot.map(|slot| self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0));
         core::iter::from_fn(move || blocks.as_mut()?.next()).map(|index| self.view(index))
     }
 
-    /// The free block that follows a free block among those of its pool and stream, by size, then address; `None` also
-    /// if there is no such free block.
+    /// The free block that follows `id` among the free blocks of its pool and stream, by size, then address. Also
+    /// `None` if `id` is not a free block.
     #[must_use]
     #[inline]
     pub fn following(&self, id: BlockId) -> Option<BlockView> {
@@ -119,8 +120,8 @@ impl Heap {
         Some(self.view(next))
     }
 
-    /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first; of equal ones
-    /// the highest address first.
+    /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first; equal ones by
+    /// descending address.
     pub fn below(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         self.known_stream_slot(stream)
             .into_iter()
@@ -131,13 +132,13 @@ impl Heap {
     /// All free blocks of the collection, by stream handle, size and address.
     pub fn free_blocks(&self, pool: PoolSlot) -> impl Iterator<Item = BlockView> + '_ {
         let free = &self.free[usize::from(pool.0)];
-        // There may be many pools and streams, and most pools never have a free block of most streams.
+        // There may be many pools and streams, and most pools never have a free block for most streams.
         let order = if free.streams() == 0 { &[][..] } else { &self.stream_order };
         let occupied = order.iter().filter(move |&&slot| free.is_occupied(slot));
         occupied.flat_map(move |&slot| free.at_least(&self.arena, slot, 0)).map(|index| self.view(index))
     }
 
-    /// Whether a graph is being captured, in the sense of the release of PyTorch ([`Deferral`]). Meanwhile
+    /// Whether a graph is being captured, as the release of PyTorch defines it ([`Deferral`]). During a capture
     /// nothing waits for events, and the default pool releases nothing (spec 2.10, 3.8).
     #[must_use]
     pub fn is_deferring(&self) -> bool {
@@ -147,9 +148,9 @@ impl Heap {
         }
     }
 
-    /// Everything that can be released, in PyTorch's order (spec 2.10): from the default pool, unless
-    /// [`Heap::is_deferring`], large blocks, then small ones; from each private pool without uses small
-    /// blocks, then large ones. A pool that was released more often than used ends the list.
+    /// Everything that can be released, in PyTorch's order (spec 2.10). From the default pool: large blocks, then
+    /// small ones, unless [`Heap::is_deferring`]. From each private pool without uses: small blocks, then large ones.
+    /// The list ends at a pool that was released more often than it was used.
     #[must_use]
     pub fn releasable(&self) -> Vec<BlockId> {
         let mut blocks = Vec::new();
@@ -173,8 +174,8 @@ impl Heap {
         blocks
     }
 
-    /// First entirely free segments, then free blocks of expandable segments, whose whole pages can be
-    /// unmapped (spec 2.10.1).
+    /// Adds entirely free segments first, then free blocks of expandable segments, whose whole pages can be unmapped
+    /// (spec 2.10.1).
     fn add_releasable(&self, pool: PoolSlot, blocks: &mut Vec<BlockId>) {
         let whole = self.free_blocks(pool).filter(|block| !block.is_expandable && !block.is_split);
         blocks.extend(whole.map(|block| block.id));
@@ -188,8 +189,8 @@ impl Heap {
         Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
     }
 
-    /// Whether nothing of a block's segment is in use: each of its blocks is free or, in expandable segments, unmapped. False if
-    /// there is no such block. Takes time in proportion to the blocks.
+    /// Whether no part of the block's segment is in use: each of its blocks is free or, in expandable segments, unmapped.
+    /// False if there is no such block. The time is proportional to the number of blocks.
     #[must_use]
     pub fn is_idle(&self, id: BlockId) -> bool {
         let idle = |index| self.arena.get(index).filter(|block| matches!(block.state, BlockState::Free | BlockState::Unmapped));
@@ -219,7 +220,7 @@ impl Heap {
             size: Bytes(block.size),
             is_split: block.is_split(),
             is_expandable: block.is_expandable(),
-            // Without a bounds check that could fail, so that nothing is left of it where nobody asks.
+            // This bounds check cannot fail with a panic, so the compiler drops it where no caller reads the stream.
             stream: self.streams.get(usize::from(block.stream)).copied().unwrap_or(StreamId::DEFAULT),
             stamp: block.stamp,
         }
@@ -242,14 +243,14 @@ impl Candidate<'_> {
         Bytes(self.slots.at(self.index).size)
     }
 
-    /// Whether its segment is expandable.
+    /// Whether the block's segment is expandable.
     #[must_use]
     #[inline(always)]
     pub fn is_expandable(&self) -> bool {
         self.slots.at(self.index).is_expandable()
     }
 
-    /// Unmapped bytes directly behind it, into which it could grow.
+    /// The unmapped bytes directly behind the block, into which it could grow.
     #[must_use]
     #[inline(always)]
     pub fn unmapped_after(&self) -> Bytes {
@@ -257,7 +258,7 @@ impl Candidate<'_> {
         after.filter(|block| block.state == BlockState::Unmapped).map_or(Bytes::ZERO, |block| Bytes(block.size))
     }
 
-    /// The block that follows it in the order.
+    /// The next block in the order.
     #[must_use]
     #[inline(always)]
     pub fn following(&self) -> Option<Self> {

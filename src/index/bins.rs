@@ -1,8 +1,9 @@
-//! The free blocks of one stream, in bins by size: the order of a balanced tree, usually three times as fast.
+//! The free blocks of one stream, in bins by size. They have the same order as in a balanced tree, and are usually
+//! three times as fast.
 //!
-//! Bins are monotone in size and each is sorted by size, rank and address, so the bins in sequence are the
-//! whole order. A bin with few blocks is a doubly linked list through the slots, which costs no memory and
-//! usually one step; a bin with more is an [`OversizedBin`]. A search looks into the bin of the size and, if
+//! Bins are monotone in size, and each bin is sorted by size, rank and address, so the bins in sequence give the
+//! whole order. A bin with few blocks is a doubly linked list through the slots, which costs no memory and usually
+//! takes one step; a bin with more blocks is an [`OversizedBin`]. A search looks into the bin of the size and, if
 //! nothing there is large enough, takes the head of the next occupied one.
 
 mod directory;
@@ -16,10 +17,10 @@ use crate::block::{Block, NIL, Slots};
 use directory::{Bin, Directory, LAST_BIN, bin_of, unlimited_bin_of};
 use oversized::OversizedBin;
 
-/// The longest list: a bin with more blocks becomes oversized, so that no walk is longer.
+/// The longest list. A bin with more blocks becomes oversized, which bounds the length of a walk.
 const LONGEST_LIST: u32 = 32;
-/// An oversized bin that shrinks to this becomes a list again. Well below [`LONGEST_LIST`], so that a bin
-/// does not flip back and forth.
+/// An oversized bin that shrinks to this many blocks becomes a list again. It is well below [`LONGEST_LIST`], so that
+/// a bin does not flip back and forth.
 const SMALLEST_OVERSIZED: usize = 8;
 /// The count that marks an oversized bin.
 const OVERSIZED: u32 = u32::MAX;
@@ -30,16 +31,16 @@ pub(crate) struct BinnedBlocks {
     /// For a list, its length and first block; for an oversized bin, [`OVERSIZED`] and its index in
     /// `oversized`.
     directory: Directory,
-    /// Each with its bin.
+    /// The oversized bins, each with the number of its bin.
     oversized: Vec<(usize, OversizedBin)>,
 }
 
 impl BinnedBlocks {
     /// Adds a block. Its size, rank, address and links must not change until it is removed.
-    // Two functions, so that the first, in which most blocks end, needs few registers and cannot panic.
+    // Two functions: most blocks end in the first, which needs few registers and cannot panic.
     #[inline(never)]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
-        // Without such a slot the other function panics.
+        // If there is no such slot, the other function panics.
         let Some(block) = slots.linked_mut(index) else { return self.insert_beyond(slots, index, 0) };
         let bin = unlimited_bin_of(block.size);
         block.bin = bin as u16;
@@ -51,7 +52,7 @@ impl BinnedBlocks {
         }
     }
 
-    /// Adds a block to a bin that has others, or that the directory does not reach yet.
+    /// Adds a block to a bin that has other blocks, or that the directory does not reach yet.
     #[inline(never)]
     fn insert_among(&mut self, slots: &mut [Block], index: u32, bin: usize) {
         if !self.directory.reaches(bin) {
@@ -66,7 +67,7 @@ impl BinnedBlocks {
         }
     }
 
-    /// Adds a block to a bin that the directory does not reach yet, or to the last one.
+    /// Adds a block to a bin that the directory does not reach yet, or to the last bin.
     #[cold]
     #[inline(never)]
     fn insert_beyond(&mut self, slots: &mut [Block], index: u32, bin: usize) {
@@ -99,7 +100,7 @@ impl BinnedBlocks {
         entry.head = unlink(slots, entry.head, index);
     }
 
-    /// Whether there is no block.
+    /// Whether the index is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.directory.is_empty()
@@ -120,7 +121,7 @@ impl BinnedBlocks {
         self.first_among(slots, bin, size)
     }
 
-    /// The same from a bin on, where its first block may be too small.
+    /// The first block with at least `size` bytes in `bin` or later, where the bin's first block may be too small.
     #[inline(never)]
     fn first_among(&self, slots: &[Block], bin: usize, size: u64) -> Option<u32> {
         match self.first_in(slots, bin, size) {
@@ -129,7 +130,7 @@ impl BinnedBlocks {
         }
     }
 
-    /// The first block behind the place in the order of block `index`, which may be here or not.
+    /// The first block that comes after block `index` in the order. Block `index` itself need not be in this index.
     pub(crate) fn first_behind(&self, slots: &[Block], index: u32) -> Option<u32> {
         let block = slots.at(index);
         let own = bin_of(block.size);
@@ -147,7 +148,7 @@ impl BinnedBlocks {
         in_own.or_else(|| self.first_of(self.directory.first_after(own)?))
     }
 
-    /// The blocks with fewer than `size` bytes, the last first.
+    /// The blocks with fewer than `size` bytes, from the last to the first.
     pub(crate) fn below<'a>(&'a self, slots: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
         let own = bin_of(size);
         let earlier = successors(self.directory.last_before(own), |&bin| self.directory.last_before(bin));
@@ -222,7 +223,7 @@ impl BinnedBlocks {
         }
     }
 
-    /// Adds a block to an oversized bin, or to a full list, which becomes one.
+    /// Adds a block to an oversized bin, or to a full list, which then becomes oversized.
     #[inline(never)]
     fn insert_into_oversized(&mut self, slots: &[Block], index: u32, bin: usize) {
         let entry = self.directory.get(bin);
@@ -340,10 +341,10 @@ mod tests {
     use super::{BinnedBlocks, LONGEST_LIST, OVERSIZED};
     use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
-    /// Size, rank and address, which make the order; and the slot, to find the block.
+    /// Size, rank and address give the order; the slot finds the block.
     type Key = (u64, u32, u64, u32);
 
-    /// The free blocks of one stream in a balanced tree: the plain model that the bins are tested against.
+    /// The free blocks of one stream in a balanced tree: the simple model that tests compare the bins with.
     #[derive(Clone, Debug, Default)]
     struct OrderedBlocks {
         keys: BTreeSet<Key>,
@@ -384,7 +385,7 @@ mod tests {
 
     /// Both indexes over the same blocks.
     struct Both {
-        /// The bins write into it.
+        /// The bins write into this arena.
         arena: Arena,
         bins: BinnedBlocks,
         tree: OrderedBlocks,
@@ -400,7 +401,7 @@ mod tests {
     }
 
     impl Both {
-        /// Adds a block at an address of its own. Successive addresses are far apart and unordered.
+        /// Adds a block at a new address. Successive addresses are far apart and unordered.
         fn insert(&mut self, size: u64, rank: u32) {
             self.ever += 1;
             let address = self.ever.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -448,7 +449,7 @@ mod tests {
             assert!(self.bins.below(arena, size).eq(self.tree.below(arena, size)), "below {size}");
         }
 
-        /// Every question that can be asked with a block's size, or with its neighbours.
+        /// Compares every query that a block's size, or a size next to it, can appear in.
         fn same_everywhere(&self) {
             for &index in &self.inside {
                 let size = self.arena.at(index).size;
@@ -462,7 +463,7 @@ mod tests {
             self.well_formed();
         }
 
-        /// Lists are short, links agree, oversized bins are known to the directory.
+        /// Checks that lists are short, links agree, and the directory knows the oversized bins.
         fn well_formed(&self) {
             let mut oversized = 0;
             let mut next = self.bins.directory.first_from(0);
@@ -499,14 +500,14 @@ mod tests {
 
     fn size() -> impl Strategy<Value = u64> {
         prop_oneof![
-            // Few sizes, many times each: exact bins, one wide one, the last one.
+            // A few sizes, many times each: exact bins, a wide one, the last one.
             8 => prop::sample::select(alloc::vec![512, 1024, 2 << 20, 20 << 20, 1 << 47, u64::MAX]),
             // Oversized bins with different sizes.
             8 => (0..2_000_u64).prop_map(|step| (64 << 20) + step * 512),
             4 => (0..1_000_u64).prop_map(|step| (1 << 41) + step),
-            // Not multiples of a unit.
+            // Sizes that are not multiples of a unit.
             4 => 1..5_000_u64,
-            // Anything, evenly by magnitude.
+            // Any size, spread evenly over the magnitudes.
             6 => (0..64_u32, any::<u64>()).prop_map(|(shift, bits)| (bits >> shift).max(1)),
         ]
     }
@@ -534,7 +535,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Mostly growing, mostly shrinking, then to nothing: bins become oversized and lists again.
+        /// Phases that mostly grow, mostly shrink, then empty the index: bins become oversized and then lists again.
         #[test]
         fn bins_answer_as_the_tree_does(up in vec(step(8), 0..600), down in vec(step(2), 0..600)) {
             let mut both = Both::default();
@@ -563,7 +564,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(6))]
 
-        /// Thousands of blocks: oversized bins of many chunks, which split and join.
+        /// With thousands of blocks, oversized bins have many chunks, which split and join.
         #[test]
         fn thousands_of_blocks_keep_their_order(blocks in vec((size(), 0..2_u32), 5_000), places in vec(any::<usize>(), 4_900)) {
             let mut both = Both::default();
@@ -583,7 +584,7 @@ mod tests {
         }
     }
 
-    /// Every bin of one size, and both edges of every wider one.
+    /// Tests every bin of one size, and both edges of every wider bin.
     #[test]
     fn bins_have_the_promised_widths() {
         for units in 0..256 {
@@ -600,8 +601,7 @@ mod tests {
         assert_eq!((bin_of(1 << 47), bin_of(u64::MAX)), (4_095, 4_095));
     }
 
-    /// An oversized bin emptied from its low end, as allocation does, or from its high end, joins chunks on the
-    /// way.
+    /// Emptying an oversized bin from its low end, as allocation does, or from its high end, joins chunks on the way.
     #[test]
     fn oversized_bins_drain_from_either_end() {
         for low in [true, false] {
@@ -636,7 +636,7 @@ mod tests {
         }
     }
 
-    /// Many streams never hold a block; most hold small ones.
+    /// Many streams never hold a block; most of the others hold small ones.
     #[test]
     fn an_empty_index_is_small() {
         assert!(size_of::<BinnedBlocks>() <= 64);

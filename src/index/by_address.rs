@@ -1,20 +1,20 @@
 //! The free blocks of one stream by address, for rules that take the lowest address that is large enough.
 //!
-//! A sorted sequence in short runs. The first address and the largest block of each run are in separate
-//! arrays, so that a search, for an address or for a size, looks at these and then into one run.
+//! The blocks form a sorted sequence, cut into short runs. Separate arrays hold the first address and the largest block of
+//! each run, so that a search, for an address or for a size, scans an array and then one run.
 //!
-//! A block that leaves keeps its place vacant, and usually another block fills it at once: the remainder of a
-//! split, or the block into which neighbours coalesced. So the place vacated last is remembered: most blocks
-//! enter without a search, and little moves. Most leave without a search too: the caller keeps the place
-//! where a block went, which is right until other blocks or runs move.
+//! When a block leaves, its position stays vacant, and usually another block fills it at once: the remainder of a split, or
+//! the block into which neighbours coalesced. So the index remembers the position vacated last: most blocks enter without a
+//! search, and few others move. Most blocks leave without a search too, because the caller keeps the position of each block.
+//! That position is valid until other blocks or runs move.
 //!
-//! Of the places of a run, addresses, sizes and slots are separate arrays: a search for an address touches the first, a search
-//! for a size the second.
+//! A run keeps addresses, sizes and slots in separate arrays: a search for an address touches only the first array, a search
+//! for a size only the second.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// A free block: its first byte, its size in bytes, its slot in the arena.
+/// A free block: its first byte, its size in bytes, and its slot in the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) address: u64,
@@ -22,22 +22,22 @@ pub(crate) struct Entry {
     pub(crate) index: u32,
 }
 
-/// Places in a row.
+/// Consecutive positions.
 #[derive(Clone, Debug)]
 struct Run {
     places: usize,
     live: usize,
     addresses: [u64; Run::MOST],
-    /// 0 for a vacant place, and after the last one.
+    /// 0 for a vacant position, and after the last one.
     sizes: [u64; Run::MOST],
     indices: [u32; Run::MOST],
 }
 
 impl Run {
-    /// The most places.
+    /// The most positions in a run.
     const MOST: usize = 32;
 
-    /// From at most [`Run::MOST`] blocks, in order.
+    /// Builds a run from at most [`Run::MOST`] blocks, in order.
     fn new(entries: impl IntoIterator<Item = Entry>) -> Run {
         let nothing = [0; Run::MOST];
         let mut run = Run { places: 0, live: 0, addresses: nothing, sizes: nothing, indices: [0; Run::MOST] };
@@ -48,13 +48,13 @@ impl Run {
         run
     }
 
-    /// How many places hold a block.
+    /// How many positions hold a block.
     #[inline]
     fn live(&self) -> usize {
         self.live
     }
 
-    /// The addresses of all places.
+    /// The addresses of all positions.
     #[inline]
     fn addresses(&self) -> &[u64] {
         &self.addresses[..self.places]
@@ -65,7 +65,7 @@ impl Run {
         &self.sizes[..self.places]
     }
 
-    /// Whether the place exists and is vacant.
+    /// Whether the position exists and is vacant.
     #[inline]
     fn is_vacant(&self, place: usize) -> bool {
         self.sizes().get(place) == Some(&0)
@@ -80,7 +80,7 @@ impl Run {
     /// The size of the largest block in bytes.
     #[inline]
     fn largest(&self) -> u64 {
-        // Over all places, used or not: a loop of fixed length is faster than a shorter one.
+        // Loops over all positions, used or not: a loop of fixed length is faster than a shorter one.
         let mut most = [0; 4];
         for sizes in self.sizes.as_chunks::<4>().0 {
             most = core::array::from_fn(|lane| sizes[lane].max(most[lane]));
@@ -88,34 +88,34 @@ impl Run {
         most.into_iter().fold(0, u64::max)
     }
 
-    /// The place of the block at an address.
+    /// The position of the block at an address.
     #[inline]
     fn find(&self, address: u64) -> Option<usize> {
         let place = self.first_from(address);
         (self.addresses().get(place) == Some(&address) && self.sizes[place] != 0).then_some(place)
     }
 
-    /// The slot of the lowest block with at least `size` bytes, which must not be 0, from the place `first` on.
+    /// The slot of the lowest block with at least `size` bytes, which must not be 0, from the position `first` on.
     #[inline]
     fn lowest_at_least(&self, first: usize, size: u64) -> Option<u32> {
         let place = self.sizes()[first..].iter().position(|&own| own >= size)?;
         Some(self.indices[first + place])
     }
 
-    /// The first place whose address is at least this one, or the number of places.
+    /// The first position whose address is at least this one, or the number of positions.
     #[inline]
     fn first_from(&self, address: u64) -> usize {
         self.addresses().partition_point(|&other| other < address)
     }
 
-    /// The last block before a place.
+    /// The last block before a position.
     #[inline]
     fn last_before(&self, place: usize) -> Option<Entry> {
         let place = self.sizes().iter().take(place).rposition(|&own| own != 0)?;
         Some(Entry { address: self.addresses[place], size: self.sizes[place], index: self.indices[place] })
     }
 
-    /// Fills a vacant place.
+    /// Fills a vacant position.
     #[inline]
     fn put(&mut self, place: usize, entry: Entry) {
         self.addresses[place] = entry.address;
@@ -124,14 +124,14 @@ impl Run {
         self.live += 1;
     }
 
-    /// Vacates a place. Returns the size of the block that was there.
+    /// Vacates a position. Returns the size of the block that was there.
     #[inline]
     fn vacate(&mut self, place: usize) -> u64 {
         self.live -= 1;
         core::mem::take(&mut self.sizes[place])
     }
 
-    /// Adds a block where its address belongs, in a vacant place or a new one. Returns the place; `None` if
+    /// Adds a block where its address belongs, in a vacant position or a new one. Returns the position, or `None` if
     /// the run is full.
     fn insert(&mut self, entry: Entry) -> Option<usize> {
         let mut place = self.first_from(entry.address);
@@ -155,19 +155,19 @@ impl Run {
     }
 }
 
-/// A full run is cut in two if it has more blocks than this; otherwise its vacant places are removed.
+/// A full run is cut in two if it has more blocks than this; if it has fewer, its vacant positions are removed.
 const LONG_RUN: usize = Run::MOST * 3 / 4;
 /// A run with fewer blocks than this tries to join a neighbour.
 const SPARSE: usize = Run::MOST / 8;
 /// Two runs join if they have at most this many blocks together.
 const MOST_JOINED: usize = Run::MOST / 2;
 
-/// A place in a run.
+/// A position in one of the runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spot {
-    /// Which run.
+    /// The index of the run.
     pub(crate) at: u32,
-    /// Which place in the run.
+    /// The position in the run.
     pub(crate) place: u32,
 }
 
@@ -185,28 +185,28 @@ impl Spot {
 /// Free blocks by address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ByAddress {
-    /// The address of each run's first place.
+    /// The address of each run's first position.
     firsts: Vec<u64>,
-    /// The size of each run's largest block. Too high, perhaps, in the run where a block left last: the next
-    /// one there is often as large.
+    /// The size of each run's largest block. It may be too high in the run that a block left last: the next block
+    /// there is often as large.
     largest: Vec<u64>,
     /// The runs, each with at least one block.
     #[expect(clippy::vec_box, reason = "inserting a run should move pointers, not runs")]
     runs: Vec<Box<Run>>,
-    /// The place vacated last. It may be stale: every use checks it.
+    /// The position vacated last. It may be stale: every use checks it.
     left: Spot,
-    /// The run of `left` has lost its largest block, and none as large has entered since.
+    /// Whether the run of `left` has lost its largest block, and none as large has entered since.
     is_less: bool,
 }
 
 impl ByAddress {
-    /// The run in which an address lies or would lie.
+    /// The run that holds an address or would hold it.
     #[inline]
     fn run_of(&self, address: u64) -> usize {
         self.firsts.partition_point(|&first| first <= address).saturating_sub(1)
     }
 
-    /// Adds a block, whose address and size must not change until it is removed. Returns its place, which may
+    /// Adds a block, whose address and size must not change until it is removed. Returns its position, which may
     /// change later.
     #[inline]
     pub(crate) fn insert(&mut self, entry: Entry) -> Spot {
@@ -221,7 +221,7 @@ impl ByAddress {
         }
     }
 
-    /// The place vacated last, or a vacant one just before it, if the address belongs there.
+    /// The position vacated last, or a vacant one just before it, if the address belongs there.
     #[inline]
     fn place_left_for(&self, address: u64) -> Option<Spot> {
         let (at, mut place) = self.left.numbers();
@@ -230,7 +230,7 @@ impl ByAddress {
         if behind.is_some_and(|&behind| behind <= address) {
             return None;
         }
-        // Two blocks that coalesced have left two vacant places: the lower one is right.
+        // Two blocks that coalesced have left two vacant positions: use the lower one.
         while place > 0 && run.addresses()[place - 1] >= address {
             place -= 1;
             if !run.is_vacant(place) {
@@ -240,7 +240,7 @@ impl ByAddress {
         (place > 0 || at == 0 || self.firsts[at] <= address).then_some(Spot::new(at, place))
     }
 
-    /// Notes that a block has entered a run.
+    /// Records that a block has entered a run.
     #[inline]
     fn entered(&mut self, at: usize, size: u64) {
         self.firsts[at] = self.runs[at].addresses()[0];
@@ -275,7 +275,7 @@ impl ByAddress {
         self.find(entry.address).unwrap_or_default()
     }
 
-    /// Removes the vacant places of a full run, or cuts it in two, and adds a block that belongs there.
+    /// Removes the vacant positions of a full run, or cuts the run in two; then adds a block that belongs there.
     fn make_room(&mut self, at: usize, entry: Entry) {
         let run = &self.runs[at];
         let (low, high): (Vec<Entry>, Vec<Entry>) = run.entries().partition(|other| other.address < entry.address);
@@ -306,7 +306,7 @@ impl ByAddress {
         self.runs.remove(at);
     }
 
-    /// Removes a block, which is perhaps still in the place where it went.
+    /// Removes a block, which may still be at the position that [`ByAddress::insert`] returned.
     #[inline]
     pub(crate) fn remove(&mut self, address: u64, perhaps: Spot) {
         let Some(spot) = self.is_at(address, perhaps).then_some(perhaps).or_else(|| self.find(address)) else {
@@ -324,14 +324,14 @@ impl ByAddress {
         }
     }
 
-    /// Whether the block at this address is in this place.
+    /// Whether the block at this address is at this position.
     #[inline]
     fn is_at(&self, address: u64, spot: Spot) -> bool {
         let (at, place) = spot.numbers();
         self.runs.get(at).is_some_and(|run| run.addresses().get(place) == Some(&address) && !run.is_vacant(place))
     }
 
-    /// The place of the block at this address.
+    /// The position of the block at this address.
     fn find(&self, address: u64) -> Option<Spot> {
         let at = self.run_of(address);
         let place = self.runs.get(at)?.find(address)?;
@@ -364,7 +364,7 @@ impl ByAddress {
         let at = self.run_of(from);
         let run = self.runs.get(at)?;
         let place = run.first_from(from);
-        // Blocks do not overlap, so only the last one that begins before `from` can end after it. It may be
+        // Blocks do not overlap, so only the last block that begins before `from` can end after it. That block may be
         // in the run before.
         let before = run.last_before(place).or_else(|| self.runs[at.checked_sub(1)?].last_before(Run::MOST));
         if let Some(entry) = before.filter(|entry| entry.size >= size && entry.address + entry.size > from) {
@@ -374,8 +374,7 @@ impl ByAddress {
         here.or_else(|| self.lowest_from(at + 1, size))
     }
 
-    /// The slot of the lowest block with at least `size` bytes, which must not be 0, in the runs from `first`
-    /// on.
+    /// The slot of the lowest block with at least `size` bytes, which must not be 0, from run `first` on.
     #[inline]
     fn lowest_from(&self, first: usize, size: u64) -> Option<u32> {
         let mut runs = self.largest[first..].iter().zip(&self.runs[first..]);
@@ -387,7 +386,7 @@ impl ByAddress {
         self.runs.iter().flat_map(|run| run.entries())
     }
 
-    /// Whether the arrays agree with the runs: first addresses, in order, largest blocks, and no empty run.
+    /// Whether the arrays agree with the runs: first addresses in order, largest blocks, and no empty run.
     pub(crate) fn knows_its_runs(&self) -> bool {
         let places = self.runs.iter().flat_map(|run| run.addresses());
         let is_so = |(at, run): (usize, &Run)| {
@@ -431,7 +430,7 @@ mod tests {
         assert_eq!(blocks.lowest_at_least(11, 0), Some(60));
     }
 
-    /// Two neighbours coalesce across the end of a run: the block lies in the first run and ends after the second
+    /// Two neighbours coalesce across the end of a run: the new block is in the first run and ends after the second
     /// one begins.
     #[test]
     fn a_block_may_reach_into_the_next_run() {
@@ -447,7 +446,7 @@ mod tests {
         assert_eq!(blocks.lowest_at_least(5, head + 5), Some(1000));
     }
 
-    /// Few blocks left of many do not stay spread over as many runs.
+    /// When few of many blocks are left, they do not stay spread over as many runs.
     #[test]
     fn runs_that_empty_join() {
         let mut blocks = ByAddress::default();
@@ -461,15 +460,15 @@ mod tests {
         assert!(most > 300 && blocks.runs.len() <= 2 * 100 / SPARSE, "{most} runs, then {}", blocks.runs.len());
     }
 
-    /// One step of a heap, at an address in a range with some 100 blocks.
+    /// One step of a heap, at an address in a range with about 100 blocks.
     #[derive(Clone, Debug)]
     enum Step {
-        /// A block of at most `size` bytes becomes free; if `merges`, it coalesces with free neighbours that it
+        /// A block of at most `size` bytes becomes free. If `merges`, it coalesces with free neighbours that it
         /// touches.
         Enter { address: u64, size: u64, merges: bool },
         /// The first free block from `address` on is taken.
         Leave { address: u64 },
-        /// `size` bytes are split off its front.
+        /// `size` bytes are split off the front of that block.
         Cut { address: u64, size: u64 },
     }
 
@@ -482,12 +481,12 @@ mod tests {
         ]
     }
 
-    /// Both orders take the same steps.
+    /// Takes the same steps in both orders.
     #[derive(Default)]
     struct Both {
         blocks: ByAddress,
         plain: BTreeMap<u64, u64>,
-        /// The place of each block when it was added.
+        /// The position of each block when it was added.
         went: BTreeMap<u64, Spot>,
     }
 
@@ -540,7 +539,7 @@ mod tests {
     }
 
     proptest! {
-        /// Order and answers are those of a walk over all blocks, and the arrays agree with the runs.
+        /// The order and the answers equal those of a walk over all blocks, and the arrays agree with the runs.
         #[test]
         fn as_a_plain_walk(
             filled in 0_u64..400,

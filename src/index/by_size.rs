@@ -1,32 +1,33 @@
-//! The free blocks of one stream by size: all but one in bins, and the one that came last outside of them.
+//! The free blocks of one stream by size: the newest block by itself, and all others in bins.
 //!
-//! What comes last usually leaves first: the remainder of a split is split again, and a block given back
-//! coalesces with it. So the newest block waits outside, where coming and going cost a few instructions, and
-//! enters its bin only when the next one comes. Every question takes it into account, so the order is exact.
+//! The block that came last usually leaves first: the remainder of a split is split again, and a freed block
+//! coalesces with it. So the newest block stays outside the bins, where adding and removing it cost a few
+//! instructions. It enters its bin only when the next block comes. Every query takes it into account, so the order is
+//! exact.
 
 use super::bins::BinnedBlocks;
 use crate::block::{Block, NIL, Slots};
 
-/// The block outside of the bins.
+/// The block outside the bins.
 #[derive(Clone, Copy, Debug)]
 struct Newest {
-    /// Its size; 0 if there is none.
+    /// Its size; 0 if there is no such block.
     size: u64,
-    /// Its slot; [`NIL`] if there is none.
+    /// Its slot; [`NIL`] if there is no such block.
     index: u32,
 }
 
 impl Newest {
     const NONE: Newest = Newest { size: 0, index: NIL };
 
-    /// Its slot, if there is one and its size passes.
+    /// Its slot, if the block exists and `has` accepts its size.
     #[inline]
     fn filter(self, has: impl Fn(u64) -> bool) -> Option<u32> {
         (self.index != NIL && has(self.size)).then_some(self.index)
     }
 }
 
-/// A block that is no longer the newest and not yet in its bin; [`NIL`] for none.
+/// A block that is no longer the newest and not yet in its bin; [`NIL`] if there is none.
 pub(crate) struct Unsettled(u32);
 
 /// Free blocks ordered by size, rank and address.
@@ -50,8 +51,8 @@ impl BySize {
         self.settle(slots, before);
     }
 
-    /// The same for a block that has, or will have, `size` bytes. The block that was the newest before is returned
-    /// and must settle: last, because that is a call and everything else is not.
+    /// Adds a block that has, or will have, `size` bytes. Returns the block that was the newest before, which must
+    /// settle. The caller settles it last, because that is a function call and all other steps are inlined.
     #[must_use]
     #[inline(always)]
     pub(crate) fn make_newest(&mut self, index: u32, size: u64) -> Unsettled {
@@ -60,8 +61,8 @@ impl BySize {
         Unsettled(before.index)
     }
 
-    /// Notes that a block that is here will have `size` bytes. Its size, rank and address must not have changed
-    /// yet. The rest is as in [`BySize::make_newest`].
+    /// Records that a block in the index will have `size` bytes. Call this before the block's size, rank or address
+    /// change. The returned block must settle, as in [`BySize::make_newest`].
     #[must_use]
     #[inline(always)]
     pub(crate) fn resize(&mut self, slots: &mut [Block], index: u32, size: u64) -> Unsettled {
@@ -82,7 +83,7 @@ impl BySize {
         }
     }
 
-    /// Removes a block that is here.
+    /// Removes a block that is in the index.
     #[inline(always)]
     pub(crate) fn remove(&mut self, slots: &mut [Block], index: u32) {
         if self.newest.index == index {
@@ -92,7 +93,7 @@ impl BySize {
         }
     }
 
-    /// Whether there is no block.
+    /// Whether the index is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.newest.index == NIL && self.others.is_empty()
@@ -102,9 +103,9 @@ impl BySize {
     #[inline(always)]
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
         let other = self.others.first_at_least(slots, size);
-        // By value: what is borrowed would have to be in memory.
+        // Copied by value: a borrowed value would have to be in memory.
         let Newest { size: newest_size, index: newest } = self.newest;
-        // Without a newest block its size is 0, which is less than any request.
+        // If there is no newest block, its size is 0, which is less than any request.
         if newest_size < size.max(1) {
             return other;
         }
@@ -123,7 +124,7 @@ impl BySize {
         better(newest, other, |newest, other| first(slots, newest, other) == newest)
     }
 
-    /// The blocks with fewer than `size` bytes, the last first.
+    /// The blocks with fewer than `size` bytes, from the last to the first.
     pub(crate) fn below<'a>(&'a self, slots: &'a [Block], size: u64) -> impl Iterator<Item = u32> + 'a {
         let others = self.others.below(slots, size);
         merged(self.newest.filter(|own| own < size), others, move |newest, other| first(slots, newest, other) == other)
@@ -145,13 +146,13 @@ impl BySize {
     }
 }
 
-/// The first of two blocks in the order.
+/// The block that comes first in the order.
 #[inline]
 fn first(slots: &[Block], one: u32, other: u32) -> u32 {
     if place_by_size(slots, one) < place_by_size(slots, other) { one } else { other }
 }
 
-/// The block that is there, or of two the newest one if `prefers` says so.
+/// The block that exists; if both exist, the newest block if `prefers` says so.
 #[inline]
 fn better(newest: Option<u32>, other: Option<u32>, prefers: impl Fn(u32, u32) -> bool) -> Option<u32> {
     match (newest, other) {
@@ -160,7 +161,7 @@ fn better(newest: Option<u32>, other: Option<u32>, prefers: impl Fn(u32, u32) ->
     }
 }
 
-/// The blocks in their order, with the newest before the first that it precedes.
+/// The blocks in order: inserts the newest before the first block that it precedes.
 fn merged(
     mut newest: Option<u32>,
     mut others: impl Iterator<Item = u32>,

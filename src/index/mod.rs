@@ -1,9 +1,9 @@
-//! The order of free blocks, and the only place that knows it.
+//! The order of free blocks. No other module knows it.
 //!
-//! PyTorch keeps the free blocks of a pool in one set ordered by stream, size and address, all unsigned and
-//! ascending (spec 2.3). [`FreeIndex`] answers its rules' questions: the first block of a stream with at
-//! least a given size, and walks up and down from there. The block's rank comes between size and address; it
-//! is 0 for all blocks under rules that do not use it.
+//! PyTorch keeps the free blocks of a pool in one set ordered by stream, size and address, all unsigned and ascending
+//! (spec 2.3). [`FreeIndex`] answers the queries of PyTorch's rules: the first block of a stream with at least a
+//! given size, and walks up and down from there. The block's rank comes between size and address; it is 0 for all
+//! blocks under rules that do not use it.
 
 mod bins;
 mod by_address;
@@ -19,22 +19,22 @@ pub(crate) use by_size::BySize;
 use by_size::place_by_size;
 use either::Either;
 
-/// The order in which a heap keeps its free blocks. It answers every question of [`Heap`](crate::Heap) either
-/// way; questions about the other order look at all blocks.
+/// The order in which a heap keeps its free blocks. [`Heap`](crate::Heap) answers every query in either order, but a
+/// query about the other order looks at all blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FreeOrder {
-    /// By size, then address: for [`first_at_least`](crate::Heap::first_at_least),
+    /// By size, then address. This serves [`first_at_least`](crate::Heap::first_at_least),
     /// [`largest`](crate::Heap::largest) and the like.
     #[default]
     BySize,
-    /// By address: for [`lowest_at_least`](crate::Heap::lowest_at_least).
+    /// By address. This serves [`lowest_at_least`](crate::Heap::lowest_at_least).
     ByAddress,
 }
 
-/// The free blocks of one collection, by stream slot, in the order that the policy asked for.
+/// The free blocks of one collection, by stream slot, in the order that the policy chose.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeIndex {
-    /// Empty where blocks are kept by address: PyTorch's path, the order by size, need not ask which it is.
+    /// Empty if blocks are kept by address. So PyTorch's path, the order by size, need not check the order.
     by_size: Vec<BySize>,
     #[expect(clippy::box_collection, reason = "the index is found in fewer steps if it is small")]
     by_address: Option<Box<Vec<ByAddress>>>,
@@ -46,25 +46,25 @@ impl FreeIndex {
         FreeIndex { by_size: Vec::new(), by_address: (order == FreeOrder::ByAddress).then(Box::default) }
     }
 
-    /// The blocks of one stream, where they are kept by size.
+    /// The blocks of one stream, if they are kept by size.
     #[inline(always)]
     fn by_size(&self, stream_slot: u16) -> Option<&BySize> {
         self.by_size.get(usize::from(stream_slot))
     }
 
-    /// The same, to change.
+    /// The blocks of one stream, if they are kept by size; mutable.
     #[inline(always)]
     pub(crate) fn by_size_mut(&mut self, stream_slot: u16) -> Option<&mut BySize> {
         self.by_size.get_mut(usize::from(stream_slot))
     }
 
-    /// The blocks of one stream, where they are kept by address.
+    /// The blocks of one stream, if they are kept by address.
     #[inline]
     pub(crate) fn by_address(&self, stream_slot: u16) -> Option<&ByAddress> {
         self.by_address.as_ref()?.get(usize::from(stream_slot))
     }
 
-    /// The same, for tests that damage it.
+    /// The blocks of one stream by address, mutable, for tests that damage them.
     #[cfg(test)]
     pub(crate) fn by_address_mut(&mut self, stream_slot: u16) -> Option<&mut ByAddress> {
         self.by_address.as_mut()?.get_mut(usize::from(stream_slot))
@@ -132,7 +132,8 @@ impl FreeIndex {
         }
     }
 
-    /// The block of the same stream that follows block `index`, which is here, by size, rank and address.
+    /// The block of the same stream that follows block `index` by size, rank and address. Block `index` must be in
+    /// the index.
     #[inline]
     pub(crate) fn following(&self, slots: &[Block], index: u32) -> Option<u32> {
         let stream_slot = slots.at(index).stream;
@@ -185,13 +186,13 @@ impl FreeIndex {
         }
     }
 
-    /// The blocks of one stream kept by address whose size passes, by address.
+    /// The blocks of one stream that are kept by address and whose size `has` accepts, by address.
     fn unsorted(&self, stream_slot: u16, has: impl Fn(u64) -> bool) -> impl Iterator<Item = u32> {
         let entries = self.by_address(stream_slot).into_iter().flat_map(ByAddress::entries);
         entries.filter(move |entry| has(entry.size)).map(|entry| entry.index)
     }
 
-    /// The same, by size.
+    /// The blocks of one stream that are kept by address and whose size `has` accepts, by size.
     #[cold]
     fn sorted(&self, slots: &[Block], stream_slot: u16, has: impl Fn(u64) -> bool) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.unsorted(stream_slot, has).collect();
@@ -199,7 +200,7 @@ impl FreeIndex {
         blocks
     }
 
-    /// How many slots of streams are known: those up to the last stream that ever had a block here.
+    /// How many stream slots the index knows: those up to the last stream that ever had a block here.
     #[inline]
     pub(crate) fn streams(&self) -> usize {
         self.by_address.as_ref().map_or(self.by_size.len(), |streams| streams.len())
@@ -252,7 +253,7 @@ mod tests {
     /// Streams that have blocks.
     const STREAMS: u16 = 3;
 
-    /// The same blocks twice, in the same slots: each order writes into its own arena.
+    /// The same blocks twice, in the same slots. Each order writes into its own arena.
     struct Both {
         by_size: (Arena, FreeIndex),
         by_address: (Arena, FreeIndex),
@@ -266,8 +267,8 @@ mod tests {
             Both { by_size: pool(FreeOrder::BySize), by_address: pool(FreeOrder::ByAddress), inside: Vec::new(), end: 0 }
         }
 
-        /// Adds a block after those of its rank, with a gap; those of rank 1 go down from the end of the address
-        /// space.
+        /// Adds a block after the other blocks of its rank, with a gap. Blocks of rank 1 go down from the end of the
+        /// address space.
         fn insert(&mut self, (size, rank, stream, stamp): (u64, u32, u16, u64)) {
             let address = if rank == 0 { self.end } else { (1 << 40) - self.end - size };
             self.end += 2 * size;
@@ -309,7 +310,7 @@ mod tests {
         }
     }
 
-    /// All answers to questions with these numbers.
+    /// The answers to all queries with these numbers.
     fn answers((arena, index): &(Arena, FreeIndex), stream: u16, size: u64, other: u64) -> Vec<Option<u32>> {
         let mut answers = alloc::vec![
             index.first_at_least(arena, stream, size),

@@ -1,5 +1,5 @@
-//! PyTorch's rules (spec sections 1 to 5): what a request is rounded to, where it is served from, and what is tried when no free
-//! block serves it.
+//! PyTorch's rules (spec sections 1 to 5): how a request is rounded, which block serves it, and what happens when no free
+//! block does.
 
 use alloc::vec::Vec;
 
@@ -10,14 +10,14 @@ use crate::profile::Profile;
 use crate::settings::Settings;
 use crate::units::{Bytes, MIB, PoolClass};
 
-/// PyTorch's rules under given settings. The settings may be changed at any time, as PyTorch allows.
+/// PyTorch's rules under given settings. You may change the settings at any time, as in PyTorch.
 #[derive(Clone, Debug)]
 pub struct PyTorch {
     /// The settings that the next decision follows.
     pub settings: Settings,
-    /// Fixed, because the order of free blocks depends on it.
+    /// Cannot change, because the order of free blocks depends on it.
     profile: &'static Profile,
-    /// Searches in each pool while garbage collection was on: the clock by which free blocks age (spec 2.5,
+    /// How many searches each pool had while garbage collection was on: the clock by which free blocks age (spec 2.5,
     /// step 1).
     searches: Vec<u64>,
 }
@@ -35,29 +35,29 @@ impl PyTorch {
         PyTorch { settings, profile, searches: Vec::new() }
     }
 
-    /// The limit, if garbage collection can run at all: it needs both a limit and a threshold.
+    /// The limit, if garbage collection can run at all: that needs both a limit and a threshold.
     #[inline]
     fn collection_limit(&self, heap: &Heap) -> Option<Bytes> {
         heap.limit().filter(|_| self.counts_searches())
     }
 
-    /// The size in bytes of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6).
-    /// With expandable segments less may be mapped, and this size only appears in the check against the limit
-    /// and in the error.
+    /// The size in bytes of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6). With
+    /// expandable segments the allocator may map less; then this size only matters for the check against the limit
+    /// and for the error.
     #[must_use]
     pub fn segment_for(&self, block: Bytes) -> Option<Bytes> {
         segment_size(block, &self.settings)
     }
 
-    /// How many bytes a garbage collection would have to release now; `None` while none is due (spec 2.7).
+    /// How many bytes a garbage collection would have to release now; `None` if none is due (spec 2.7).
     #[must_use]
     pub fn collection_target(&self, heap: &Heap) -> Option<Bytes> {
         let trigger = (self.settings.garbage_collection_threshold * self.collection_limit(heap)?.0 as f64) as u64;
         heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0).map(Bytes)
     }
 
-    /// Whether garbage collection counts searches where there is a limit.
-    // Out of line: mostly there is none.
+    /// Whether garbage collection counts searches under the limit, if there is one.
+    // Out of line: usually there is no limit.
     #[cold]
     #[inline(never)]
     fn counts_searches(&self) -> bool {
@@ -74,8 +74,8 @@ impl PyTorch {
         self.searches[place] += 1;
     }
 
-    /// The first free block that is large enough. If the rules for oversize blocks refuse it, none: PyTorch
-    /// looks at one candidate only (spec 2.5).
+    /// The first free block that is large enough. `None` if the rules for oversize blocks refuse it: PyTorch looks at
+    /// one candidate only (spec 2.5).
     #[inline(always)]
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
@@ -96,13 +96,13 @@ impl PyTorch {
         if request.size.0 < max_split {
             return whole.0 < max_split;
         }
-        // Wraps as PyTorch's does: with a slack near 2^64, which -1 in the settings makes, no such block is
+        // Wraps as PyTorch's sum does: with a slack near 2^64, which -1 in the settings gives, no such block is
         // reused.
         let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
         whole.0 < bound
     }
 
-    /// Free segments of the large default pool that are at least as old as the average, until enough is
+    /// Free segments of the large default pool that are at least as old as the average, until enough bytes are
     /// reclaimed (spec 2.7).
     fn collect_garbage(&self, heap: &Heap) -> Vec<BlockId> {
         let Some(Bytes(target)) = self.collection_target(heap) else { return Vec::new() };
@@ -132,12 +132,11 @@ impl PyTorch {
         victims
     }
 
-    /// Oversize blocks of the request's stream to release: the smallest that is large enough alone, or else
-    /// the largest ones until they are together: then the device is asked (spec 2.9).
+    /// Oversize blocks of the request's stream to release: the smallest block that is large enough alone, or the
+    /// largest ones until they are large enough together. Then the allocator asks the device (spec 2.9).
     ///
-    /// PyTorch does not check that such a block is a whole segment, and corrupts its heap if the setting was
-    /// lowered at run time. Here parts of segments are skipped, which changes nothing while the setting is
-    /// constant.
+    /// PyTorch does not check that such a block is a whole segment, and corrupts its heap if the setting was lowered
+    /// at run time. This function skips parts of segments, which changes nothing while the setting is constant.
     fn release_oversize(&self, heap: &Heap, request: &Request) -> (Vec<BlockId>, Attempt) {
         let max_split = Bytes(self.settings.max_split_bytes);
         if max_split == Bytes::MAX {
@@ -172,12 +171,13 @@ impl PyTorch {
     }
 }
 
-/// Chooses where the first candidate belongs to an expandable segment: the growing end of a segment is used last
+/// Chooses a block if the first candidate belongs to an expandable segment: the growing end of a segment is used last
 /// (spec 2.5, step 3).
 // Out of line: heaps without such segments should not pay for it.
 #[inline(never)]
 fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (Bytes, BlockId) {
-    // What a block has and could grow by counts. Later blocks are at least as large, so one that cannot grow is the choice.
+    // Compares the size that a block has and could grow by. Later blocks are at least as large, so a block that cannot grow
+    // is the choice.
     let mut growth = heap.unmapped_after(id);
     while growth > Bytes::ZERO
         && let Some(next) = heap.following(id)
@@ -186,7 +186,7 @@ fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (By
         if !is_passed_over(size + growth, next.size + next_growth) {
             break;
         }
-        // Of a block in no expandable segment this is zero, which ends the walk.
+        // This is zero for a block outside expandable segments, which ends the walk.
         (id, size, growth) = (next.id, next.size, next_growth);
     }
     (size, id)
@@ -201,14 +201,15 @@ fn reaches_least(first: Candidate<'_>) -> bool {
         || first.following().is_none_or(|next| !is_passed_over(first.size() + growth, next.size() + next.unmapped_after()))
 }
 
-/// Whether a block that could grow to `reach` bytes is left for the next in the order, which could grow to `next`.
+/// Whether to skip a block that could grow to `reach` bytes in favour of the next in the order, which could grow to
+/// `next`.
 #[inline(always)]
 fn is_passed_over(reach: Bytes, next: Bytes) -> bool {
     next < reach
 }
 
-/// The first free block that is large enough and in no expandable segment: while they are switched off their blocks
-/// are not used at all (spec 2.5, step 3).
+/// The first free block that is large enough and in no expandable segment. While expandable segments are switched
+/// off, PyTorch never reuses their blocks (spec 2.5, step 3).
 #[cold]
 #[inline(never)]
 fn first_elsewhere(heap: &Heap, request: Request) -> Option<(Bytes, BlockId)> {
@@ -239,7 +240,7 @@ impl Policy for PyTorch {
         self.settings.expandable_segments
     }
 
-    /// Spec 4.1.
+    /// See spec 4.1.
     fn page(&self, pool: PoolSlot) -> Bytes {
         match pool.class() {
             PoolClass::Small => Bytes::mib(2),
@@ -247,7 +248,7 @@ impl Policy for PyTorch {
         }
     }
 
-    // Always: one place per request, and the compiler stops inlining it as it grows.
+    // Always inlined: a request calls it in one place, and the compiler would stop inlining it as it grows.
     #[inline(always)]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         if self.collection_limit(heap).is_some() {
@@ -259,7 +260,7 @@ impl Policy for PyTorch {
         }
     }
 
-    /// Unless garbage collection counts searches.
+    /// True unless garbage collection counts searches.
     #[inline(always)]
     fn looks_at_first(&self, heap: &Heap) -> bool {
         heap.limit().is_none() || !self.counts_searches()
@@ -274,13 +275,13 @@ impl Policy for PyTorch {
         Some(self)
     }
 
-    /// Spec 4.1: nine eighths of the memory, or less where the settings say so.
+    /// Spec 4.1: nine eighths of the memory, or less if the settings say so.
     fn reservation(&self, total: Bytes) -> Bytes {
         let full = total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX);
         self.settings.expandable_segments_reserve.map_or(full, |size| size.bytes(total).min(full))
     }
 
-    /// Against the fraction in the settings, even if the limit has changed since (spec 11).
+    /// Compares with the fraction in the settings, even if the limit has changed since (spec 11).
     fn rejects(&self, reserved: Bytes, size: Bytes, total: Bytes) -> bool {
         self.settings.throw_on_cudamalloc_oom && {
             let most = self.settings.per_process_memory_fraction * total.0 as f64;
@@ -316,7 +317,7 @@ impl Policy for PyTorch {
                 let (blocks, attempt) = self.release_oversize(heap, request);
                 Relief::Release { blocks, attempt }
             }
-            // While a graph is captured nothing waits, and the cache stays (spec 2.4, step 6e).
+            // While a graph is captured nothing waits, and the cache is kept (spec 2.4, step 6e).
             3 if heap.is_deferring() && borrows_last => Relief::Borrow,
             3 | 4 if heap.is_deferring() => Relief::GiveUp,
             3 => Relief::Wait,
@@ -373,20 +374,20 @@ fn block_size(requested: u64, settings: &Settings, profile: &Profile) -> Option<
     }
 }
 
-/// The block size where the settings divide the way to the next power of two. Few do.
+/// The block size if the settings divide the interval up to the next power of two. Few settings do.
 #[cold]
 fn by_divisions(requested: u64, divisions: u64, profile: &Profile) -> Option<u64> {
     if divisions == 1 {
         return if profile.rounds_by_one_division { whole_units(requested) } else { Some(requested) };
     }
-    // Wraps as PyTorch's does: with 2^55 divisions and more the bound is 0.
+    // Wraps as PyTorch's product does: with 2^55 divisions or more the bound is 0.
     if requested > divisions.wrapping_mul(MIN_BLOCK) { next_division(requested, divisions) } else { whole_units(requested) }
 }
 
 /// Rounds up to a multiple of [`MIN_BLOCK`].
 #[inline]
 fn whole_units(requested: u64) -> Option<u64> {
-    // As `checked_next_multiple_of`, in fewer steps: it is a power of two.
+    // Does the same as `checked_next_multiple_of` in fewer steps, as the multiple is a power of two.
     requested.checked_add(requested.wrapping_neg() & (MIN_BLOCK - 1))
 }
 

@@ -1,8 +1,9 @@
 //! What differs between releases of PyTorch, as data.
 //!
-//! The flow asks a [`Profile`] at the few places where releases differ. It never asks which release it is.
+//! The allocator asks a [`Profile`] at the few points where releases differ. It never asks which release it is.
 //!
-//! Not every rule matters for a program: two releases may differ only in what it never meets ([`Profile::decides_like`]).
+//! Not every rule matters to every program: two releases may differ only in features that a program never uses
+//! ([`Profile::decides_like`]).
 
 mod releases;
 
@@ -13,110 +14,114 @@ pub use releases::{RELEASES, Release, UnknownRelease};
 /// The rules of one release of PyTorch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// The release whose rules these are, as users write it: `2.11`. Others may have the same ones ([`RELEASES`]).
+    /// The release that has these rules, as users write it: `2.11`. Other releases may share them ([`RELEASES`]).
     pub name: &'static str,
-    /// The settings string that it understands.
+    /// The dialect of the settings string that the release understands.
     pub dialect: Dialect,
-    /// Which of several free blocks of one size is used.
+    /// Which of several free blocks of equal size the release uses.
     pub tie_break: TieBreak,
-    /// Whether sizes are multiples of 512 bytes where the settings say one division between powers of two; otherwise
-    /// they are not rounded there.
+    /// Whether sizes are multiples of 512 bytes if the settings ask for one division between powers of two. If false,
+    /// the release does not round them there.
     pub rounds_by_one_division: bool,
     /// How a memory fraction becomes a limit in bytes.
     pub limit_rounding: LimitRounding,
-    /// Whether a memory fraction of 1 is a limit as well, rather than none.
+    /// Whether a memory fraction of 1 also sets a limit, rather than none.
     pub limits_whole_memory: bool,
-    /// Whether it asks the device for its memory when a fraction is set or read, rather than once at the start.
+    /// Whether the release asks the device for its memory when a fraction is set or read, rather than once at the
+    /// start.
     pub asks_for_total: bool,
-    /// When waiting for events is put off.
+    /// When the release postpones waiting for events.
     pub deferral: Deferral,
-    /// Whether it asks the device for its free memory after each refusal.
+    /// Whether the release asks the device for its free memory after each refusal.
     pub asks_after_refusal: bool,
-    /// The words of its out-of-memory message.
+    /// The words of the release's out-of-memory message.
     pub oom_words: &'static OomWords,
-    /// What the out-of-memory message hints at where segments are expandable already.
+    /// What the out-of-memory message suggests if segments are already expandable.
     pub expandable_hint: ExpandableHint,
-    /// Whether a reserved range that is too short for the request is given back and counts as out of memory.
+    /// Whether the release gives back a reserved range that is too short for the request, and counts that as out of
+    /// memory.
     pub gives_short_ranges_back: bool,
-    /// Which kind of memory handles expandable segments have.
+    /// The kind of memory handles that expandable segments use.
     pub handle_types: HandleTypes,
     /// Whether statistics count what each private pool has reserved.
     pub counts_private_pools: bool,
     /// Whether statistics count requests rejected before the device is asked.
     pub counts_rejections: bool,
-    /// Whether a checkpoint of a pool can be restored after an expandable segment of it has grown.
+    /// Whether a checkpoint of a pool can be restored after one of its expandable segments has grown.
     pub restores_grown_segments: bool,
     /// Whether private pools have expandable segments.
     pub expands_private_pools: bool,
-    /// Whether uses that were recorded during a capture are forgotten if the block is given back during it.
+    /// Whether the release forgets uses that were recorded during a capture if the block is freed during it.
     pub forgets_captured_uses: bool,
-    /// Whether saving a pool first records the events of blocks that were given back during a capture.
+    /// Whether saving a pool first records the events of blocks that were freed during a capture.
     pub settles_before_saving: bool,
-    /// Whether the end of a routing does so for blocks of its pool, with the setting graph_capture_record_stream_reuse.
+    /// Whether the end of routing to a pool records these events for the pool's blocks, with the setting
+    /// graph_capture_record_stream_reuse.
     pub settles_at_pool_end: bool,
-    /// Whether, with that setting, blocks are reused during a capture once the graph makes their stream wait for the others (spec 3.8).
+    /// Whether the release, with the setting graph_capture_record_stream_reuse, reuses blocks during a capture once the
+    /// graph makes their stream wait for the other streams (spec 3.8).
     pub reuses_by_graph: bool,
-    /// Whether pools that serve when the device is out of memory are asked only after the cache has been released, not
-    /// before.
+    /// Whether the release tries the pools that serve when the device is out of memory only after it has released the
+    /// cache, not before.
     pub borrows_last: bool,
-    /// Whether such a pool may lend blocks of expandable segments, where the setting asks for these.
+    /// Whether such a pool may lend blocks of expandable segments, if the setting asks for expandable segments.
     pub borrows_expandable: bool,
-    /// Whether the oldest routing that accepts a request decides its pool, not the newest.
+    /// Whether the oldest routing that accepts a request decides its pool, rather than the newest.
     pub oldest_routing_decides: bool,
-    /// Whether a routing that fails counts as one that never ends.
+    /// Whether a failed routing counts as one that never ends.
     pub counts_failed_routings: bool,
-    /// Whether "never split" ends with its pool; otherwise it stays with the pool's id.
+    /// Whether "never split" ends with its pool. If false, it stays with the pool's id.
     pub forgets_no_split: bool,
-    /// What of its state it shows.
+    /// Which parts of its state the release shows.
     pub shows: Shows,
-    /// Lines of its sources that messages mention.
+    /// The lines of the release's sources that messages mention.
     pub(crate) asserts: Asserts,
 }
 
-/// Which of several free blocks of one size is used (spec 2.3, 11.0).
+/// Which of several free blocks of equal size is used (spec 2.3, 11.0).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TieBreak {
-    /// The one with the lowest address.
+    /// The block with the lowest address.
     Address,
-    /// The one whose segment is the oldest, then the one with the lowest address.
+    /// The block with the oldest segment, then the one with the lowest address.
     SegmentAge,
-    /// The one that came into being first. Of a block that is split, the part handed out is new; a block that absorbs
+    /// The block that was created first. When a block is split, the part handed out is new; a block that absorbs
     /// others keeps its age.
     BlockAge,
 }
 
-/// What the out-of-memory message hints at where segments are expandable already.
+/// What the out-of-memory message suggests if segments are already expandable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpandableHint {
-    /// At expandable segments, as elsewhere.
+    /// To use expandable segments, as in the other messages.
     Settings,
     /// Nothing.
     Nothing,
-    /// The addresses that segments reserve.
+    /// To change the addresses that segments reserve.
     Addresses,
 }
 
-/// Which kind of memory handles expandable segments have.
+/// The kind of memory handles that expandable segments use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HandleTypes {
     /// Handles that no other process can open.
     Unshared,
     /// File descriptors.
     Files,
-    /// Fabric handles if creating one succeeds, else file descriptors.
+    /// Fabric handles if creating one succeeds, or file descriptors if it fails.
     Tried,
-    /// Fabric handles if the device says that it supports them, else file descriptors.
+    /// Fabric handles if the device says that it supports them, or file descriptors if not.
     Asked,
 }
 
-/// What of its state a release shows.
+/// Which parts of its state a release shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shows {
     /// Trace entries name their private pool.
     pub entry_pools: bool,
-    /// Snapshots have the settings.
+    /// Snapshots contain the settings.
     pub settings: bool,
-    /// Statistics count waits for all streams, and memory taken from the device and given back.
+    /// Statistics count waits for all streams, and memory taken from the device and given back to it.
     pub device_counters: bool,
 }
 
@@ -129,8 +134,8 @@ pub enum LimitRounding {
     Nearest,
 }
 
-/// When waiting is put off (spec 3.8): no events are polled, blocks used by other streams wait for their
-/// events to be recorded, and the default pool releases nothing.
+/// When a release postpones waiting (spec 3.8): it polls no events, blocks used by other streams wait until their
+/// events are recorded, and the default pool releases nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Deferral {
     /// While requests are routed to any private pool.
@@ -152,64 +157,66 @@ impl LimitRounding {
     }
 }
 
-/// Lines of PyTorch's sources that messages mention.
+/// The lines of PyTorch's sources that messages mention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asserts {
     pub(crate) file: &'static str,
-    /// An unknown pool.
+    /// The pool is unknown.
     pub(crate) unknown: u32,
-    /// A pool without uses.
+    /// The pool has no uses.
     pub(crate) abandoned: u32,
-    /// A pool that is released more often than used.
+    /// The pool is released more often than it was used.
     pub(crate) not_in_use: u32,
-    /// The same, found when memory is given back.
+    /// The pool was released more often than it was used, found when its memory is released.
     pub(crate) overreleased: u32,
-    /// Emptying the cache during a capture, where that is an assert: what it asserts, and its line.
+    /// The program empties the cache during a capture, in releases that assert otherwise: the asserted condition and
+    /// its line.
     pub(crate) capture: Option<(&'static str, u32)>,
-    /// With the setting graph_capture_record_stream_reuse, where these are asserts: a request for a stream that is not captured, or is
-    /// captured outside of any routing, and the end of a routing during its capture.
+    /// With the setting graph_capture_record_stream_reuse, in releases with these asserts: a request for a stream that is
+    /// not captured or is captured outside any routing; and the end of a routing during its capture.
     pub(crate) stream: Option<(u32, u32)>,
-    /// A free block of an expandable segment that would be released for an oversize request, where that is an assert.
+    /// An oversize request would release a free block of an expandable segment, in releases that assert otherwise.
     pub(crate) expandable: Option<u32>,
-    /// A memory fraction outside 0 to 1, where that is an assert.
+    /// A memory fraction is outside 0 to 1, in releases that assert otherwise.
     pub(crate) fraction: Option<u32>,
 }
 
-/// What a program uses of which releases have different rules.
+/// The features that a program uses and for which releases have different rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scope {
     /// Expandable segments.
     pub expandable_segments: bool,
     /// Private pools: graphs, captures and MemPools.
     pub private_pools: bool,
-    /// Checkpoints of private pools. A replay of a trace has none: there a restored block is an entry like any other.
+    /// Checkpoints of private pools. A replay of a trace has none: in a trace, a restored block is an entry like any
+    /// other.
     pub checkpoints: bool,
     /// Requests rounded to one division between powers of two.
     pub one_division: bool,
 }
 
 impl Scope {
-    /// All of it.
+    /// All features.
     pub const EVERYTHING: Scope = Scope { expandable_segments: true, private_pools: true, checkpoints: true, one_division: true };
 }
 
 impl Profile {
-    /// Whether a request fails where a free block of an expandable segment would be released for it (spec 2.9).
+    /// Whether a request fails if a free block of an expandable segment would be released for it (spec 2.9).
     pub(crate) const fn fails_to_release_expandable(&self) -> bool {
         self.asserts.expandable.is_some()
     }
 
-    /// Whether a request fails that is for a stream that is not captured, during a capture and with the setting
+    /// Whether a request during a capture fails if its stream is not captured, with the setting
     /// graph_capture_record_stream_reuse.
     pub(crate) const fn fails_outside_captures(&self) -> bool {
         self.asserts.stream.is_some() && !self.reuses_by_graph
     }
 
-    /// Whether a program that uses no more than `scope` gets the same blocks at the same addresses from both, with the same entries in
-    /// the trace, under settings and a limit in bytes that both understand alike.
+    /// Whether a program that uses no more than `scope` gets the same blocks at the same addresses and the same trace
+    /// entries from both profiles, under settings and a limit in bytes that both understand alike.
     ///
-    /// Messages, the settings string, statistics and calls of the driver that decide nothing may differ. A rule that is not mentioned here
-    /// matters always.
+    /// Messages, the settings string, statistics and driver calls that affect no decision may differ. A rule that is not
+    /// mentioned here always matters.
     #[must_use]
     pub fn decides_like(&self, other: &Profile, scope: Scope) -> bool {
         if scope.expandable_segments && self.fails_to_release_expandable() != other.fails_to_release_expandable() {
@@ -258,7 +265,7 @@ impl Profile {
 mod tests {
     use super::*;
 
-    /// What the real releases answer for 0.4 of 1 GiB, read back as fractions (spec 11.0).
+    /// What the real releases report for a fraction of 0.4 of 1 GiB, read back as fractions (spec 11.0).
     #[test]
     fn a_limit_is_rounded_as_the_release_rounds_it() {
         assert_eq!(LimitRounding::Down.limit(0.4, 1 << 30), 429_496_729);

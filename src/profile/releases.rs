@@ -1,4 +1,5 @@
-//! The releases of PyTorch, and the rules of each. Its rules are those of its neighbour with what differs.
+//! The releases of PyTorch, and the rules of each. A release is written as a neighbouring release plus its
+//! differences.
 
 use alloc::string::String;
 use core::fmt;
@@ -7,16 +8,16 @@ use super::{Asserts, Deferral, ExpandableHint, HandleTypes, LimitRounding, Profi
 use crate::settings::Dialect;
 use crate::texts::OomWords;
 
-/// A release of PyTorch, and the rules that it has.
+/// A release of PyTorch and its rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Release {
-    /// Its full name: `2.11.0`.
+    /// The release's full name: `2.11.0`.
     pub name: &'static str,
-    /// Its rules. Releases that answer alike share them.
+    /// The release's rules. Releases that behave alike share them.
     pub profile: &'static Profile,
 }
 
-/// Every release whose rules were compared with its own binary without a difference, oldest first.
+/// Every release whose rules were compared with its binary and showed no difference, oldest first.
 pub const RELEASES: &[Release] = &[
     Release { name: "2.1.0", profile: &Profile::PYTORCH_2_1 },
     Release { name: "2.1.1", profile: &Profile::PYTORCH_2_1 },
@@ -46,7 +47,7 @@ pub const RELEASES: &[Release] = &[
     Release { name: "2.15.0", profile: &Profile::PYTORCH_2_15 },
 ];
 
-/// No rules are known for a release of this name.
+/// There are no rules for a release of this name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownRelease {
     /// The name.
@@ -67,8 +68,8 @@ impl fmt::Display for UnknownRelease {
 impl core::error::Error for UnknownRelease {}
 
 impl Profile {
-    /// The rules of a release: `2.11.0`, with or without what a build adds (`2.11.0+cu130`). `2.11` is the last
-    /// release of that series.
+    /// The rules of a release: `2.11.0`, with or without a build suffix (`2.11.0+cu130`). `2.11` is the last release
+    /// of that series.
     ///
     /// # Errors
     /// No release of that name is in [`RELEASES`].
@@ -90,11 +91,11 @@ fn series(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(series, _)| series)
 }
 
-/// Where the allocator's source lay when releases from 2.6 to 2.12 were built.
+/// The path of the allocator's source when releases 2.6 to 2.12 were built.
 const SOURCE: &str = "/pytorch/c10/cuda/CUDACachingAllocator.cpp";
-/// Where it lay for releases up to 2.5.
+/// The path for releases up to 2.5.
 const OLDER_SOURCE: &str = "../c10/cuda/CUDACachingAllocator.cpp";
-/// Where it lay for later ones.
+/// The path for releases after 2.12.
 const NEWER_SOURCE: &str = "/__w/pytorch/pytorch/c10/cuda/CUDACachingAllocator.cpp";
 
 impl Profile {

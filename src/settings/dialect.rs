@@ -1,12 +1,12 @@
-//! The dialect of the settings string: the keys that a release of PyTorch knows, and the source lines that
-//! its messages mention.
+//! The dialect of the settings string: the keys that a release of PyTorch knows, and the source lines that its
+//! messages mention.
 //!
-//! A dialect maps each key to an [`Action`]. Another release is another table, plus an action for each new key.
+//! A dialect maps each key to an [`Action`]. To add a release, add a table, and an action for each new key.
 
 /// The settings string as one release of PyTorch understands it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dialect {
-    /// Its keys, in the order in which they came.
+    /// The release's keys, in the order in which PyTorch added them.
     keys: &'static [Keys],
     pub(super) asserts: AssertLines,
     pub(super) parser: Parser,
@@ -15,20 +15,20 @@ pub struct Dialect {
 /// Which parser reads the string.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Parser {
-    /// One for the keys that all accelerators share, and one for CUDA's.
+    /// Two parsers: one for the keys that all accelerators share, and one for CUDA's keys.
     TwoPasses,
-    /// One for all keys.
+    /// One parser for all keys.
     SinglePass(SinglePass),
 }
 
-/// What releases with one parser for all keys word or allow differently.
+/// What the releases with one parser word or allow differently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SinglePass {
-    /// How "divisions" is spelt.
+    /// How the message spells "divisions".
     pub(super) divisions: &'static str,
     /// Whether a list of roundup divisions may have zeros.
     pub(super) allows_zero: bool,
-    /// The source file and line of the check of the backend.
+    /// The source file and line of the backend check.
     pub(super) backend: (&'static str, u32),
 }
 
@@ -74,15 +74,15 @@ pub(super) enum DeviceAction {
 pub(super) struct AssertLines {
     /// The source folder when PyTorch was built.
     pub(super) root: &'static str,
-    /// A token is missing, in the checked access.
+    /// A token is missing, in a checked access.
     pub(super) checked_index: u32,
-    /// The same, in the direct access.
+    /// A token is missing, in a direct access.
     pub(super) direct_index: u32,
     /// A skipped list does not end.
     pub(super) skipped_list: u32,
     /// The list of roundup divisions does not end.
     pub(super) roundup_list: u32,
-    /// Not the backend in use.
+    /// The string names another backend than the one in use.
     pub(super) backend: u32,
 }
 
@@ -98,7 +98,7 @@ const KEYS_OF_2_1: Keys = &[
     ("backend", Action::Device(DeviceAction::Backend)),
 ];
 
-/// What 2.2 added.
+/// Keys that 2.2 added.
 const KEYS_OF_2_2: Keys = &[
     ("release_lock_on_cudamalloc", Action::Device(DeviceAction::ReleaseLockOnMalloc)),
     ("release_lock_on_hipmalloc", Action::Device(DeviceAction::ReleaseLockOnMalloc)),
@@ -107,37 +107,37 @@ const KEYS_OF_2_2: Keys = &[
     ("pinned_num_register_threads", Action::Device(DeviceAction::PinnedNumRegisterThreads)),
 ];
 
-/// What 2.6 added.
+/// Keys that 2.6 added.
 const KEYS_OF_2_6: Keys = &[
     ("max_non_split_rounding_mb", Action::Common(CommonAction::MaxNonSplitRounding)),
     ("pinned_use_background_threads", Action::Common(CommonAction::PinnedUseBackgroundThreads)),
 ];
 
-/// What 2.9 added.
+/// Keys that 2.9 added.
 const KEYS_OF_2_9: Keys = &[("graph_capture_record_stream_reuse", Action::Device(DeviceAction::GraphCaptureRecordStreamReuse))];
 
-/// What 2.10 added.
+/// Keys that 2.10 added.
 const KEYS_OF_2_10: Keys = &[
     ("pinned_reserve_segment_size_mb", Action::Device(DeviceAction::PinnedReserveSegment)),
     ("per_process_memory_fraction", Action::Device(DeviceAction::PerProcessMemoryFraction)),
 ];
 
-/// What 2.11 added.
+/// Keys that 2.11 added.
 const KEYS_OF_2_11: Keys = &[("large_segment_size_mb", Action::Common(CommonAction::LargeSegment))];
 
-/// What 2.12 added.
+/// Keys that 2.12 added.
 const KEYS_OF_2_12: Keys = &[
     ("pinned_free_catch_all", Action::Device(DeviceAction::PinnedFreeCatchAll)),
     ("throw_on_cudamalloc_oom", Action::Device(DeviceAction::ThrowOnMallocOom)),
 ];
 
-/// What 2.13 added.
+/// Keys that 2.13 added.
 const KEYS_OF_2_13: Keys = &[
     ("pinned_max_round_threshold_mb", Action::Common(CommonAction::PinnedMaxRoundThreshold)),
     ("pinned_max_cached_size_mb", Action::Common(CommonAction::PinnedMaxCachedSize)),
 ];
 
-/// What 2.15 added.
+/// Keys that 2.15 added.
 const KEYS_OF_2_15: Keys = &[
     ("expandable_segments_reserve", Action::Device(DeviceAction::ExpandableReserve)),
     ("expandable_segments_reserve_by_class", Action::Device(DeviceAction::ExpandableReserveByClass)),

@@ -8,11 +8,11 @@ use core::fmt;
 pub enum ErrorKind {
     /// `c10::ValueError`, a `ValueError` in Python: an unknown key, or a value that its key does not allow.
     Value,
-    /// `c10::Error` from a check, a `RuntimeError` in Python: before 2.10, any of the reasons for `Value`, and a missing
+    /// `c10::Error` from a check, a `RuntimeError` in Python: before 2.10, any of the reasons for `Value`, or a missing
     /// value.
     Check,
-    /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a missing value, an unclosed
-    /// bracket, another backend.
+    /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a missing value, an unclosed bracket, or
+    /// another backend.
     Internal,
     /// `std::invalid_argument`, a `ValueError` in Python: a number without a digit.
     InvalidNumber,
@@ -20,7 +20,7 @@ pub enum ErrorKind {
     NumberOutOfRange,
 }
 
-/// PyTorch refuses a settings string. What it set before the error stays set.
+/// PyTorch refuses a settings string. Settings made before the error stay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SettingsError {
     kind: ErrorKind,
@@ -44,7 +44,7 @@ impl SettingsError {
         SettingsError { kind, message: message.into() }
     }
 
-    /// Which exception PyTorch raises.
+    /// The exception that PyTorch raises.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind

@@ -1,9 +1,9 @@
 //! The allocator's settings and the string that sets them, through `PYTORCH_CUDA_ALLOC_CONF` or
 //! `torch._C._accelerator_setAllocatorSettings` (spec section 8).
 //!
-//! PyTorch parses a string with two parsers, one for the keys that all accelerators share and one for CUDA's
-//! own, and each skips the other's keys. Their order differs between load time and run time, and so does the
-//! error that is reported if there are several. Releases before 2.10 have one parser for all keys.
+//! PyTorch parses a string with two parsers, one for the keys that all accelerators share and one for CUDA's own, and
+//! each skips the other's keys. Their order differs between load time and run time, and so does the error that
+//! PyTorch reports if there are several. Releases before 2.10 have one parser for all keys.
 
 mod dialect;
 mod error;
@@ -20,11 +20,11 @@ pub use values::{Backend, ROUNDUP_SLOTS, ReserveSize, Settings};
 
 impl Settings {
     /// Applies a string at run time, as PyTorch 2.11 does. First resets `max_split_size_mb`,
-    /// `roundup_power2_divisions` and `garbage_collection_threshold`; other settings keep their value unless
-    /// the string names them (spec 8.3).
+    /// `roundup_power2_divisions` and `garbage_collection_threshold`; other settings keep their value unless the
+    /// string names them (spec 8.3).
     ///
     /// # Errors
-    /// PyTorch's, with its message. What was set before the error stays set, as in PyTorch.
+    /// PyTorch's error, with its message. Settings made before the error stay, as in PyTorch.
     pub fn apply(&mut self, text: &str) -> Result<(), SettingsError> {
         self.apply_as(&Dialect::PYTORCH_2_11, text)
     }
@@ -41,14 +41,14 @@ impl Settings {
         two_passes::apply_device(self, text, dialect)
     }
 
-    /// The settings of a process with this string in its environment, as PyTorch 2.11 reads it: first the
-    /// backend, then CUDA's keys, then the common ones (spec 8.4).
+    /// The settings of a process with this string in its environment. PyTorch 2.11 reads first the backend, then
+    /// CUDA's keys, then the common keys (spec 8.4).
     ///
-    /// With the `cudaMallocAsync` backend PyTorch reads the rest lazily, in the order in which it is needed.
+    /// With the `cudaMallocAsync` backend PyTorch reads the other keys lazily, when it needs them.
     ///
     /// # Errors
-    /// PyTorch's, with its message. An error while looking for the backend ends a real process as it loads
-    /// its libraries.
+    /// PyTorch's error, with its message. An error while looking for the backend ends a real process as it loads its
+    /// libraries.
     pub fn from_environment(text: &str) -> Result<Settings, SettingsError> {
         Settings::from_environment_as(&Dialect::PYTORCH_2_11, text)
     }

@@ -10,13 +10,13 @@ use super::tokens::{self, number_error, split};
 use super::values::{Backend, ROUNDUP_SLOTS, Settings};
 use crate::units::MIB;
 
-/// The smallest large segment, in MiB: sizes must exceed it.
+/// The smallest large segment, in MiB: the sizes in the settings must exceed it.
 const LARGE_MB: u64 = 20;
 
 /// The most threads for registering pinned memory.
 const MAX_REGISTER_THREADS: u64 = 128;
 
-/// Resets what every string resets, stores the string, and applies its keys from left to right.
+/// Resets the settings that every string resets, stores the string, and applies its keys from left to right.
 pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect, rules: &SinglePass) -> Result<(), SettingsError> {
     settings.max_split_bytes = u64::MAX;
     settings.roundup_power2_divisions = [0; ROUNDUP_SLOTS];
@@ -35,7 +35,7 @@ pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect, rule
     Ok(())
 }
 
-/// The backend that the environment's string asks for. Nothing is checked here.
+/// The backend that the environment's string asks for. This checks no value.
 pub(super) fn backend_at_load(text: &str) -> Backend {
     let options = text.split(|character: char| character == ',' || matches!(character, ' ' | '\t'..='\r'));
     let mut asked = options.filter_map(|option| {
@@ -65,7 +65,7 @@ fn apply_common(
         CommonAction::PinnedUseBackgroundThreads => {
             settings.pinned_use_background_threads = tokens.boolean(value, "pinned_use_background_threads")?;
         }
-        // Later releases' keys.
+        // Keys that only later releases have.
         CommonAction::LargeSegment | CommonAction::PinnedMaxRoundThreshold | CommonAction::PinnedMaxCachedSize => {}
     }
     Ok(value)
@@ -92,7 +92,7 @@ fn apply_device(
         DeviceAction::GraphCaptureRecordStreamReuse => {
             settings.graph_capture_record_stream_reuse = tokens.boolean(value, "graph_capture_record_stream_reuse")?;
         }
-        // Later releases' keys.
+        // Keys that only later releases have.
         DeviceAction::PinnedReserveSegment
         | DeviceAction::PerProcessMemoryFraction
         | DeviceAction::PinnedFreeCatchAll
@@ -118,7 +118,7 @@ fn roundup(settings: &mut Settings, tokens: &Tokens, value: usize, rules: &Singl
     Ok(value)
 }
 
-/// Reads `interval:divisions` pairs up to the `]`. Pairs before an error stay.
+/// Reads `interval:divisions` pairs up to the `]`. Pairs before an error stay set.
 fn roundup_list(
     slots: &mut [u64; ROUNDUP_SLOTS],
     tokens: &Tokens,
@@ -145,13 +145,13 @@ fn roundup_list(
             slots.iter_mut().take(last_slot + 1).skip(first_slot).for_each(|slot| *slot = divisions);
             is_first = false;
         }
-        // Beyond the end PyTorch reads what is not there.
+        // PyTorch reads beyond the end of the list here.
         index = if tokens.get(value + 1) == Some("]") { value + 1 } else { tokens.expect(value + 1, ",")? + 1 };
     }
     Ok(index)
 }
 
-/// The tokens of a settings string. `,`, `:`, `[` and `]` are tokens; spaces are dropped, even inside words.
+/// The tokens of a settings string. `,`, `:`, `[` and `]` are tokens; spaces are removed, even inside words.
 struct Tokens {
     tokens: Vec<String>,
 }
@@ -161,7 +161,7 @@ impl Tokens {
         self.tokens.get(index).map(String::as_str)
     }
 
-    /// The index, if the separator is there.
+    /// Returns the index if the token there is `separator`.
     fn expect(&self, index: usize, separator: &str) -> Result<usize, SettingsError> {
         match self.get(index) {
             Some(token) if token == separator => Ok(index),
@@ -177,7 +177,7 @@ impl Tokens {
         tokens::int(self.present(index, missing)?).map_err(|error| number_error(error, "stoi"))
     }
 
-    /// Reads a size in MiB, larger than a large segment. Returns bytes.
+    /// Reads a size in MiB, which must exceed a large segment. Returns bytes.
     fn size(&self, index: usize, option: &str) -> Result<u64, SettingsError> {
         let size_mb = self.int(index, &format!("Error, expecting {option} value"))?;
         if size_mb <= LARGE_MB {

@@ -1,8 +1,8 @@
-//! How a settings string falls into tokens, and the numbers in them as the C library reads them: `strtoull` in base ten and
-//! `strtod`, which take the longest prefix that is a number and ignore the rest (spec 8.2).
+//! How a settings string is split into tokens, and how the C library reads the numbers in them. `strtoull` in base ten and
+//! `strtod` take the longest prefix that is a number and ignore the rest (spec 8.2).
 //!
-//! Tokens have no leading white space. Known difference: glibc also reports a range error for a value within
-//! one part in 2^53 below the smallest normal double that is rounded up to it; here only results below it are
+//! Tokens have no leading white space. There is one known difference: glibc also reports a range error for a value within
+//! one part in 2^53 below the smallest normal double that is rounded up to it; here only results below that double are
 //! errors.
 
 use alloc::format;
@@ -33,28 +33,28 @@ pub(super) fn split(text: &str, is_blank: impl Fn(char) -> bool) -> Vec<String> 
     tokens
 }
 
-/// Why a text cannot be read as a number.
+/// Why a token cannot be read as a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NumberError {
-    /// It does not begin with a number (`std::invalid_argument`).
+    /// The token does not begin with a number (`std::invalid_argument`).
     NotANumber,
     /// The number is too large, or too small for full precision (`std::out_of_range`).
     OutOfRange,
 }
 
-/// Reads an unsigned number. A negative one wraps around, as in C.
+/// Reads an unsigned number. A negative number wraps around, as in C.
 pub(super) fn unsigned(text: &str) -> Result<u64, NumberError> {
     let (negative, rest) = split_sign(text);
     let digits = prefix(rest, |byte| byte.is_ascii_digit());
     if digits.is_empty() {
         return Err(NumberError::NotANumber);
     }
-    // This can only overflow.
+    // Parsing can only fail by overflow.
     let value: u64 = digits.parse().map_err(|_| NumberError::OutOfRange)?;
     Ok(if negative { value.wrapping_neg() } else { value })
 }
 
-/// Reads a 32-bit number and extends its sign: a negative one becomes a large one, as in C.
+/// Reads a 32-bit number and extends its sign: a negative number becomes a large one, as in C.
 pub(super) fn int(text: &str) -> Result<u64, NumberError> {
     let (negative, rest) = split_sign(text);
     let magnitude = unsigned(rest).map_err(|error| if rest.starts_with(['+', '-']) { NumberError::NotANumber } else { error })?;
@@ -78,9 +78,8 @@ pub(super) fn double(text: &str) -> Result<f64, NumberError> {
     Ok(if negative { -magnitude } else { magnitude })
 }
 
-/// Reads the number that a text begins with, as C++'s `stod` does: decimal, hexadecimal, infinite or NaN; the
-/// rest is ignored. `None` where `stod` throws: there is no number, or a double cannot hold it with full
-/// precision.
+/// Reads the number at the beginning of a text, as C++'s `stod` does: decimal, hexadecimal, infinite or NaN. Ignores
+/// the rest. `None` if `stod` would throw: there is no number, or a double cannot hold it with full precision.
 #[must_use]
 pub fn read_double(text: &str) -> Option<f64> {
     double(text).ok()
@@ -92,7 +91,7 @@ fn decimal_magnitude(text: &str) -> Result<f64, NumberError> {
         return Err(NumberError::NotANumber);
     }
     let exponent = exponent(number.rest, 'e').unwrap_or(0);
-    // Rebuilt, so that Rust's parser only sees what the C library would accept.
+    // Rebuilt so that Rust's parser sees only input that the C library would accept.
     let clean = format!("0{}.{}e{}", number.whole, number.fraction, exponent);
     let value: f64 = clean.parse().map_err(|_| NumberError::NotANumber)?;
     let is_zero = number.digits().all(|digit| digit == b'0');
@@ -108,7 +107,7 @@ fn is_exact(value: f64, number: &Parts<'_>, exponent: i64) -> bool {
     number.point_position(exponent) == exact.point_position(0) && number.significant().eq(exact.significant())
 }
 
-/// What follows `0x`, if a hexadecimal digit does; a bare `0x` is the number 0.
+/// The digits after `0x`, if there is at least one; a bare `0x` is the number 0.
 fn hexadecimal_digits(text: &str) -> Option<&str> {
     let rest = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))?;
     let first = rest.strip_prefix('.').unwrap_or(rest).bytes().next()?;
@@ -138,8 +137,8 @@ fn hexadecimal_magnitude(text: &str) -> Result<f64, NumberError> {
     scaled(mantissa, rest_is_zero, exponent)
 }
 
-/// `mantissa` times 2^`exponent`, rounded to the nearest double, ties to even. Unless `rest_is_zero`, the
-/// exact value is slightly larger.
+/// `mantissa` times 2^`exponent`, rounded to the nearest double, ties to even. If `rest_is_zero` is false, the exact
+/// value is slightly larger.
 fn scaled(mantissa: u64, rest_is_zero: bool, exponent: i64) -> Result<f64, NumberError> {
     let shift = mantissa.leading_zeros();
     let mantissa = mantissa << shift;
@@ -148,7 +147,7 @@ fn scaled(mantissa: u64, rest_is_zero: bool, exponent: i64) -> Result<f64, Numbe
     if exponent > 1023 {
         return Err(NumberError::OutOfRange);
     }
-    // Each halving below the normal doubles loses a bit.
+    // Each halving below the smallest normal double loses a bit.
     let lost_bits = (-1022_i64).saturating_sub(exponent).max(0);
     if lost_bits >= 53 {
         return Err(NumberError::OutOfRange);
@@ -167,7 +166,7 @@ fn scaled(mantissa: u64, rest_is_zero: bool, exponent: i64) -> Result<f64, Numbe
     if value.is_infinite() || lost { Err(NumberError::OutOfRange) } else { Ok(value) }
 }
 
-/// Digits before and after a point, and what follows them.
+/// The digits before and after a point, and the text after them.
 struct Parts<'a> {
     whole: &'a str,
     fraction: &'a str,
@@ -205,7 +204,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The exponent after `mark`, or `None` if no complete one follows.
+/// The exponent after `mark`, or `None` if no complete exponent follows.
 fn exponent(text: &str, mark: char) -> Option<i64> {
     let rest = text.strip_prefix([mark, mark.to_ascii_uppercase()])?;
     let (negative, rest) = split_sign(rest);

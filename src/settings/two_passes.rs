@@ -1,8 +1,8 @@
-//! The parsers of releases from 2.10 on: one for the keys that all accelerators share, one for CUDA's own keys and the choice of
-//! the backend at load time (spec 8.2 to 8.5).
+//! The parsers of releases from 2.10 on: one for the keys that all accelerators share, one for CUDA's own keys and the
+//! choice of the backend at load time (spec 8.2 to 8.5).
 //!
-//! `,`, `:`, `[` and `]` are tokens. White space is dropped everywhere, even inside words. Like PyTorch,
-//! nothing here checks which separator stands between two tokens, only that there is one.
+//! `,`, `:`, `[` and `]` are tokens. White space is dropped everywhere, even inside words. Like PyTorch, this module does
+//! not check which separator stands between two tokens, only that there is one.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,10 +14,10 @@ use super::tokens::{self, number_error, split};
 use super::values::{Backend, ROUNDUP_SLOTS, ReserveSize, Settings};
 use crate::units::MIB;
 
-/// The most MiB whose bytes fit into 64 bits; larger values become this one.
+/// The most MiB whose bytes fit into 64 bits; larger values are reduced to it.
 const MAX_MIB: u64 = u64::MAX / MIB;
 
-/// Resets what every string resets, stores the string, and applies its keys from left to right.
+/// Resets the settings that every string resets, stores the string, and applies its keys from left to right.
 pub(super) fn apply_common(settings: &mut Settings, text: &str, dialect: &Dialect) -> Result<(), SettingsError> {
     settings.max_split_bytes = u64::MAX;
     settings.roundup_power2_divisions = [0; ROUNDUP_SLOTS];
@@ -37,7 +37,7 @@ pub(super) fn apply_common(settings: &mut Settings, text: &str, dialect: &Dialec
     Ok(())
 }
 
-/// The first pass: the size of large segments, which bounds other values. Looks at every token, not only at
+/// The first pass: reads the size of large segments, which bounds other values. It looks at every token, not only at
 /// keys.
 fn apply_large_segment(settings: &mut Settings, tokens: &Tokens, dialect: &Dialect) -> Result<(), SettingsError> {
     let mut index = 0;
@@ -52,7 +52,7 @@ fn apply_large_segment(settings: &mut Settings, tokens: &Tokens, dialect: &Diale
         }
         index += 1;
     }
-    // Without that key nothing resets it.
+    // In a release without that key, nothing resets the size.
     if dialect.action("large_segment_size_mb").is_some() {
         settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
     }
@@ -93,7 +93,7 @@ fn apply_common_key(
     Ok(value)
 }
 
-/// Reads a size in MiB, at least a large segment. Returns bytes.
+/// Reads a size in MiB, which must be at least that of a large segment. Returns bytes.
 fn size_at(settings: &Settings, tokens: &Tokens, index: usize, option: &str) -> Result<u64, SettingsError> {
     let size_mb = tokens.unsigned(index)?;
     let smallest_mb = settings.large_segment_bytes / MIB;
@@ -127,7 +127,7 @@ fn parse_roundup(tokens: &Tokens, key_index: usize, slots: &mut [u64; ROUNDUP_SL
     Ok(value)
 }
 
-/// Reads `interval:divisions` pairs up to the `]`. Pairs before an error stay.
+/// Reads `interval:divisions` pairs up to the `]`. Pairs before an error stay set.
 fn parse_roundup_list(tokens: &Tokens, open: usize, slots: &mut [u64; ROUNDUP_SLOTS]) -> Result<usize, SettingsError> {
     let mut last_slot = 0;
     let mut is_first = true;
@@ -153,12 +153,12 @@ fn parse_roundup_list(tokens: &Tokens, open: usize, slots: &mut [u64; ROUNDUP_SL
             slots.iter_mut().take(last_slot + 1).skip(first_slot).for_each(|slot| *slot = divisions);
             is_first = false;
         }
-        // Anything but the closing bracket counts as a comma.
+        // PyTorch accepts anything but the closing bracket as a comma.
         index = if tokens.direct(value_index + 1)? == "]" { value_index + 1 } else { value_index + 2 };
     }
 }
 
-/// The slot of the interval that starts at `size_mb`; the last one includes everything above.
+/// The slot of the interval that starts at `size_mb`. The last slot includes everything above.
 fn slot_of(size_mb: u64) -> Result<usize, SettingsError> {
     if !size_mb.is_power_of_two() {
         return Err(SettingsError::value("For roundups, the intervals have to be power of 2 "));
@@ -169,7 +169,7 @@ fn slot_of(size_mb: u64) -> Result<usize, SettingsError> {
 /// The most threads for registering pinned memory.
 const MAX_REGISTER_THREADS: u64 = 128;
 
-/// Applies the CUDA keys of the string from left to right and skips the others.
+/// Applies the CUDA keys of the string from left to right and skips all others.
 pub(super) fn apply_device(settings: &mut Settings, text: &str, dialect: &Dialect) -> Result<(), SettingsError> {
     let tokens = Tokens::new(text, dialect.asserts);
     let mut index = 0;
@@ -184,8 +184,8 @@ pub(super) fn apply_device(settings: &mut Settings, text: &str, dialect: &Dialec
     Ok(())
 }
 
-/// The backend that the environment's string asks for. Values are not checked here, and nothing after the
-/// first `backend` key is read.
+/// The backend that the environment's string asks for. This checks no value and reads nothing after the first
+/// `backend` key.
 pub(super) fn backend_at_load(text: &str, dialect: &Dialect) -> Result<Backend, SettingsError> {
     let tokens = Tokens::new(text, dialect.asserts);
     let mut index = 0;
@@ -221,7 +221,7 @@ fn apply_device_key(
         DeviceAction::PinnedFreeCatchAll => settings.pinned_free_catch_all = tokens.boolean(value)?,
         DeviceAction::ThrowOnMallocOom => settings.throw_on_cudamalloc_oom = tokens.boolean(value)?,
         DeviceAction::ExpandableReserve => {
-            // PyTorch warns of an invalid value and keeps the setting.
+            // PyTorch warns about an invalid value and keeps the setting.
             if let Some(size) = ReserveSize::parse(tokens.checked(value)?) {
                 settings.expandable_segments_reserve = Some(size);
             }
@@ -231,11 +231,11 @@ fn apply_device_key(
     Ok(value)
 }
 
-/// Skips classes of streams with the sizes of their segments. Nothing here can put a stream into a class.
+/// Skips stream classes with their segment sizes. No call here can put a stream into a class.
 fn skip_classes(tokens: &Tokens, open: usize) -> Result<usize, SettingsError> {
     let mut index = open + 1;
     while tokens.checked(index)? != "]" {
-        // A name, anything for the colon, a size; then a comma or nothing.
+        // A name, any token as the colon, a size; then a comma or nothing.
         tokens.checked(index + 1)?;
         tokens.direct(index + 2)?;
         index += 3;
@@ -308,22 +308,22 @@ impl Tokens {
         self.tokens.len()
     }
 
-    /// The token, if there is one.
+    /// The token at `index`, if it exists.
     fn get(&self, index: usize) -> Option<&str> {
         self.tokens.get(index).map(String::as_str)
     }
 
-    /// The token; an error if there is none.
+    /// The token at `index`, or an error if there is none.
     fn checked(&self, index: usize) -> Result<&str, SettingsError> {
         self.get(index).ok_or_else(|| missing_token(self.asserts, self.asserts.checked_index))
     }
 
-    /// As [`Tokens::checked`], with the source line of PyTorch's other such access in the message.
+    /// Like [`Tokens::checked`], but the message has the source line of PyTorch's direct access.
     fn direct(&self, index: usize) -> Result<&str, SettingsError> {
         self.get(index).ok_or_else(|| missing_token(self.asserts, self.asserts.direct_index))
     }
 
-    /// The index of the value of the key at `key_index`; an error if there is no separator before it.
+    /// The index of the value of the key at `key_index`. An error if no separator precedes the value.
     fn value_index(&self, key_index: usize) -> Result<usize, SettingsError> {
         self.checked(key_index + 1)?;
         Ok(key_index + 2)
@@ -360,8 +360,7 @@ impl Tokens {
         }
     }
 
-    /// The index of the next key after a value that ends at `last`. Skips the separator between them,
-    /// whichever it is.
+    /// The index of the next key after a value that ends at `last`. Skips the token between them, whatever it is.
     fn next_key(&self, last: usize) -> usize {
         if last + 1 < self.len() { last + 2 } else { last + 1 }
     }
@@ -371,7 +370,7 @@ fn missing_token(asserts: AssertLines, line: u32) -> SettingsError {
     internal_assert(asserts, "i < config_.size()", ("core/AllocatorConfig.h", line), "Index out of bounds in ConfigTokenizer")
 }
 
-/// A list without its `]`, found by the loop in `file`.
+/// The error for a list without its `]`, found by the loop in `file`.
 fn unclosed_list(size: &str, file: &str, asserts: AssertLines, line: u32) -> SettingsError {
     let text = "Expected closing bracket ']' in ConfigTokenizer but reached end of config";
     internal_assert(asserts, &format!("i < {size}"), (&format!("core/{file}"), line), text)

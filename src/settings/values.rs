@@ -1,4 +1,4 @@
-//! What a settings string sets, with PyTorch's defaults.
+//! The values that a settings string can set, with PyTorch's defaults.
 
 use alloc::string::String;
 
@@ -17,7 +17,7 @@ pub struct Settings {
     pub max_non_split_rounding_bytes: u64,
     /// The segment size for requests between 1 MiB and 10 MiB (spec 1.6).
     pub large_segment_bytes: u64,
-    /// The fraction of the limit above which unused blocks are released (spec 2.7); 0 is never.
+    /// The fraction of the limit above which unused blocks are released (spec 2.7); 0 means never.
     pub garbage_collection_threshold: f64,
     /// Divisions between powers of two, per interval of sizes (spec 1.3); 0 and 1 mean none.
     pub roundup_power2_divisions: [u64; ROUNDUP_SLOTS],
@@ -34,19 +34,19 @@ pub struct Settings {
     pub throw_on_cudamalloc_oom: bool,
     /// How many addresses an expandable segment reserves, if not nine eighths of the device's memory (2.15).
     pub expandable_segments_reserve: Option<ReserveSize>,
-    /// Host memory: whether events are processed by threads in the background.
+    /// Host memory: whether background threads process events.
     pub pinned_use_background_threads: bool,
-    /// Host memory: whether it is registered rather than allocated by CUDA.
+    /// Host memory: whether CUDA registers the memory rather than allocating it.
     pub pinned_use_cuda_host_register: bool,
-    /// Host memory: how many threads register it.
+    /// Host memory: how many threads register the memory.
     pub pinned_num_register_threads: u64,
-    /// Host memory: the size of the segment reserved at the start, in MiB; 0 is none.
+    /// Host memory: the size of the segment reserved at the start, in MiB; 0 means none.
     pub pinned_reserve_segment_mb: u64,
-    /// Host memory: whether pointers from elsewhere may be freed (2.15).
+    /// Host memory: whether pointers that the allocator did not hand out may be freed (2.15).
     pub pinned_free_catch_all: bool,
-    /// Host memory: the size from which requests are not rounded up, in MiB; 0 is never (2.15).
+    /// Host memory: the size from which requests are not rounded up, in MiB; 0 means never (2.15).
     pub pinned_max_round_threshold_mb: u64,
-    /// Host memory: the most to cache, in MiB; 0 is unlimited (2.15).
+    /// Host memory: the most to cache, in MiB; 0 means unlimited (2.15).
     pub pinned_max_cached_size_mb: u64,
     /// The allocator in use, fixed at load time.
     pub backend: Backend,
@@ -57,7 +57,7 @@ pub struct Settings {
 /// PyTorch's allocators for CUDA.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Backend {
-    /// PyTorch's own, the one modelled here.
+    /// PyTorch's own allocator, which this crate models.
     #[default]
     Native,
     /// CUDA's stream-ordered allocator.
@@ -65,7 +65,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// PyTorch's name.
+    /// PyTorch's name for the backend.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ impl Backend {
 }
 
 impl Default for Settings {
-    /// PyTorch's settings when nothing is set.
+    /// PyTorch's defaults.
     fn default() -> Settings {
         Settings {
             max_split_bytes: u64::MAX,

@@ -1,24 +1,25 @@
-//! One family's counters, kept so that counting is cheap: every allocation and every free changes several.
+//! One family's counters, stored so that counting is cheap: every allocation and every free changes several.
 //!
-//! What is stored is not what is asked for. The current value is stored as its distance from the peak, so that one
-//! subtraction updates it and a negative distance is the rare case in which the peak follows. The sum of decreases
-//! is that of increases less the current value, and the values for all memory are the sums over the pools.
-//! [`StatSet`] has the values that follow from this.
+//! The stored values are not those that callers read. A counter stores the distance of the current value from the peak: one
+//! subtraction updates it, and the peak only has to follow in the rare case of a negative distance. The sum of decreases is
+//! the sum of increases less the current value, and the values for all memory are the sums over the pools. [`StatSet`] has
+//! the values computed from these.
 //!
-//! Sums wrap around beyond 63 bits, as PyTorch's do. A value and its peak are less than 2^63 apart: that many
-//! bytes are never in use at once.
+//! Sums wrap around beyond 63 bits, as PyTorch's do. A value and its peak are less than 2^63 apart, because that many bytes
+//! are never in use at once.
 //!
-//! The families of active blocks are kept as what they have beyond those of allocated ones ([`Beyond`]). A block is active while it
-//! is allocated, and then while it waits for events. Few blocks wait, so the two kinds of families nearly always change together,
-//! and then nothing changes here. A peak of active blocks is that of allocated ones, or a higher value that was reached while blocks
-//! waited: so while some wait, every increase is noted.
+//! For the families of active blocks, the module only stores their excess over the families of allocated blocks
+//! ([`Beyond`]). A block is active while it is allocated, and then while it waits for events. Few blocks wait, so the two
+//! kinds of families nearly always change together, and then the excess does not change. A peak of active blocks equals that
+//! of allocated blocks, or is a higher value that was reached while blocks waited. So while some blocks wait, every increase
+//! is recorded.
 
 use super::family::{Stat, StatSet};
 use crate::units::PoolClass;
 
 /// One pool's values of a family.
-// In this order: beside each other, `headroom` and `allocated` would be read and written at once, and a request that
-// follows a free, which has written only the former, would wait until that has reached the cache.
+// The order matters. Side by side, `headroom` and `allocated` would be read and written at once. A request right
+// after a free, which has written only `headroom`, would then stall until that write reached the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 struct Counter {
@@ -70,17 +71,17 @@ impl Counter {
 /// A family's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counters {
-    /// The small pool's and the large pool's.
+    /// The values of the small pool and the large pool.
     classes: [Counter; 2],
     /// The peak for all memory less the current value.
     headroom: i64,
-    /// The values for all memory less the sums over the pools: zero, unless the statistics come from a file.
-    /// Its peak is not used.
+    /// The values for all memory less the sums over the pools. Zero unless the statistics come from a file. Its peak
+    /// is not used.
     skew: Stat,
 }
 
 impl Counters {
-    /// The counters with these values.
+    /// Builds the counters from these values.
     pub(super) fn of(set: &StatSet) -> Counters {
         let StatSet { all, small, large } = set;
         let skew = |of: fn(&Stat) -> i64| of(all).wrapping_sub(of(small)).wrapping_sub(of(large));
@@ -96,7 +97,7 @@ impl Counters {
         }
     }
 
-    /// The values.
+    /// The values that callers read.
     pub(super) fn set(&self) -> StatSet {
         let [small, large] = [self.classes[0].stat(), self.classes[1].stat()];
         let sum = |of: fn(&Stat) -> i64| of(&small).wrapping_add(of(&large)).wrapping_add(of(&self.skew));
@@ -110,8 +111,8 @@ impl Counters {
         StatSet { all, small, large }
     }
 
-    /// Adds `amount`. The result is negative if a peak may have to follow: then [`Counters::raise_peaks`] must
-    /// be called before the next change.
+    /// Adds `amount`. If the result is negative, a peak may have to follow: then call [`Counters::raise_peaks`]
+    /// before the next change.
     #[inline(always)]
     pub(super) fn add(&mut self, class: PoolClass, amount: i64) -> i64 {
         let own = &mut self.classes[class as usize];
@@ -121,7 +122,7 @@ impl Counters {
         own.headroom | self.headroom
     }
 
-    /// Adds `amount`, and the peaks follow.
+    /// Adds `amount` and raises the peaks.
     #[inline]
     pub(super) fn increase(&mut self, class: PoolClass, amount: i64) {
         if self.add(class, amount) < 0 {
@@ -137,8 +138,8 @@ impl Counters {
         self.headroom = self.headroom.wrapping_add(amount);
     }
 
-    /// Adds a positive amount, or else subtracts its opposite. The result is as that of [`Counters::add`], for a
-    /// positive amount.
+    /// Adds a positive amount, or subtracts the absolute value of a negative one. The result means the same as that
+    /// of [`Counters::add`], for a positive amount.
     #[inline(always)]
     pub(super) fn change(&mut self, class: PoolClass, amount: i64) -> i64 {
         let own = &mut self.classes[class as usize];
@@ -148,7 +149,7 @@ impl Counters {
         own.headroom | self.headroom
     }
 
-    /// Lets the peaks follow the values that have grown beyond them.
+    /// Raises the peaks to the values that have grown beyond them.
     #[cold]
     #[inline(never)]
     pub(super) fn raise_peaks(&mut self, class: PoolClass) {
@@ -167,19 +168,19 @@ impl Counters {
     }
 }
 
-/// What a family of active blocks has beyond that of allocated ones.
+/// The excess of a family of active blocks over that of allocated blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beyond {
-    /// The differences; except the peaks, which are the family's own, as far as they were noted.
+    /// The differences, except for the peaks, which are the family's own, as far as they were recorded.
     levels: StatSet,
-    /// Whether increases must be noted: some value differs.
+    /// Whether increases must be recorded, because some value differs.
     is_apart: bool,
-    /// Whether a value or a peak is below that of allocated blocks. No run leads there, but a file may say so.
+    /// Whether a value or a peak is below that of allocated blocks. No run leads to this, but a file may contain it.
     is_odd: bool,
 }
 
 impl Beyond {
-    /// The family with these values, beside that of allocated blocks.
+    /// Builds the excess of a family with these values over that of allocated blocks.
     pub(super) fn of(active: &StatSet, allocated: &StatSet) -> Beyond {
         let levels = merge(active, allocated, |active, allocated| Stat {
             current: active.current.wrapping_sub(allocated.current),
@@ -202,13 +203,13 @@ impl Beyond {
         })
     }
 
-    /// Whether every increase of the allocated values must be noted.
+    /// Whether every increase of the allocated values must be recorded.
     #[inline]
     pub(super) fn is_apart(&self) -> bool {
         self.is_apart
     }
 
-    /// Notes an increase of the allocated values.
+    /// Records an increase of the allocated values.
     pub(super) fn note_increase(&mut self, class: PoolClass, allocated: &Counters) {
         let StatSet { all, small, large } = allocated.set();
         let raise = |own: &mut Stat, allocated: Stat| own.peak = own.peak.max(own.current.wrapping_add(allocated.current));
@@ -219,7 +220,7 @@ impl Beyond {
         }
     }
 
-    /// Notes that `amount` is no longer allocated, but waits.
+    /// Records that `amount` is no longer allocated but waits.
     pub(super) fn wait(&mut self, class: PoolClass, amount: i64) {
         self.levels.each_of(class, |stat| {
             stat.current = stat.current.wrapping_add(amount);
@@ -228,13 +229,13 @@ impl Beyond {
         self.is_apart = true;
     }
 
-    /// Notes that `amount` waits no longer.
+    /// Records that `amount` no longer waits.
     pub(super) fn settle(&mut self, class: PoolClass, amount: i64, allocated: &Counters) {
         self.levels.each_of(class, |stat| stat.decrease(amount));
         let StatSet { all, small, large } = &self.levels;
         let differences = all.current | small.current | large.current;
         if differences < 0 && !self.is_odd {
-            // More settles than has waited: look at all values again.
+            // More settles than was waiting: compute all values again.
             self.change(&mut allocated.clone(), |_, _| {});
         }
         self.is_apart = self.is_odd || differences != 0;
@@ -263,7 +264,7 @@ mod tests {
 
     use super::*;
 
-    /// What the counters must say: each value kept as it is.
+    /// What the counters must report: each value kept by itself.
     fn change(set: &mut StatSet, class: PoolClass, amount: i64, grows: bool) {
         for stat in [&mut set.all, if class == PoolClass::Small { &mut set.small } else { &mut set.large }] {
             if grows { stat.increase(amount) } else { stat.decrease(amount) }
@@ -277,8 +278,8 @@ mod tests {
     }
 
     proptest! {
-        /// From any values, even such as no run has, and with sums beyond 63 bits: every value as if it were kept
-        /// itself.
+        /// From any values, even values that no run reaches, and with sums beyond 63 bits, the counters report each
+        /// value as if it were kept by itself.
         #[test]
         fn counters_say_what_plain_values_say(
             (all, small, large) in (stat(), stat(), stat()),

@@ -16,7 +16,7 @@ pub struct Stat {
 }
 
 impl Stat {
-    /// Adds `amount`; the peak follows. Beyond 63 bits it wraps around, as PyTorch's does.
+    /// Adds `amount` and raises the peak. Wraps around beyond 63 bits, as PyTorch's counter does.
     #[inline]
     pub fn increase(&mut self, amount: i64) {
         self.current = self.current.wrapping_add(amount);
@@ -48,7 +48,7 @@ impl Stat {
         self.freed = 0;
     }
 
-    /// The value that PyTorch calls `name`.
+    /// The value with PyTorch's name `name`.
     pub(super) fn value_mut(&mut self, name: &str) -> Option<&mut i64> {
         match name {
             "current" => Some(&mut self.current),
@@ -60,7 +60,7 @@ impl Stat {
     }
 }
 
-/// One family: all memory, the small pool, the large pool.
+/// One family: the statistics for all memory, the small pool and the large pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatSet {
     /// Both pools together.
@@ -72,13 +72,13 @@ pub struct StatSet {
 }
 
 impl StatSet {
-    /// The three, with PyTorch's names for them, in its order.
+    /// The three statistics, with PyTorch's names for them, in PyTorch's order.
     #[must_use]
     pub const fn levels(&self) -> [(&'static str, &Stat); 3] {
         [("all", &self.all), ("small_pool", &self.small), ("large_pool", &self.large)]
     }
 
-    /// Changes the statistic for all memory and that of a pool.
+    /// Changes the statistic for all memory and the one for a pool.
     pub(super) fn each_of(&mut self, class: PoolClass, change: impl Fn(&mut Stat)) {
         change(&mut self.all);
         change(match class {
@@ -87,12 +87,12 @@ impl StatSet {
         });
     }
 
-    /// The three, to change.
+    /// The three statistics, mutable.
     pub(super) fn all_mut(&mut self) -> [&mut Stat; 3] {
         [&mut self.all, &mut self.small, &mut self.large]
     }
 
-    /// The one that PyTorch calls `name`.
+    /// The statistic with PyTorch's name `name`.
     pub(super) fn level_mut(&mut self, name: &str) -> Option<&mut Stat> {
         match name {
             "all" => Some(&mut self.all),
@@ -123,7 +123,7 @@ pub enum Family {
     ActiveBytes,
     /// Bytes of free blocks that cannot be released.
     InactiveSplitBytes,
-    /// Bytes requested, of active blocks.
+    /// The requested bytes of active blocks.
     RequestedBytes,
 }
 
@@ -141,7 +141,7 @@ impl Family {
         Family::RequestedBytes,
     ];
 
-    /// PyTorch's name.
+    /// PyTorch's name for the family.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

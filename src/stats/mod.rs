@@ -1,10 +1,10 @@
 //! The allocator's statistics, in PyTorch's families and with PyTorch's names (spec section 6).
 //!
-//! Every family exists three times: for all memory, for the small pool and for the large pool.
-//! [`Stats::entries`] lists all 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
+//! Every family exists three times: for all memory, for the small pool and for the large pool. [`Stats::entries`] lists all
+//! 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
 //!
-//! What every request and every free counts changes several families at once, and their peaks together: the families of such a change
-//! are told apart at compile time, and whether any peak has to follow is one comparison.
+//! Every request and every free changes several families at once, and their peaks together. The families of such a change
+//! are known at compile time, and one comparison decides whether any peak has to follow.
 
 mod counters;
 mod family;
@@ -22,11 +22,11 @@ pub use family::{Family, Stat, StatSet};
 /// Everything in `torch.cuda.memory_stats()`.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
-    /// By [`Family`]; those of active blocks are not used.
+    /// Indexed by [`Family`]; the entries for active blocks are not used.
     families: [Counters; 9],
-    /// What the families of active blocks have beyond those of allocated ones: in blocks, in bytes.
+    /// The excess of the families of active blocks over those of allocated blocks: in blocks and in bytes.
     active: [Beyond; 2],
-    /// Whether increases must be noted for one of these.
+    /// Whether increases must be recorded for one of these two.
     is_apart: bool,
     /// Allocations of at least `max_split_size`.
     pub oversize_allocations: Stat,
@@ -36,15 +36,16 @@ pub struct Stats {
     pub num_alloc_retries: i64,
     /// Requests that failed for lack of memory.
     pub num_ooms: i64,
-    /// Waits for all events.
+    /// Waits for the events of all streams.
     pub num_sync_all_streams: i64,
     /// Segments taken from the device, and mappings.
     pub num_device_alloc: i64,
     /// Segments released to the device, and unmappings.
     pub num_device_free: i64,
-    /// Requests rejected before the device was asked; 0 in releases that never do.
+    /// Requests rejected before the device was asked; 0 in releases that never reject.
     pub num_oom_rejections: i64,
-    /// Bytes taken from the device by each private pool, including former ones, in releases that count them.
+    /// Bytes taken from the device by each private pool, including pools that no longer exist, in releases that count
+    /// them.
     pub reserved_by_pool: BTreeMap<PoolId, StatSet>,
     /// `max_split_size` when the allocator was made; -1 is unlimited. Later settings do not change it
     /// (spec 6.2).
@@ -63,7 +64,7 @@ impl Stats {
         }
     }
 
-    /// What the active blocks have beyond the allocated ones, where the family is of either.
+    /// The excess of the active blocks over the allocated ones, if the family is one of theirs.
     fn beyond(&mut self, family: Family) -> Option<(&mut Beyond, &mut Counters)> {
         let (beyond, allocated) = match family {
             Family::Active | Family::Allocation => (0, Family::Allocation),
@@ -99,7 +100,7 @@ impl Stats {
         self.families[family as usize].subtract(class, amount);
     }
 
-    /// Adds a positive amount and subtracts a negative one.
+    /// Adds a positive amount or subtracts the absolute value of a negative one.
     pub(crate) fn change(&mut self, family: Family, class: PoolClass, amount: i64) {
         if amount > 0 {
             self.increase(family, class, amount);
@@ -108,7 +109,7 @@ impl Stats {
         }
     }
 
-    /// Counts bytes that a private pool took from the device, or released if they are negative.
+    /// Counts the bytes that a private pool took from the device; negative if the pool released them.
     pub(crate) fn change_reserved_by(&mut self, pool: PoolId, class: PoolClass, amount: i64) {
         let set = self.reserved_by_pool.entry(pool).or_default();
         set.each_of(class, |stat| if amount < 0 { stat.decrease(amount.wrapping_neg()) } else { stat.increase(amount) });
@@ -142,14 +143,14 @@ impl Stats {
         self.num_oom_rejections = 0;
     }
 
-    /// Those that are kept as they are.
+    /// The statistics that are stored as they are.
     fn for_each_stat(&mut self, act: impl Fn(&mut Stat)) {
         self.reserved_by_pool.values_mut().flat_map(StatSet::all_mut).for_each(&act);
         act(&mut self.oversize_allocations);
         act(&mut self.oversize_segments);
     }
 
-    /// The scalar counters with PyTorch's names, in its order.
+    /// The scalar counters with PyTorch's names, in PyTorch's order.
     #[must_use]
     pub const fn scalars(&self) -> [(&'static str, i64); 6] {
         [
@@ -190,12 +191,12 @@ impl Stats {
         self.active[1].note_increase(class, &self.families[Family::AllocatedBytes as usize]);
     }
 
-    /// Must be called after a change of what active blocks have beyond allocated ones.
+    /// Call this after the excess of active blocks over allocated blocks has changed.
     fn note_apart(&mut self) {
         self.is_apart = self.active.iter().any(Beyond::is_apart);
     }
 
-    /// Counts a block of `size` bytes that is given back and free at once.
+    /// Counts a block of `size` bytes that is freed and becomes free at once.
     #[inline(always)]
     pub(crate) fn count_freed(&mut self, class: PoolClass, size: i64, requested: i64) {
         let mut subtract = |family, amount| self.families[family as usize].subtract(class, amount);
@@ -204,7 +205,7 @@ impl Stats {
         subtract(Family::RequestedBytes, requested);
     }
 
-    /// Counts a block of `size` bytes that is given back and waits for events.
+    /// Counts a block of `size` bytes that is freed but waits for events.
     pub(crate) fn count_waiting(&mut self, class: PoolClass, size: i64) {
         for (beyond, family, amount) in [(0, Family::Allocation, 1), (1, Family::AllocatedBytes, size)] {
             self.families[family as usize].subtract(class, amount);
@@ -213,7 +214,7 @@ impl Stats {
         self.note_apart();
     }
 
-    /// Counts that such a block is free.
+    /// Counts that a waiting block is now free.
     pub(crate) fn count_settled(&mut self, class: PoolClass, size: i64, requested: i64) {
         self.active[0].settle(class, 1, &self.families[Family::Allocation as usize]);
         self.active[1].settle(class, size, &self.families[Family::AllocatedBytes as usize]);
@@ -221,8 +222,8 @@ impl Stats {
         self.note_apart();
     }
 
-    /// Changes the count and the bytes of free blocks that are only a part of their segment. Each amount is added
-    /// if it is positive, and otherwise subtracted, which leaves everything alone at zero (spec 3.4, step 6).
+    /// Changes the number and the bytes of free blocks that are only a part of their segment. Adds a positive amount,
+    /// subtracts the absolute value of a negative one, and changes nothing for zero (spec 3.4, step 6).
     #[inline(always)]
     pub(crate) fn change_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
         let count_headroom = self.families[Family::InactiveSplit as usize].change(class, blocks);
@@ -242,26 +243,27 @@ impl Stats {
         }
     }
 
-    /// Counts that one of the free blocks that are a part of their segment lost `bytes` bytes.
+    /// Counts that a free block that is a part of its segment lost `bytes` bytes.
     #[inline(always)]
     pub(crate) fn count_split_again(&mut self, class: PoolClass, bytes: i64) {
         self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
     }
 
-    /// Counts that one of those blocks, of `bytes` bytes, is free no longer.
+    /// Counts that such a block, of `bytes` bytes, is no longer free.
     #[inline(always)]
     pub(crate) fn count_split_taken(&mut self, class: PoolClass, bytes: i64) {
         self.families[Family::InactiveSplit as usize].subtract(class, 1);
         self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
     }
 
-    /// Counts the part of a free block that is about to be handed out as such a block: peaks follow only afterwards.
+    /// Counts the part of a free block that is about to be handed out as a free part itself. The peaks follow only
+    /// later.
     pub(crate) fn count_split_in_passing(&mut self, class: PoolClass, bytes: i64) {
         let _ = self.families[Family::InactiveSplit as usize].change(class, 1);
         let _ = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
     }
 
-    /// Lets the peaks of those that may have grown, by these amounts, follow.
+    /// Raises the peaks that may have to follow, after growth by these amounts.
     #[cold]
     #[inline(never)]
     pub(crate) fn raise_peaks_of_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
@@ -306,9 +308,8 @@ impl Stats {
         entries
     }
 
-    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them, and the num_oom_rejections that
-    /// 2.12 added. Missing keys are zero;
-    /// for a repeated key the last value counts.
+    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them, and the key num_oom_rejections,
+    /// which 2.12 added. Missing keys are zero; for a repeated key the last value counts.
     ///
     /// # Errors
     /// [`UnknownStatistic`] for a key that PyTorch 2.11 does not have.
@@ -328,7 +329,7 @@ impl Stats {
         Ok(stats)
     }
 
-    /// The number for a key of [`Stats::entries`]; those of families are in `families`.
+    /// The number for a key of [`Stats::entries`]; the numbers of families are in `families`.
     fn place_mut<'a>(&'a mut self, families: &'a mut [StatSet; 9], key: &str) -> Option<&'a mut i64> {
         let mut words = key.split('.');
         let place = match (words.next()?, words.next(), words.next()) {
@@ -389,7 +390,7 @@ mod tests {
     use super::{Family, Stat, StatSet, Stats};
     use crate::units::PoolClass;
 
-    /// The two families of allocated blocks and the two of active ones, each value kept as it is.
+    /// The two families of allocated blocks and the two of active blocks, each value kept by itself.
     const FAMILIES: [Family; 4] = [Family::Allocation, Family::AllocatedBytes, Family::Active, Family::ActiveBytes];
 
     fn change(sets: &mut [StatSet], class: PoolClass, amounts: [i64; 2], change: fn(&mut Stat, i64)) {
@@ -415,7 +416,7 @@ mod tests {
             let mut stats = from_file(&values);
             let mut plain = FAMILIES.map(|family| stats.family(family));
             prop_assert_eq!(&Stats::from_entries(stats.entries().iter().map(|(key, value)| (key.as_str(), *value))), &Ok(stats.clone()));
-            // Sizes of blocks that are allocated and that wait.
+            // The sizes of blocks that are allocated and of blocks that wait.
             let (mut allocated, mut waiting) = (Vec::new(), Vec::new());
             for (what, is_small, size) in steps {
                 let class = if is_small { PoolClass::Small } else { PoolClass::Large };

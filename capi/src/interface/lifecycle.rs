@@ -1,4 +1,4 @@
-//! Making and ending allocators, what there is to choose from, and errors.
+//! Creating and destroying allocators, the list of policies, and errors.
 
 use std::ffi::{CString, c_char};
 use std::ptr;
@@ -13,20 +13,20 @@ use crate::serve::{choose_policy, parkade_allocator, policy_names};
 use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT, PARKADE_NO_DEVICE};
 use crate::types::{PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, PARKADE_WORK_IS_SERIAL, parkade_options, parkade_shortage};
 
-/// The version of the interface that this library has: `PARKADE_INTERFACE_VERSION` of its header.
+/// The interface version of this library: `PARKADE_INTERFACE_VERSION` of its header.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_interface_version() -> u32 {
     PARKADE_INTERFACE_VERSION
 }
 
-/// The text of the calling thread's last failure: what happened, what it means, what to do. Valid until the thread's next
-/// failure; empty if there was none, and while the thread ends.
+/// The text of the calling thread's last failure: what happened, what it means, and what to do. It is valid until the
+/// thread's next failure. It is empty if there was no failure, or while the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_error_text() -> *const c_char {
     LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The numbers of the calling thread's last failure. Returns false if it was none for lack of memory.
+/// The numbers of the calling thread's last failure. Returns false if that failure was not for lack of memory.
 ///
 /// # Safety
 /// `out` is null or writable.
@@ -43,14 +43,14 @@ pub unsafe extern "C" fn parkade_error_shortage(out: *mut parkade_shortage) -> b
     }
 }
 
-/// The text of this library's header, for programs that compile others.
+/// The text of this library's header, for programs that compile other programs.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_header() -> *const c_char {
     const HEADER: &str = concat!(include_str!("../../include/parkade.h"), "\0");
     HEADER.as_ptr().cast()
 }
 
-/// How many GPUs the driver has.
+/// The number of GPUs that the driver reports.
 ///
 /// # Safety
 /// `out` is null or writable.
@@ -64,13 +64,13 @@ pub unsafe extern "C" fn parkade_device_count(out: *mut u32) -> parkade_status {
     })
 }
 
-/// The name of the policy at a place, from 0 on; null beyond the last one. It is valid for ever.
+/// The name of the policy at an index, from 0 on; null beyond the last one. It is valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_policy_name(at: usize) -> *const c_char {
     named(at, |policy| &policy.0)
 }
 
-/// What the policy at a place does, in a few words; null beyond the last one. It is valid for ever.
+/// A few words on what the policy at an index does; null beyond the last one. They are valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_policy_says(at: usize) -> *const c_char {
     named(at, |policy| &policy.1)
@@ -85,13 +85,14 @@ fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_
 
 /// Makes an allocator and writes it to `out`. End it with `parkade_destroy`, or never.
 ///
-/// Each stream handle that it is given later must be a stream of the device's primary context, and live for as long as
-/// memory is allocated or recorded for it. The driver does not check handles. While such a stream takes part in the capture of a graph, no
-/// other thread may give work to a stream of that capture during a call of the allocator: CUDA asks for it of every graph.
+/// Each stream handle passed to the allocator must be a stream of the device's primary context, and must live for as long as
+/// memory is allocated or recorded for it. The driver does not check handles. While such a stream takes part in the capture
+/// of a graph, no other thread may submit work to a stream of that capture during a call of the allocator: CUDA requires
+/// this for every graph.
 ///
 /// # Safety
-/// `options` and what it points to can be read, `out` can be written, the streams are as above, and work is as the flag
-/// `PARKADE_WORK_IS_SERIAL` says, if it is set.
+/// `options` and the data that it points to are readable, `out` is writable, the streams are as described above, and work is
+/// serial if the flag `PARKADE_WORK_IS_SERIAL` is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *mut *mut parkade_allocator) -> parkade_status {
     answer(|| {
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
             device.keep_context();
         }
         if is_serial {
-            // SAFETY: the caller makes the same promise by the flag.
+            // SAFETY: by setting the flag, the caller makes the same promise.
             device.trust_work(unsafe { WorkIsSerial::promise() });
         }
         *out = Box::into_raw(Box::new(parkade_allocator::new(device, chosen)?));
@@ -130,11 +131,11 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
     })
 }
 
-/// Ends an allocator: waits for the device's work and gives back all its memory, also that which is still handed out.
-/// Null does nothing, and so does an allocator of the parent in a child of fork.
+/// Destroys an allocator: waits for the device's work and gives back all its memory, even memory that is still handed
+/// out. Does nothing for null, or in a child of fork for an allocator of the parent.
 ///
 /// # Safety
-/// The allocator came from `parkade_create`, no other call on it runs, and none comes later.
+/// The allocator came from `parkade_create`, no other call on it is running, and none follows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_destroy(allocator: *mut parkade_allocator) {
     // SAFETY: null or an allocator, as the caller says.

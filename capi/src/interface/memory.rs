@@ -1,4 +1,4 @@
-//! Memory: requests, frees, uses by other streams, what is cached, the limit.
+//! Memory: requests, frees, uses by other streams, cached memory, and the limit.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -27,12 +27,12 @@ pub unsafe extern "C" fn parkade_allocate(
     out: *mut *mut c_void,
 ) -> parkade_status {
     let request = parkade_request { bytes, stream, flags: 0, pool: parkade_pool::default() };
-    // SAFETY: as the caller says; the request is ours.
+    // SAFETY: as the caller says; the request is a local.
     unsafe { parkade_serve(allocator, &raw const request, out) }
 }
 
-/// Serves a request that says more than its size and stream, and writes the address to `out`. Unknown flags are refused with
-/// `PARKADE_INVALID_ARGUMENT`, here as in every call that has flags.
+/// Serves a request with flags or a pool, and writes the address to `out`. Fails with `PARKADE_INVALID_ARGUMENT` for unknown
+/// flags, as every call with flags does.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `request` is null or readable, `out` null or writable.
@@ -52,9 +52,9 @@ pub unsafe extern "C" fn parkade_serve(
     })
 }
 
-/// Serves a request at `at`, a multiple of 512, from a free block of its pool and stream that reaches from there far enough, and writes
-/// the address to `out`; null if there is no such block: the device is not asked. What is before `at` is handed out first and taken back
-/// afterwards, which observers are told, as PyTorch's `allocateWithAddress` does.
+/// Serves a request at `at`, a multiple of 512, from a free block of its pool and stream that has enough bytes from there
+/// on, and writes the address to `out`. Writes null if there is no such block, and does not ask the device. As PyTorch's
+/// `allocateWithAddress` does, it first hands out the memory before `at` and takes it back afterwards; observers see both.
 ///
 /// # Safety
 /// As for `parkade_serve`.
@@ -75,10 +75,11 @@ pub unsafe extern "C" fn parkade_serve_at(
     })
 }
 
-/// Takes a block back. Null does nothing. In a child of fork nothing is done: the memory is the parent's.
+/// Frees a block. Does nothing for null, or in a child of fork: the memory belongs to the parent.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives. Work on other streams that uses the block was recorded.
+/// The allocator came from `parkade_create` and lives. The caller has recorded all work on other streams that uses
+/// the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_free(allocator: *mut parkade_allocator, address: *mut c_void) -> parkade_status {
     if address.is_null() {
@@ -90,7 +91,7 @@ pub unsafe extern "C" fn parkade_free(allocator: *mut parkade_allocator, address
     })
 }
 
-/// As `parkade_free`, with `PARKADE_CAPTURING` or nothing as flags; other flags are refused.
+/// Like `parkade_free`, with `PARKADE_CAPTURING` or 0 as flags; fails for other flags.
 ///
 /// # Safety
 /// As for `parkade_free`.
@@ -105,8 +106,8 @@ pub unsafe extern "C" fn parkade_free_so(allocator: *mut parkade_allocator, addr
     })
 }
 
-/// Records that work on `stream` uses the block: once given back, it is free only when that work is done. The flags are
-/// `PARKADE_CAPTURING` or nothing; others are refused.
+/// Records that work on `stream` uses the block: once freed, it stays pending until that work is done. The flags are
+/// `PARKADE_CAPTURING` or 0; fails for other flags.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives.
@@ -126,14 +127,15 @@ pub unsafe extern "C" fn parkade_record_stream(
     })
 }
 
-/// As `parkade_record_stream`, for a stream of the GPU with the index `device`, which may be another one than the allocator's: the
-/// block is free only when that work is done. 0 is the default stream of that GPU. Under the policy `pytorch` a stream with the handle of
-/// the block's own is ignored, as PyTorch does: so are the default streams of other GPUs, if it was allocated for the default stream.
-/// From the first stream of another GPU on no handle is broken. Before the allocator is destroyed such work must be over.
+/// Like `parkade_record_stream`, for a stream of the GPU with the index `device`, which may differ from the allocator's. 0
+/// is the default stream of that GPU. Like PyTorch, the policy `pytorch` ignores a stream with the same handle as the
+/// block's stream. So if the block was allocated for the default stream, it ignores the default streams of other GPUs too.
+/// After the first stream of another GPU, the allocator breaks no more handles. Such work must be over before the allocator
+/// is destroyed.
 ///
 /// # Safety
-/// As for `parkade_record_stream`; the stream is one of that GPU's primary context, and lives for as long as it has work with the
-/// block.
+/// As for `parkade_record_stream`; the stream belongs to that GPU's primary context, and lives for as long as it has work
+/// that uses the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_record_stream_of(
     allocator: *mut parkade_allocator,
@@ -151,7 +153,8 @@ pub unsafe extern "C" fn parkade_record_stream_of(
     })
 }
 
-/// Records a stream of any GPU. If handles are compared, one that the block was allocated for is none of another GPU.
+/// Records a stream of any GPU. If the policy compares handles, the handle that the block was allocated for never
+/// counts as one of another GPU.
 fn record_elsewhere<P: Policy>(
     core: &mut ByAddress<Device, P, Told>,
     address: DeviceAddress,
@@ -167,7 +170,7 @@ fn record_elsewhere<P: Policy>(
     core.record_stream(address, id).map_err(unknown)
 }
 
-/// What is known of an allocated block, and its segment.
+/// Reads what the allocator knows about an allocated block and its segment.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `out` is null or writable.
@@ -195,7 +198,7 @@ pub unsafe extern "C" fn parkade_block(
 }
 
 /// Gives cached memory back to the device: all of it, or that of one private pool without uses. The flags are
-/// `PARKADE_CAPTURING` or nothing; others are refused.
+/// `PARKADE_CAPTURING` or 0; fails for other flags.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `pool` is null or readable.
@@ -230,7 +233,7 @@ pub unsafe extern "C" fn parkade_set_memory_fraction(allocator: *mut parkade_all
     })
 }
 
-/// The limit as a fraction of the device's total memory; 1 without a limit.
+/// The limit as a fraction of the device's total memory; 1 if there is no limit.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `out` is null or writable.
@@ -258,7 +261,7 @@ pub unsafe extern "C" fn parkade_set_limit(allocator: *mut parkade_allocator, li
     })
 }
 
-/// Gives another GPU access to the allocator's expandable segments, now and later.
+/// Gives another GPU access to the allocator's current and future expandable segments.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives.
@@ -271,11 +274,11 @@ pub unsafe extern "C" fn parkade_let_peer_access(allocator: *mut parkade_allocat
     })
 }
 
-/// Says who is told everything that the allocator does; null for nobody.
+/// Sets the observer, which receives an entry for everything that the allocator does; null removes it.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
-/// calls the allocator, until another one is set.
+/// calls the allocator, until another observer is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_observer(
     allocator: *mut parkade_allocator,
@@ -307,14 +310,14 @@ pub unsafe extern "C" fn parkade_add_free_memory_callback(
         let (user, number) = (User(user), allocator.number);
         let run = move || {
             let user = user;
-            // SAFETY: the program gave the function for this, with the pointer for it.
+            // SAFETY: the program supplied the function for this purpose, with its pointer.
             run_noting_frees(number, || unsafe { call(user.0) })
         };
         with_core!(allocator, core => core.register_free_memory_callback(move |inside| {
             let (answer, freed) = run();
             for address in freed {
-                // The callback was told that the block is free. An address of nobody stays what it is; if an event could not
-                // be recorded, the block stays pending.
+                // The callback believes that the block is free. An address that no block has is ignored; if an event could
+                // not be recorded, the block stays pending.
                 let _ = inside.free(DeviceAddress(address));
             }
             answer
@@ -322,7 +325,7 @@ pub unsafe extern "C" fn parkade_add_free_memory_callback(
     })
 }
 
-/// Whether the process is a child of fork of the one that made the allocator.
+/// Whether this process was forked from the one that created the allocator.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives.

@@ -1,7 +1,8 @@
-//! The functions that C calls. Each checks its pointers, works, and turns the outcome into a code.
+//! The functions that C calls. Each checks its pointers, does its work, and turns the outcome into a code.
 //!
-//! What every `unsafe` block here relies on, as the header says: a pointer is null, or points to what its type says for
-//! as long as the call lasts; an allocator, checkpoint or snapshot came from this interface and was not destroyed.
+//! Every `unsafe` block here relies on these rules of the header: a pointer is null, or points to a valid value of its
+//! type for as long as the call lasts; an allocator, checkpoint or snapshot came from this interface and was not
+//! destroyed.
 
 pub(crate) mod lifecycle;
 pub(crate) mod memory;
@@ -20,7 +21,7 @@ use crate::serve::parkade_allocator;
 use crate::types::parkade_pool;
 use crate::types::parkade_status::{self, *};
 
-/// Does the work of a call. A failure is kept for `parkade_error_text`; a panic is one.
+/// Does the work of a call. Keeps a failure for `parkade_error_text`; a panic is a failure too.
 fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => PARKADE_OK,
@@ -36,7 +37,7 @@ fn null(what: &str) -> Failure {
     Failure::new(PARKADE_INVALID_ARGUMENT, format!("{what} is a null pointer"))
 }
 
-/// The allocator, if the pointer is one and this is the process that made it.
+/// The allocator, if the pointer is not null and this process created it.
 ///
 /// # Safety
 /// See the module.
@@ -47,7 +48,7 @@ unsafe fn ours<'a>(allocator: *const parkade_allocator) -> Result<&'a parkade_al
     Ok(allocator)
 }
 
-/// Where an answer goes.
+/// The variable that receives an answer.
 ///
 /// # Safety
 /// See the module.
@@ -56,7 +57,7 @@ unsafe fn place<'a, T>(out: *mut T, what: &str) -> Result<&'a mut T, Failure> {
     unsafe { out.as_mut() }.ok_or_else(|| null(what))
 }
 
-/// A text of C; `None` if it is null.
+/// A string from C; `None` if the pointer is null.
 ///
 /// # Safety
 /// See the module; the text ends with a NUL.

@@ -1,8 +1,9 @@
 //! The functions that PyTorch's `CUDAPluggableAllocator` takes, for programs that cannot compile the bridge.
 //!
-//! They share one allocator for each device, made when it is first used, with the policy that the environment variable
-//! `PARKADE_POLICY` names, the rules of the release in `PARKADE_RELEASE`, and the settings of `PARKADE_SETTINGS`, or else of
-//! `PYTORCH_CUDA_ALLOC_CONF` or `PYTORCH_ALLOC_CONF` (spec 9.1). `PARKADE_WORK_IS_SERIAL=1` makes the promise of that name.
+//! They share one allocator per device, created at its first use. The environment variable `PARKADE_POLICY` names its policy
+//! and `PARKADE_RELEASE` the release whose rules it follows. Its settings come from the first that is set of
+//! `PARKADE_SETTINGS`, `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` (spec 9.1). `PARKADE_WORK_IS_SERIAL=1` makes the
+//! promise of the flag with that name.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -25,10 +26,11 @@ use crate::types::{PARKADE_RAW, parkade_pool, parkade_request};
 /// The allocator of each device, which lives as long as the process.
 static PLUGGED: Mutex<BTreeMap<u32, &'static parkade_allocator>> = Mutex::new(BTreeMap::new());
 
-/// The [`fork_generation`] of the process that first asked for one of them, plus 1; 0 before that.
+/// The [`fork_generation`] of the process that first used the allocators, plus 1; 0 before that.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// They, unless they are a parent's: then a thread of it may have had the lock, and nobody gives it back here.
+/// The allocators, unless they belong to a parent process: one of its threads may have held the lock, and nobody
+/// releases it in this process.
 fn plugged() -> Result<MutexGuard<'static, BTreeMap<u32, &'static parkade_allocator>>, Failure> {
     let here = fork_generation() + 1;
     match OWNER.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
@@ -55,7 +57,7 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     let mut device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
     device.keep_context();
     if is_serial {
-        // SAFETY: whoever sets the variable promises it.
+        // SAFETY: whoever sets the variable makes the promise.
         device.trust_work(unsafe { WorkIsSerial::promise() });
     }
     let allocator: &'static parkade_allocator = Box::leak(Box::new(parkade_allocator::new(device, chosen)?));
@@ -63,16 +65,16 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     Ok(allocator)
 }
 
-/// Says on stderr, once for each kind of call, why it failed: PyTorch takes no error from these functions.
+/// Reports on stderr, once for each kind of call, why the call failed: PyTorch accepts no error from these functions.
 fn tell(failed: &'static OnceLock<()>, call: &str) {
     failed.get_or_init(|| {
         let text = super::LAST.try_with(|last| last.borrow().text.to_string_lossy().into_owned()).unwrap_or_default();
-        // Not `eprintln`, which panics where nobody reads it, and a panic here ends the program.
+        // Not `eprintln`: it panics if nobody reads stderr, and a panic here aborts the program.
         let _ = writeln!(io::stderr(), "parkade: {call}: {text}");
     });
 }
 
-/// `alloc_fn`: memory for a tensor; a null pointer if there is none, and the first time a line on stderr says why.
+/// `alloc_fn`: memory for a tensor. Returns null if there is none, and reports why on stderr the first time.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_plug_alloc(bytes: isize, device: i32, stream: *mut c_void) -> *mut c_void {
     static FAILED: OnceLock<()> = OnceLock::new();
@@ -98,7 +100,7 @@ pub extern "C" fn parkade_plug_free(address: *mut c_void, _bytes: isize, device:
     }
     let status = answer(|| {
         match of(device) {
-            // A child of fork has its parent's tensors, and not their memory.
+            // A child of fork has its parent's tensors but not their memory.
             Err(failure) if failure.is_forked() => Ok(()),
             allocator => allocator?.free(DeviceAddress(address.addr() as u64)),
         }
@@ -108,7 +110,7 @@ pub extern "C" fn parkade_plug_free(address: *mut c_void, _bytes: isize, device:
     }
 }
 
-/// For `set_record_stream_fn`.
+/// The function for `set_record_stream_fn`.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_plug_record_stream(address: *mut c_void, stream: *mut c_void) {
     static FAILED: OnceLock<()> = OnceLock::new();
@@ -140,18 +142,18 @@ mod tests {
     #[test]
     fn a_child_of_fork_waits_for_no_lock_of_its_parent() {
         let held = plugged().expect("nobody has forked");
-        // SAFETY: the child makes the calls that are tried, and ends.
+        // SAFETY: the child only makes the calls under test, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let address = ptr::without_provenance_mut(512);
             parkade_plug_free(address, 512, 0, ptr::null_mut());
             parkade_plug_record_stream(address, ptr::null_mut());
             let code = i32::from(!parkade_plug_alloc(512, 0, ptr::null_mut()).is_null());
-            // SAFETY: it ends the child.
+            // SAFETY: this exits the child.
             unsafe { libc::_exit(code) };
         }
         let mut status = 0;
-        // SAFETY: the child is ours, and the place for its status is there.
+        // SAFETY: the child is ours, and `status` is writable.
         let mut has_ended = || unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child;
         let ended = (0..500).any(|_| {
             has_ended() || {

@@ -17,7 +17,7 @@ use crate::types::{parkade_give_back, parkade_pool, parkade_restored, parkade_ro
 /// The state of a private pool.
 pub struct parkade_checkpoint(PoolCheckpoint);
 
-/// A call on the pools of the core, as an answer.
+/// Makes a call on the core's pools and returns its status.
 macro_rules! on_pools {
     ($allocator:expr, $core:ident => $call:expr) => {
         answer(|| {
@@ -41,7 +41,8 @@ pub unsafe extern "C" fn parkade_pool_create(allocator: *mut parkade_allocator, 
     on_pools!(allocator, core => core.create_pool(id(pool)))
 }
 
-/// Routes requests to a pool from now on, and adds a use to it. `route` is a `parkade_route`; `stream` counts only for `PARKADE_ROUTE_STREAM`.
+/// Routes requests to a pool from now on, and adds a use to it. `route` is a `parkade_route`; `stream` only matters for
+/// `PARKADE_ROUTE_STREAM`.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives.
@@ -79,7 +80,7 @@ pub unsafe extern "C" fn parkade_pool_release(allocator: *mut parkade_allocator,
     on_pools!(allocator, core => core.release_pool(id(pool)))
 }
 
-/// How many uses a pool has.
+/// The number of uses of a pool.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `out` is null or writable.
@@ -125,12 +126,12 @@ pub unsafe extern "C" fn parkade_pool_set_no_split(allocator: *mut parkade_alloc
     })
 }
 
-/// Says where the memory of a pool's segments comes from: the program's own functions, or the device if `take` is null.
-/// It counts for requests that choose the pool with `PARKADE_CHOOSES_POOL`.
+/// Sets where the memory of a pool's segments comes from: from these functions of the program, or from the device if
+/// `take` is null. This only affects requests that choose the pool with `PARKADE_CHOOSES_POOL`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives. The functions may be called with `user` on any thread that
-/// calls the allocator until all that they gave has gone back, and give memory that the device can use.
+/// The allocator came from `parkade_create` and lives. The functions may be called with `user` on any thread that calls
+/// the allocator, until all memory from `take` has gone back. They return memory that the device can use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_set_memory(
     allocator: *mut parkade_allocator,
@@ -152,10 +153,10 @@ pub unsafe extern "C" fn parkade_pool_set_memory(
     })
 }
 
-/// Whether a pool's allocated blocks are exactly these.
+/// Whether exactly these blocks of a pool are allocated.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `addresses` has `count` of them, `out` is null or writable.
+/// The allocator came from `parkade_create` and lives; `addresses` has `count` elements; `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_live_allocations_are(
     allocator: *mut parkade_allocator,
@@ -206,12 +207,12 @@ pub unsafe extern "C" fn parkade_checkpoint_save(
     })
 }
 
-/// Restores a pool. What was taken back and what is handed out now is written to `out`; give its lists back with
-/// `parkade_restored_free`.
+/// Restores a pool. Writes the blocks that it took back and the blocks that are handed out now to `out`; give these
+/// lists back with `parkade_restored_free`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives, the checkpoint from `parkade_checkpoint_save`; `out` is
-/// null or writable.
+/// The allocator came from `parkade_create` and lives, the checkpoint from `parkade_checkpoint_save`; `out` is null
+/// or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_checkpoint_restore(
     allocator: *mut parkade_allocator,
@@ -232,7 +233,7 @@ pub unsafe extern "C" fn parkade_checkpoint_restore(
     })
 }
 
-/// A list that C holds from now on.
+/// Turns the addresses into a list that C owns from now on.
 fn leak(addresses: Vec<DeviceAddress>) -> (*const u64, usize) {
     let list: Box<[u64]> = addresses.into_iter().map(DeviceAddress::get).collect();
     let list = Box::leak(list);
@@ -242,7 +243,7 @@ fn leak(addresses: Vec<DeviceAddress>) -> (*const u64, usize) {
 /// Gives back the lists of a restore.
 ///
 /// # Safety
-/// It was written by `parkade_checkpoint_restore`, and is given back once.
+/// `restored` was written by `parkade_checkpoint_restore`, and is given back once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_restored_free(restored: *mut parkade_restored) {
     // SAFETY: null or valid, as the caller says.
@@ -259,7 +260,7 @@ pub unsafe extern "C" fn parkade_restored_free(restored: *mut parkade_restored) 
 /// Gives a checkpoint back. Null does nothing.
 ///
 /// # Safety
-/// It came from `parkade_checkpoint_save` and is given back once.
+/// The checkpoint came from `parkade_checkpoint_save` and is given back once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_checkpoint_free(checkpoint: *mut parkade_checkpoint) {
     if !checkpoint.is_null() {

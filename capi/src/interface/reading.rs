@@ -1,4 +1,4 @@
-//! What can be read: statistics, snapshots, the history, the device's memory; and the settings at run time.
+//! The calls that read: statistics, snapshots, the history, the device's memory; and the settings at run time.
 
 use std::ffi::{c_char, c_void};
 
@@ -159,11 +159,11 @@ pub unsafe extern "C" fn parkade_largest_free_block(allocator: *mut parkade_allo
     })
 }
 
-/// Calls `each` for every expandable segment, in the order in which they were made.
+/// Calls `each` for every expandable segment, in order of creation.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
-/// the allocator.
+/// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call the
+/// allocator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_expandable(
     allocator: *mut parkade_allocator,
@@ -234,7 +234,7 @@ fn snapshot(of: &[SegmentInfo]) -> parkade_snapshot {
     parkade_snapshot { segments, blocks }
 }
 
-/// A snapshot's segments, by address; writes how many there are. They live as long as the snapshot.
+/// The segments of a snapshot, by address; writes their number to `count`. They live as long as the snapshot.
 ///
 /// # Safety
 /// The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
@@ -247,7 +247,7 @@ pub unsafe extern "C" fn parkade_snapshot_segments(
     unsafe { list(snapshot.as_ref().map(|snapshot| &*snapshot.segments), count) }
 }
 
-/// A snapshot's blocks, segment after segment; writes how many there are. They live as long as the snapshot.
+/// The blocks of a snapshot, segment by segment; writes their number to `count`. They live as long as the snapshot.
 ///
 /// # Safety
 /// The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
@@ -274,7 +274,7 @@ unsafe fn list<T>(list: Option<&[T]>, count: *mut usize) -> *const T {
 /// Gives a snapshot back. Null does nothing.
 ///
 /// # Safety
-/// It came from `parkade_snapshot_take` and is given back once.
+/// The snapshot came from `parkade_snapshot_take` and is given back once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_snapshot_free(snapshot: *mut parkade_snapshot) {
     if !snapshot.is_null() {
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn parkade_snapshot_free(snapshot: *mut parkade_snapshot) 
     }
 }
 
-/// Begins a history of the newest `most_entries` entries, empty; 0 ends it.
+/// Starts an empty history that keeps the newest `most_entries` entries; 0 ends the history.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives.
@@ -324,8 +324,8 @@ pub unsafe extern "C" fn parkade_read_history(
     })
 }
 
-/// Applies a string of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the release of PyTorch does: some settings that it does
-/// not name are reset, others stay. What was set before an error stays set. Only for the policy `pytorch`.
+/// Applies a string of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the release of PyTorch does: some settings that the
+/// string does not name are reset, others stay. Settings made before an error stay. Only for the policy `pytorch`.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `settings` is null or a text.
@@ -364,8 +364,8 @@ pub unsafe extern "C" fn parkade_read_settings(allocator: *mut parkade_allocator
     })
 }
 
-/// Sets the settings as they are read; the next decision follows them. What PyTorch would refuse is refused, and changes
-/// nothing. Only for the policy `pytorch`.
+/// Sets the settings, in the form in which `parkade_read_settings` reads them; the next decision follows them. Refuses
+/// settings that PyTorch would refuse, and then changes nothing. Only for the policy `pytorch`.
 ///
 /// # Safety
 /// The allocator came from `parkade_create` and lives; `settings` is null or readable.
@@ -398,7 +398,7 @@ fn settings_in_c(from: &Settings) -> parkade_settings {
     }
 }
 
-/// PyTorch reads no others.
+/// Refuses values that PyTorch's parser never produces.
 fn check_settings(settings: &parkade_settings) -> Result<(), Failure> {
     let refuse = |what: String| Err(Failure::new(PARKADE_INVALID_SETTINGS, what));
     let (large, threshold) = (settings.large_segment_bytes, settings.garbage_collection_threshold);

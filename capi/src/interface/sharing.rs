@@ -1,4 +1,4 @@
-//! Memory of expandable segments in several processes: shared by one, opened by others.
+//! Memory of expandable segments in several processes: one process shares it, others open it.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,15 +17,15 @@ pub struct parkade_shared {
     memory: SharedMemory,
 }
 
-/// Calls `each` for every handle of the GPU under an allocated block of an expandable segment, lowest first, and writes where the first
-/// one is mapped: another process finds the block at the same distance from the start of what it opens. It duplicates the file
-/// descriptors first (pidfd_getfd), or is sent them (SCM_RIGHTS). They stay open until the handle is unmapped, and a child of fork that
-/// inherits them keeps the memory at the device. The block must stay allocated for as long as another process has it open. A handle that
-/// was shared is not broken.
+/// Calls `each` for every GPU memory handle under an allocated block of an expandable segment, lowest address first, and
+/// writes the address where the first one is mapped. Another process finds the block at the same distance from the start of
+/// the memory that it opens. It first duplicates the file descriptors (pidfd_getfd) or receives them (SCM_RIGHTS). They stay
+/// open until the handle is unmapped; while a child of fork has inherited them, the memory stays on the device. The block
+/// must stay allocated for as long as another process has it open. The allocator does not break a shared handle.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `first` is null or writable; the function can be called with `user`, and does not
-/// call the allocator.
+/// The allocator came from `parkade_create` and lives; `first` is null or writable; the function can be called with `user`,
+/// and does not call the allocator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_share(
     allocator: *mut parkade_allocator,
@@ -59,13 +59,14 @@ pub unsafe extern "C" fn parkade_share(
     })
 }
 
-/// Opens handles of another process's expandable segment on the GPU with the index `device`, one behind the other, and writes where they are in
-/// this process. The GPUs of `peers` get access too. The file descriptors are this process's own, and may be closed afterwards. Give the
-/// memory back with `parkade_shared_close`; until then it stays at the device, also if the other process has given it back.
+/// Opens handles of another process's expandable segment on the GPU with the index `device`, at consecutive addresses, and
+/// writes their address in this process. The GPUs of `peers` get access too. The file descriptors must be valid in this
+/// process, and may be closed afterwards. Give the memory back with `parkade_shared_close`; until then it stays on the
+/// device, even if the other process has given it back.
 ///
 /// # Safety
-/// `handles` and `peers` are null or have `count` and `peer_count` readable, aligned elements that nobody changes during the call, the
-/// file descriptors are open; `address` and `out` are null or writable.
+/// `handles` and `peers` are null or have `count` and `peer_count` readable, aligned elements that nobody changes during the
+/// call, the file descriptors are open; `address` and `out` are null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_shared_open(
     device: u32,
@@ -112,10 +113,10 @@ pub unsafe extern "C" fn parkade_shared_let_peer_access(shared: *const parkade_s
     })
 }
 
-/// Unmaps memory of another process, after the work that the GPU has. Null does nothing.
+/// Waits for the GPU's work, then unmaps memory of another process. Null does nothing.
 ///
 /// # Safety
-/// It came from `parkade_shared_open` and is given back once.
+/// The memory came from `parkade_shared_open` and is given back once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_shared_close(shared: *mut parkade_shared) {
     if !shared.is_null() {

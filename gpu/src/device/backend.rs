@@ -30,7 +30,7 @@ impl DeviceBackend for CudaDevice {
         Ok(MemoryInfo { free: Bytes(free), total: Bytes(total) })
     }
 
-    /// As NVML tells, for messages; empty where it cannot be asked.
+    /// The processes from NVML, for messages; empty if NVML is not available.
     fn processes(&mut self) -> Vec<ProcessMemory> {
         self.processes_by_nvml().unwrap_or_default()
     }
@@ -66,9 +66,9 @@ impl DeviceBackend for CudaDevice {
         CudaPhysical::create(&self.context, size.get()).map_err(|error| no_room(error, size))
     }
 
-    /// Outside this device's reservations the driver is asked too, because only it knows the code of its
-    /// refusal. If it accepts, the addresses belong to somebody else in this process; then the mapping, which
-    /// has no access yet, is undone and refused.
+    /// Outside this device's reservations the driver is asked too, because only it knows the code of its refusal. If
+    /// it accepts, the addresses belong to other code in this process; then this undoes the mapping, which has no
+    /// access yet, and refuses.
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &CudaPhysical) -> Result<(), BackendError> {
         let (start, bytes) = (address.get(), size.get());
         match self.reservation("cuMemMap", address, size) {
@@ -97,15 +97,16 @@ impl DeviceBackend for CudaDevice {
         memory.give_back().map_err(|error| (memory, error.into()))
     }
 
-    /// Where the driver maps the host's memory, no other device has access to this one's mappings, and all work is queued
-    /// through this device or is promised to be serial ([`CudaDevice::trust_work`]). A handle that was shared
-    /// ([`CudaDevice::share`]) is not broken.
+    /// True if the driver can map host memory, no other device has access to this device's mappings, and all work is
+    /// queued through this device or promised to be serial ([`CudaDevice::trust_work`]). A shared handle
+    /// ([`CudaDevice::share`]) is never broken.
     fn breaks_handles(&self) -> bool {
         self.can_break()
     }
 
-    /// Contents wait in the host's memory meanwhile, so the device needs no room for them twice. If it does not give the memory
-    /// again, as when another process takes it in between, that memory of the host takes its place and comes back with the error.
+    /// Meanwhile the contents stay in host memory, so the device needs no room for them twice. If the device does not give
+    /// the memory again, for example because another process took it, the host memory takes its place and comes back with
+    /// the error.
     fn break_handle(
         &mut self,
         address: DeviceAddress,
@@ -167,7 +168,7 @@ impl DeviceBackend for CudaDevice {
 }
 
 impl CudaDevice {
-    /// The processes that compute on this device; `None` where NVML cannot be asked.
+    /// The processes that compute on this device; `None` if NVML is not available.
     fn processes_by_nvml(&self) -> Option<Vec<ProcessMemory>> {
         let uuid = self.uuid().ok()?;
         let devices = NvmlLibrary::open().ok()?.devices().ok()?;
@@ -181,18 +182,19 @@ impl CudaDevice {
     }
 }
 
-/// The core's error for a request for memory that failed.
+/// The core's error for a failed request for memory.
 fn no_room(error: DriverError, requested: Bytes) -> BackendError {
     if error.code == OUT_OF_MEMORY { BackendError::OutOfMemory { requested } } else { error.into() }
 }
 
-/// A handle is broken: parts of it get memory of their own, with the same contents at the same addresses.
+/// Breaking a handle: parts of it get new memory, with the same contents at the same addresses.
 ///
-/// The driver unmaps and releases whole handles only, and where this is done the device has no room for a copy. So contents wait in
-/// the host's memory: wait for the device, copy out, unmap, release, create, map, open, copy back. The old memory is back at the
-/// device before new memory is asked for, so that no more is held at any time than before.
+/// The driver unmaps and releases only whole handles, and when a handle is broken, the device has no room for a copy. So the
+/// contents stay in host memory meanwhile. The steps: wait for the device, copy out, unmap, release, create, map, give
+/// access, copy back. The device gets the old memory back before it is asked for new memory, so the process never holds more
+/// than before.
 impl CudaDevice {
-    /// Whether contents may be moved behind the back of whoever knows the addresses, and the driver can do it.
+    /// Whether the device may move contents while other code knows the addresses, and the driver supports it.
     fn can_break(&self) -> bool {
         let is_serial = self.foreign_streams.is_none() || self.serial_work.is_some();
         is_serial && self.can_stage && self.peers.is_empty() && self.elsewhere.is_empty()
@@ -205,7 +207,7 @@ impl CudaDevice {
         mut memory: CudaPhysical,
         parts: &[(Bytes, Bytes)],
     ) -> Result<Vec<CudaPhysical>, (CudaPhysical, BackendError)> {
-        // What another process has mapped would not be what is here. Others may serve the request.
+        // Another process that mapped the handle would keep the old memory. Other handles may serve the request.
         if self.reservation("cuMemUnmap", address, size).is_ok_and(|there| there.is_exported(address.get(), size.get())) {
             return Err((memory, BackendError::OutOfMemory { requested: size }));
         }
@@ -233,7 +235,7 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for all work, and copies the parts to the stage, each as far from its start as in the handle.
+    /// Waits for all work, and copies the parts to the stage, each at the offset that it has in the handle.
     fn put_on_stage(
         &mut self,
         address: DeviceAddress,
@@ -254,17 +256,18 @@ impl CudaDevice {
             stage.span(offset.get(), part.get())?.copy_from(&from, None)
         });
         self.stage = Some(stage);
-        // Also those copies that were queued before one failed.
+        // Waits even if a copy failed, as others were queued before it.
         self.context.synchronize().and(copied)
     }
 
-    /// Takes the stage, grown to this size. If the host gives no memory for it, no handle is broken any more unless it is only full.
+    /// Takes the stage, grown to this size. If the host refuses the memory, no more handles are broken, unless the host is
+    /// only full for now.
     fn stage_for(&mut self, bytes: u64) -> Result<Box<Stage>, DriverError> {
         let grown = match self.stage.take() {
             Some(stage) => Ok(stage),
             None => Stage::new(&self.context).map(Box::new),
         };
-        // A stage that could not grow is dropped, with all of its memory.
+        // A stage that could not grow is dropped with all its memory.
         let grown = grown.and_then(|mut stage| stage.grow(bytes).map(|()| stage));
         grown.map_err(|error| {
             self.can_stage &= error.code == OUT_OF_MEMORY;
@@ -272,7 +275,8 @@ impl CudaDevice {
         })
     }
 
-    /// Gives each part memory of its own and copies it back. After an error: what was created, of which some may be mapped.
+    /// Gives each part new memory and copies its contents back. After an error it returns the memory created so far, parts
+    /// of which may be mapped.
     fn take_from_stage(
         &mut self,
         address: DeviceAddress,
@@ -300,9 +304,10 @@ impl CudaDevice {
         }
     }
 
-    /// Maps the stage itself where the contents came from, after all that is mapped there. If the driver refuses that too, its error
-    /// takes the place of `error`, and the addresses may stay closed: then work that uses them fails. Others take the device's memory
-    /// as soon as it is given back, so no handle is broken any more.
+    /// Maps the stage itself at the addresses that the contents came from, after the memory that is already mapped there. If
+    /// the driver refuses that too, its error replaces `error`, and the addresses may stay without access: then work that
+    /// uses them fails. As other processes take the device's memory as soon as it is free, no more handles are broken after
+    /// this.
     fn stand_in(
         &mut self,
         address: DeviceAddress,
@@ -331,7 +336,7 @@ impl CudaDevice {
     }
 }
 
-/// Whether the parts are whole pages of so many bytes, in order.
+/// Whether the parts consist of whole pages of `page_bytes`, in order.
 fn are_parts(bytes: u64, parts: &[(Bytes, Bytes)], page_bytes: u64) -> bool {
     let mut end = 0;
     parts.iter().all(|&(offset, size)| {
@@ -342,8 +347,8 @@ fn are_parts(bytes: u64, parts: &[(Bytes, Bytes)], page_bytes: u64) -> bool {
     })
 }
 
-/// What stopped a handle from being broken before anything changed. Where the host has no room, or somebody captures a graph,
-/// this handle stays and others may serve.
+/// The error that stopped the breaking of a handle before anything changed. If the host has no room, or a graph is being
+/// captured, this handle stays as it is, and others may serve.
 fn stays(error: DriverError, requested: Bytes) -> BackendError {
     let is_for_now = error.code == OUT_OF_MEMORY || STREAM_CAPTURE_CODES.contains(&error.code);
     if is_for_now { BackendError::OutOfMemory { requested } } else { error.into() }

@@ -1,10 +1,10 @@
-//! The CUDA device: the core's `DeviceBackend` on the driver. Here are opening a device, its identity, what it holds,
-//! and the lookups that the other files of this folder use.
+//! The CUDA device: the core's `DeviceBackend` on the driver. This file opens a device, identifies it and tracks what
+//! it holds; it also has the lookups that the other files of this folder use.
 //!
-//! The device keeps track of the ranges, reservations and streams that it owns, and refuses anything else
-//! without a driver call. So freeing an address twice, or using a made-up stream handle, is an error here,
-//! where the driver might take it for somebody else's or crash. Calls inside what the device owns go to the
-//! driver, also those that the driver refuses.
+//! The device tracks the ranges, reservations and streams that it owns, and refuses anything else without a driver
+//! call. So freeing an address twice, or using a made-up stream handle, is an error here, while the driver might take
+//! the address for another owner's, or crash. Calls inside memory that the device owns go to the driver, even calls
+//! that the driver refuses.
 
 mod backend;
 pub(crate) mod sharing;
@@ -32,29 +32,29 @@ pub struct CudaDevice {
     reservations: BTreeMap<DeviceAddress, Reservation>,
     ranges: BTreeMap<DeviceAddress, Memory>,
     streams: BTreeMap<StreamId, Stream>,
-    /// The kernel of [`CudaDevice::spin`], loaded when it is first used.
+    /// The kernel of [`CudaDevice::spin`], loaded at its first use.
     spin: Option<Spin>,
-    /// Devices that get access to this one's mappings.
+    /// The devices that get access to this device's mappings.
     peers: Vec<Peer>,
     /// The contexts of devices whose streams use this one's memory, by index.
     elsewhere: BTreeMap<u32, Arc<Context>>,
-    /// Whether streams of others may be used.
+    /// Whether the device may use streams that other code created.
     foreign_streams: Option<StreamsAreValid>,
-    /// Whether memory may be replaced while others know the addresses.
+    /// Whether the device may replace memory while other code knows the addresses.
     serial_work: Option<WorkIsSerial>,
-    /// Where contents wait while a handle is broken, from the first one on.
+    /// The host memory that holds contents while a handle is broken, created for the first one.
     stage: Option<Box<Stage>>,
-    /// Whether the driver can do that.
+    /// Whether the driver supports this.
     can_stage: bool,
     context: Arc<Context>,
 }
 
 impl CudaDevice {
-    /// Opens the device with this index, in its primary context. If a device is opened twice, both share the
-    /// GPU and its context, but each owns what it allocated.
+    /// Opens the device with this index, in its primary context. If a device is opened twice, both share the GPU and
+    /// its context, but each owns what it allocated.
     ///
     /// # Errors
-    /// Says why there is no such device here. It never panics: without a driver the error is
+    /// The reason why there is no such device here. It never panics: without a driver the error is
     /// [`Unavailable::NoDriver`].
     pub fn open(ordinal: u32) -> Result<CudaDevice, Unavailable> {
         let context = Context::open(ordinal)?;
@@ -76,10 +76,10 @@ impl CudaDevice {
         })
     }
 
-    /// How many devices the driver has.
+    /// The number of devices that the driver reports.
     ///
     /// # Errors
-    /// Says why the driver cannot be asked, as [`CudaDevice::open`] does.
+    /// The reason why the driver is not available, as for [`CudaDevice::open`].
     pub fn count() -> Result<u32, Unavailable> {
         Context::count()
     }
@@ -87,7 +87,7 @@ impl CudaDevice {
     /// The device's name.
     ///
     /// # Errors
-    /// If the driver call fails.
+    /// The driver call fails.
     pub fn name(&self) -> Result<String, DriverError> {
         self.context.device_name()
     }
@@ -95,7 +95,7 @@ impl CudaDevice {
     /// The newest CUDA version that the driver supports, as (major, minor).
     ///
     /// # Errors
-    /// If the driver call fails.
+    /// The driver call fails.
     pub fn driver_version(&self) -> Result<(i32, i32), DriverError> {
         self.context.driver_version().map(|version| (version / 1000, version % 1000 / 10))
     }
@@ -103,7 +103,7 @@ impl CudaDevice {
     /// The device's UUID as `nvidia-smi` prints it, for example `GPU-4b1de0ff-0001-0203-0405-060708090a0b`.
     ///
     /// # Errors
-    /// If the driver call fails.
+    /// The driver call fails.
     pub fn uuid(&self) -> Result<String, DriverError> {
         self.context.uuid()
     }
@@ -111,16 +111,16 @@ impl CudaDevice {
     /// The device's address on the PCI bus, for example `0000:0f:00.0`.
     ///
     /// # Errors
-    /// If the driver call fails.
+    /// The driver call fails.
     pub fn pci_bus_id(&self) -> Result<String, DriverError> {
         self.context.pci_bus_id()
     }
 
-    /// The unit in which virtual memory is reserved, created and mapped; 2 MiB on the H200
-    /// (facts: Sizes and addresses).
+    /// The unit in which virtual memory is reserved, created and mapped; 2 MiB on the H200 (facts: Sizes and
+    /// addresses).
     ///
     /// # Errors
-    /// If the driver call fails.
+    /// The driver call fails.
     pub fn granularity_bytes(&self) -> Result<Bytes, DriverError> {
         granularity_bytes(&self.context).map(Bytes)
     }
@@ -136,7 +136,7 @@ impl CudaDevice {
         self.ranges.iter().map(|(&address, memory)| (address, Bytes(memory.bytes())))
     }
 
-    /// What this device holds. Memory and events that outlive the device count for as long as they live.
+    /// What this device holds. Memory and events that outlive the device count until they are dropped.
     #[must_use]
     pub fn holdings(&self) -> Holdings {
         Holdings {
@@ -150,32 +150,32 @@ impl CudaDevice {
         }
     }
 
-    /// From now on the allocator may name streams that somebody else created, as those of a program that the device
-    /// allocates for. They are not destroyed with the device.
+    /// From now on the allocator may name streams that other code created, for example the program that the device
+    /// allocates for. The device does not destroy them.
     pub fn trust_streams(&mut self, promise: StreamsAreValid) {
         self.foreign_streams = Some(promise);
     }
 
-    /// From now on handles may be broken although streams of others are trusted
-    /// ([`break_handle`](parkade::device::DeviceBackend::break_handle)). A device that trusts none needs no promise: all of its
+    /// From now on handles may be broken even if the device trusts streams of other code
+    /// ([`break_handle`](parkade::device::DeviceBackend::break_handle)). A device that trusts none needs no promise: all its
     /// work is queued through it.
     pub fn trust_work(&mut self, promise: WorkIsSerial) {
         self.serial_work = Some(promise);
     }
 
-    /// From now on a thread that had no context keeps the device's primary one after a call that needed the driver, as
-    /// with CUDA's runtime. Without a context the runtime looks for one in each of its calls: `cudaGetDevice` took 1 us
-    /// on an H200 (driver 580.159.04), and PyTorch asks that for each request.
+    /// From now on a thread that had no context keeps the device's primary context after a call that needed the driver,
+    /// as with CUDA's runtime. In a thread without a context the runtime looks for one in each call: `cudaGetDevice`
+    /// took 1 us on an H200 (driver 580.159.04), and PyTorch calls it for each request.
     ///
-    /// For a device that lives as long as the process. Only device 0 does so: it is the one that the runtime takes a
-    /// thread without a context for.
+    /// For a device that lives as long as the process. Only device 0 does so, because the runtime uses device 0 for a
+    /// thread without a context.
     pub fn keep_context(&self) {
         if self.ordinal == 0 {
             self.context.stay();
         }
     }
 
-    /// Takes a foreign stream of this device in, if they are trusted.
+    /// Adopts a stream that other code created on this device, if such streams are trusted.
     fn admit(&mut self, id: StreamId) {
         if let Some(promise) = self.foreign_streams
             && id != StreamId::DEFAULT
@@ -185,8 +185,7 @@ impl CudaDevice {
         }
     }
 
-    /// The stream with this handle; `None` for the default stream. A handle that this device did not create
-    /// is refused.
+    /// The stream with this handle; `None` for the default stream. Refuses a handle that this device did not create.
     fn stream(&self, call: &'static str, id: StreamId) -> Result<Option<&Stream>, DriverError> {
         if id == StreamId::DEFAULT {
             return Ok(None);
@@ -219,18 +218,18 @@ impl CudaDevice {
 }
 
 impl Drop for CudaDevice {
-    /// Waits for the device's work, and that of devices whose streams were recorded, which may use mapped memory or the kernel that is unloaded. The fields do
-    /// the rest, in their order: reservations are unmapped and freed, then ranges, streams and the kernel,
-    /// and the context last.
+    /// Waits for the work of this device, and of devices whose streams were recorded, which may use mapped memory or the
+    /// kernel that is about to be unloaded. The fields do the rest, in order: they unmap and free reservations, then drop
+    /// ranges, streams and the kernel, and the context last.
     fn drop(&mut self) {
-        // An error cannot be reported from here. The driver frees what it still can.
+        // There is no caller to report an error to. The driver frees what it still can.
         for context in self.elsewhere.values().chain([&self.context]) {
             let _: Result<(), DriverError> = context.synchronize();
         }
     }
 }
 
-/// A device may move between threads, so an allocator on it can be shared behind a lock.
+/// A device may move between threads, so that several threads can share an allocator on it behind a lock.
 const _: fn() = || {
     fn sendable<T: Send>() {}
     sendable::<CudaDevice>();
@@ -247,8 +246,8 @@ pub struct Holdings {
     pub reservations: usize,
     /// Total size of the reserved address ranges.
     pub reserved_bytes: Bytes,
-    /// Pieces of memory that were created and not released, mapped or not. Without those of the host's memory that the device keeps
-    /// for [`break_handle`](parkade::device::DeviceBackend::break_handle).
+    /// Pieces of memory that were created and not released, mapped or not. This excludes the host memory that the device
+    /// keeps for [`break_handle`](parkade::device::DeviceBackend::break_handle).
     pub handles: usize,
     /// Mappings; memory mapped twice counts twice. Released memory lives as long as its mappings.
     pub mappings: usize,

@@ -1,5 +1,5 @@
-//! Memory of this device for others: giving other devices of the host access to its mappings, copying from theirs,
-//! and their streams; and memory of expandable segments for other processes, which open it with
+//! Sharing memory: giving other devices of the host access to this device's mappings, copying from theirs, and using
+//! their streams; and sharing memory of expandable segments with other processes, which open it with
 //! [`SharedMemory`](crate::SharedMemory).
 
 use std::os::fd::BorrowedFd;
@@ -16,11 +16,12 @@ use crate::error::{DriverError, Unavailable};
 /// to peers.
 impl CudaDevice {
     /// The id of a stream of the device with this index, which the allocator may then
-    /// [record](parkade::Allocator::record_stream) for memory of this device. 0 is the default stream of that device. For this
-    /// device itself it is the handle. From the first stream of another device on no handle is broken.
+    /// [record](parkade::Allocator::record_stream) for memory of this device. 0 is the default stream of that device. For a
+    /// stream of this device, the id is its handle. After the first stream of another device, no more handles are broken.
     ///
     /// # Errors
-    /// If streams of others are not trusted ([`CudaDevice::trust_streams`]), there is no such device, or the handle is none.
+    /// Streams of other code are not trusted ([`CudaDevice::trust_streams`]), there is no such device, or the handle is
+    /// invalid.
     pub fn stream_elsewhere(&mut self, ordinal: u32, handle: u64) -> Result<StreamId, Unavailable> {
         let call = "cuEventRecord";
         let promise = self.foreign_streams.ok_or(DriverError { call, code: INVALID_HANDLE })?;
@@ -44,17 +45,17 @@ impl CudaDevice {
     /// Whether this device can reach memory on the device with this index. False for this device itself.
     ///
     /// # Errors
-    /// If there is no such device.
+    /// There is no such device.
     pub fn can_access_peer(&self, ordinal: u32) -> Result<bool, DriverError> {
         can_access_peer(&self.context, ordinal)
     }
 
-    /// Gives the device with this index access to all mappings that this device may touch, now and whenever
-    /// this device gets access to more. Does nothing if it has access already.
+    /// Gives the device with this index access to all mappings that this device may touch, now and whenever this
+    /// device gets access to more. Does nothing if it has access already.
     ///
     /// # Errors
-    /// If there is no such device, it cannot reach this one's memory, or a driver call fails. Then it has
-    /// access to nothing.
+    /// There is no such device, it cannot reach this device's memory, or a driver call fails. Then it has access to
+    /// nothing.
     pub fn let_peer_access(&mut self, ordinal: u32) -> Result<(), DriverError> {
         if self.peers.iter().any(|peer| peer.ordinal() == ordinal) {
             return Ok(());
@@ -68,13 +69,13 @@ impl CudaDevice {
         outcome
     }
 
-    /// Queues a copy of `size` bytes from a mapping of another device into memory of this device. It does not
-    /// wait for work on the other device's streams that still writes there.
+    /// Queues a copy of `size` bytes from a mapping of another device into memory of this device. It does not wait
+    /// for work on the other device's streams that still writes there.
     ///
     /// # Errors
-    /// If the other device has not given this one access ([`CudaDevice::let_peer_access`]), the bytes at
-    /// `from` are not all mapped with access in one reservation of the other device, those at `to` are not
-    /// memory of this one, the stream is not this device's, or the driver call fails.
+    /// The other device has not given this device access ([`CudaDevice::let_peer_access`]), the bytes at `from` are
+    /// not all mapped with access in one reservation of the other device, the bytes at `to` are not memory of this
+    /// device, the stream does not belong to this device, or the driver call fails.
     pub fn copy_from_peer(
         &mut self,
         peer: &CudaDevice,
@@ -97,20 +98,21 @@ impl CudaDevice {
 /// A mapped handle that another process may open.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedHandle<'a> {
-    /// Where it is mapped here.
+    /// The address where it is mapped in this process.
     pub address: DeviceAddress,
     /// Its size.
     pub size: Bytes,
-    /// Its file descriptor, which another process duplicates (pidfd_getfd) or is sent. It is closed when the handle is unmapped.
+    /// Its file descriptor, which another process duplicates (pidfd_getfd) or receives. It is closed when the handle is
+    /// unmapped.
     pub file: BorrowedFd<'a>,
 }
 
 impl CudaDevice {
-    /// The handles under a range of mapped memory, lowest first: the first may begin before the range, the last end beyond it.
-    /// They are not broken while they are mapped: what another process has mapped would not be what is here.
+    /// The handles under a range of mapped memory, lowest address first. The first may begin before the range, and the last
+    /// may end beyond it. They are not broken while they are mapped: the other process would keep the old memory.
     ///
     /// # Errors
-    /// If the range is not all mapped with access in one reservation, or the driver exports no file descriptor.
+    /// The range is not all mapped with access in one reservation, or the driver exports no file descriptor.
     pub fn share(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<SharedHandle<'_>>, DriverError> {
         let reservation = self.reservation("cuMemExportToShareableHandle", address, size)?;
         let handles = reservation.export(address.get(), size.get())?;

@@ -1,8 +1,7 @@
-//! Work on the device: streams, timed kernels, fills, copies and reads. The allocator needs none of it; tests
-//! do.
+//! Work on the device: streams, timed kernels, fills, copies and reads. The allocator needs none of these; tests do.
 //!
-//! Copies to host memory cannot go wrong silently: no address outside the device's memory is read, and
-//! too little host memory is an error.
+//! Copies to host memory cannot go wrong silently: they read no address outside the device's memory, and too little
+//! host memory is an error.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use thiserror::Error;
@@ -15,7 +14,7 @@ impl CudaDevice {
     /// Creates a non-blocking stream. Its id is the driver's handle.
     ///
     /// # Errors
-    /// If the driver call fails.
+    /// The driver call fails.
     pub fn create_stream(&mut self) -> Result<StreamId, DriverError> {
         let stream = Stream::create(&self.context)?;
         let id = StreamId(stream.number());
@@ -26,7 +25,7 @@ impl CudaDevice {
     /// Destroys a stream. Work queued on it still runs.
     ///
     /// # Errors
-    /// If the stream is not this device's.
+    /// The stream does not belong to this device.
     pub fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DriverError> {
         let unknown = DriverError { call: "cuStreamDestroy_v2", code: INVALID_HANDLE };
         self.streams.remove(&stream).map(drop).ok_or(unknown)
@@ -35,25 +34,25 @@ impl CudaDevice {
     /// Waits for all work of this process on the device.
     ///
     /// # Errors
-    /// If the driver call fails, which includes errors of work that was queued before.
+    /// The driver call fails; this includes errors of work that was queued before.
     pub fn synchronize(&mut self) -> Result<(), DriverError> {
         self.context.synchronize()
     }
 
-    /// Makes a stream's later work wait for the work before the event's newest record. The host does not wait.
+    /// Makes a stream's later work wait for the work before the event's latest recording. The host does not wait.
     ///
     /// # Errors
-    /// If the stream is not this device's, or the driver call fails.
+    /// The stream does not belong to this device, or the driver call fails.
     pub fn stream_wait(&mut self, stream: StreamId, event: &CudaEvent) -> Result<(), DriverError> {
         event.hold_back(&self.context, self.stream("cuStreamWaitEvent", stream)?)
     }
 
-    /// Queues a kernel that keeps one thread of the device busy for at least this time and touches no memory.
-    /// The first launch also loads the kernel, which may wait for running work.
+    /// Queues a kernel that keeps one thread of the device busy for at least this time and touches no memory. The
+    /// first launch also loads the kernel, which may wait for running work.
     ///
     /// # Errors
-    /// If the stream is not this device's, the time is above [`LONGEST_SPIN_NS`](crate::LONGEST_SPIN_NS), or
-    /// a driver call fails.
+    /// The stream does not belong to this device, the time is above [`LONGEST_SPIN_NS`](crate::LONGEST_SPIN_NS), or a
+    /// driver call fails.
     pub fn spin(&mut self, stream: StreamId, duration_ns: u64) -> Result<(), DriverError> {
         let call = "cuLaunchKernel";
         self.stream(call, stream)?;
@@ -64,12 +63,12 @@ impl CudaDevice {
         self.spin.as_ref().map_or(Ok(()), |spin| spin.launch(duration_ns, stream))
     }
 
-    /// Queues a fill of `size` bytes with a 32-bit word. The address must be a multiple of 4. Bytes after the
-    /// last whole word stay as they are.
+    /// Queues a fill of `size` bytes with a 32-bit word. The address must be a multiple of 4. Bytes after the last
+    /// whole word do not change.
     ///
     /// # Errors
-    /// If the bytes are neither in one range of this device nor mapped with access in one of its
-    /// reservations, the stream is not this device's, or the driver call fails.
+    /// The bytes are neither in one range of this device nor mapped with access in one of its reservations, the
+    /// stream does not belong to this device, or the driver call fails.
     pub fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), DriverError> {
         let call = "cuMemsetD32Async";
         let stream = self.stream(call, stream)?;
@@ -87,18 +86,18 @@ impl CudaDevice {
         self.span(call, to, size)?.copy_from(&self.span(call, from, size)?, stream)
     }
 
-    /// Copies memory to the host, after the default stream's work. Other streams are not waited for.
+    /// Copies memory to the host, after the default stream's work. Does not wait for other streams.
     ///
     /// # Errors
-    /// If the bytes are neither in one range of this device nor mapped with access in one of its
-    /// reservations, or the driver call fails.
+    /// The bytes are neither in one range of this device nor mapped with access in one of its reservations, or the
+    /// driver call fails.
     pub fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DriverError> {
         self.span("cuMemcpyDtoH_v2", address, Bytes(into.len() as u64))?.read(into)
     }
 }
 
-/// Bytes copied by one driver call: enough to make the call's own cost negligible, few enough that other
-/// threads' calls get a turn.
+/// The number of bytes that one driver call copies: enough to make the call's own cost negligible, and few enough to
+/// let other threads' calls in between.
 const CHUNK_BYTES: usize = 64 << 20;
 
 /// Device memory could not be copied to the host.
@@ -116,21 +115,20 @@ pub enum HostCopyError {
 }
 
 impl CudaDevice {
-    /// Copies device memory into a new vector, after the default stream's work. Other streams are not waited
-    /// for.
+    /// Copies device memory into a new vector, after the default stream's work. Does not wait for other streams.
     ///
-    /// The end of the range is checked before host memory is allocated, so a wrong size costs nothing. Host
-    /// memory is then allocated in one piece, and a failure to do so is an error, not an abort.
+    /// It checks the end of the range before it allocates host memory, so a wrong size costs nothing. It then
+    /// allocates the host memory in one piece, and a failure is an error, not an abort.
     ///
     /// # Errors
-    /// If the bytes are not in one range of this device, the host has no room, or the driver call fails.
-    /// Nothing is left allocated.
+    /// The bytes are not in one range of this device, the host has no room, or the driver call fails. Nothing stays
+    /// allocated.
     pub fn read_to_vec(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<u8>, HostCopyError> {
         copy(size, CHUNK_BYTES, |offset, into| self.read(DeviceAddress(address.get().saturating_add(offset)), into))
     }
 }
 
-/// Copies `size` bytes in chunks, calling `read` with the offset of each.
+/// Copies `size` bytes in chunks, and calls `read` with the offset of each chunk.
 fn copy<R>(size: Bytes, chunk_bytes: usize, mut read: R) -> Result<Vec<u8>, HostCopyError>
 where
     R: FnMut(u64, &mut [u8]) -> Result<(), DriverError>,
@@ -156,7 +154,7 @@ mod tests {
 
     const REFUSED: DriverError = DriverError { call: "cuMemcpyDtoH_v2", code: 1 };
 
-    /// Reads from a pretended device whose only range has these bytes.
+    /// Reads from a fake device whose only range has these bytes.
     fn reader(memory: &[u8]) -> impl FnMut(u64, &mut [u8]) -> Result<(), DriverError> {
         move |offset, into| {
             let start = usize::try_from(offset).map_err(|_| REFUSED)?;

@@ -1,14 +1,13 @@
-//! A device: its primary context, which is the one that the CUDA runtime, and so PyTorch, uses too; its identity;
-//! and which other devices of the host reach its memory.
+//! A device: its primary context, which the CUDA runtime and so PyTorch use too; its identity; and which other
+//! devices of the host reach its memory.
 //!
-//! Driver calls act on the calling thread's current context. Each of our calls makes its context current
-//! first and restores the previous one afterwards, so a device may be used from any thread and beside other
-//! users of CUDA.
+//! Driver calls act on the calling thread's current context. Each of our calls makes its context current first and
+//! restores the previous one afterwards, so any thread may use a device, alongside other users of CUDA.
 //!
-//! Other code may reset the device (`cudaDeviceReset`), which destroys all handles of the context. When the
-//! context is made again, its handle is the same, but an old stream's crashes the process and an old address
-//! may be somebody else's memory (seen on an H200). Only the context's number tells, so it is
-//! compared before every call, which then fails with the driver's code for a destroyed context.
+//! Other code may reset the device (`cudaDeviceReset`), which destroys all handles of the context. When the context
+//! is created again, its handle is the same, but an old stream handle crashes the process, and an old address may
+//! belong to other memory (seen on an H200). Only the context's number shows the difference. So each call compares
+//! the number first, and fails with the driver's code for a destroyed context if it has changed.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -26,7 +25,7 @@ pub(crate) struct Context {
     pub(super) table: &'static Table,
     pub(super) device: CUdevice,
     handle: Handle<CUctx_st>,
-    /// The driver's number for the context, which no later one has.
+    /// The driver's number for the context. No later context has the same number.
     id: u64,
     calls: AtomicU64,
     /// Whether created memory can be exported as a file descriptor.
@@ -77,24 +76,24 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// How many devices the driver has.
+    /// The number of devices that the driver reports.
     pub(crate) fn count() -> Result<u32, Unavailable> {
         Ok(u32::try_from(table_and_count()?.1).unwrap_or(0))
     }
 
-    /// The number of the context that the handle stands for now.
+    /// The number of the context that the handle refers to now.
     fn id_now(&self) -> Result<u64, DriverError> {
         let mut id = 0;
-        // SAFETY: writes one number through the pointer. A primary context's handle stays the driver's when
-        // the context is destroyed.
+        // SAFETY: writes one number through the pointer. A primary context's handle stays valid when the context is
+        // destroyed.
         check("cuCtxGetId", unsafe { (self.table.cuCtxGetId)(self.handle.0, &raw mut id) })?;
         Ok(id)
     }
 
     /// Makes the context current on this thread until the returned guard is dropped.
     ///
-    /// In a child of fork it fails, and with it every call; the driver itself would answer there that an event
-    /// is complete.
+    /// In a child of fork this fails, and so does every call. There, the driver itself would report that an event is
+    /// complete.
     pub(super) fn enter(&self) -> Result<Entered<'_>, DriverError> {
         let mut previous = ptr::null_mut();
         // SAFETY: writes one handle, possibly null, through the pointer.
@@ -118,7 +117,7 @@ impl Context {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many driver calls were made, without those that make the context current.
+    /// The number of driver calls so far, not counting those that make the context current.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
@@ -150,7 +149,7 @@ impl Context {
     }
 }
 
-/// Initialises the driver. Returns its functions and how many devices it has.
+/// Initialises the driver. Returns its functions and the number of its devices.
 fn table_and_count() -> Result<(&'static Table, c_int), Unavailable> {
     let table = table()?;
     // SAFETY: takes a number, which must be 0.
@@ -162,9 +161,9 @@ fn table_and_count() -> Result<(&'static Table, c_int), Unavailable> {
 }
 
 impl Drop for Context {
-    /// Releases the context. The driver destroys it if nobody else retains it.
+    /// Releases the context. The driver destroys it if no other code retains it.
     fn drop(&mut self) {
-        // SAFETY: retained once in `open`, released once here. An error cannot be reported.
+        // SAFETY: retained once in `open`, released once here. There is no caller to report an error to.
         unsafe { (self.table.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 }
@@ -176,8 +175,8 @@ pub(super) struct Entered<'a> {
 }
 
 impl Drop for Entered<'_> {
-    /// Restores the thread's previous context, even if there was none, unless the context is to stay: otherwise
-    /// the thread would keep a context that may be destroyed later.
+    /// Restores the thread's previous context, even if there was none, unless the context is meant to stay. Without
+    /// this, the thread would keep a context that may be destroyed later.
     fn drop(&mut self) {
         let stays = self.previous.is_null() && self.context.stays.load(Ordering::Relaxed);
         if self.previous != self.context.handle.0 && !stays {
@@ -188,10 +187,10 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// Size of the buffer for a name; the driver truncates longer ones.
+/// The size of the buffer for a name; the driver truncates longer names.
 const NAME_BYTES: usize = 256;
 
-/// Its identity: name, driver version, UUID, bus address, size, and what it can do.
+/// The identity of the device: its name, driver version, UUID, bus address, size, and capabilities.
 impl Context {
     /// The newest CUDA version that the driver supports, as 1000 x major + 10 x minor.
     pub(crate) fn driver_version(&self) -> Result<i32, DriverError> {
@@ -301,7 +300,7 @@ fn can_access(context: &Context, from: CUdevice, to: CUdevice) -> Result<bool, D
 fn device_at(context: &Context, ordinal: u32) -> Result<CUdevice, DriverError> {
     let place = i32::try_from(ordinal).map_err(|_| DriverError { call: "cuDeviceGet", code: INVALID_DEVICE })?;
     let mut device = 0;
-    // SAFETY: writes one device through the pointer, if there is one of this index.
+    // SAFETY: writes one device through the pointer, if there is one with this index.
     check("cuDeviceGet", unsafe { (context.table.cuDeviceGet)(&raw mut device, place) })?;
     Ok(device)
 }

@@ -1,6 +1,5 @@
-//! Ranges of device memory: cuMemAlloc and cuMemFree, the driver's counterparts of cudaMalloc and cudaFree. And
-//! what may be done with device memory that may be touched, whether it is allocated or mapped: fills, copies and
-//! reads are written once, here.
+//! Ranges of device memory: cuMemAlloc and cuMemFree, the driver's counterparts of cudaMalloc and cudaFree. Also
+//! fills, copies and reads, which work on any accessible device memory, allocated or mapped.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ pub(crate) struct Memory {
     context: Arc<Context>,
     address: u64,
     bytes: u64,
-    /// Whether the range is not freed yet.
+    /// Whether the range has not been freed yet.
     held: bool,
 }
 
@@ -61,16 +60,16 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // An error cannot be reported from here.
+        // There is no caller to report an error to.
         let _: Result<(), DriverError> = self.give_back();
     }
 }
 
-/// Bytes of the words that [`Span::fill`] writes.
+/// The size of the words that [`Span::fill`] writes, in bytes.
 const WORD_BYTES: u64 = 4;
 
-/// A part of a range of device memory. Only the owner of the range creates one, and it borrows the range:
-/// while it lives, the memory exists and the device has access.
+/// A part of a range of device memory. Only the owner of the range creates one, and the span borrows the range: while
+/// it lives, the memory exists and the device has access to it.
 pub(crate) struct Span<'a> {
     context: &'a Context,
     address: u64,
@@ -82,7 +81,7 @@ impl<'a> Span<'a> {
         Span { context, address, bytes }
     }
 
-    /// Queues a fill with `word`. Bytes after the last whole word stay as they are.
+    /// Queues a fill with `word`. Bytes after the last whole word do not change.
     pub(crate) fn fill(&self, word: u32, stream: Option<&Stream>) -> Result<(), DriverError> {
         let words = size_of("cuMemsetD32Async", self.bytes / WORD_BYTES, INVALID_VALUE)?;
         let context = self.context;
@@ -91,7 +90,7 @@ impl<'a> Span<'a> {
         unsafe { call!(context.cuMemsetD32Async(self.address, word, words, raw(stream))) }
     }
 
-    /// Queues a copy of another span into this one, on this one's device. Refused if the sizes differ.
+    /// Queues a copy of another span into this one, on this span's device. Refuses spans of different sizes.
     pub(crate) fn copy_from(&self, from: &Span<'_>, stream: Option<&Stream>) -> Result<(), DriverError> {
         let call = "cuMemcpyDtoDAsync_v2";
         if from.bytes != self.bytes {
@@ -105,8 +104,8 @@ impl<'a> Span<'a> {
         unsafe { call!(context.cuMemcpyDtoDAsync_v2(self.address, from.address, size, raw(stream))) }
     }
 
-    /// Reads it into a slice of the same size, after the default stream's work. Other streams are not waited
-    /// for.
+    /// Reads the span into a slice of the same size, after the default stream's work. Does not wait for other
+    /// streams.
     pub(crate) fn read(&self, into: &mut [u8]) -> Result<(), DriverError> {
         if into.len() as u64 != self.bytes {
             return Err(DriverError { call: "cuMemcpyDtoH_v2", code: INVALID_VALUE });

@@ -20,7 +20,7 @@ const TEXT: &str = concat!(include_str!("spin.ptx"), "\0");
 /// The kernel's name in the text.
 const NAME: &CStr = c"spin";
 
-/// The kernel as compiled by the driver for the device, unloaded when dropped.
+/// The kernel, compiled by the driver for the device, and unloaded when dropped.
 pub(crate) struct Spin {
     context: Arc<Context>,
     module: Handle<CUmod_st>,
@@ -53,9 +53,9 @@ impl Spin {
         let context = &self.context;
         let _entered = context.enter()?;
         let stream = raw(stream);
-        // SAFETY: the function and the stream are live. The kernel has one 64-bit parameter, which the driver
-        // copies before it returns; the other way to pass parameters must be null then. The kernel touches no
-        // memory.
+        // SAFETY: the function and the stream are live. The kernel has one 64-bit parameter, which the driver copies
+        // before it returns; the pointer for the other way of passing parameters must then be null. The kernel
+        // touches no memory.
         unsafe {
             call!(context.cuLaunchKernel(self.function.0, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut()))
         }
@@ -66,7 +66,7 @@ impl Drop for Spin {
     fn drop(&mut self) {
         let context = &self.context;
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: loaded once, unloaded once, and its context is alive. An error cannot be reported.
+        // SAFETY: loaded once, unloaded once, and its context is alive. There is no caller to report an error to.
         let _: Result<(), DriverError> = unsafe { call!(context.cuModuleUnload(self.module.0)) };
     }
 }

@@ -15,15 +15,16 @@ use super::context::Context;
 use super::table::{CONTEXT_IS_DESTROYED, Handle, NOT_READY, call, check};
 use crate::error::DriverError;
 
-/// A stream, destroyed when dropped if it was created here.
+/// A stream. It is destroyed when dropped if this process created it through the device.
 pub(crate) struct Stream {
     context: Arc<Context>,
     handle: Handle<CUstream_st>,
-    /// Whether it was created here.
+    /// Whether the device created it.
     is_own: bool,
 }
 
-/// The promise that every stream handle that a device is given is one: [`CudaDevice::trust_streams`](crate::CudaDevice::trust_streams).
+/// The promise that every stream handle passed to a device is valid:
+/// [`CudaDevice::trust_streams`](crate::CudaDevice::trust_streams).
 #[derive(Clone, Copy, Debug)]
 pub struct StreamsAreValid(());
 
@@ -31,18 +32,19 @@ impl StreamsAreValid {
     /// Makes the promise.
     ///
     /// # Safety
-    /// Each handle that the device is then given must be that of a stream of its context, or, for
-    /// [`CudaDevice::stream_elsewhere`](crate::CudaDevice::stream_elsewhere), of the primary context of the device that is named,
-    /// which lives for as long as the device may use it: until the memory that was allocated or recorded for it has no work left. The driver does
-    /// not check handles. While such a stream takes part in the capture of a graph, no other thread may give work to a stream of that capture
-    /// during a call of the allocator: CUDA asks for it of every graph.
+    /// Each handle passed to the device from then on must be that of a stream of the device's context, or, for
+    /// [`CudaDevice::stream_elsewhere`](crate::CudaDevice::stream_elsewhere), of the primary context of the named device.
+    /// The stream must live for as long as the device may use it: until the memory that was allocated or recorded for it has
+    /// no work left. The driver does not check handles. While such a stream takes part in the capture of a graph, no other
+    /// thread may submit work to a stream of that capture during a call of the allocator: CUDA requires this for every
+    /// graph.
     #[must_use]
     pub const unsafe fn promise() -> StreamsAreValid {
         StreamsAreValid(())
     }
 }
 
-/// The promise that while the allocator serves a call, nobody else gives the device work that uses its memory:
+/// The promise that no other thread submits work that uses the allocator's memory while the allocator serves a call:
 /// [`CudaDevice::trust_work`](crate::CudaDevice::trust_work).
 #[derive(Clone, Copy, Debug)]
 pub struct WorkIsSerial(());
@@ -51,9 +53,10 @@ impl WorkIsSerial {
     /// Makes the promise.
     ///
     /// # Safety
-    /// While the allocator serves a call that asks for memory or routes requests to a private pool, no other thread may queue work
-    /// on the device that uses memory of the allocator, no other device may use it, and it may not be registered elsewhere, as for RDMA: the memory behind
-    /// addresses that are in use can be replaced meanwhile, and what is written in between is lost.
+    /// While the allocator serves a call that asks for memory or routes requests to a private pool, no other thread may
+    /// queue work on the device that uses memory of the allocator, no other device may use that memory, and it must not be
+    /// registered elsewhere, as for RDMA. The allocator can replace the memory behind addresses in use meanwhile, and data
+    /// written in between is lost.
     #[must_use]
     pub const unsafe fn promise() -> WorkIsSerial {
         WorkIsSerial(())
@@ -61,7 +64,8 @@ impl WorkIsSerial {
 }
 
 impl Stream {
-    /// Creates a non-blocking stream, which does not synchronize with the default stream, as PyTorch does.
+    /// Creates a non-blocking stream, which does not synchronize with the default stream. PyTorch creates its streams
+    /// in this way too.
     pub(crate) fn create(context: &Arc<Context>) -> Result<Stream, DriverError> {
         let _entered = context.enter()?;
         let mut handle = ptr::null_mut();
@@ -70,13 +74,13 @@ impl Stream {
         Ok(Stream { context: Arc::clone(context), handle: Handle(handle), is_own: true })
     }
 
-    /// A stream that somebody else created.
+    /// A stream that other code created.
     pub(crate) fn foreign(context: &Arc<Context>, number: u64, _: StreamsAreValid) -> Stream {
         let handle = ptr::with_exposed_provenance_mut(number as usize);
         Stream { context: Arc::clone(context), handle: Handle(handle), is_own: false }
     }
 
-    /// Its context.
+    /// The context of the stream.
     fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -120,7 +124,7 @@ impl Drop for Stream {
             return;
         }
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: created once, destroyed once, and its context is alive. An error cannot be reported.
+        // SAFETY: created once, destroyed once, and its context is alive. There is no caller to report an error to.
         let _: Result<(), DriverError> = unsafe { call!(context.cuStreamDestroy_v2(self.handle.0)) };
     }
 }
@@ -133,7 +137,7 @@ pub struct CudaEvent {
 }
 
 impl CudaEvent {
-    /// Creates an event without time stamps, which is cheaper, as PyTorch's allocator does.
+    /// Creates an event without time stamps, which is cheaper. PyTorch's allocator does the same.
     pub(crate) fn create(context: &Arc<Context>) -> Result<CudaEvent, DriverError> {
         let _entered = context.enter()?;
         let mut handle = ptr::null_mut();
@@ -143,20 +147,20 @@ impl CudaEvent {
         Ok(CudaEvent { context: Arc::clone(context), handle: Handle(handle) })
     }
 
-    /// Records the event on a stream; `None` is the default stream of the context. An event is of one context only, so it is
-    /// created anew for a stream of another.
+    /// Records the event on a stream; `None` is the default stream of the context. An event belongs to one context, so a
+    /// stream of another context gets a new event.
     pub(crate) fn record(&mut self, context: &Arc<Context>, stream: Option<&Stream>) -> Result<(), DriverError> {
         let context = stream.map_or(context, Stream::context);
         if !Arc::ptr_eq(context, &self.context) {
             *self = CudaEvent::create(context)?;
         }
         let _entered = context.enter()?;
-        // SAFETY: both handles are live, and of this context.
+        // SAFETY: both handles are live and belong to this context.
         unsafe { call!(context.cuEventRecord(self.handle.0, raw(stream))) }
     }
 
-    /// Makes the stream's later work wait for the work before the event. An event never recorded is not
-    /// waited for. `None` is the default stream of the context; the event may be of another.
+    /// Makes the stream's later work wait for the work before the event. An event that was never recorded causes no
+    /// wait. `None` is the default stream of the context; the event may belong to another context.
     pub(crate) fn hold_back(&self, context: &Arc<Context>, stream: Option<&Stream>) -> Result<(), DriverError> {
         let context = stream.map_or(context, Stream::context);
         let _entered = context.enter()?;
@@ -164,8 +168,8 @@ impl CudaEvent {
         unsafe { call!(context.cuStreamWaitEvent(raw(stream), self.handle.0, 0)) }
     }
 
-    /// Whether everything before the event is done. True for an event never recorded, and for one of another device than the
-    /// `own` context's that was reset: its work is gone.
+    /// Whether everything before the event is done. Also true for an event that was never recorded, and for an event of a
+    /// device other than the one of `own` if that device was reset: its work is gone.
     pub(crate) fn is_complete(&self, own: &Arc<Context>) -> Result<bool, DriverError> {
         let context = &self.context;
         let _entered = match context.enter() {
@@ -193,7 +197,7 @@ impl Drop for CudaEvent {
     fn drop(&mut self) {
         let context = &self.context;
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: created once, destroyed once, and its context is alive. An error cannot be reported.
+        // SAFETY: created once, destroyed once, and its context is alive. There is no caller to report an error to.
         if unsafe { call!(context.cuEventDestroy_v2(self.handle.0)) }.is_ok() {
             context.events.fetch_sub(1, Ordering::Relaxed);
         }
@@ -202,11 +206,11 @@ impl Drop for CudaEvent {
 
 const CAPTURE_INFO: &str = "cuStreamGetCaptureInfo_v3";
 
-/// The capture of a graph that a stream takes part in; `None` if it takes part in none. Without a stream, that of the context's default stream.
-/// With a driver older than CUDA 12.3 no stream takes part in any.
+/// The graph capture that a stream takes part in, or `None`. Without a stream, that of the context's default stream. With a
+/// driver older than CUDA 12.3 the answer is always `None`.
 ///
 /// # Errors
-/// Any error of the driver, and if the capture is invalid.
+/// Any error of the driver; or the capture is invalid.
 pub(crate) fn capture_of_stream(context: &Arc<Context>, stream: Option<&Stream>) -> Result<Option<Capture>, DriverError> {
     let mut capture = Capture { id: 0, ends: Vec::new() };
     let is_captured = look_at_capture(context, stream, |id, ends| {
@@ -217,7 +221,8 @@ pub(crate) fn capture_of_stream(context: &Arc<Context>, stream: Option<&Stream>)
     Ok(is_captured.then_some(capture))
 }
 
-/// Adds the nodes that the stream's next work will wait for. The nodes before one that is there already are not looked at again.
+/// Adds the nodes that the stream's next work will wait for. Does not follow the dependencies of a node that is already in
+/// the set.
 ///
 /// # Errors
 /// As [`capture_of_stream`].
@@ -231,7 +236,7 @@ pub(crate) fn add_awaited(
         let mut nodes = ends.to_vec();
         while let Some(node) = nodes.pop() {
             if awaited.insert(GraphNode(node.addr() as u64)) {
-                // SAFETY: the node is one of the graph that is being captured, or one that such a node waits for, as the driver has just said.
+                // SAFETY: the driver has just named this node: it belongs to the graph that is being captured.
                 unsafe { add_dependencies(context, node, &mut nodes) }?;
             }
         }
@@ -240,7 +245,8 @@ pub(crate) fn add_awaited(
     .map(|_| ())
 }
 
-/// Asks for the stream's capture and calls `each` with its number and the nodes that its next work will wait for. Returns whether there is one.
+/// Queries the stream's capture and calls `each` with its number and the nodes that the stream's next work will wait for.
+/// Returns whether there is a capture.
 fn look_at_capture(
     context: &Arc<Context>,
     stream: Option<&Stream>,
@@ -249,11 +255,12 @@ fn look_at_capture(
     let context = stream.map_or(context, Stream::context);
     let Some(get_capture_info) = context.table.cuStreamGetCaptureInfo_v3 else { return Ok(false) };
     let _entered = context.enter()?;
-    // A number, because a newer driver may have more of them.
+    // A number, because a newer driver may have more values than the enum.
     let mut status = 0_u32;
     let (mut id, mut nodes, mut count) = (0, ptr::null(), 0);
     context.count_call();
-    // SAFETY: the handle is live, and the driver writes to four places, of which the enum's is of its size.
+    // SAFETY: the handle is live, and the driver writes through four pointers; the one for the enum has the enum's
+    // size.
     let code = unsafe {
         get_capture_info(
             raw(stream),
@@ -276,32 +283,32 @@ fn look_at_capture(
     let nodes = if count == 0 {
         &[]
     } else {
-        // SAFETY: an array of the driver's, which stays until the next call for this stream. Nobody else makes one now, as whoever named the
-        // stream has promised (`StreamsAreValid`).
+        // SAFETY: the driver owns the array, which stays valid until the next call for this stream. No other thread makes
+        // one now, as whoever named the stream has promised (`StreamsAreValid`).
         unsafe { slice::from_raw_parts(nodes, count) }
     };
     each(id, nodes)?;
     Ok(true)
 }
 
-/// Adds what a node waits for.
+/// Adds the nodes that a node waits for.
 ///
 /// # Safety
-/// It must be a node of a graph that is there.
+/// `node` must be a node of an existing graph.
 unsafe fn add_dependencies(context: &Arc<Context>, node: CUgraphNode, nodes: &mut Vec<CUgraphNode>) -> Result<(), DriverError> {
     let call = "cuGraphNodeGetDependencies_v2";
     let Some(get_dependencies) = context.table.cuGraphNodeGetDependencies_v2 else { return Ok(()) };
     let mut count = 0;
     context.count_call();
-    // SAFETY: the node is there, as the caller says; only the number is written.
+    // SAFETY: the node exists, as the caller says; only the number is written.
     check(call, unsafe { get_dependencies(node, ptr::null_mut(), ptr::null_mut(), &raw mut count) })?;
-    // The driver refuses to list none.
+    // The driver refuses to list zero nodes.
     if count == 0 {
         return Ok(());
     }
     let mut more = vec![ptr::null_mut(); count];
     context.count_call();
-    // SAFETY: the same, and there is room for as many handles as the number says.
+    // SAFETY: as above, and there is room for as many handles as the number says.
     check(call, unsafe { get_dependencies(node, more.as_mut_ptr(), ptr::null_mut(), &raw mut count) })?;
     more.truncate(count);
     nodes.extend(more);

@@ -1,9 +1,9 @@
-//! The driver functions that we use, looked up by name once, so a missing one is found before the first call;
-//! and what every call of one needs: result codes, handles, and the macro that makes the call.
+//! The driver functions that we use, looked up by name once, so that a missing one is found before the first call.
+//! Also what every call needs: result codes, handles, and the macro that makes the call.
 //!
-//! Signatures are checked against cudarc's bindings at compile time, with one difference: a result is a
-//! number here, not an enum. cudarc panics on a missing symbol, and a code that its enum lacks, which a newer
-//! driver may return, would be undefined behaviour.
+//! The compiler checks the signatures against cudarc's bindings, with one difference: a result is a number here, not
+//! an enum. cudarc panics on a missing symbol, and a code that its enum lacks, which a newer driver may return, would
+//! be undefined behaviour.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ops::RangeInclusive;
@@ -120,7 +120,7 @@ pub(super) fn table() -> Result<&'static Table, Unavailable> {
     if let Some(table) = TABLE.get() {
         return Ok(table);
     }
-    // SAFETY: opening the library, as in `look_up`; this opens it and closes it again.
+    // SAFETY: opens the library, as in `look_up`, and closes it again.
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable::NoDriver);
     }
@@ -134,12 +134,12 @@ pub(crate) const INVALID_VALUE: u32 = CUresult::CUDA_ERROR_INVALID_VALUE as u32;
 pub(crate) const OUT_OF_MEMORY: u32 = CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32;
 /// Driver code: the context was destroyed.
 pub(super) const CONTEXT_IS_DESTROYED: u32 = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as u32;
-/// Driver code: the stream or event does not exist, or no longer.
+/// Driver code: the stream or event does not exist (any more).
 pub(crate) const INVALID_HANDLE: u32 = CUresult::CUDA_ERROR_INVALID_HANDLE as u32;
-/// Driver codes: not while a graph is captured.
+/// Driver codes: the call is not allowed while a graph is captured.
 pub(crate) const STREAM_CAPTURE_CODES: RangeInclusive<u32> =
     CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as u32..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as u32;
-/// Driver code of a query: not complete yet. Not a failure.
+/// Driver code of a query: the work is not complete yet. Not a failure.
 pub(super) const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
 
 /// An opaque handle of the driver. It is never dereferenced here.
@@ -151,7 +151,7 @@ unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as for `Send`. A shared handle can only be passed to the driver, which does its own locking.
 unsafe impl<T> Sync for Handle<T> {}
 
-/// A result code as a result.
+/// Turns a result code into a result.
 pub(super) fn check(call: &'static str, code: u32) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError { call, code }) }
 }
@@ -164,8 +164,8 @@ pub(super) fn size_of(call: &'static str, bytes: u64, code: u32) -> Result<usize
     usize::try_from(bytes).map_err(|_| DriverError { call, code })
 }
 
-/// Calls a driver function and counts the call; an error names the function. Use it inside `unsafe`, after
-/// `context.enter()` where the function needs a current context: `call!(context.cuMemFree_v2(address))`.
+/// Calls a driver function and counts the call; an error names the function. Use it inside `unsafe`, and after
+/// `context.enter()` if the function needs a current context: `call!(context.cuMemFree_v2(address))`.
 macro_rules! call {
     ($context:ident.$name:ident($($argument:expr),*)) => {{
         $context.count_call();

@@ -1,6 +1,6 @@
 //! Virtual memory: physical memory without an address, created by cuMemCreate and mapped by cuMemMap; reserved
 //! addresses and the mappings in them; created memory in several processes, exported as file descriptors and opened
-//! from them; and the stage, where contents wait while memory is replaced.
+//! from them; and the stage, which holds contents while memory is replaced.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -23,12 +23,13 @@ use super::table::{INVALID_VALUE, OUT_OF_MEMORY, call, size_of};
 use crate::error::{DriverError, Unavailable};
 use crate::mappings::Mappings;
 
-/// Memory created on a [`CudaDevice`](crate::CudaDevice), which may be mapped. It is the device's, or the host's
-/// where that stands in for it. It is released when dropped,
-/// as by [`release`](parkade::device::DeviceBackend::release), and may outlive its device.
+/// Memory created on a [`CudaDevice`](crate::CudaDevice), which can be mapped. It is memory of the device, or of the
+/// host if that replaces it. It is released when dropped, as by [`release`](parkade::device::DeviceBackend::release),
+/// and may outlive its device.
 pub struct CudaPhysical {
     context: Arc<Context>,
-    /// Those that are not released yet, which are mapped one behind the other: one, or pages of the host's memory.
+    /// The handles that are not released yet, which are mapped at consecutive addresses: one handle, or pages of host
+    /// memory.
     handles: Vec<Handle>,
 }
 
@@ -39,18 +40,18 @@ struct Handle {
 }
 
 impl CudaPhysical {
-    /// No memory, to which [`CudaPhysical::append`] adds.
+    /// An empty object, to which [`CudaPhysical::append`] adds.
     fn none(context: &Arc<Context>) -> CudaPhysical {
         CudaPhysical { context: Arc::clone(context), handles: Vec::new() }
     }
 
-    /// Creates `bytes` of memory, which is taken at once (facts: Sizes and addresses). The contents are
-    /// unspecified.
+    /// Creates `bytes` of memory, which the driver takes from the device at once (facts: Sizes and addresses). The
+    /// contents are unspecified.
     pub(crate) fn create(context: &Arc<Context>, bytes: u64) -> Result<CudaPhysical, DriverError> {
         CudaPhysical::create_as(context, bytes, &on_device(context))
     }
 
-    /// Creates `bytes` of the host's memory, on this node of it.
+    /// Creates `bytes` of host memory, on this NUMA node.
     fn create_on_host(context: &Arc<Context>, bytes: u64, node: i32) -> Result<CudaPhysical, DriverError> {
         let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: node };
         CudaPhysical::create_as(context, bytes, &plain(location))
@@ -66,41 +67,41 @@ impl CudaPhysical {
         Ok(CudaPhysical::of(context, handle, bytes))
     }
 
-    /// Memory whose handle the driver has just given, which is released with this.
+    /// Memory with a handle that the driver has just returned. Dropping the memory releases the handle.
     fn of(context: &Arc<Context>, handle: CUmemGenericAllocationHandle, bytes: u64) -> CudaPhysical {
         context.handles.fetch_add(1, Ordering::Relaxed);
         CudaPhysical { context: Arc::clone(context), handles: vec![Handle { handle, bytes }] }
     }
 
-    /// Its size; what is released is not counted.
+    /// The size of the memory, without handles that were released.
     pub(crate) fn bytes(&self) -> u64 {
         self.handles.iter().map(|handle| handle.bytes).sum()
     }
 
-    /// How many handles of the driver it has.
+    /// The number of its driver handles.
     fn handles(&self) -> usize {
         self.handles.len()
     }
 
-    /// Adds memory behind this.
+    /// Appends memory behind this memory.
     fn append(&mut self, mut memory: CudaPhysical) {
         self.handles.append(&mut memory.handles);
     }
 
-    /// Takes the first handles, as many as there are up to this number, away.
+    /// Takes away the first handles, at most this many.
     fn split_off_first(&mut self, handles: usize) -> CudaPhysical {
         let first = self.handles.drain(..handles.min(self.handles.len())).collect();
         CudaPhysical { context: Arc::clone(&self.context), handles: first }
     }
 
-    /// Maps the memory at reserved addresses. The driver refuses if they are not reserved, if something is
-    /// mapped there, or if this is not all of the memory (facts: Virtual memory calls).
+    /// Maps the memory at reserved addresses. The driver refuses if the addresses are not reserved, if something is
+    /// mapped there, or if `bytes` is not the whole memory (facts: Virtual memory calls).
     pub(crate) fn map(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let [handle] = self.handles[..] else { return self.map_each(address, bytes) };
         self.map_one(handle, address, bytes)
     }
 
-    /// Maps several handles one behind the other, all of them or none.
+    /// Maps several handles at consecutive addresses, all of them or none.
     fn map_each(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
         if self.bytes() != bytes {
             return Err(DriverError { call: "cuMemMap", code: INVALID_VALUE });
@@ -122,9 +123,8 @@ impl CudaPhysical {
         let size = size_of("cuMemMap", bytes, INVALID_VALUE)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the handle is the driver's and not released while `self` lives. The driver checks the
-        // addresses, and no work can touch the mapping before access is given. The offset and the flags must
-        // be 0.
+        // SAFETY: the handle came from the driver and is not released while `self` lives. The driver checks the
+        // addresses, and no work can touch the mapping before access is given. The offset and the flags must be 0.
         unsafe { call!(context.cuMemMap(address, size, 0, handle.handle, 0)) }
     }
 
@@ -133,11 +133,12 @@ impl CudaPhysical {
         let size = size_of("cuMemUnmap", bytes, INVALID_VALUE)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the caller has just made this mapping, and nobody has access to it, so no work uses it.
+        // SAFETY: the caller has just made this mapping, and no device has access to it, so no work uses it.
         unsafe { call!(context.cuMemUnmap(address, size)) }
     }
 
-    /// Releases the handles, each once. After an error the rest is still held. The memory lives on where it is mapped.
+    /// Releases the handles, each once. After an error the rest is still held. The memory stays alive wherever it is
+    /// mapped.
     pub(crate) fn give_back(&mut self) -> Result<(), DriverError> {
         let context = &self.context;
         while let Some(last) = self.handles.last() {
@@ -153,7 +154,7 @@ impl CudaPhysical {
 
 impl Drop for CudaPhysical {
     fn drop(&mut self) {
-        // An error cannot be reported from here.
+        // There is no caller to report an error to.
         let _: Result<(), DriverError> = self.give_back();
     }
 }
@@ -168,8 +169,8 @@ pub(crate) fn granularity_bytes(context: &Context) -> Result<u64, DriverError> {
     Ok(bytes as u64)
 }
 
-/// Memory of the device that other processes may open and that may be registered for RDMA, where the device can do it: as PyTorch
-/// asks for it (spec 4.5).
+/// The properties of device memory that other processes may open and that may be registered for RDMA, if the device supports
+/// these. PyTorch creates its memory with the same properties (spec 4.5).
 fn on_device(context: &Context) -> CUmemAllocationProp {
     let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: context.device };
     let mut properties = plain(location);
@@ -180,7 +181,7 @@ fn on_device(context: &Context) -> CUmemAllocationProp {
     properties
 }
 
-/// Memory that is not shared with other processes.
+/// The properties of memory that is not shared with other processes.
 fn plain(location: CUmemLocation) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -198,17 +199,17 @@ fn plain(location: CUmemLocation) -> CUmemAllocationProp {
 
 /// A range of reserved addresses with its mappings, freed when dropped.
 ///
-/// Its calls stay inside the range, so they touch nobody else's addresses. What to refuse inside the range is
-/// left to the driver.
+/// Its calls stay inside the range, so they never touch addresses of other owners. Inside the range, the driver
+/// decides what to refuse.
 pub(crate) struct Reservation {
     context: Arc<Context>,
     address: u64,
     bytes: u64,
-    /// Whether the range is not freed yet.
+    /// Whether the range has not been freed yet.
     held: bool,
     mappings: Mappings,
-    /// The file descriptors of mapped handles that were exported, by address. Each keeps the memory at the device, so it is
-    /// closed when the handle is unmapped.
+    /// The exported file descriptors of mapped handles, by address. Each keeps the memory on the device, so it is closed
+    /// when the handle is unmapped.
     exported: BTreeMap<u64, OwnedFd>,
 }
 
@@ -239,7 +240,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// How many mappings it has.
+    /// How many mappings the range has.
     pub(crate) fn mappings(&self) -> usize {
         self.mappings.len()
     }
@@ -265,7 +266,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives a peer read and write access to all mappings that the device may touch; to none if that fails.
+    /// Gives a peer read and write access to all mappings that the device may touch. If that fails, the peer gets
+    /// access to none.
     pub(crate) fn open_to(&self, peer: &Peer) -> Result<(), DriverError> {
         let read_write = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let opened = self
@@ -296,8 +298,8 @@ impl Reservation {
         let accesses: Vec<CUmemAccessDesc> = devices.iter().map(access).collect();
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: reads `accesses.len()` descriptions through the pointer. The addresses are ours, and the
-        // driver checks what is mapped there.
+        // SAFETY: reads `accesses.len()` descriptions through the pointer. We own the addresses, and the driver
+        // checks what is mapped there.
         unsafe { call!(context.cuMemSetAccess(address, size, accesses.as_ptr(), accesses.len())) }
     }
 
@@ -306,20 +308,20 @@ impl Reservation {
         let size = self.contain("cuMemUnmap", address, bytes)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the addresses are ours. Work that still uses the memory fails on the device and reaches no
-        // other memory.
+        // SAFETY: we own the addresses. Work that still uses the memory fails on the device and reaches no other
+        // memory.
         unsafe { call!(context.cuMemUnmap(address, size)) }?;
         self.mappings.remove(address, bytes);
         self.exported.retain(|place, _| !(address..address.saturating_add(bytes)).contains(place));
         Ok(())
     }
 
-    /// The handles under a part of the range, lowest first, as other processes may open them: address, bytes, and a file descriptor
-    /// that stays open for as long as the handle is mapped there.
+    /// The handles under a part of the range, lowest address first, in the form in which other processes open them: address,
+    /// bytes, and a file descriptor that stays open for as long as the handle is mapped there.
     pub(crate) fn export(&mut self, address: u64, bytes: u64) -> Result<Vec<(u64, u64, BorrowedFd<'_>)>, DriverError> {
         let call = "cuMemExportToShareableHandle";
         self.contain(call, address, bytes)?;
-        // After a reset the descriptors are of memory that is no more.
+        // After a reset the descriptors belong to memory that no longer exists.
         let context = Arc::clone(&self.context);
         let _entered = context.enter()?;
         let handles = self.mappings.under(address, bytes).ok_or(DriverError { call, code: INVALID_VALUE })?;
@@ -337,13 +339,13 @@ impl Reservation {
         self.exported.range(address..address.saturating_add(bytes)).next().is_some()
     }
 
-    /// Frees the addresses. The driver refuses a part of the range, and a range with mappings. After an error
-    /// they are still held.
+    /// Frees the addresses. The driver refuses to free a part of the range, or a range with mappings. After an error
+    /// the range is still held.
     pub(crate) fn give_back(&mut self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let size = self.contain("cuMemAddressFree", address, bytes)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: the addresses are ours and, as `held` says, not freed yet.
+        // SAFETY: we own the addresses and, as `held` says, have not freed them yet.
         unsafe { call!(context.cuMemAddressFree(address, size)) }?;
         self.held = false;
         Ok(())
@@ -366,8 +368,8 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
-    /// Unmaps everything in one call, which may cross gaps (facts: Virtual memory calls), then frees the
-    /// addresses. The owner waits first for work that may use them. An error cannot be reported from here.
+    /// Unmaps everything in one call, which may cross gaps (facts: Virtual memory calls), then frees the addresses.
+    /// The owner first waits for work that may use them. There is no caller to report an error to.
     fn drop(&mut self) {
         if self.held {
             let (address, bytes) = (self.address, self.bytes);
@@ -390,21 +392,23 @@ fn export(context: &Context, address: u64) -> Result<OwnedFd, DriverError> {
     // SAFETY: for this type the driver writes a file descriptor, an int, through the pointer. The handle was retained above; the flags
     // must be 0.
     let exported = unsafe { call!(context.cuMemExportToShareableHandle((&raw mut file).cast(), handle, FILE, 0)) };
-    // SAFETY: retained above, released once. The memory lives on where it is mapped.
+    // SAFETY: retained above, released once. The memory stays alive where it is mapped.
     let released = unsafe { call!(context.cuMemRelease(handle)) };
     exported?;
-    // SAFETY: the driver has just opened it for the caller, and nobody else knows it.
+    // SAFETY: the driver has just opened it for the caller, and no other code knows it.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     released?;
-    // A copy is closed by exec: a program that is started would keep the memory at the device.
+    // A clone is closed on exec. Without that, a program that this process starts would keep the memory on the
+    // device.
     Ok(match file.try_clone() {
         Ok(copy) => copy,
         Err(_) => file,
     })
 }
 
-/// Memory of expandable segments of another process, mapped in this one until it is dropped, which waits for the device's work first,
-/// where the driver can wait. Meanwhile the memory stays at the device, also if the other process gives it back.
+/// Memory of another process's expandable segments, mapped in this process until it is dropped. Dropping it first waits for
+/// the device's work, if the driver can wait. Meanwhile the memory stays on the device, even if the other process gives it
+/// back.
 pub struct SharedMemory {
     context: Arc<Context>,
     /// Unmapped before the handles are released.
@@ -413,17 +417,17 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Opens handles of the sizes that the other process said, one behind the other, for the device with this index and its peers. The
-    /// file descriptors may be closed afterwards.
+    /// Opens handles, with the sizes that the other process gave, at consecutive addresses, for the device with this index
+    /// and its peers. The file descriptors may be closed afterwards.
     ///
     /// # Errors
-    /// If there is no such device, a peer is none, there are no handles, or the driver refuses one: a file descriptor of something else, a
-    /// handle of another size.
+    /// There is no such device or peer, there are no handles, or the driver refuses one: the file descriptor is not one of a
+    /// handle, or the handle has another size.
     pub fn open(ordinal: u32, handles: &[(BorrowedFd<'_>, Bytes)], peers: &[u32]) -> Result<SharedMemory, Unavailable> {
         let context = Context::open(ordinal)?;
         let peers = peers.iter().map(|&peer| Peer::of(&context, peer)).collect::<Result<Vec<_>, _>>()?;
         let total = handles.iter().try_fold(0_u64, |sum, (_, bytes)| sum.checked_add(bytes.get()));
-        // No range has so many bytes, or none.
+        // No range has so many bytes, or 0 bytes.
         let total = total.filter(|&total| total > 0).ok_or(DriverError { call: "cuMemAddressReserve", code: INVALID_VALUE })?;
         let mut opened = Vec::with_capacity(handles.len());
         let mut addresses = Reservation::take(&context, total)?;
@@ -438,7 +442,7 @@ impl SharedMemory {
         Ok(SharedMemory { context, addresses, _handles: opened })
     }
 
-    /// Where it is in this process.
+    /// The address of the memory in this process.
     #[must_use]
     pub fn address(&self) -> DeviceAddress {
         DeviceAddress(self.addresses.address())
@@ -453,7 +457,7 @@ impl SharedMemory {
     /// Gives the device with this index access.
     ///
     /// # Errors
-    /// If there is no such device, it cannot reach this one's memory, or a driver call fails. Then it has no access.
+    /// There is no such device, it cannot reach this device's memory, or a driver call fails. Then it has no access.
     pub fn let_peer_access(&self, ordinal: u32) -> Result<(), DriverError> {
         self.addresses.open_to(&Peer::of(&self.context, ordinal)?)
     }
@@ -461,7 +465,7 @@ impl SharedMemory {
     /// Reads from an offset on, after the default stream's work.
     ///
     /// # Errors
-    /// If a part of it lies outside of the memory, or the driver call fails.
+    /// A part of the bytes lies outside the memory, or the driver call fails.
     pub fn read(&self, offset: Bytes, into: &mut [u8]) -> Result<(), DriverError> {
         let call = "cuMemcpyDtoH_v2";
         let address = self.addresses.address().checked_add(offset.get()).ok_or(DriverError { call, code: INVALID_VALUE })?;
@@ -471,7 +475,7 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // An error cannot be reported from here.
+        // There is no caller to report an error to.
         let _: Result<(), DriverError> = self.context.synchronize();
     }
 }
@@ -480,28 +484,31 @@ fn import(context: &Arc<Context>, file: BorrowedFd<'_>, bytes: u64) -> Result<Cu
     let _entered = context.enter()?;
     let mut handle = 0;
     let number = ptr::without_provenance_mut::<c_void>(file.as_raw_fd() as usize);
-    // SAFETY: writes one handle through the first pointer. For this type the second is the number of a file descriptor, which is open.
+    // SAFETY: writes one handle through the first pointer. For this type the second is the number of an open file
+    // descriptor.
     unsafe { call!(context.cuMemImportFromShareableHandle(&raw mut handle, number, FILE)) }?;
     Ok(CudaPhysical::of(context, handle, bytes))
 }
 
-/// A stage: memory of the host at addresses of the device, where contents wait while the device's memory is replaced.
+/// A stage: host memory at device addresses, which holds contents while the device's memory is replaced.
 ///
-/// It needs no room on the device, which has none when this is done. Taking the host's memory is slow (0.5 ms for a MiB on an
-/// H100, driver 580.159.04), so it is kept; copies then go at the speed of the bus (55 GB/s there). It has one handle for each 2 MiB, so
-/// that as much of it as is needed can be mapped at the addresses where contents came from, if the device does not give memory for them again.
+/// It needs no room on the device, which has none at that point. Taking host memory is slow (0.5 ms for a MiB on an H100,
+/// driver 580.159.04), so the stage keeps it; later copies run at the speed of the bus (55 GB/s there). The stage has one
+/// handle for each 2 MiB. So as much of it as necessary can be mapped at the addresses that the contents came from, if the
+/// device does not give memory for them again.
 pub(crate) struct Stage {
     context: Arc<Context>,
-    /// The host's node that is nearest to the device.
+    /// The host's NUMA node nearest to the device.
     node: i32,
-    /// The addresses at which it is mapped, from the first on. As long as the device's memory, so that no handle is larger.
+    /// The addresses at which the stage is mapped, from the first on. They are as long as the device's memory, which no
+    /// handle exceeds.
     addresses: Reservation,
     pages: CudaPhysical,
     page_bytes: u64,
 }
 
 impl Stage {
-    /// Whether the device can use memory of the host in the place of its own.
+    /// Whether the device can use host memory in place of its own.
     pub(crate) fn is_possible(context: &Context) -> bool {
         let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
         context.attribute(supported).is_ok_and(|answer| answer != 0)
@@ -509,7 +516,7 @@ impl Stage {
 
     /// A stage without memory.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Stage, DriverError> {
-        // -1 where the host is not divided into nodes.
+        // -1 if the host is not divided into nodes.
         let node = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)?.max(0);
         let page_bytes = granularity_bytes(context)?;
         let bytes = context.total_memory_bytes()?.next_multiple_of(page_bytes);
@@ -517,12 +524,12 @@ impl Stage {
         Ok(Stage { context: Arc::clone(context), node, addresses, pages: CudaPhysical::none(context), page_bytes })
     }
 
-    /// How many handles it holds.
+    /// The number of handles that the stage holds.
     pub(crate) fn handles(&self) -> usize {
         self.pages.handles()
     }
 
-    /// Takes memory up to this size. After an error it cannot be used any more, and is to be dropped.
+    /// Takes memory up to this size. After an error the stage cannot be used any more; drop it.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), DriverError> {
         let start = self.bytes();
         if bytes <= start {
@@ -541,12 +548,13 @@ impl Stage {
         Ok(())
     }
 
-    /// A part of it, from an offset on.
+    /// A part of the stage, from an offset on.
     pub(crate) fn span(&self, offset: u64, bytes: u64) -> Result<Span<'_>, DriverError> {
         self.addresses.span("cuMemcpyDtoDAsync_v2", self.addresses.address() + offset, bytes)
     }
 
-    /// Takes the first bytes out of it, to be mapped somewhere else with what is in them. The others are given back.
+    /// Takes the first bytes out of the stage, with their contents, so that they can be mapped elsewhere. Gives the
+    /// others back.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<CudaPhysical, DriverError> {
         if bytes > self.bytes() {
             return Err(DriverError { call: "cuMemMap", code: INVALID_VALUE });

@@ -1,21 +1,21 @@
-//! What NVML can be asked, its answers, and what can go wrong: the library is not there, or a call fails. Also
-//! from the raw process lists that NVML writes to processes.
+//! NVML's queries, their answers, and their errors: the library is missing, or a call fails. Also how to read
+//! processes from the raw lists that NVML writes.
 
 use thiserror::Error;
 
-/// What can be asked of NVML. [`NvmlLibrary`](super::NvmlLibrary) asks the real one.
+/// The queries that NVML answers. [`NvmlLibrary`](super::NvmlLibrary) asks the real library.
 pub trait Nvml {
     /// The driver's version, such as `580.95.05`.
     ///
     /// # Errors
-    /// If the call fails.
+    /// The call fails.
     fn driver_version(&self) -> Result<String, NvmlError>;
 
     /// Every device that NVML sees, in the order of `nvidia-smi`. CUDA may number them differently
-    /// (`CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER`); the UUID tells which is which.
+    /// (`CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER`); the UUID identifies a device.
     ///
     /// # Errors
-    /// If counting the devices fails. What fails for one device is an error in that device's fields.
+    /// Counting the devices fails. A failure for one device is an error in that device's fields.
     fn devices(&self) -> Result<Vec<NvmlDevice>, NvmlError>;
 }
 
@@ -30,20 +30,20 @@ pub struct NvmlDevice {
     pub uuid: Result<String, NvmlError>,
     /// Its memory.
     pub memory: Result<NvmlMemory, NvmlError>,
-    /// The processes that use it, by pid. NVML knows nothing of pid namespaces, so in a container the pids
-    /// may be the host's, and the list may be empty although memory is in use.
+    /// The processes that use it, by pid. NVML does not know about pid namespaces. So in a container the pids may be
+    /// the host's, and the list may be empty although memory is in use.
     pub processes: Result<Vec<GpuProcess>, NvmlError>,
 }
 
 /// A device's memory in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NvmlMemory {
-    /// All memory. More than CUDA's total, which leaves out what the driver reserves.
+    /// All memory. This exceeds CUDA's total, which excludes the memory that the driver reserves.
     pub total_bytes: u64,
     /// Memory that is not in use.
     pub free_bytes: u64,
-    /// Memory used by processes, including contexts. Drivers before 510 do not report `reserved_bytes`
-    /// separately and include it here.
+    /// Memory used by processes, including contexts. Drivers before 510 do not report `reserved_bytes` separately and
+    /// include that memory here.
     pub used_bytes: u64,
     /// Memory reserved by the driver and the firmware, if the driver reports it.
     pub reserved_bytes: Option<u64>,
@@ -54,7 +54,7 @@ pub struct NvmlMemory {
 pub struct GpuProcess {
     /// The process id, in the driver's pid namespace.
     pub pid: u32,
-    /// Its memory on this device, including its context. `None` if the driver does not report it.
+    /// The memory of the process on this device, including its context. `None` if the driver does not report it.
     pub used_bytes: Option<u64>,
     /// Whether it uses the device for compute.
     pub compute: bool,
@@ -90,7 +90,7 @@ pub(super) const NOT_SUPPORTED: u32 = 3;
 /// Result code: there are more entries than the buffer has room for.
 pub(super) const INSUFFICIENT_SIZE: u32 = 7;
 
-/// What a result code means, and what to do about it if something can be done.
+/// What a result code means, and what the user can do about it.
 const fn meaning(code: u32) -> &'static str {
     match code {
         2 => "an argument is not valid",
@@ -114,28 +114,27 @@ const fn meaning(code: u32) -> &'static str {
 pub(super) const UNWRITTEN: u64 = 0xa5c3_96e1_5a3c_691e;
 /// Words in the widest entry that a driver is known to write.
 pub(super) const WIDEST_ENTRY: usize = 4;
-/// Stands for a number of bytes that the driver does not know.
+/// The value that NVML writes for an unknown number of bytes.
 const NOT_AVAILABLE: u64 = u64::MAX;
 
 /// A list in words: pid, used bytes, MIG instance ids, and one more word from some drivers.
 pub(super) struct RawList {
     /// `WIDEST_ENTRY` words for each entry; `UNWRITTEN` where the library wrote nothing.
     pub(super) words: Vec<u64>,
-    /// How many entries the library says it wrote.
+    /// The number of entries that the library says it wrote.
     pub(super) count: usize,
 }
 
 impl RawList {
-    /// Pids and bytes. A process occurs once for each MIG instance that it uses.
+    /// Pids and bytes. A process appears once for each MIG instance that it uses.
     fn entries(&self) -> impl Iterator<Item = (u32, Option<u64>)> {
         let pid = |word: u64| (word & u64::from(u32::MAX)) as u32;
         let bytes = |word| (word != NOT_AVAILABLE).then_some(word);
         self.words.chunks_exact(self.entry_words()).take(self.count).map(move |entry| (pid(entry[0]), bytes(entry[1])))
     }
 
-    /// Words in one entry. Some drivers of series 535 write wider entries under the same function name,
-    /// others narrower ones (collected in nvitop's pull requests 79 and 226), so the width is read off how
-    /// far the library wrote.
+    /// The words in one entry. Some 535 drivers write wider entries under the same function name, and others narrower
+    /// ones (collected in nvitop's pull requests 79 and 226). So the width is derived from how far the library wrote.
     fn entry_words(&self) -> usize {
         const USUAL: usize = 3;
         let written = self.words.iter().rposition(|&word| word != UNWRITTEN).map_or(0, |last| last + 1);
@@ -146,7 +145,7 @@ impl RawList {
     }
 }
 
-/// The processes of both lists, by pid. A process that does compute and graphics is in both, with the same
+/// The processes of both lists, by pid. A process that does compute and graphics appears in both lists, with the same
 /// bytes.
 pub(super) fn merge(compute: &RawList, graphics: &RawList) -> Vec<GpuProcess> {
     let mut all = summed(compute, GpuProcess { pid: 0, used_bytes: None, compute: true, graphics: false });
@@ -190,7 +189,7 @@ mod tests {
         assert_eq!(refused(4_000_000_000), "nvmlInit_v2: failed (NVML code 4000000000)");
     }
 
-    /// A list with room for `room` entries, of which these are written.
+    /// A list with room for `room` entries, in which these are written.
     fn list(entries: &[&[u64]], room: usize) -> RawList {
         let mut words = entries.concat();
         words.resize(room * WIDEST_ENTRY, UNWRITTEN);

@@ -1,9 +1,9 @@
-//! NVML, the management library of NVIDIA's driver: how much memory of each device is in use, and by which
+//! NVML, the management library of NVIDIA's driver. It reports how much memory of each device is in use, and by which
 //! processes.
 //!
 //! It needs no CUDA context, so reading costs no device memory. The library is opened at run time
-//! ([`NvmlLibrary::open`]); if it is missing or a call fails, the answer is an error and never a panic.
-//! Readers use the trait [`Nvml`], so a test can supply answers of its own.
+//! ([`NvmlLibrary::open`]); if it is missing or a call fails, the answer is an error and never a panic. Callers use
+//! the trait [`Nvml`], so a test can supply its own answers.
 
 mod answers;
 #[allow(unsafe_code)] // turns the library's C interface into safe types, as `driver` does for the driver's
@@ -21,7 +21,7 @@ impl NvmlLibrary {
     /// Opens the library that the loader finds (`libnvidia-ml.so.1`; `nvml.dll` on Windows).
     ///
     /// # Errors
-    /// If there is none, it lacks a function, or it finds no driver.
+    /// There is no library, it lacks a function, or it finds no driver.
     pub fn open() -> Result<NvmlLibrary, NvmlError> {
         Table::open().map(NvmlLibrary)
     }
@@ -53,7 +53,7 @@ impl Nvml for NvmlLibrary {
     }
 }
 
-/// Memory with the reserved part reported separately, if the driver can do that.
+/// The device's memory, with the reserved part reported separately if the driver supports that.
 fn memory(device: &Device<'_>) -> Result<NvmlMemory, NvmlError> {
     device.detailed_memory().unwrap_or_else(|| device.memory()).or_else(|_| device.memory())
 }
@@ -72,7 +72,7 @@ fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, NvmlError> {
 mod tests {
     use super::*;
 
-    /// Without the library, opening fails with the right error; with it, the numbers add up.
+    /// Without the library, opening fails with the right error. With it, the numbers add up.
     #[test]
     fn the_library_opens_or_says_why_not() {
         match NvmlLibrary::open() {

@@ -1,10 +1,10 @@
 //! The NVML functions that we use, looked up by name once, and safe calls to them.
 //!
-//! Signatures are those of NVIDIA's `nvml.h`. A function or structure with a version in its name keeps its
-//! meaning, with one exception: lists of processes, which [`RawList`] reads in a way that works for all
-//! widths. A result is a number, not an enum, because a newer library has codes that an enum would lack. The
-//! functions are safe to call because the library stays open and initialised while a `Table` lives, device
-//! handles come from it and live no longer, and every buffer has the size that the library is told.
+//! Signatures are those of NVIDIA's `nvml.h`. A function or structure with a version in its name keeps its meaning,
+//! with one exception: process lists, whose entries differ in width. [`RawList`] reads all widths. A result is a
+//! number, not an enum, because a newer library has codes that an enum would lack. The functions are safe to call
+//! because the library stays open and initialised while a `Table` lives, device handles come from it and live no
+//! longer, and every buffer has the size that the call states.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_uint, c_void};
@@ -16,9 +16,9 @@ use super::answers::{INSUFFICIENT_SIZE, NvmlError, NvmlMemory, RawList, UNWRITTE
 
 /// The file name of the library.
 const LIBRARY: &str = if cfg!(windows) { "nvml.dll" } else { "libnvidia-ml.so.1" };
-/// Size of the buffer for a text. NVML's longest is 96 bytes.
+/// The size of the buffer for a text, in bytes. NVML's longest text has 96 bytes.
 const TEXT_BYTES: usize = 128;
-/// Room for processes in the first attempt.
+/// The room for processes in the first attempt.
 const FEW_PROCESSES: usize = 64;
 /// The most processes to make room for: Linux has no more pids.
 const MOST_PROCESSES: usize = 1 << 22;
@@ -58,7 +58,7 @@ type GetDetailedMemory = unsafe extern "C" fn(RawDevice, *mut DetailedMemory) ->
 /// The list has entries of `nvmlProcessInfo_t`, aligned to 64 bits.
 type GetProcesses = unsafe extern "C" fn(RawDevice, *mut c_uint, *mut u64) -> u32;
 
-/// A function with its name, which errors need.
+/// A function with its name, for errors.
 #[derive(Clone, Copy)]
 struct Named<F> {
     name: &'static str,
@@ -85,7 +85,7 @@ impl Session {
     fn open() -> Result<Session, NvmlError> {
         // SAFETY: opening NVML runs its initialisers, which the driver supports in any process.
         let library = unsafe { Library::new(LIBRARY) };
-        // The source of the error is the loader's text, which names the library.
+        // The error's source is the loader's text, which names the library.
         let reason = |error: libloading::Error| error.source().map_or_else(|| error.to_string(), ToString::to_string);
         let library = library.map_err(|error| NvmlError::NoLibrary { reason: reason(error) })?;
         let initialise = look_up!(library, "nvmlInit_v2" as Plain)?;
@@ -98,7 +98,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // SAFETY: takes no arguments; initialised once in `open`. An error cannot be reported.
+        // SAFETY: takes no arguments; initialised once in `open`. There is no caller to report an error to.
         unsafe { (self.shutdown)() };
     }
 }
@@ -146,7 +146,7 @@ impl Table {
         text(call.name, |buffer, bytes| unsafe { (call.function)(buffer, bytes) })
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub(super) fn device_count(&self) -> Result<u32, NvmlError> {
         let mut count = 0;
         // SAFETY: writes one number through the pointer.
@@ -178,11 +178,11 @@ impl Device<'_> {
         self.text(self.table.get_uuid)
     }
 
-    /// Total, free and used memory, where everything that is not free is used.
+    /// Total, free and used memory. All memory that is not free counts as used.
     pub(super) fn memory(&self) -> Result<NvmlMemory, NvmlError> {
         let call = self.table.get_memory;
         let mut memory = Memory::default();
-        // SAFETY: the device is the library's; writes one structure through the pointer.
+        // SAFETY: the device handle came from the library; writes one structure through the pointer.
         check(call.name, unsafe { (call.function)(self.handle, &raw mut memory) })?;
         let Memory { total, free, used } = memory;
         Ok(NvmlMemory { total_bytes: total, free_bytes: free, used_bytes: used, reserved_bytes: None })
@@ -192,7 +192,7 @@ impl Device<'_> {
     pub(super) fn detailed_memory(&self) -> Option<Result<NvmlMemory, NvmlError>> {
         let call = self.table.get_detailed_memory?;
         let mut memory = DetailedMemory { version: DETAILED_MEMORY_VERSION, total: 0, reserved: 0, free: 0, used: 0 };
-        // SAFETY: the device is the library's; writes one structure, of the version in its version field,
+        // SAFETY: the device handle came from the library; writes one structure, of the version in its version field,
         // through the pointer.
         let code = unsafe { (call.function)(self.handle, &raw mut memory) };
         let DetailedMemory { version: _, total, reserved, free, used } = memory;
@@ -208,14 +208,14 @@ impl Device<'_> {
         self.processes(self.table.get_graphics_processes)
     }
 
-    /// Reads one of the lists. It may grow between two attempts, so the room grows too.
+    /// Reads one of the lists. The list may grow between two attempts, so the room grows too.
     fn processes(&self, call: Named<GetProcesses>) -> Result<RawList, NvmlError> {
         let mut room = FEW_PROCESSES;
         loop {
             let mut words = vec![UNWRITTEN; room * WIDEST_ENTRY];
             let mut count = room as c_uint;
-            // SAFETY: the device is the library's; it writes at most `room` entries, for which there is room
-            // even at the greatest width, and their number.
+            // SAFETY: the device handle came from the library. It writes at most `room` entries and their number; the
+            // buffer has room for them even at the greatest width.
             let code = unsafe { (call.function)(self.handle, &raw mut count, words.as_mut_ptr()) };
             let wanted = count as usize;
             if code == INSUFFICIENT_SIZE && room < MOST_PROCESSES {
@@ -227,8 +227,8 @@ impl Device<'_> {
     }
 
     fn text(&self, call: Named<GetDeviceText>) -> Result<String, NvmlError> {
-        // SAFETY: the device is the library's; writes at most as many bytes as it is told, including the
-        // final zero.
+        // SAFETY: the device handle came from the library. It writes at most as many bytes as it is told, including
+        // the final zero.
         text(call.name, |buffer, bytes| unsafe { (call.function)(self.handle, buffer, bytes) })
     }
 }
@@ -240,7 +240,7 @@ fn text(call: &'static str, write: impl FnOnce(*mut c_char, c_uint) -> u32) -> R
     Ok(CStr::from_bytes_until_nul(&buffer).unwrap_or_default().to_string_lossy().into_owned())
 }
 
-/// A result code as a result.
+/// Turns a result code into a result.
 fn check(call: &'static str, code: u32) -> Result<(), NvmlError> {
     if code == 0 { Ok(()) } else { Err(NvmlError::Refused { call, code }) }
 }

@@ -1,5 +1,5 @@
-//! Breaking handles where the device is full: contents wait in the host's memory, which takes the place of memory that the device does
-//! not give back.
+//! Breaking handles on a full device: the contents stay in host memory meanwhile, which also replaces memory that the device
+//! does not give back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,17 +11,18 @@ use super::{ORDINAL, Outcome, ensure, free_bytes};
 
 const PAGE: u64 = 2 * MIB;
 const HANDLE_PAGES: u64 = 64;
-/// How often a handle is broken while another takes what is free.
+/// The most rounds in which a handle is broken while another process takes the free memory.
 const MOST_ROUNDS: u32 = 60;
 
-/// Every other page of a handle is kept on a device of which others hold everything else, and a greedy neighbour takes what comes
-/// free. The handle is broken until the neighbour is faster; then the host's memory stands in. Its contents are there in each case.
+/// Keeps every other page of a handle, on a device whose other memory is all taken, while a greedy neighbour takes any
+/// memory that becomes free. Breaks the handle again and again until the neighbour is faster; then host memory replaces the
+/// device's. The contents survive in each case.
 pub(crate) fn contents_outlive_a_full_device() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     if !device.breaks_handles() {
         return Ok("the driver maps no memory of the host: handles are not broken here".to_owned());
     }
-    // What the driver itself takes when memory is full for the first time, it keeps.
+    // The driver keeps the memory that it takes for itself when the device is full for the first time.
     beside_a_greedy_one(|| ())?;
     let before = free_bytes(&mut device)?;
     let size = Bytes(HANDLE_PAGES * PAGE);
@@ -52,7 +53,7 @@ pub(crate) fn contents_outlive_a_full_device() -> Outcome {
                 pieces
             }
             Err((memory, BackendError::OutOfMemory { .. })) => {
-                // The host's memory has a handle for each page.
+                // The host memory has one handle per page.
                 let handles = device.holdings().handles;
                 ensure(handles == HANDLE_PAGES as usize, || format!("round {round}: {handles} handles stand in"))?;
                 stood_in += 1;
@@ -61,7 +62,7 @@ pub(crate) fn contents_outlive_a_full_device() -> Outcome {
             Err((_, error)) => return Err(error.into()),
         };
         left.into_iter().try_for_each(|memory| device.release(memory).map_err(|(_, error)| error))?;
-        // Whose memory was taken in between breaks no more.
+        // A device that lost its memory to the neighbour breaks no more handles.
         ensure(device.breaks_handles() == (stood_in == 0), || format!("round {round}: {stood_in} stood in, and it goes on"))?;
         if stood_in > 0 {
             break;
@@ -79,7 +80,8 @@ fn word(round: u32, place: u64) -> u32 {
     round << 16 | place as u32
 }
 
-/// Makes a call while all other memory is taken, and a neighbour takes what comes free. Then the neighbour gives all of it back.
+/// Makes a call while all other memory is taken and a neighbour takes any memory that becomes free. Then the neighbour gives
+/// all of it back.
 fn beside_a_greedy_one<T>(call: impl FnOnce() -> T) -> Result<T, Box<dyn std::error::Error>> {
     let (is_full, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {

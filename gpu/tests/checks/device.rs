@@ -1,4 +1,4 @@
-//! Checks of the device: memory, refusals, events, streams, threads, and what is left after it is dropped.
+//! Checks of the device: memory, refusals, events, streams, threads, and what is left after the device is dropped.
 
 use std::error::Error;
 use std::thread;
@@ -17,7 +17,7 @@ const MADE_UP: StreamId = StreamId(0xdead_beef_f000);
 /// Driver codes of `cuda.h`.
 const INVALID_VALUE: u32 = 1;
 const INVALID_HANDLE: u32 = 400;
-/// Work that keeps a stream busy for some 30 ms: this many fills of this size.
+/// Work that keeps a stream busy for about 30 ms: this many fills of this size.
 const BUSY_FILLS: u32 = 256;
 const BUSY_BYTES: Bytes = Bytes::mib(512);
 /// How often a call is repeated to measure its time.
@@ -105,7 +105,7 @@ pub(super) fn made_up_streams() -> Outcome {
     let (mut event, gone, memory) = (device.create_event()?, device.create_stream()?, device.malloc(Bytes(PAGE))?);
     device.destroy_stream(gone)?;
     let calls = device.driver_calls();
-    // The driver knows 1 and 2: the legacy and the per-thread default stream. The device does not own them.
+    // The driver knows 1 and 2 as the legacy and the per-thread default stream. The device does not own them.
     for stream in [MADE_UP, gone, StreamId(1), StreamId(2)] {
         let answer = device.record_event(&mut event, stream);
         let refused = BackendError::Driver { call: "cuEventRecord", code: INVALID_HANDLE };

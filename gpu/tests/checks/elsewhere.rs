@@ -1,4 +1,4 @@
-//! Memory of one device that streams of another one use.
+//! Memory of one device that streams of another device use.
 
 use parkade::Allocator;
 use parkade::policy::PyTorch;
@@ -9,10 +9,10 @@ use parkade_gpu::{CudaDevice, StreamsAreValid};
 use super::{ORDINAL, Outcome, ensure};
 
 const SIZE: Bytes = Bytes(20 * MIB);
-/// How long the other device is busy: much longer than a block is given back and asked for again.
+/// How long the other device is busy: much longer than it takes to free a block and request it again.
 const BUSY_NS: u64 = 200_000_000;
 
-/// A block is given back while a stream of another device uses it, and asked for again before that work is done and after.
+/// Frees a block while a stream of another device uses it, and requests it again, before that work is done and after.
 pub(super) fn waits_for_the_other() -> Outcome {
     let other = ORDINAL + 1;
     if CudaDevice::count()? <= other {
@@ -40,7 +40,7 @@ pub(super) fn waits_for_the_other() -> Outcome {
         there.synchronize()?;
         let after = core.allocate(SIZE, StreamId::DEFAULT)?;
         ensure(after.address() == address, || format!("{stream:?} was done, and the block was not free"))?;
-        // The event was of the other device. Now it is used again, for a stream of this one.
+        // The event belonged to the other device. Now it is used again, for a stream of this device.
         let own = core.device_mut().create_stream()?;
         core.record_stream(&after, own);
         core.free(beside)?;
@@ -54,6 +54,6 @@ pub(super) fn waits_for_the_other() -> Outcome {
 }
 
 fn trust(device: &mut CudaDevice) {
-    // SAFETY: the streams that are named here live until the allocator of the device has ended.
+    // SAFETY: the streams named here outlive the allocator of the device.
     device.trust_streams(unsafe { StreamsAreValid::promise() });
 }

@@ -1,7 +1,7 @@
-//! What must hold on a real GPU: one list, used by the tests and by the example `on_gpu`.
+//! The checks that must pass on a real GPU: one list, used by the tests and by the example `on_gpu`.
 //!
-//! Each check opens its own devices, releases everything, and returns a few words about what it saw. The
-//! checks measure the device's free memory, so they run one at a time, on a device that nobody else uses.
+//! Each check opens its own devices, releases everything, and returns a few words about the result. The checks
+//! measure the device's free memory, so they run one at a time, on a device that nobody else uses.
 
 mod breaking;
 mod device;
@@ -16,7 +16,7 @@ use std::error::Error;
 use parkade::device::DeviceBackend;
 use parkade_gpu::CudaDevice;
 
-/// What a check saw, or why it failed.
+/// What a check found, or why it failed.
 pub(crate) type Outcome = Result<String, Box<dyn Error>>;
 
 /// A check with its name.

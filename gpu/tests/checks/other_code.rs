@@ -1,4 +1,4 @@
-//! What other code of the process may do to a device: reset it, or fork.
+//! What other code in the process may do to a device: reset it, or fork.
 
 use std::io;
 
@@ -20,7 +20,7 @@ unsafe extern "C" {
     fn _exit(status: i32) -> !;
 }
 
-/// A device with something of each kind.
+/// A device with one object of each kind.
 struct Used {
     device: CudaDevice,
     stream: StreamId,
@@ -59,21 +59,21 @@ impl Used {
     }
 }
 
-/// The driver itself would answer that the event is complete.
+/// In a forked child, the driver itself would report that the event is complete.
 pub(super) fn forked() -> Outcome {
     let mut used = Used::new()?;
-    // SAFETY: the child only makes calls of the driver, allocates nothing that it needs, and ends at once.
+    // SAFETY: the child only makes driver calls, allocates nothing that it needs, and exits at once.
     let pid = unsafe { fork() };
     if pid == 0 {
         let failed = used.codes().iter().filter(|&&code| code == NOT_INITIALIZED).count();
-        // SAFETY: ends the child without running anything of the parent's.
+        // SAFETY: exits the child without running any code of the parent.
         unsafe { _exit(i32::try_from(failed).unwrap_or(0)) };
     }
     if pid < 0 {
         return Err(io::Error::last_os_error().into());
     }
     let mut status = 0;
-    // SAFETY: writes one int through the pointer; the child is this process's.
+    // SAFETY: writes one int through the pointer; the child belongs to this process.
     let ended = unsafe { waitpid(pid, &raw mut status, 0) };
     ensure(ended == pid && status == 8 << 8, || {
         format!("of 8 calls, {} failed as they should; status {status:#x}", status >> 8)
@@ -88,13 +88,13 @@ pub(super) fn reset() -> Outcome {
     let range = old.device.reserve(PAGE)?;
     let memory = old.device.create(PAGE)?;
     old.device.map(range, PAGE, &memory)?;
-    // SAFETY: takes a device. That its users are still there is what is tried.
+    // SAFETY: takes a device. The test is about users of the device that still exist.
     let code = unsafe { sys::cuDevicePrimaryCtxReset_v2(ORDINAL as i32) } as u32;
     ensure(code == 0, || format!("cuDevicePrimaryCtxReset_v2 failed with driver code {code}"))?;
     let gone = [CONTEXT_IS_DESTROYED; 8];
     let codes = old.codes();
     ensure(codes == gone, || format!("after a reset: {codes:?}"))?;
-    // The context is made again, under the same handle.
+    // The context is created again, under the same handle.
     let mut new = Used::new()?;
     let codes = old.codes();
     ensure(codes == gone, || format!("with a new context: {codes:?}"))?;

@@ -1,4 +1,4 @@
-//! Memory of one device that is opened again from its file descriptors, as another process opens it.
+//! Memory of one device, opened again from its file descriptors, as another process would open it.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -13,7 +13,8 @@ use super::{ORDINAL, Outcome, ensure, free_bytes};
 const HANDLES: [Bytes; 3] = [Bytes(2 * MIB), Bytes(20 * MIB), Bytes(4 * MIB)];
 const ALL: Bytes = Bytes(26 * MIB);
 
-/// Written at one address, read at the other. The memory stays for whoever has it open, and goes with the last one.
+/// Writes at one address and reads at the other. The memory stays for whoever has it open, and goes when the last one
+/// closes it.
 pub(super) fn opened_again() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     device.spin(StreamId::DEFAULT, 0)?;
@@ -34,7 +35,7 @@ pub(super) fn opened_again() -> Outcome {
     device.synchronize()?;
 
     ensure(device.share(base, ALL + ALL).is_err(), || String::from("addresses behind the reservation were shared"))?;
-    // A range in the middle: the handles under it, as a whole.
+    // A range in the middle gives the handles under it, as a whole.
     let few = device.share(base.offset(Bytes(3 * MIB)), Bytes(MIB))?;
     ensure(few.len() == 1 && few[0].address == base.offset(HANDLES[0]) && few[0].size == HANDLES[1], || format!("{few:?}"))?;
     let opened = open_again(&mut device, base)?;
@@ -57,7 +58,7 @@ pub(super) fn opened_again() -> Outcome {
         }
     }
 
-    // The first mapping goes; what it held is still there for the second.
+    // The first mapping goes; its contents are still there for the second.
     give_back(&mut device, base, memory.into())?;
     ensure(before - free_bytes(&mut device)? == ALL.get(), || String::from("memory that is open elsewhere went away"))?;
     drop(opened);
@@ -65,7 +66,7 @@ pub(super) fn opened_again() -> Outcome {
     Ok(format!("{ALL} bytes in {} handles", HANDLES.len()))
 }
 
-/// Opens it, and compares what both addresses show.
+/// Opens the memory, and compares the contents at both addresses.
 fn open_again(device: &mut CudaDevice, base: DeviceAddress) -> Result<SharedMemory, Box<dyn Error>> {
     let shared = device.share(base, ALL)?;
     let opened = SharedMemory::open(ORDINAL, &shared.iter().map(|handle| (handle.file, handle.size)).collect::<Vec<_>>(), &[])?;

@@ -1,5 +1,5 @@
-//! Checks of virtual memory: mapped memory holds what was written, wherever it is mapped; the driver's
-//! refusals reach the caller; and everything is released, even by a device that is dropped while in use.
+//! Checks of virtual memory: mapped memory keeps the written contents, wherever it is mapped; the driver's refusals
+//! reach the caller; and everything is released, even by a device that is dropped while in use.
 
 use std::error::Error;
 
@@ -16,14 +16,14 @@ const INVALID_VALUE: u32 = 1;
 const NOT_SUPPORTED: u32 = 801;
 /// Each piece of this size is filled with a different word.
 const PIECE: Bytes = Bytes(64 << 10);
-/// The time of a kernel that is still running when a device is dropped.
+/// How long a kernel runs, so that it is still running when the device is dropped.
 const BUSY_NS: u64 = 100_000_000;
 
 /// A call that the driver refuses.
 type Call<'a> = &'a dyn Fn(&mut CudaDevice) -> Result<(), BackendError>;
 
-/// A large piece of memory between two small ones, in one reservation: written across their borders, and read
-/// back whole.
+/// A large piece of memory between two small ones, in one reservation: the check writes across their borders and
+/// reads everything back at once.
 pub(super) fn holds_what_is_written() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     ensure(device.granularity_bytes()? == PAGE, || String::from("the granularity is not 2 MiB"))?;
@@ -63,7 +63,7 @@ pub(super) fn holds_what_is_written() -> Outcome {
     Ok(format!("{whole} bytes in three handles, {} pieces", whole.get() / PIECE.get()))
 }
 
-/// Memory mapped again at another address, and copied on the device.
+/// The check maps memory again at another address, and copies it on the device.
 pub(super) fn survives_remapping() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     warm_up(&mut device)?;
@@ -158,14 +158,14 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
     let gone = device.unreserve(base, size).is_err() && device.unmap(base, size).is_err();
     ensure(gone, || String::from("freed addresses were accepted"))?;
     let before = free_bytes(&mut device)?;
-    // First the driver's total, which is more than is free because the context takes some; then more than the
-    // total.
+    // Requests first the driver's total, which exceeds the free memory because the context takes some; then more than
+    // the total.
     let total = Bytes(device.total_memory().get() / PAGE.get() * PAGE.get());
     for requested in [total, total + Bytes(1024 * MIB)] {
         let refused = device.create(requested).err();
         ensure(refused == Some(BackendError::OutOfMemory { requested }), || format!("{requested} bytes: {refused:?}"))?;
     }
-    // A size that is not whole pages is refused for that first.
+    // The driver first refuses a size that is not a multiple of the page size.
     let refused = device.create(total + Bytes(1025 * MIB)).err();
     let expected = Some(BackendError::Driver { call: "cuMemCreate", code: INVALID_VALUE });
     ensure(refused == expected, || format!("1 MiB more than whole pages: {refused:?}"))?;
@@ -175,7 +175,8 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
     Ok(format!("{refusals} refusals, with the codes of the facts"))
 }
 
-/// Mappings, a range, a stream, a running kernel and a queued fill: the dropped device releases all of it.
+/// The device is dropped with mappings, a range, a stream, a running kernel and a queued fill, and releases all of
+/// them.
 pub(super) fn dropped_in_mid_use() -> Outcome {
     let mut witness = CudaDevice::open(ORDINAL)?;
     warm_up(&mut witness)?;
@@ -228,7 +229,7 @@ fn write_pieces(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt:
     Ok(())
 }
 
-/// The first piece that is not what was written there.
+/// The first piece with other contents than were written there.
 fn wrong_piece(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt: u32) -> Result<Option<usize>, Box<dyn Error>> {
     let mut bytes = vec![0; usize::try_from(size.get())?];
     device.read(base, &mut bytes)?;
@@ -239,7 +240,7 @@ fn wrong_piece(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt: 
     Ok((0_u32..).zip(bytes.chunks_exact(PIECE.get() as usize)).position(is_wrong))
 }
 
-/// Uses each call once, so that the driver has taken what it takes on first use.
+/// Makes each call once, so that the driver has taken the memory that it takes on first use.
 fn warm_up(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     let stream = device.create_stream()?;
     device.spin(stream, 1_000)?;
@@ -263,7 +264,7 @@ fn usable(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     Ok(device.free(range)?)
 }
 
-/// Checks that nothing is held and that free memory is as before.
+/// Checks that the device holds nothing and that the free memory is the same as before.
 fn ends_empty(device: &mut CudaDevice, before: u64) -> Result<(), Box<dyn Error>> {
     ensure(device.holdings() == Holdings::default(), || format!("left: {:?}", device.holdings()))?;
     let after = free_bytes(device)?;

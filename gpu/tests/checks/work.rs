@@ -1,5 +1,5 @@
-//! Checks of work: a kernel takes the requested time, streams run concurrently, and one waits for another
-//! when told to; and the device's identity.
+//! Checks of work: a kernel takes the requested time, streams run concurrently, and one stream waits for another on
+//! request. Also the device's identity.
 
 use std::time::{Duration, Instant};
 

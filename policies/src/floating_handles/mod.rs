@@ -1,22 +1,26 @@
-//! Floating handles: best fit on memory taken in few, large handles, of which whole free ones move to where they are needed.
+//! Floating handles: best fit on memory taken in a few large handles. Entirely free handles move to where they are needed.
 //!
-//! Our own; what was tried before and what it needs is in `docs/better-policy.md`. A driver call costs nearly the same for
-//! a handle of 2 MiB and for one of 128 MiB, so large handles are cheap, but a handle with anything in it cannot move. So:
-//! - handles grow with what is reserved, and shrink again towards the limit, where the last free bytes count;
-//! - a request that no free block serves takes new handles, as long as there is memory for what it misses;
-//! - then it takes what it needs of the tightest free block of another stream, behind the work of that stream, without waiting;
-//! - then handles that are wholly free, of any stream, as few as suffice, are unmapped and mapped where the request's segment
-//!   misses the least; everything else stays as it is;
-//! - of the few smallest blocks that fit, that one serves which costs the least: a part of its size, and what it pins, the
-//!   bytes of whole free handles that the request would keep from moving without using them;
-//! - once a request takes a large part of the memory, handles are finer: such a request must be put together from whole ones;
-//! - where memory is short, a wide request gets handles that end where it ends, new ones or in place of a whole free one: such
-//!   requests come in rows, and what each would pin behind it is what the next one misses;
-//! - the first request of its size takes the high end of the block that serves it, others the low end: what comes once, as
-//!   weights do, and what comes again and again then lie apart;
-//! - only when that is not enough, it waits for events, and in the end everything free goes back.
+//! This is our own policy; `docs/better-policy.md` says what we tried before and how much memory it needs. A driver call
+//! costs nearly the same for a handle of 2 MiB and for one of 128 MiB, so large handles are cheap, but a handle with any
+//! block in use cannot move. So:
+//! - handles grow with the reserved bytes, and shrink again towards the limit, where the last free bytes count;
+//! - a request that no free block serves takes new handles, as long as there is memory for the bytes that it lacks;
+//! - then it takes the bytes that it needs from the tightest free block of another stream, ordered after that stream's work,
+//!   without making the host wait;
+//! - then entirely free handles of any stream, as few as suffice, are unmapped and mapped where the request's segment lacks
+//!   the fewest bytes; all others stay where they are;
+//! - of the few smallest blocks that fit, the cheapest one serves. Its cost is a part of its size, plus the bytes that it
+//!   pins: those of entirely free handles that the request would keep from moving without using them;
+//! - once a request takes a large part of the memory, handles are finer, because such a request must be put together from
+//!   whole handles;
+//! - if memory is short, a wide request gets handles that end where it ends, either new ones or in place of an entirely free
+//!   one. Such requests come in rows, and each would pin behind it the bytes that the next one lacks;
+//! - the first request of a size takes the high end of the block that serves it, and later requests of that size the low
+//!   end. So blocks that occur once, such as weights, lie apart from blocks that recur;
+//! - only if that is not enough, the policy waits for events, and in the end it releases all free memory.
 //!
-//! Every stream has a segment of its own. Private pools take parts of them, cached or new, in which no work is pending.
+//! Every stream has a separate segment. Private pools take parts of these segments, cached or new, in which no work is
+//! pending.
 
 pub(crate) mod sight;
 
@@ -33,41 +37,43 @@ use crate::stream_needs::StreamNeeds;
 
 /// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
-/// The first handles of the default pool, unless the memory is small.
+/// The size of the default pool's first handles, unless the memory is small.
 const FIRST: Bytes = Bytes::mib(384);
-/// The smallest handles, unless less is left.
+/// The size of the smallest handles, unless less memory is left.
 const LEAST: Bytes = Bytes::mib(8);
-/// The largest handles, unless a request misses more.
+/// The size of the largest handles, unless a request lacks more.
 const MOST: Bytes = Bytes::mib(1024);
-/// A handle is at most this part of what the default pool has reserved, from [`FIRST`] on.
+/// A handle is at most this part of the default pool's reserved bytes, but at least [`FIRST`].
 const PART_OF_RESERVED: u64 = 2;
-/// A handle is at most so many times what is missing, from [`LEAST`] on: a stream that needs little gets little.
+/// A handle is at most this many times the missing bytes, but at least [`LEAST`]: a stream that needs little gets
+/// little.
 const TIMES_MISSING: u64 = 32;
-/// A handle is at most this part of what may still be reserved, down to [`LEAST`].
+/// A handle is at most this part of the bytes that may still be reserved, but at least [`LEAST`].
 const PART_OF_LEFT: u64 = 3;
-/// What a request misses is at most so many handles.
+/// The bytes that a request lacks are covered by at most this many handles.
 const MOST_HANDLES: u64 = 8;
 /// After a request of at least this part of the memory, handles are finer.
 const PART_OF_LARGE: u64 = 24;
-/// Then handles of the default pool are at most this part of the memory, down to [`LEAST`].
+/// After such a request, handles of the default pool are at most this part of the memory, but at least [`LEAST`].
 const PART_OF_FINE: u64 = 128;
-/// But never less than this, where memory is small.
+/// But handles are never smaller than this if the memory is small.
 const LEAST_FINE: Bytes = Bytes::mib(64);
-/// Then what a request misses is at most so many handles.
+/// After such a request, the bytes that a request lacks are covered by at most this many handles.
 const MOST_FINE_HANDLES: u64 = 16;
-/// So many blocks are compared for a request.
+/// The number of blocks that are compared for a request.
 const COMPARED: usize = 4;
-/// A block costs its size over this, and the bytes that it pins.
+/// A block costs its size divided by this, plus the bytes that it pins.
 const SIZE_OVER: u64 = 4;
-/// A request of at least this part of the memory is wide: where memory is short, no handle ends behind it.
+/// A request of at least this part of the memory is wide: if memory is short, no handle ends behind it.
 const PART_OF_WIDE: u64 = 128;
 /// No smaller request is wide unless the memory is small.
 const NARROW: Bytes = Bytes::mib(16);
 /// A handle that ends behind a wide request is replaced if that frees at least this part of the memory.
 const PART_OF_GAIN: u64 = 256;
-/// Handles of just what such a request misses are at most this part of the memory, or as large as usual.
+/// Handles that exactly cover the bytes that such a request lacks are at most this part of the memory, or as large as
+/// usual.
 const PART_OF_EXACT: u64 = 64;
-/// Memory is short if there is less than this many times what a wide request takes.
+/// Memory is short if there is less than this many times the size of a wide request.
 const SHORT: u64 = 2;
 
 /// The rules of floating handles.
@@ -77,27 +83,28 @@ pub struct FloatingHandles {
     /// Whether the current request is the first of its size.
     is_first: bool,
     needs: StreamNeeds,
-    /// Whether there was a large request.
+    /// Whether there has been a large request.
     is_fine: bool,
-    /// Whether the current request gets handles of just what it misses.
+    /// Whether the current request gets handles that exactly cover the bytes that it lacks.
     is_exact: bool,
     /// The handle that is replaced for the current request.
     replaced: Option<DeviceAddress>,
-    /// The largest handles, if not by the rules.
+    /// The size of the largest handles, if it differs from the usual rules.
     most: Option<Bytes>,
     /// The next step of the ladder.
     step: u32,
 }
 
 impl FloatingHandles {
-    /// The rules with handles of at most `most` bytes, a multiple of 2 MiB: smaller ones need less memory and more driver calls.
+    /// The rules with handles of at most `most` bytes, a multiple of 2 MiB. Smaller handles need less memory but more driver
+    /// calls.
     #[must_use]
     pub fn with_handles(most: Bytes) -> FloatingHandles {
         FloatingHandles { most: Some(most), ..FloatingHandles::default() }
     }
 
-    /// Whether the next block, which is larger by so much, costs no less than one that leaves `rest`: what a block pins is a part
-    /// of what the request leaves of it.
+    /// Whether the next block, which is larger by this much, costs at least as much as a block that leaves `rest`: the bytes
+    /// that a block pins are a part of the bytes that the request leaves in it.
     #[inline]
     fn is_no_better(rest: Bytes, larger_by: Bytes) -> bool {
         larger_by.get() >= rest.get() * SIZE_OVER
@@ -107,7 +114,7 @@ impl FloatingHandles {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
 
-    /// The block for the request: of a few, that with the least cost; of equal ones the smallest.
+    /// The block for the request: among a few, the one with the lowest cost; of equal ones, the smallest.
     #[inline]
     fn choose(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
@@ -121,13 +128,13 @@ impl FloatingHandles {
         few.min_by_key(cost).map(|block| block.id)
     }
 
-    /// Whether a request takes so much that nothing small is likely to follow behind it.
+    /// Whether a request is so large that no small block is likely to follow behind it.
     #[inline]
     fn is_wide(heap: &Heap, request: &Request) -> bool {
         request.size.get() >= sight::all(heap) / PART_OF_WIDE
     }
 
-    /// The handle that is replaced for a wide request by one that ends where the request does.
+    /// The handle to replace, for a wide request, by one that ends where the request does.
     #[cold]
     fn replaced_for(heap: &Heap, request: &Request, chosen: BlockId) -> Option<DeviceAddress> {
         let may_move = !is_private(request) && !heap.is_deferring();
@@ -196,13 +203,14 @@ impl Policy for FloatingHandles {
         }
     }
 
-    /// Where the memory is so small that a request below 16 MiB can be wide, [`Policy::place`] has to look at it.
+    /// If the memory is so small that a request below 16 MiB can be wide, [`Policy::place`] has to look at the
+    /// request.
     #[inline]
     fn looks_at_first(&self, heap: &Heap) -> bool {
         sight::all(heap) >= NARROW.get() * PART_OF_WIDE
     }
 
-    /// For a size that was seen nothing is noted, and it takes the low end.
+    /// A size seen before is not recorded again, and its request takes the low end.
     #[inline]
     fn takes_first(&self, request: &Request, first: Candidate<'_>) -> bool {
         let rest = first.size() - request.size;

@@ -1,4 +1,5 @@
-//! What the rules look at: how much memory is left, which handles are wholly free, and what a request would pin.
+//! The facts that the rules use: how much memory is left, which handles are entirely free, and which bytes a request
+//! would pin.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -8,7 +9,7 @@ use parkade::policy::Request;
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, BlockView, HandleView, Heap, PartlyFreeView, PoolSlot};
 
-/// Handles are multiples of this, the least that the driver maps.
+/// Handles are multiples of this, the smallest size that the driver maps.
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
 
 /// Whether the request is for a private pool.
@@ -17,7 +18,7 @@ pub(crate) fn is_private(request: &Request) -> bool {
     request.pool != PoolSlot::default_pool(request.pool.class())
 }
 
-/// Bytes that may be reserved in all.
+/// The bytes that may be reserved in total.
 #[inline]
 pub(crate) fn all(heap: &Heap) -> u64 {
     heap.limit().map_or(heap.device_total(), |limit| limit.min(heap.device_total())).get()
@@ -28,31 +29,31 @@ pub(crate) fn left(heap: &Heap) -> u64 {
     all(heap).saturating_sub(heap.reserved().get())
 }
 
-/// Whole free handles of the default pool.
+/// The entirely free handles of the default pool.
 fn free_handles(heap: &Heap) -> impl Iterator<Item = HandleView> + '_ {
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
     slots.into_iter().flat_map(|slot| heap.free_blocks(slot)).flat_map(|block| heap.handles_in(block.id))
 }
 
-/// Handles of the default pool that are partly free.
+/// The handles of the default pool that are partly free.
 pub(crate) fn partly_free(heap: &Heap) -> impl Iterator<Item = PartlyFreeView> {
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool).into_iter();
     slots.flat_map(|slot| heap.partly_free(slot, PAGE))
 }
 
-/// Bytes that a request may get: those that may still be reserved, and those of whole free handles.
+/// The bytes that a request may get: those that may still be reserved, and those of entirely free handles.
 pub(crate) fn obtainable(heap: &Heap) -> u64 {
     left(heap) + free_handles(heap).map(|handle| handle.size.get()).sum::<u64>()
 }
 
-/// Whether there is memory for what the request misses, as far as the heap knows.
+/// Whether there is memory for the bytes that the request lacks, as far as the heap knows.
 pub(crate) fn has_room(heap: &Heap, request: &Request) -> bool {
     let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
     place.missing.get() <= left(heap)
 }
 
-/// Whole free handles of the default pool for what the request misses: the tightest that is enough, or else the largest and so
-/// on. None if they are not enough together with what may still be reserved.
+/// Entirely free handles of the default pool for the bytes that the request lacks: the tightest one that is enough, or the
+/// largest, then the next largest, and so on. None if they are not enough even with the bytes that may still be reserved.
 pub(crate) fn movable(heap: &Heap, request: &Request) -> Vec<DeviceAddress> {
     let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
     let is_elsewhere = |handle: &HandleView| !place.addresses.contains(&handle.address);
@@ -74,12 +75,12 @@ pub(crate) fn elsewhere(heap: &Heap, request: &Request) -> Option<BlockId> {
     blocks.min_by_key(|block| (block.size, block.address)).map(|block| block.id)
 }
 
-/// Handles to break for what the request misses beside wholly free ones and `left`, what may still be reserved: those that give
-/// the most. `None` if all of them are not enough.
+/// Handles to break for the bytes that the request lacks beyond entirely free handles and `left`, the bytes that may still
+/// be reserved: the handles that give the most. `None` if all of them together are not enough.
 pub(crate) fn breakable(heap: &Heap, request: &Request, left: u64) -> Option<Vec<DeviceAddress>> {
     let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);
     let there = breakable_for(heap, place.missing, &place.addresses, left);
-    // What is free there may be more than the request's segment can use of it: so it grows somewhere else.
+    // More may be free there than the request's segment can use. If so, the segment grows elsewhere.
     let elsewhere = || {
         let size = request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX);
         breakable_for(heap, size, &(DeviceAddress(0)..DeviceAddress(0)), left)
@@ -87,7 +88,8 @@ pub(crate) fn breakable(heap: &Heap, request: &Request, left: u64) -> Option<Vec
     there.or_else(elsewhere)
 }
 
-/// The same where the request's segment grows at these addresses: what is free there serves it anyway. `None` if it is not enough.
+/// The same if the request's segment grows at these addresses: the free memory there serves the request in any case. `None`
+/// if it is not enough.
 fn breakable_for(heap: &Heap, missing: Bytes, addresses: &Range<DeviceAddress>, left: u64) -> Option<Vec<DeviceAddress>> {
     let is_outside = |handle: &HandleView| !addresses.contains(&handle.address);
     let whole: u64 = free_handles(heap).filter(is_outside).map(|handle| handle.size.get()).sum();
@@ -99,7 +101,7 @@ fn breakable_for(heap: &Heap, missing: Bytes, addresses: &Range<DeviceAddress>, 
         partly_free(heap).map(|part| (part.free.get().saturating_sub(inside(part.handle)), part.handle.address)).collect();
     gains.retain(|&(gain, _)| gain > 0);
     gains.sort_unstable_by_key(|&(gain, address)| (Reverse(gain), address));
-    // After the limit was lowered there is more to give back.
+    // If the limit was lowered, more bytes have to go back.
     let excess = heap.reserved().get().saturating_sub(all(heap));
     let mut missing = missing.get().saturating_add(excess).saturating_sub(left + whole);
     let mut chosen = Vec::new();
@@ -113,7 +115,7 @@ fn breakable_for(heap: &Heap, missing: Bytes, addresses: &Range<DeviceAddress>, 
     (missing == 0).then_some(chosen)
 }
 
-/// The bytes of the block's whole free handles that `size` bytes at its end would pin without using them.
+/// The bytes of the block's entirely free handles that `size` bytes at its end would pin without using them.
 pub(crate) fn pinned(heap: &Heap, block: &BlockView, size: Bytes, at_high_end: bool) -> u64 {
     let (low, high) = (block.address.get(), block.address.get() + block.size.get());
     let (begin, end) = if at_high_end { (high - size.get(), high) } else { (low, low + size.get()) };
@@ -122,8 +124,8 @@ pub(crate) fn pinned(heap: &Heap, block: &BlockView, size: Bytes, at_high_end: b
     touched.map(|(from, to)| (to - from) - (to.min(end) - from.max(begin))).sum()
 }
 
-/// The whole free handle in which the request would end at the low end of the chosen block, if one that ends with the request
-/// instead would free at least `gain` bytes, and there would not be enough memory for another such request.
+/// The entirely free handle in which the request would end, at the low end of the chosen block. Only if a handle that ends
+/// with the request would free at least `gain` bytes, and there would not be enough memory for another such request.
 pub(crate) fn replaceable(heap: &Heap, request: &Request, chosen: BlockId, gain: u64) -> Option<DeviceAddress> {
     let size = request.size.get();
     let fitting = || heap.at_least(request.pool, request.stream, request.size);

@@ -1,33 +1,35 @@
-//! STAlloc: the requests that a program repeats go where a plan says, made before it runs; all others go to PyTorch's
-//! policy.
+//! STAlloc: a plan made before the program runs says where the requests that the program repeats go; all other requests
+//! go to PyTorch's policy.
 //!
 //! Huang and others, STAlloc: Enhancing Memory Efficiency in Large-Scale Model Training with Spatio-Temporal Planning
 //! (arXiv 2507.16274), and the code of infinigence/STAlloc at commit 3a9f97f:
 //! - a program is run once to trace its requests (`utils/`, three iterations), and an offline planner gives each an
-//!   offset in one static area (`Synthesizer/`): what lives longer than an iteration has a place of its own, the
-//!   others share places by size and lifetime, and the iteration's plan repeats (`plan_generator.py`, `allocator.py`);
+//!   offset in one static area (`Synthesizer/`): memory that lives longer than an iteration gets a separate place,
+//!   other requests share places by size and lifetime, and the iteration's plan repeats (`plan_generator.py`,
+//!   `allocator.py`);
 //! - the program is run again: the area is allocated at its first request, and the n-th request of an iteration goes to
 //!   the plan's n-th offset if it has the size planned (`StaticAllocator.hpp`);
 //! - a request of another size, or one whose place is still taken (`STALLOC_STATIC_FALLBACK`), goes to PyTorch's
 //!   allocator;
-//! - requests of at most 512 bytes have a pool of their own (`main.cpp`);
+//! - requests of at most 512 bytes have a separate pool (`main.cpp`);
 //! - requests of layers whose sizes vary reuse ranges of the static area that are idle while the layer runs
 //!   (`OnlineDynamicManager.hpp`).
 //!
 //! The paper's text beyond the abstract was not available. Different here:
-//! - the trace is of the program's first step ([`FirstStep`]), and nothing later is known;
+//! - the trace covers the program's first step ([`FirstStep`]), and no later one;
 //! - the planner is simpler: it knows no layers and phases, which the original gets from hooks in Megatron, so it makes
-//!   no groups of them, and places one request after the other at the lowest free offset: by size, by size and
-//!   lifetime, or by lifetime, whichever needs least. What lives on into the next step keeps its place in it;
+//!   no groups of them, and places the requests one by one at the lowest free offset: by size, by size and lifetime, or
+//!   by lifetime, whichever order needs the least memory. A block that lives on into the next step keeps its place
+//!   there;
 //! - there is an area for each stream and each of PyTorch's two collections, since blocks do not change these;
-//! - after a request that is not the next one of the plan, the following 64 are looked through for one of its size and
-//!   stream. So requests that come in between do not put the rest of the step out of place;
+//! - if a request is not the next one of the plan, the policy searches the following 64 for one of its size and stream.
+//!   So extra requests in between do not shift the rest of the step;
 //! - nothing says how long an idle range stays idle, so requests without a plan take one only when the device has no
 //!   room; if a planned request then finds its place taken, it goes to PyTorch's policy;
 //! - the small pool is PyTorch's, and requests to private pools are not planned.
 //!
-//! Without a plan ([`Stalloc::new`]) all of it is PyTorch's policy. When memory is out, areas that are entirely free go
-//! back too, and are allocated again later.
+//! Without a plan ([`Stalloc::new`]) it is exactly PyTorch's policy. When the device is out of memory, areas that are
+//! entirely free go back too, and are allocated again later.
 
 mod plan;
 
@@ -42,7 +44,7 @@ use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
 pub use plan::{FirstStep, Plan, Traced};
 
-/// How many requests of the plan are looked through for one that is not the next.
+/// How many requests of the plan to search for one that is not the next.
 const LOOKAHEAD: usize = 64;
 
 /// The rules of STAlloc.
@@ -53,11 +55,11 @@ pub struct Stalloc {
     areas: Vec<Held>,
     /// The plan's entry for the next request.
     next: usize,
-    /// The same after the current request.
+    /// The plan's entry for the request after the current one.
     then: usize,
     /// The current request's entry, if its place is free or its area is not allocated yet.
     found: Option<usize>,
-    /// Rungs of the current ladder before those that it has without a plan.
+    /// The number of rungs of the current ladder that come before PyTorch's own.
     rungs_before: u32,
     /// Whether the current request is served from an area, where every remainder is split off.
     is_in_area: bool,
@@ -65,23 +67,23 @@ pub struct Stalloc {
     leaving: RefCell<Vec<usize>>,
 }
 
-/// What became of an area.
+/// The state of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Held {
     NotYet,
-    /// Its first byte.
+    /// The area is allocated; this is its first byte.
     At(u64),
     Refused,
 }
 
 impl Stalloc {
-    /// Without a plan.
+    /// A policy without a plan.
     #[must_use]
     pub fn new() -> Stalloc {
         Stalloc::with_plan(Arc::default())
     }
 
-    /// With a plan of the program that is going to run.
+    /// A policy with a plan for the program that is about to run.
     #[must_use]
     pub fn with_plan(plan: Arc<Plan>) -> Stalloc {
         Stalloc {
@@ -113,13 +115,13 @@ impl Stalloc {
         None
     }
 
-    /// The entry behind this one.
+    /// The entry after this one.
     fn behind(&self, entry: usize) -> usize {
         if entry + 1 < self.plan.entries.len() { entry + 1 } else { self.plan.repeats_from }
     }
 
-    /// The free block with the planned place of the request, and where in the block that is. `None` if something is in
-    /// its place, or its area is not allocated.
+    /// The free block that contains the planned place of the request, and the offset in that block. `None` if another
+    /// block occupies the place, or if its area is not allocated.
     fn place_of(&self, heap: &Heap, request: &Request, entry: usize) -> Option<(BlockId, Bytes)> {
         let entry = self.plan.entries[entry];
         let Held::At(base) = self.areas[entry.area] else { return None };
@@ -137,7 +139,7 @@ impl Stalloc {
         })
     }
 
-    /// The tightest free block, in an area or in none.
+    /// The tightest free block, inside an area or outside all areas.
     fn tightest(&mut self, heap: &Heap, request: &Request, in_area: bool) -> Option<BlockId> {
         let mut blocks = heap.at_least(request.pool, request.stream, request.size);
         let found = blocks.find(|block| self.is_in_areas(block) == in_area).map(|block| block.id);
@@ -147,7 +149,7 @@ impl Stalloc {
         found
     }
 
-    /// The entirely free segment of an area, or of as many bytes on its stream.
+    /// The entirely free segment of an area, or one with as many bytes on its stream.
     fn whole(&self, heap: &Heap, area: usize, base: Option<u64>) -> Option<u64> {
         let area = self.plan.areas[area];
         let pool = PoolSlot::default_pool(area.class);
@@ -167,7 +169,7 @@ impl Stalloc {
         }
     }
 
-    /// The rung for a planned request, if there is one: from its place, or for its area.
+    /// The rung for a planned request, if there is one: it serves the request from its place, or allocates its area.
     fn climb_planned(&mut self, heap: &Heap, request: &Request, rung: u32) -> Option<Relief> {
         let entry = self.found?;
         let area = self.plan.entries[entry].area;

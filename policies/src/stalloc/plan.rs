@@ -8,7 +8,7 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
 use parkade::units::{Bytes, PoolClass, StreamId};
 
-/// Requests of at most this many bytes are not planned: the original serves them from a pool of their own.
+/// Requests of at most this many bytes are not planned: the original serves them from a separate pool.
 pub(super) const MOST_UNPLANNED: Bytes = Bytes(512);
 /// Longer traces are not planned: the planner compares each request with all others.
 const MOST_REQUESTS: usize = 20_000;
@@ -20,19 +20,19 @@ pub struct Traced {
     pub bytes: Bytes,
     /// The stream that it was for.
     pub stream: StreamId,
-    /// How many requests of the program, this one included, came before it was freed; `None` if it was not freed while
-    /// the program was traced.
+    /// How many requests of the program, including this one, came before it was freed. `None` if it was not freed
+    /// during the trace.
     pub freed_after: Option<usize>,
-    /// Whether the step's next repetition has it too. Requests that do not come again are not planned.
+    /// Whether the next repetition of the step has this request too. Requests that do not recur are not planned.
     pub comes_again: bool,
 }
 
-/// What was traced of a program: everything up to the end of its first step. A step is what the program repeats.
+/// The trace of a program up to the end of its first step. A step is the part that the program repeats.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FirstStep {
     /// The requests in order. Requests that go to private pools are left out.
     pub requests: Vec<Traced>,
-    /// Where the step begins: the requests from here on come again and again.
+    /// The index at which the step begins: the requests from here on recur.
     pub repeats_from: usize,
 }
 
@@ -42,9 +42,9 @@ pub(super) struct Entry {
     /// The size of its block in bytes.
     pub(super) size: u64,
     pub(super) stream: StreamId,
-    /// Which area it lies in.
+    /// The area that contains it.
     pub(super) area: usize,
-    /// Where in the area.
+    /// Its offset in the area.
     pub(super) offset: u64,
 }
 
@@ -64,16 +64,17 @@ pub struct Plan {
     pub(super) repeats_from: usize,
 }
 
-/// A request on its way to an offset.
+/// A request that is about to get an offset.
 struct Item {
     entry: usize,
     size: u64,
-    /// When it is live, in numbers of requests; the second part is not empty for one that lives on into the next step.
+    /// The ranges in which it is live, as numbers of requests. The second range is not empty if the request lives on
+    /// into the next step.
     live: [(usize, usize); 2],
 }
 
 impl Plan {
-    /// Plans what was traced. Without a step, or with more than 20,000 requests, the plan is empty.
+    /// Plans the traced requests. If the trace has no step, or more than 20,000 requests, the plan is empty.
     #[must_use]
     pub fn of(step: &FirstStep) -> Plan {
         let pytorch = PyTorch::new(Settings::default());
@@ -94,7 +95,7 @@ impl Plan {
             let key = (pytorch.classify(size), request.stream);
             items.entry(key).or_default().push(Item { entry, size: size.get(), live });
         }
-        // Nothing of the step is planned, so no request of it is ever looked for.
+        // No request of the step is planned, so none is ever looked up.
         if plan.repeats_from >= plan.entries.len() {
             return Plan::default();
         }
@@ -109,29 +110,29 @@ impl Plan {
         plan
     }
 
-    /// The bytes of all areas.
+    /// The total bytes of all areas.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         Bytes(self.areas.iter().map(|area| area.bytes).fold(0, u64::saturating_add))
     }
 }
 
-/// When a request is live. Steps follow one another without an end, so what lives on into the next one takes its place
-/// at the beginning of this one too.
+/// When a request is live. Steps follow one another endlessly, so a request that lives on into the next step also
+/// occupies its place at the beginning of this one.
 fn lifetime(step: &FirstStep, number: usize, freed_after: Option<usize>) -> [(usize, usize); 2] {
     let (begin, end) = (step.repeats_from, step.requests.len());
     let freed = freed_after.unwrap_or(usize::MAX).max(number + 1);
     if number < begin || freed <= end {
         return [(number, freed.min(end)), (0, 0)];
     }
-    // At least a whole step.
+    // It lives for at least a whole step.
     if freed - number >= end - begin {
         return [(begin, end), (0, 0)];
     }
     [(number, end), (begin, begin + (freed - end))]
 }
 
-/// The offsets of all items in an area of their own, and its size: the best of three orders.
+/// The offsets of all items in one area, and the area's size: the best of three orders.
 fn place_all(items: &[Item]) -> (Vec<u64>, u64) {
     let keys = |item: &Item| {
         let length = item.live.iter().map(|(from, to)| (to - from) as u128).sum::<u128>();
@@ -146,10 +147,10 @@ fn place_all(items: &[Item]) -> (Vec<u64>, u64) {
     placed.min_by_key(|(_, bytes)| *bytes).unwrap_or_default()
 }
 
-/// Each item at the lowest offset that is free while it lives.
+/// Places each item at the lowest offset that is free while it lives.
 fn place_in_order(items: &[Item], order: &[usize]) -> (Vec<u64>, u64) {
     let (mut offsets, mut top) = (alloc::vec![0; items.len()], 0);
-    // The items that have an offset, by that.
+    // The items that have an offset, in order of offset.
     let mut placed: Vec<usize> = Vec::with_capacity(items.len());
     for &place in order {
         let item = &items[place];

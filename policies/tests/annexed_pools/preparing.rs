@@ -1,4 +1,4 @@
-//! What is done before requests are routed to a private pool, and where its segments grow.
+//! The preparation before requests are routed to a private pool, and where the pool's segments grow.
 
 use std::cell::Cell;
 
@@ -36,7 +36,7 @@ fn a_pool_whose_end_is_free_grows_by_what_is_missing() {
     let first = take(&mut core, 12, HERE);
     let place = first.address();
     give(&mut core, first);
-    // 12 MiB are free, and 10 are left.
+    // 12 MiB are free, and 10 MiB are left on the device.
     let longer = take(&mut core, 20, HERE);
     assert_eq!((longer.address(), segments(&core)), (place, vec![(0, 10), (1, 20)]));
     give(&mut core, longer);
@@ -135,7 +135,8 @@ fn several_busy_streams_are_one_wait() {
     blocks.into_iter().for_each(|block| give(&mut core, block));
 }
 
-/// Answers with other bytes each time it is asked about the same request; with 0 in its cell, with the same.
+/// Answers with different bytes each time it is asked about the same request; if its cell holds 0, with the same
+/// bytes.
 struct Fickle(Toy, Cell<u64>);
 
 impl Wrapper for Fickle {

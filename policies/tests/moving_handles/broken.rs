@@ -1,10 +1,10 @@
-//! Handles that are broken: whole pages of any size go, and what a policy may not answer.
+//! Broken handles: whole pages of any size go back, and some answers of a policy are refused.
 
 use parkade::Allocation;
 
 use super::*;
 
-/// Two handles of 36 MiB, full of blocks of 6 MiB, of which the second of each stays.
+/// Two handles of 36 MiB, full of blocks of 6 MiB, of which the second block in each stays.
 fn partly_free(toy: Toy) -> (Allocator<SimDevice, Toy>, Vec<Allocation>) {
     let mut allocator = on(72, Toy { least: 36 * MIB, breaks: true, ..toy });
     let blocks: Vec<Allocation> = (0..12).map(|_| allocator.allocate(Bytes::mib(6), HERE).unwrap()).collect();

@@ -19,7 +19,7 @@ fn replaced_handles_go_back_and_new_ones_end_where_the_request_does() {
     }
 }
 
-/// What the device failed to release is released again before new memory is taken, so the request is served all the same.
+/// The allocator retries releases that failed before it takes new memory, so it serves the request all the same.
 #[test]
 fn a_replaced_handle_that_is_not_released_at_first_does_not_fail_the_request() {
     let mut allocator = on(64, Toy { replaces: true, ..TOY });

@@ -1,4 +1,5 @@
-//! A policy by name on a simulated device, driven by hand: blocks have letters, places are offsets in segments.
+//! A policy by name on a simulated device, driven by hand: blocks have letters, and positions are offsets in
+//! segments.
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
@@ -19,7 +20,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A device with so many MiB, all free.
+    /// A device with this many MiB, all free.
     pub(crate) fn new(policy: &str, capacity_mib: u64) -> Run {
         Run::on(policy, SimOptions::new(Bytes::mib(capacity_mib)))
     }
@@ -33,7 +34,7 @@ impl Run {
         Run { core: Allocator::new(SimDevice::new(options), policy, ()), out: BTreeMap::new() }
     }
 
-    /// Takes `bytes` on a stream. Returns the place in its segment.
+    /// Takes `bytes` on a stream. Returns the offset in its segment.
     pub(crate) fn take_on(&mut self, stream: u64, name: char, bytes: u64) -> u64 {
         let allocation = self.core.allocate(Bytes(bytes), StreamId(stream)).expect("room");
         self.core.check().expect("a sound heap");
@@ -43,19 +44,19 @@ impl Run {
         offset
     }
 
-    /// Takes `bytes` on the default stream. Returns the place in its segment.
+    /// Takes `bytes` on the default stream. Returns the offset in its segment.
     pub(crate) fn take(&mut self, name: char, bytes: u64) -> u64 {
         self.take_on(0, name, bytes)
     }
 
-    /// As [`Run::take`], in whole MiB.
+    /// Like [`Run::take`], in whole MiB.
     pub(crate) fn take_mib(&mut self, name: char, mib: u64) -> u64 {
         let offset = self.take(name, mib * MIB);
         assert!(offset.is_multiple_of(MIB), "{name} begins at {offset}");
         offset / MIB
     }
 
-    /// Whether it is out of memory; an allocation that succeeds is given back.
+    /// Whether a request runs out of memory; an allocation that succeeds is freed again.
     pub(crate) fn is_out_on(&mut self, stream: u64, bytes: u64) -> bool {
         let outcome = self.core.allocate(Bytes(bytes), StreamId(stream));
         self.core.check().expect("a sound heap");
@@ -81,7 +82,7 @@ impl Run {
         }
     }
 
-    /// The segment's place among all segments by address, for a block that is out.
+    /// The index of the segment of a live block among all segments by address.
     pub(crate) fn segment_of(&self, name: char) -> usize {
         let (start, _) = self.core.segment_of(&self.out[&name]).expect("ours");
         let mut starts: Vec<u64> = self.core.segments().iter().map(|segment| segment.address.get()).collect();
@@ -109,7 +110,7 @@ impl Run {
         self.core.device().totals(call).calls
     }
 
-    /// Whether work given to a stream now would begin at once.
+    /// Whether work submitted to a stream now would begin at once.
     pub(crate) fn is_idle(&mut self, stream: u64) -> bool {
         use parkade::device::DeviceBackend;
         let device = self.core.device_mut();

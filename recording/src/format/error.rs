@@ -1,16 +1,16 @@
-//! What can be wrong with a snapshot whose pickle is sound, and where in the snapshot it is.
+//! The errors of a snapshot whose pickle is sound, with their position in the snapshot.
 
-/// A snapshot that makes no sense. Displays as one line.
+/// A snapshot with invalid contents. Displays as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct FormatError {
-    /// Where it is.
+    /// The position of the problem.
     pub place: Place,
-    /// What is wrong.
+    /// The problem.
     pub problem: FormatProblem,
 }
 
-/// A place in a snapshot. Numbers count from 0, as in Python.
+/// A position in a snapshot. Numbers count from 0, as in Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Place {
     /// The snapshot as a whole.
@@ -55,7 +55,7 @@ pub enum Place {
     },
 }
 
-/// What is wrong at a place.
+/// The problem at a position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FormatProblem {
     /// The file is not a snapshot.
@@ -64,13 +64,13 @@ pub enum FormatProblem {
          nor the list of memory_snapshot(); dump one of these"
     )]
     NotASnapshot {
-        /// What it is, with its article.
+        /// A description of the contents, with its article.
         found: String,
     },
     /// The file has several snapshots in a list.
     #[error("it is a list of {count} snapshots, perhaps one of each rank: write each to its own file")]
     ListOfSnapshots {
-        /// How many there are.
+        /// The number of snapshots.
         count: usize,
     },
     /// A required key is missing.
@@ -96,7 +96,7 @@ pub enum FormatProblem {
         key: &'static str,
         /// Its value.
         value: String,
-        /// What is accepted, in words.
+        /// The accepted range, in words.
         range: &'static str,
     },
     /// A name that is not one of the known ones.
@@ -140,7 +140,7 @@ pub enum FormatProblem {
         other: usize,
         /// The device.
         device: u32,
-        /// The first address that belongs to both.
+        /// The first address that both segments contain.
         address: u64,
     },
     /// A dict with more keys than any version of PyTorch writes.

@@ -1,6 +1,6 @@
-//! The keys and values of dicts that a stranger wrote: found by name, typed, and bounded in what is kept of them.
+//! The keys and values of dicts from unknown sources: found by name, typed, and limited in size.
 //!
-//! Keys are looked up once for each shape that such dicts have, not once for each dict. Every failure names the key.
+//! The reader looks up keys once for each shape of dict, not once for each dict. Every error names the key.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ const NOWHERE: u8 = u8::MAX;
 
 /// The keys of one kind of dict, and their positions in each shape seen so far.
 pub(crate) struct Fields<const N: usize> {
-    /// The keys that are looked up.
+    /// The keys to look up.
     names: [&'static str; N],
-    /// Keys that are known but not needed.
+    /// Keys that the reader knows but does not need.
     ignored: &'static [&'static str],
-    /// By the number of the shape.
+    /// The positions, by number of the shape.
     places: Vec<Option<Places<N>>>,
     /// Unknown keys of dicts without a shape.
     unknown: BTreeMap<String, u64>,
-    /// The part of the snapshot that these dicts are, if it has keys that came and went with releases.
+    /// The part of the snapshot that these dicts belong to, if it has keys that came or went with releases.
     part: Option<Part>,
-    /// Which of those the dicts without a shape have.
+    /// The dated keys in dicts without a shape.
     loose: FileFields,
 }
 
 /// The positions of the keys in dicts of one shape.
 struct Places<const N: usize> {
     places: [u8; N],
-    /// How many dicts had this shape.
+    /// The number of dicts with this shape.
     uses: u64,
     unknown: Vec<String>,
 }
@@ -42,7 +42,7 @@ impl<const N: usize> Fields<N> {
         Fields { names, ignored, places: Vec::new(), unknown: BTreeMap::new(), part: None, loose: FileFields::NONE }
     }
 
-    /// The same for a part of the snapshot of which it is to be known which dated keys it has.
+    /// Like [`Fields::new`], for a part of the snapshot whose dated keys should be recorded.
     pub(crate) fn of(part: Part, names: [&'static str; N], ignored: &'static [&'static str]) -> Self {
         Fields { part: Some(part), ..Fields::new(names, ignored) }
     }
@@ -50,7 +50,7 @@ impl<const N: usize> Fields<N> {
     /// The values of the keys; [`Value::ABSENT`] for those that the dict does not have.
     ///
     /// # Errors
-    /// If the value is not a dict, or has too many keys. `key` is the value's name in messages.
+    /// The value is not a dict, or has too many keys. `key` is the value's name in messages.
     #[inline]
     pub(crate) fn look_up(&mut self, loaded: &Loaded, dict: Value, key: &'static str) -> Result<[Value; N], FormatProblem> {
         match loaded.objects.as_dict(dict) {
@@ -121,7 +121,7 @@ impl<const N: usize> Fields<N> {
         Ok(found)
     }
 
-    /// Which dated keys the dicts had.
+    /// The dated keys that the dicts had.
     pub(crate) fn dated(&self, loaded: &Loaded) -> FileFields {
         let mut dated = self.loose;
         let Some(part) = self.part else { return dated };
@@ -142,7 +142,7 @@ impl<const N: usize> Fields<N> {
         self.ignored.iter().any(|name| name.as_bytes() == text)
     }
 
-    /// The unknown keys that were seen, and how often.
+    /// The unknown keys, and how often each occurred.
     pub(crate) fn into_unknown(self) -> BTreeMap<String, u64> {
         let mut unknown = self.unknown;
         for places in self.places.into_iter().flatten() {
@@ -156,7 +156,7 @@ impl<const N: usize> Fields<N> {
 
 type Found<T> = Result<T, FormatProblem>;
 
-/// `None` for an absent value or Python's None; anything else is read by `read`.
+/// `None` for an absent value or Python's None; for other values, the result of `read`.
 #[inline]
 pub(crate) fn optional<T>(value: Value, read: impl FnOnce(Value) -> Found<T>) -> Found<Option<T>> {
     match value.tag() {
@@ -215,7 +215,7 @@ pub(crate) fn signed(loaded: &Loaded, value: Value, key: &'static str) -> Found<
     i64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
 
-/// A number of 64 bits, signed or not, such as a stream's handle. A negative one keeps its bits.
+/// A 64-bit number, signed or unsigned, such as a stream's handle. A negative number keeps its bits.
 #[inline]
 pub(crate) fn bits(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     if value.tag() == Tag::Int {
@@ -251,7 +251,7 @@ pub(crate) fn float(loaded: &Loaded, value: Value, key: &'static str) -> Found<f
     loaded.objects.as_float(value).ok_or_else(|| wrong_type(loaded, value, key, "float"))
 }
 
-/// A text's bytes.
+/// The bytes of a text.
 #[inline]
 pub(crate) fn text<'l>(loaded: &'l Loaded, value: Value, key: &'static str) -> Found<&'l [u8]> {
     loaded.texts.get(value).ok_or_else(|| wrong_type(loaded, value, key, "str"))
@@ -270,7 +270,7 @@ pub(crate) fn pool(loaded: &Loaded, value: Value, key: &'static str) -> Found<(u
     }
 }
 
-/// The end of memory, which must be within 64 bits.
+/// The end of a range of memory, which must be within 64 bits.
 #[inline]
 pub(crate) fn check_end(address: u64, size: u64) -> Found<u64> {
     address.checked_add(size).ok_or(FormatProblem::EndsBeyond { address, size })
@@ -286,10 +286,10 @@ pub(crate) fn unknown_name(key: &'static str, value: &[u8], known: &'static str)
 const LONGEST_NAME: usize = 80;
 /// How many names are counted separately.
 const MOST_NAMES: usize = 256;
-/// The name under which the others are counted.
+/// The name that counts all other names.
 const OTHERS: &str = "...";
 
-/// A text that can be shown: cut, and with replacement characters for bytes that are not UTF-8.
+/// A text for display: cut to length, with replacement characters for bytes that are not UTF-8.
 pub(crate) fn shown_name(text: &[u8]) -> String {
     let cut = text.get(..LONGEST_NAME).unwrap_or(text);
     let mut shown = String::from_utf8_lossy(cut).into_owned();

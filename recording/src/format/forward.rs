@@ -1,11 +1,13 @@
-//! Calls as Python's tracebacks have them: a text for each call, `  File "model.py", line 12, in forward`, then the line of source.
+//! Calls as Python's tracebacks have them: a text for each call, `  File "model.py", line 12, in forward`, then the line of
+//! source.
 //!
-//! `forward_frames` of an entry is a list of them, the outermost first: the calls of the forward pass that created the autograd node in
-//! which memory was taken (spec 7.4). They only help to name a block, so what is no such text is left out.
+//! The `forward_frames` of an entry are a list of such texts, the outermost first: the calls of the forward pass that
+//! created the autograd node in which memory was taken (spec 7.4). They only help to name a block, so the reader ignores any
+//! other text.
 
 use crate::recording::Frame;
 
-/// The call that a text is of; `None` if it is of none.
+/// The call that a text describes; `None` if it describes none.
 pub(super) fn read(text: &[u8]) -> Option<Frame> {
     let line = text.split(|&byte| byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);

@@ -1,8 +1,8 @@
 //! Reading a snapshot: finding its parts, reading each, and putting the recording together.
 //!
-//! The parts are its segments with their blocks (spec 7.3), in the form of every version (spec 7.8); the traces of its devices
-//! (spec 7.4), which are most of every recording; the allocator's settings and the annotations (spec 7.5); and the stacks that
-//! these refer to (spec 7.3), of which most are shared: each list and each frame is read once.
+//! The parts are its segments with their blocks (spec 7.3), in the form of every version (spec 7.8); the traces of its
+//! devices (spec 7.4), which are most of every recording; the allocator's settings and the annotations (spec 7.5); and the
+//! stacks that these refer to (spec 7.3). Most stacks are shared: each list and each frame is read once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,14 +28,14 @@ struct Root<'l> {
     dated: FileFields,
 }
 
-/// The lowest protocol of Python's own snapshots. C++'s have 2, and got some keys later than Python's, so that a missing one
-/// says nothing of their release.
+/// The lowest protocol of Python's own snapshots. C++'s snapshots use protocol 2 and got some keys later than Python's, so a
+/// missing key in one shows nothing about its release.
 const PYTHON_PROTOCOL: u8 = 3;
 
 /// Makes a recording of a pickle.
 ///
 /// # Errors
-/// [`FormatError`], with the segment, block or entry, for anything that no recording can say.
+/// [`FormatError`], with the segment, block or entry, for contents that no recording can represent.
 pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     let whole = |problem| FormatError { place: Place::Snapshot, problem };
     let root = root(loaded).map_err(whole)?;
@@ -187,14 +187,14 @@ fn read_trace(
 /// for files that do not name the pool.
 const SMALL_SEGMENT: u64 = 2 << 20;
 
-/// Reads segments.
+/// The reader of segments.
 struct SegmentReader {
     fields: Fields<12>,
     block_fields: Fields<6>,
     history_fields: Fields<3>,
 }
 
-/// A segment whose blocks are not read yet, and the value that contains them.
+/// A segment whose blocks have not been read yet, and the value that contains them.
 struct Head {
     device: u32,
     segment: Segment,
@@ -228,7 +228,7 @@ impl SegmentReader {
     /// Reads the list of segments, sorted by device and address.
     ///
     /// # Errors
-    /// [`FormatError`] at the first segment or block that makes no sense, or if two segments overlap.
+    /// [`FormatError`] at the first invalid segment or block, or if two segments overlap.
     fn read(
         &mut self,
         loaded: &Loaded,
@@ -244,7 +244,7 @@ impl SegmentReader {
             let head = head.map_err(|problem| FormatError { place: Place::Segment { segment: number }, problem })?;
             heads.push((number, head));
         }
-        // Before the blocks are read: segments that share one list of blocks are refused here, not expanded.
+        // Before reading the blocks: this refuses segments that share one list of blocks instead of expanding them.
         heads.sort_by_key(|(_, head)| (head.device, head.segment.address));
         check_overlap(&heads)?;
         let mut segments = Vec::with_capacity(heads.len());
@@ -342,7 +342,8 @@ impl SegmentReader {
         Ok(Block { address, size, requested, state, stack })
     }
 
-    /// The request that a block serves in files of 1.x and 2.0: the first of its `history`, as in PyTorch's viewers.
+    /// The request that a block serves, in files of 1.x and 2.0: the first one of its `history`, as in PyTorch's
+    /// viewers.
     fn last_request(
         &mut self,
         loaded: &Loaded,
@@ -359,7 +360,7 @@ impl SegmentReader {
         Ok(Some((fields::unsigned(loaded, real_size, "real_size")?, stacks.read(loaded, frames)?)))
     }
 
-    /// Which dated keys the segments and blocks have.
+    /// The dated keys of the segments and blocks.
     fn dated(&self, loaded: &Loaded) -> FileFields {
         let mut dated = self.fields.dated(loaded);
         dated.add(self.block_fields.dated(loaded));
@@ -387,24 +388,24 @@ fn check_overlap(heads: &[(usize, Head)]) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Reads the traces of all devices.
+/// The reader of the traces of all devices.
 struct TraceReader {
     fields: Fields<9>,
     pools: PoolTable,
     unknown_actions: BTreeMap<String, u64>,
-    /// Which of the actions that not every release has occur.
+    /// The actions that occurred, among those that not every release has.
     actions: FileFields,
-    /// The last text objects seen as `action`, and the actions they name.
+    /// The last text objects seen as `action`, and the actions that they name.
     recent: [(Value, Option<Action>); RECENT],
     next_recent: usize,
     /// The last pool object seen, and its index.
     last_pool: (Value, PoolId),
 }
 
-/// How many action texts are remembered. There are nine actions, and most files share one text object for each.
+/// How many action texts to remember. There are nine actions, and most files share one text object for each.
 const RECENT: usize = 12;
 
-/// An action since 2.14: a note of the program on an allocation, which decides nothing.
+/// An action since 2.14: a note that the program attaches to an allocation, which affects no decision.
 const ANNOTATE: &[u8] = b"annotate";
 
 impl TraceReader {
@@ -426,7 +427,7 @@ impl TraceReader {
     /// Reads one device's entries, without those of unknown actions.
     ///
     /// # Errors
-    /// [`FormatError`] for the first entry that makes no sense.
+    /// [`FormatError`] for the first invalid entry.
     fn read(
         &mut self,
         loaded: &Loaded,
@@ -512,7 +513,7 @@ impl TraceReader {
         Ok(place)
     }
 
-    /// Which dated keys the entries have.
+    /// The dated keys of the entries.
     fn dated(&self, loaded: &Loaded) -> FileFields {
         let mut dated = self.fields.dated(loaded);
         dated.add(self.actions);
@@ -525,7 +526,7 @@ impl TraceReader {
     }
 }
 
-/// The keys of `roundup_power2_divisions`: where each interval begins, in MiB (spec 7.5).
+/// The keys of `roundup_power2_divisions`: the beginning of each interval, in MiB (spec 7.5).
 pub(crate) const DIVISION_KEYS: [&str; 16] =
     ["1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768"];
 
@@ -579,7 +580,7 @@ fn read_divisions(loaded: &Loaded, dict: Value, key: &'static str) -> Result<[u6
 /// Reads the annotations. Equal texts are stored once: one scope's name may occur a million times.
 ///
 /// # Errors
-/// [`FormatError`] for the first annotation that makes no sense.
+/// [`FormatError`] for the first invalid annotation.
 fn read_annotations(loaded: &Loaded, list: &[Value], stacks: &mut StackReader) -> Result<Vec<Annotation>, FormatError> {
     let mut fields = Fields::new(["name", "stage", "device", "time_us"], &[]);
     let mut annotation = |dict: Value| -> Result<Annotation, FormatProblem> {
@@ -597,11 +598,11 @@ fn read_annotations(loaded: &Loaded, list: &[Value], stacks: &mut StackReader) -
     list.iter().enumerate().map(read).collect()
 }
 
-/// Stacks of more calls are not read in pairs, one of a backward and one of a forward pass: a file of a few bytes for each pair could have
-/// them looked at again and again.
+/// Longer stacks are not paired, one of a backward and one of a forward pass. If they were, a file with a few bytes for each
+/// pair could make the reader process the same stacks again and again.
 const MOST_PAIRED: usize = 1000;
 
-/// Reads stacks into a table.
+/// The reader of stacks, which collects them in a table.
 struct StackReader {
     fields: Fields<3>,
     /// Stacks by the list object, frames by the dict object, texts by the text object.
@@ -628,12 +629,12 @@ impl StackReader {
         }
     }
 
-    /// The stacks that were read.
+    /// The stacks read so far.
     fn into_table(self) -> StackTable {
         self.table
     }
 
-    /// The stack of a `frames` value; [`StackId::NONE`] if that is absent, None or empty.
+    /// The stack of a `frames` value; [`StackId::NONE`] if the value is absent, None or empty.
     #[inline]
     fn read(&mut self, loaded: &Loaded, frames: Value) -> Result<StackId, FormatProblem> {
         if frames == Value::ABSENT {
@@ -658,7 +659,8 @@ impl StackReader {
         Ok(stack)
     }
 
-    /// A stack with what `forward_frames` says. Whatever else than calls it has is left out: it only helps to name a block.
+    /// A stack, extended by its `forward_frames`. Ignores any values there that are not calls, because they only help to
+    /// name a block.
     fn with_forward(&mut self, loaded: &Loaded, stack: StackId, list: Value) -> StackId {
         if self.table.calls(stack).len() > MOST_PAIRED {
             return stack;
@@ -694,7 +696,8 @@ impl StackReader {
         let line = optional(line, |line| fields::bits(loaded, line, "line"))?.unwrap_or(0);
         let read = Frame {
             filename: self.text(loaded, filename, "filename")?,
-            // Unknown lines are 0, -1 or 2^64 - 1, as in code that torch.compile made; no source file has 2^32 lines.
+            // Unknown lines are 0, -1 or 2^64 - 1, as in code that torch.compile generated; no source file has 2^32
+            // lines.
             line: u32::try_from(line).unwrap_or(0),
             name: self.text(loaded, name, "name")?,
         };
@@ -703,7 +706,7 @@ impl StackReader {
         Ok(number)
     }
 
-    /// A text, shared with equal ones; empty if absent. File names need not be UTF-8: invalid bytes are replaced.
+    /// A text, shared with equal texts; empty if absent. File names need not be UTF-8: invalid bytes are replaced.
     fn text(&mut self, loaded: &Loaded, value: Value, key: &'static str) -> Result<Arc<str>, FormatProblem> {
         if let Some(text) = self.texts.get(&value) {
             return Ok(Arc::clone(text));
@@ -715,21 +718,22 @@ impl StackReader {
     }
 }
 
-/// How many bytes of the file are not yet accounted for.
+/// The number of bytes of the file that are not yet accounted for.
 ///
-/// Every segment, block, entry and annotation takes the fewest bytes that it can have in a pickle. A
-/// file that refers to the same dict or list a million times, at a few bytes each, would otherwise
-/// expand to far more than its length.
+/// Every segment, block, entry and annotation uses up the fewest bytes that it can have in a pickle. Without this, a
+/// file that refers to the same dict or list a million times, at a few bytes each, would expand to far more than its
+/// length.
 struct Budget {
     left: usize,
 }
 
 impl Budget {
-    /// Least bytes of a segment: a dict of three keys, two bytes for each key and value, and a list of one block.
+    /// The fewest bytes of a segment: a dict of three keys, two bytes for each key and value, and a list of one
+    /// block.
     const SEGMENT: usize = 29;
-    /// Least bytes of a block (size, state), and of an annotation (name, stage).
+    /// The fewest bytes of a block (size, state), and of an annotation (name, stage).
     const BLOCK: usize = 11;
-    /// Least bytes of a trace entry (action, address, size, stream).
+    /// The fewest bytes of a trace entry (action, address, size, stream).
     const ENTRY: usize = 19;
 
     /// The budget of a file of this length in bytes.
@@ -737,7 +741,7 @@ impl Budget {
         Budget { left: length.saturating_add(1 << 16) }
     }
 
-    /// Takes the bytes of `dicts` dicts of one kind.
+    /// Uses up the bytes of `dicts` dicts of one kind.
     ///
     /// # Errors
     /// [`FormatProblem::Repeated`] once the file is too short to contain them all.

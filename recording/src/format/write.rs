@@ -1,7 +1,7 @@
-//! From a [`Recording`] back to a snapshot, in the form of PyTorch 2.11 (spec 7.3 to 7.5), with the keys of the recording's release
-//! ([`FileFields`](crate::FileFields)) where 2.11 has others.
+//! From a [`Recording`] back to a snapshot, in the form of PyTorch 2.11 (spec 7.3 to 7.5), with the keys of the recording's
+//! release ([`FileFields`](crate::FileFields)) where these differ from 2.11's.
 //!
-//! Reading the result gives an equal recording, without what [`Tolerated`](crate::Tolerated) counts.
+//! Reading the result gives an equal recording, except for the parts that [`Tolerated`](crate::Tolerated) counts.
 
 use std::collections::HashMap;
 
@@ -28,11 +28,11 @@ pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
     writer.pickler.finish()
 }
 
-/// The pickle so far, and the memo slots of objects that are shared.
+/// The pickle so far, and the memo slots of shared objects.
 struct Writer<'r> {
     pickler: Pickler,
     recording: &'r Recording,
-    /// Texts that this reader does not keep: their keys, what is written, and whether the release writes them.
+    /// Texts that this reader does not keep: their keys, the value to write, and whether the release writes them.
     texts: [(&'static str, &'static str, bool); 2],
     stacks: HashMap<StackId, u32>,
     forwards: HashMap<StackId, u32>,
@@ -72,8 +72,8 @@ impl<'r> Writer<'r> {
         self.pickler.end_dict();
     }
 
-    /// The traces by device number; empty for a device that is not in the recording.
-    /// The device of each place of the list of traces.
+    /// The traces by device number; empty for a device that is not in the recording. Each position of the list is a
+    /// device.
     fn traces(&self) -> Vec<Option<&'r DeviceRecording>> {
         let mut traces = Vec::new();
         for device in self.recording.devices.iter().filter(|device| device.device < 128) {

@@ -1,11 +1,11 @@
-//! UTF-16 to UTF-8, as bytes arrive: Windows writes logs in it (`> log.txt` of PowerShell).
+//! Converts UTF-16 to UTF-8 as bytes arrive. On Windows, logs can be UTF-16 (`> log.txt` in PowerShell).
 
 use std::borrow::Cow;
 
-/// What the first bytes of a log say.
+/// The encoding that the first bytes of a log show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Encoding {
-    /// UTF-8, or bytes that are no text.
+    /// UTF-8, or bytes that are not text.
     Utf8,
     /// UTF-16, the low byte of a unit first.
     Little,
@@ -17,12 +17,12 @@ enum Encoding {
 #[derive(Default)]
 pub(super) struct Decoder {
     encoding: Option<Encoding>,
-    /// What has arrived and is not decoded: the first bytes, or a part of a character.
+    /// The bytes that have arrived but are not decoded yet: the first bytes of the log, or a part of a character.
     kept: Vec<u8>,
 }
 
 impl Encoding {
-    /// UTF-16 begins with its mark or has letters of which every other byte is zero.
+    /// UTF-16 begins with its mark, or has letters in which every other byte is zero.
     fn of(first: &[u8]) -> Encoding {
         match first {
             [0xff, 0xfe, ..] => Encoding::Little,
@@ -51,7 +51,7 @@ impl Decoder {
         self.decode(false)
     }
 
-    /// What is left at the end of the log.
+    /// The remaining bytes at the end of the log.
     pub(super) fn end(&mut self) -> Cow<'static, [u8]> {
         self.encoding.get_or_insert_with(|| Encoding::of(&self.kept));
         self.decode(true)
@@ -66,7 +66,7 @@ impl Decoder {
             _ => u16::from_le_bytes([pair[0], pair[1]]),
         };
         let mut units: Vec<u16> = self.kept.chunks_exact(2).map(unit).collect();
-        // The second half of a character may still come.
+        // The second half of the character may still arrive.
         let is_open = !is_end && units.last().is_some_and(|unit| (0xd800..0xdc00).contains(unit));
         units.truncate(units.len() - usize::from(is_open));
         self.kept.drain(..2 * units.len());

@@ -1,79 +1,83 @@
-//! A message: who wrote it, and its figures, each told by the words around it.
+//! A message: its source, and its figures, each identified by the words around it.
 //!
-//! The order of the figures does not matter, and none has to be there: PyTorch's releases, and its ports to other devices, put them in
-//! different orders, add some and leave some out. Blanks between words do not matter either, since terminals break lines anywhere.
+//! The order of the figures does not matter, and any of them may be missing: PyTorch's releases, and its ports to other
+//! devices, order them differently, add some and leave some out. White space between words does not matter either, since
+//! terminals break lines anywhere.
 
 use std::fmt;
 
 use super::size::{Found, Size, sizes};
 use super::source::Source;
 
-/// What a message says; what it does not say is `None`.
+/// The contents of a message; parts that it does not have are `None`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct OutOfMemoryMessage {
-    /// Who wrote it.
+    /// The source of the message.
     pub source: Source,
-    /// Whether it is there to its end. What a complete message does not name was not there: no limit, no private pools.
+    /// Whether the message is complete. A complete message names everything that existed; if it names no limit or
+    /// private pools, there were none.
     pub is_complete: bool,
     /// Whether it has the form of PyTorch until 2.0, with parentheses, which names no private pools.
     pub is_old: bool,
-    /// What was tried to allocate. PyTorch's allocator prints the size of the segment that the device was asked for, which may be larger
-    /// than the request.
+    /// The size of the failed allocation. PyTorch's allocator prints the size of the segment that it asked the device for,
+    /// which may exceed the request.
     pub tried: Option<Size>,
     /// The device's index.
     pub device: Option<u32>,
     /// The device's total memory.
     pub total: Option<Size>,
-    /// The free part of it.
+    /// The device's free memory.
     pub free: Option<Size>,
     /// The processes that used memory, if NVML knew. Messages from before PyTorch 2.1 have none.
     pub processes: Vec<ProcessUse>,
     /// The memory limit, if one was set.
     pub limit: Option<Size>,
-    /// Memory in allocated blocks, and that of `private_pools`.
+    /// Memory in allocated blocks, including `private_pools`.
     pub allocated: Option<Size>,
     /// Memory that the process's allocator had reserved from the device.
     pub reserved: Option<Size>,
     /// Reserved memory that was not allocated.
     pub unallocated: Option<Size>,
-    /// What the message calls allocated in private pools, if there was any: in fact
-    /// their free, cached memory (spec 2.13).
+    /// The memory that the message calls allocated in private pools, if there was any. It is in fact their free,
+    /// cached memory (spec 2.13).
     pub private_pools: Option<Size>,
-    /// Memory in blocks that are allocated or that wait for other streams, where a table of statistics names it.
+    /// Memory in blocks that are allocated or waiting for other streams, if the message is a table of statistics that
+    /// names it.
     pub active: Option<Size>,
-    /// What the process used of the device beside this allocator, where the message names it.
+    /// The device memory that the process used outside this allocator, if the message names it.
     pub others: Option<Size>,
 }
 
 /// A process that used memory of the device.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ProcessUse {
-    /// Its process id; `None` for the process whose message this is.
+    /// Its process id; `None` for the process that wrote the message.
     pub pid: Option<u32>,
-    /// The memory that it used.
+    /// The memory that the process used.
     pub used: Size,
 }
 
 /// Why a text could not be read as an out-of-memory message.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
-    /// It does not contain a message.
+    /// The text does not contain a message.
     #[error("there is no out-of-memory message (such as `out of memory. Tried to allocate`) in the text")]
     NotFound,
-    /// The first message is cut.
+    /// The first message is truncated.
     #[error("the message is cut: {0} missing")]
     Cut(String),
 }
 
 /// The words before every message of PyTorch's GPU allocator.
 pub(super) const MARK: &str = "out of memory. ";
-/// The words before the size that was tried.
+/// The words before the size of the failed allocation.
 pub(super) const TRIED: &str = "Tried to allocate ";
-/// The words that stand in its place where 2^60 bytes or more were requested.
+/// The words in place of the size if the request was for 2^60 bytes or more.
 const EXABYTE: &str = "more than 1EB";
-/// The words of a request that was refused because of the program's own fraction, before the device was asked.
+/// The words for a request that was refused because of the program's own memory fraction, before the device was
+/// asked.
 const REJECTED: &str = "Allocation was preemptively rejected";
-/// The words that end the figures of PyTorch's messages, without blanks.
+/// The words that end the figures of PyTorch's messages, without white space.
 const ENDS: [&str; 6] = [
     "reservedbyPyTorchbutunallocated",
     "reservedintotalbyPyTorch",
@@ -109,12 +113,12 @@ impl OutOfMemoryMessage {
     /// Reads the first complete message of PyTorch's GPU allocator in a text.
     ///
     /// # Errors
-    /// [`MessageError`] if there is none.
+    /// [`MessageError`] if the text has none.
     pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
         // A log may have broken the message into lines, and the message itself contains double spaces.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut error = MessageError::NotFound;
-        // No message contains the words that the next one begins with, so every part is read once: the time is linear.
+        // No message contains the words that begin the next one, so every part is read once: the time is linear.
         let marks = text.match_indices(MARK);
         let starts: Vec<usize> = marks.map(|(at, words)| at + words.len()).collect();
         for (place, &start) in starts.iter().enumerate() {
@@ -128,7 +132,8 @@ impl OutOfMemoryMessage {
         Err(error)
     }
 
-    /// The message of PyTorch's GPU allocator that goes on like this behind `out of memory. `, if it is one and has a figure.
+    /// The message of PyTorch's GPU allocator that continues like this after `out of memory. `, if it is one and has a
+    /// figure.
     pub(super) fn after_mark(rest: &str) -> Option<OutOfMemoryMessage> {
         if rest.starts_with(REJECTED) {
             let mut message = OutOfMemoryMessage::of(Source::Fraction);
@@ -163,7 +168,7 @@ impl OutOfMemoryMessage {
         message
     }
 
-    /// Puts a figure where the words before and after it say.
+    /// Stores a figure in the field that the words before and after it indicate.
     fn put(&mut self, figure: &Found, before: &str, after: &str) {
         let size = figure.size;
         if is_next(after, "memoryinuse") {
@@ -178,10 +183,10 @@ impl OutOfMemoryMessage {
         }
     }
 
-    /// Of what is reserved, allocated and unallocated, two give the third.
+    /// Computes the third of reserved, allocated and unallocated memory if two are known.
     fn complete(&mut self) {
         if self.source == Source::CudaMallocAsync {
-            // Its text prints 2^64 - 1 where no fraction was set.
+            // The message prints 2^64 - 1 if no fraction was set.
             self.limit = self.limit.filter(|limit| limit.bytes < u64::MAX);
         }
         if let Some(allocated) = self.allocated {
@@ -190,7 +195,7 @@ impl OutOfMemoryMessage {
         }
     }
 
-    /// Whether the figures are there that every message of its source has.
+    /// Whether the message has the figures that every message of its source has.
     fn has_all(&self) -> bool {
         let is_there = [self.tried, self.allocated, self.total.or(self.limit)].iter().all(Option::is_some);
         is_there && (self.reserved.is_some() || self.source != Source::PyTorch)
@@ -216,7 +221,7 @@ impl OutOfMemoryMessage {
             && self.processes.is_empty()
     }
 
-    /// What a complete message would have and this one lacks, in words.
+    /// The parts, in words, that a complete message would have and this one lacks.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         if self.is_complete {
@@ -236,20 +241,21 @@ impl OutOfMemoryMessage {
         ]
     }
 
-    /// Whether a limit would have been read if the message named one: it stands between what was free and what was reserved.
+    /// Whether the message would show a limit if it named one: the limit stands between the free and the reserved memory.
     #[must_use]
     pub fn is_limit_known(&self) -> bool {
         self.is_complete || self.limit.is_some() || (self.free.is_some() && self.reserved.is_some())
     }
 
-    /// Whether the memory of private pools would have been read if the message named it: it stands between what was allocated and what
-    /// was not.
+    /// Whether the message would show the memory of private pools if it named it: it stands between the allocated and the
+    /// unallocated memory.
     #[must_use]
     pub fn is_private_known(&self) -> bool {
         self.is_complete || self.is_old || self.private_pools.is_some() || (self.allocated.is_some() && self.reserved.is_some())
     }
 
-    /// Whether the reserved but unallocated memory is at least the size that was tried: enough memory, but in pieces, or waiting.
+    /// Whether the reserved but unallocated memory is at least the size of the failed allocation: there was enough memory,
+    /// but in pieces or pending.
     #[must_use]
     pub fn is_fragmentation(&self) -> bool {
         self.unallocated.zip(self.tried).is_some_and(|(unallocated, tried)| unallocated.bytes >= tried.bytes)
@@ -257,7 +263,7 @@ impl OutOfMemoryMessage {
 }
 
 impl fmt::Display for OutOfMemoryMessage {
-    /// The figures of the allocator that are there, without those of the device and of other processes.
+    /// The allocator's figures that the message has, without those of the device and of other processes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let private = self.private_pools.map_or_else(String::new, |private| format!(" ({private} of it in private pools)"));
         let parts = [
@@ -270,10 +276,10 @@ impl fmt::Display for OutOfMemoryMessage {
     }
 }
 
-/// Where a figure is put.
+/// The field that stores a figure.
 type Place = fn(&mut OutOfMemoryMessage) -> &mut Option<Size>;
 
-/// The words right behind a figure, in small letters and without blanks, of all forms.
+/// The words right after a figure, in all forms, in lower case and without white space.
 const AFTER: [(&str, Place); 13] = [
     ("totalcapa", |message| &mut message.total),
     ("alreadyallocated", |message| &mut message.allocated),
@@ -290,7 +296,7 @@ const AFTER: [(&str, Place); 13] = [
     ("allowed;", |message| &mut message.limit),
 ];
 
-/// The words right before a figure, of those that have none behind them.
+/// The words right before a figure, for figures without words after them.
 const BEFORE: [(&str, Place); 16] = [
     ("triedtoallocate", |message| &mut message.tried),
     ("requested:", |message| &mut message.tried),
@@ -310,10 +316,10 @@ const BEFORE: [(&str, Place); 16] = [
     ("memoryfraction):", |message| &mut message.limit),
 ];
 
-/// So much of the words around a figure tells what it is.
+/// How many bytes of the words around a figure identify it.
 const NEAR: usize = 64;
 
-/// Whether the text begins with these words; blanks and capital letters do not count.
+/// Whether the text begins with these words, ignoring white space and case.
 fn is_next(text: &str, words: &str) -> bool {
     let mut letters = text.bytes().take(NEAR).filter(|byte| !byte.is_ascii_whitespace()).map(|byte| byte.to_ascii_lowercase());
     words.bytes().all(|word| letters.next() == Some(word))
@@ -326,7 +332,7 @@ fn is_last(text: &str, words: &str) -> bool {
     words.bytes().rev().all(|word| letters.next() == Some(word))
 }
 
-/// Where the words end that end the figures of a message.
+/// The position after the words that end the figures of a message.
 fn end_of_figures(text: &str) -> Option<usize> {
     let letters: Vec<(usize, u8)> = text.bytes().enumerate().filter(|(_, byte)| !byte.is_ascii_whitespace()).collect();
     let starts = ENDS.map(|words| words.as_bytes()[0]);
@@ -334,12 +340,12 @@ fn end_of_figures(text: &str) -> Option<usize> {
         let is_next = |(step, word): (usize, u8)| letters.get(at + step).is_some_and(|letter| letter.1 == word);
         let words = ENDS.iter().find(|words| words.bytes().enumerate().all(is_next))?;
         let end = letters[at + words.len() - 1].0 + 1;
-        // The last figure of one form stands behind the words.
+        // In one form, the last figure stands behind these words.
         if words.starts_with("(set") { sizes(&text[end - 1..]).first().map(|found| end - 1 + found.end) } else { Some(end) }
     })
 }
 
-/// `GPU 0;` and the like, behind which the device's memory stands.
+/// `GPU 0;` and similar words, which precede the device's memory.
 fn names_device(before: &str) -> bool {
     let Some(rest) = before.trim_end().strip_suffix(';') else { return false };
     let name = rest.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -358,7 +364,7 @@ fn device(text: &str) -> Option<u32> {
     })
 }
 
-/// The process of the words before `17.00 GiB memory in use`.
+/// The process named before `17.00 GiB memory in use`.
 fn process(before: &str, used: Size) -> Option<ProcessUse> {
     let words = before.trim_end().strip_suffix("has")?.trim_end();
     if is_last(words, "thisprocess") {
@@ -439,7 +445,7 @@ mod tests {
         assert_eq!(OutOfMemoryMessage::parse(long), Err(MessageError::NotFound), "no size");
     }
 
-    /// What was refused before the device was asked names only the request.
+    /// A message about a request that was refused before the device was asked names only the request.
     #[test]
     fn requests_that_no_device_was_asked_for_are_messages() {
         let large = OutOfMemoryMessage::parse(MORE_THAN_ONE_EXABYTE).expect("a message");
@@ -490,7 +496,7 @@ mod tests {
         assert_eq!((bytes(found.private_pools), found.processes.len()), (1 << 30, 2));
     }
 
-    /// Whatever is cut off, at either end, a figure that is left is the whole message's.
+    /// Whatever is cut off, at either end, the remaining figures equal those of the whole message.
     #[test]
     fn a_cut_makes_no_figure() {
         for text in [NEW, OLD] {
@@ -519,7 +525,7 @@ mod tests {
             let message = OutOfMemoryMessage::parse(&format!("{before}{DOCUMENT}"));
             assert_eq!(message.map(|message| bytes(message.tried)), Ok(gib(488)), "{before}");
         }
-        // Of several complete messages the first counts; if none is complete, the error is about the first.
+        // Of several complete messages the first one counts. If none is complete, the error is about the first.
         let second = DOCUMENT.replace("4.88", "9.99");
         let message = OutOfMemoryMessage::parse(&format!("{retry}{DOCUMENT}\n{second}")).expect("a message");
         assert_eq!(bytes(message.tried), gib(488));
@@ -528,7 +534,7 @@ mod tests {
         assert!(matches!(error, MessageError::Cut(_)), "{error}");
     }
 
-    /// A log may consist of beginnings of messages. Each is read only up to the next.
+    /// A log may consist of beginnings of messages. Each is read only up to the next one.
     #[test]
     fn many_beginnings_take_linear_time() {
         let beginning =

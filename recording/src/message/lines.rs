@@ -1,9 +1,9 @@
-//! The lines of a log, read in pieces of any size: one text without prefixes, colours and line breaks, of which the part is kept that is
-//! being searched.
+//! The lines of a log, read in pieces of any size. They become one text without prefixes, colours or line breaks, and only
+//! the part that is being searched is kept.
 //!
-//! A prefix is what a launcher or a logger puts before a line: the rank that wrote it and the time. Known are the prefixes of
-//! torchrun (`[rank3]:`, `[default3]:`), of `srun --label` (`3: `) and of `mpirun --tag-output` (`[1,3]<stderr>:`), those that
-//! programs write themselves (`[Rank 3]`, `rank 3:`, `[GPU 3]`, `[3]:`), and times as loggers print them.
+//! A launcher or a logger puts a prefix before a line: the rank that wrote it and the time. The module knows the prefixes of
+//! torchrun (`[rank3]:`, `[default3]:`), of `srun --label` (`3: `) and of `mpirun --tag-output` (`[1,3]<stderr>:`), those
+//! that programs write themselves (`[Rank 3]`, `rank 3:`, `[GPU 3]`, `[3]:`), and the times that loggers print.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -27,7 +27,7 @@ static RANK: LazyLock<Regex> = LazyLock::new(|| {
 /// A rank within a line.
 static NAMED_RANK: LazyLock<Regex> =
     LazyLock::new(|| compiled(r"(?i)(?:^|[^a-z])(local[_ ]|global[_ ])?rank[\x22']?[ :=]{0,3}([0-9]{1,9})(?:[^0-9]|$)"));
-/// It has this; the letter after it has a third form.
+/// Every such text contains this stem; the next letter has a third form.
 const STEM: Stems = Stems::of(&["ran"]);
 /// A time before a line: the parts of the date, those of the time, the fraction, the zone.
 static TIME: LazyLock<Regex> = LazyLock::new(|| {
@@ -42,20 +42,20 @@ static TIME: LazyLock<Regex> = LazyLock::new(|| {
 /// A terminal's colours.
 static COLOUR: LazyLock<Regex> = LazyLock::new(|| compiled(r"\x1b\[[0-9;]*[A-Za-z]"));
 
-/// What a person, a page or a box of characters puts before and behind each line that it quotes.
+/// Characters that people, pages or boxes put before and after each line that they quote.
 const QUOTES: [char; 7] = ['>', '#', '\u{2502}', '\u{2503}', '\u{2551}', ' ', '\t'];
-/// Of these, what may stand behind one.
+/// Those of them that may stand after a line.
 const BORDERS: [char; 4] = ['\u{2502}', '\u{2503}', '\u{2551}', ' '];
 
 /// The time of a line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogTime {
-    /// As it is printed.
+    /// The time as printed.
     pub text: String,
     /// Year, month and day; each 0 if not stated.
     date: (u32, u32, u32),
     zone: String,
-    /// Since midnight.
+    /// The time since midnight.
     nanoseconds: u64,
 }
 
@@ -80,17 +80,19 @@ impl LogTime {
         }
     }
 
-    /// What the time states: a year, a day, a zone. Times of one form can be ordered by their moment.
+    /// The parts that the time states: a year, a day, a zone. Times with the same parts can be ordered by their
+    /// moment.
     pub(super) fn form(&self) -> (bool, bool, &str) {
         (self.date.0 > 0, self.date.1 > 0, &self.zone)
     }
 
-    /// The date and the nanoseconds since midnight. Times of day alone do not say whether midnight lies between.
+    /// The date and the nanoseconds since midnight. Times of day alone do not show whether midnight lies between
+    /// them.
     pub(super) fn moment(&self) -> ((u32, u32, u32), u64) {
         (self.date, self.nanoseconds)
     }
 
-    /// The time of day, in nanoseconds since midnight, if that is all that is stated.
+    /// The time of day, in nanoseconds since midnight, if the time states nothing else.
     pub(super) fn time_of_day(&self) -> Option<u64> {
         (self.date.1 == 0).then_some(self.nanoseconds)
     }
@@ -109,8 +111,8 @@ fn plain(line: &str) -> Cow<'_, str> {
 }
 
 impl<'a> Prefix<'a> {
-    /// Takes the prefixes off a line, in whichever order they are. torchrun's own prefix (`[default3]:`) has the local rank; one that says
-    /// rank (`[rank11]:`) counts more.
+    /// Removes the prefixes from a line, in whatever order they are. torchrun's own prefix (`[default3]:`) has the local
+    /// rank; a prefix that says rank (`[rank11]:`) takes precedence.
     fn of(line: &'a str) -> Prefix<'a> {
         let mut prefix = Prefix { rank: None, time: None, rest: line.trim_start().trim_start_matches(QUOTES) };
         let mut is_named = false;
@@ -140,8 +142,8 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// The rank that a line names before a place, such as `rank=3`; a local rank only if it names no other. Of a line that has many messages,
-/// every part is read once.
+/// The rank that a line names before a position, such as `rank=3`; a local rank only if it names no other. In a line with
+/// many messages, every part is read once.
 #[derive(Default)]
 pub(super) struct NamedRank {
     /// How much of the line has been read.
@@ -151,10 +153,10 @@ pub(super) struct NamedRank {
 }
 
 impl NamedRank {
-    /// No name is longer than this.
+    /// The longest name.
     const LONGEST: usize = 64;
 
-    /// The rank that is named in the line up to here; what was asked before ended earlier in the same line.
+    /// The rank that the line names up to this position. Earlier calls for the same line must have ended before it.
     pub(super) fn before(&mut self, line: &str) -> Option<u32> {
         let named = |captures: &Captures<'_>| {
             let is_local = captures.get(1).is_some_and(|word| word.as_str().starts_with(['l', 'L']));
@@ -166,7 +168,7 @@ impl NamedRank {
             let end = captures.as_ref().and_then(|captures| captures.get(0)).map_or(line.len(), |found| found.end());
             let (local, global) = captures.as_ref().and_then(named).unwrap_or_default();
             if end == line.len() {
-                // The number may go on.
+                // The number may continue.
                 self.read = self.read.max(line.floor_char_boundary(line.len().saturating_sub(Self::LONGEST)));
                 return global.or(self.local).or(local);
             }
@@ -175,21 +177,21 @@ impl NamedRank {
         self.global
     }
 
-    /// So much of the line's beginning is no longer there.
+    /// Adjusts for a part of the line's beginning that is no longer kept.
     pub(super) fn forget(&mut self, bytes: usize) {
         self.read = self.read.saturating_sub(bytes);
     }
 }
 
-/// The most of a line that is read at once. What is before a line and each of its colours is much shorter.
+/// The most of a line that is read at once. The prefix of a line, and each colour sequence, is much shorter.
 pub(super) const PIECE: usize = 64 << 10;
-/// A colour is not longer than this; a longer sequence is a part of the text.
+/// The longest colour sequence; a longer sequence is part of the text.
 const LONGEST_COLOUR: usize = 4 << 10;
 
 /// A line that is not empty.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// Where it begins in the text that is kept; 0 if its beginning is no longer kept.
+    /// Its position in the kept text; 0 if its beginning is no longer kept.
     pub(super) at: usize,
     /// Its number, from 1.
     pub(super) number: usize,
@@ -199,25 +201,25 @@ pub(super) struct Line {
     pub(super) time: Option<LogTime>,
 }
 
-/// Reads lines. What it makes of a log does not depend on the pieces in which the log arrives.
+/// The reader of lines. Its result does not depend on the pieces in which the log arrives.
 #[derive(Default)]
 pub(super) struct Lines {
-    /// What has arrived of a line and is not in the text yet: less than [`PIECE`].
+    /// The part of a line that has arrived but is not in the text yet: less than [`PIECE`].
     unread: Vec<u8>,
     /// How many lines have ended.
     ended: usize,
     /// Whether the prefix of the line has been read.
     has_begun: bool,
-    /// What the prefix says, until the line has a word.
+    /// The rank and time of the prefix, until the line has a word.
     prefix: Option<(Option<u32>, Option<LogTime>)>,
-    /// Whether the text ends within a word.
+    /// Whether the text ends inside a word.
     is_in_word: bool,
     text: String,
     lines: Vec<Line>,
 }
 
 impl Lines {
-    /// Reads a part of the bytes, up to the end of the line at most; returns the others.
+    /// Reads some of the bytes, at most up to the end of the line. Returns the others.
     pub(super) fn read<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let (part, rest) = bytes.split_at(bytes.len().min(PIECE - self.unread.len()));
         if let Some(end) = part.iter().position(|&byte| byte == b'\n') {
@@ -247,14 +249,14 @@ impl Lines {
         (self.has_begun, self.prefix) = (false, None);
     }
 
-    /// The log ends here.
+    /// Ends the log.
     pub(super) fn end(&mut self) {
         self.end_line();
-        // A message that ends the text is not cut.
+        // A message at the end of the text is not truncated.
         self.text.truncate(self.text.trim_end().len());
     }
 
-    /// Puts a piece of a line into the text.
+    /// Appends a piece of a line to the text.
     fn piece(&mut self, bytes: &[u8], is_end: bool) {
         let decoded = String::from_utf8_lossy(bytes);
         let plain = plain(&decoded);
@@ -290,12 +292,12 @@ impl Lines {
         }
     }
 
-    /// What is kept.
+    /// A view of the kept text.
     pub(super) fn view(&self) -> View<'_> {
         View { text: &self.text, lines: &self.lines }
     }
 
-    /// Forgets the text before a place, and the lines that end there.
+    /// Forgets the text before a position, and the lines that end there.
     pub(super) fn forget(&mut self, end: usize) {
         self.text.drain(..end);
         let first = self.lines.partition_point(|line| line.at <= end).saturating_sub(1);
@@ -306,7 +308,7 @@ impl Lines {
     }
 }
 
-/// Whether these are words of ASCII with single blanks between them: nearly all lines are.
+/// Whether these are ASCII words with single spaces between them: nearly all lines are.
 fn is_normal(words: &str) -> bool {
     let mut is_after_blank = true;
     for byte in words.bytes() {
@@ -319,7 +321,7 @@ fn is_normal(words: &str) -> bool {
     !is_after_blank
 }
 
-/// Where to end a piece of a line: after a word, or where no character and no colour is divided.
+/// The position at which to end a piece of a line: after a word, or where no character or colour sequence is cut.
 fn end_of_piece(piece: &[u8]) -> usize {
     let half = piece.len() / 2;
     if let Some(blank) = piece[half..].iter().rposition(u8::is_ascii_whitespace) {
@@ -346,7 +348,7 @@ fn end_of_piece(piece: &[u8]) -> usize {
     if is_cut { first } else { piece.len() }
 }
 
-/// A part of a log as one line, without prefixes and with single blanks, and where its lines were.
+/// A part of a log as one line, without prefixes and with single spaces, and the positions of its lines.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) text: &'a str,
@@ -354,7 +356,7 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The line at a place of the text.
+    /// The line at a position in the text.
     pub(super) fn line_at(self, at: usize) -> usize {
         self.lines.partition_point(|line| line.at <= at).saturating_sub(1)
     }
@@ -375,7 +377,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// The beginning of a text, of so many bytes at most.
+/// The beginning of a text, at most this many bytes.
 pub(super) fn beginning(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }

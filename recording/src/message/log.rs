@@ -1,9 +1,9 @@
-//! What a log of out-of-memory messages says: each message by rank, without repetitions, and which came first.
+//! The result of reading a log: each out-of-memory message by rank, without repetitions, and which one came first.
 //!
-//! The ranks of a run write into one log, each line behind its rank's prefix, and a message may be printed more than once: by the
-//! traceback, by a logger, by the launcher. A message may be broken into lines, between which lines of other ranks may stand.
+//! The ranks of a run write to one log, each line after its rank's prefix. The same message may be printed several times: by
+//! the traceback, by a logger, by the launcher. A message may be broken into lines, with lines of other ranks between them.
 //!
-//! The different messages are kept in bounded memory while `reader` reads the log.
+//! The distinct messages are kept in bounded memory while `reader` reads the log.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,36 +11,36 @@ use std::collections::hash_map::Entry;
 use super::figures::OutOfMemoryMessage;
 use super::lines::LogTime;
 
-/// So many different messages of a log are kept, the first ones; those after them are counted.
+/// How many different messages of a log are kept, the first ones; later ones are only counted.
 pub const MOST_MESSAGES: usize = 1 << 14;
 
 /// A message in a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoggedMessage {
-    /// The rank that wrote it, if a prefix or the line tells.
+    /// The rank that wrote it, if a prefix or the line shows it.
     pub rank: Option<u32>,
-    /// When, if its line tells.
+    /// The time, if its line shows it.
     pub time: Option<LogTime>,
     /// The line on which it begins, from 1.
     pub line: usize,
-    /// How often it is there.
+    /// How often it occurs.
     pub times: usize,
-    /// What it says.
+    /// The message.
     pub message: OutOfMemoryMessage,
 }
 
 /// A message of another framework, in a log that has messages of PyTorch too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OtherMessage {
-    /// The rank that wrote it, if a prefix tells.
+    /// The rank that wrote it, if a prefix shows it.
     pub rank: Option<u32>,
     /// Its line, from 1.
     pub line: usize,
-    /// Who wrote it, and what it wanted.
+    /// The source and the requested size.
     pub message: OutOfMemoryMessage,
 }
 
-/// How it is known which message came first.
+/// The evidence for which message came first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ToldBy {
     /// The times of all messages.
@@ -58,26 +58,27 @@ pub struct FirstFailure {
     pub time: String,
     /// Its message in [`MessageLog::messages`], if the log has one of that rank.
     pub message: Option<usize>,
-    /// How it is known.
+    /// The evidence.
     pub told_by: ToldBy,
 }
 
 /// The out-of-memory messages of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageLog {
-    /// Each different message of PyTorch's GPU allocator of each rank, in the order of the log; of more than [`MOST_MESSAGES`] the first.
-    /// If there is none, the most telling message of another source.
+    /// The distinct messages of PyTorch's GPU allocator, by rank, in the order of the log; if there are more than
+    /// [`MOST_MESSAGES`], the first ones. If there are none, the most informative message of another source.
     pub messages: Vec<LoggedMessage>,
-    /// How many messages follow those and differ from all of them.
+    /// How many later messages differ from all of these.
     pub left_out: usize,
-    /// Which rank failed first, if that is known and there are several.
+    /// The rank that failed first, if that is known and there are several ranks.
     pub first: Option<FirstFailure>,
-    /// Beside messages of PyTorch: those of other frameworks, one of each rank.
+    /// Messages of other frameworks beside those of PyTorch, one per rank.
     pub others: Vec<OtherMessage>,
 }
 
 impl MessageLog {
-    /// The message to explain: that of the first failure, else the first complete one, else the first.
+    /// The message to explain: that of the first failure; without one, the first complete message; without that, the
+    /// first message.
     #[must_use]
     pub fn explained(&self) -> Option<usize> {
         let complete = |message: &LoggedMessage| message.message.is_complete;
@@ -87,17 +88,17 @@ impl MessageLog {
     }
 }
 
-/// A message that is cut is compared with so many that are not.
+/// The most complete messages with which a truncated message is compared.
 const MOST_COMPARED: usize = 1000;
 
-/// The messages that have been read. What differs from all of the first [`MOST_MESSAGES`] is counted.
+/// The messages read so far. Those that differ from all of the first [`MOST_MESSAGES`] are only counted.
 #[derive(Default)]
 pub(super) struct Messages {
     kept: HashMap<(Option<u32>, OutOfMemoryMessage), Kept>,
     left_out: LeftOut,
 }
 
-/// Where a message is, beside its rank and its figures.
+/// The position of a message; its rank and figures are the key.
 struct Kept {
     order: usize,
     line: usize,
@@ -112,7 +113,7 @@ pub(super) struct LeftOut {
     pub(super) messages: usize,
     /// The earliest and the latest of their times.
     times: Option<(LogTime, LogTime)>,
-    /// Whether one has no time, or times are of different forms.
+    /// Whether one of them has no time, or their times have different forms.
     is_open: bool,
 }
 
@@ -131,7 +132,7 @@ impl Messages {
         }
     }
 
-    /// The different messages in the order of the log, and what is only counted.
+    /// The distinct messages in the order of the log, and the counts of the others.
     pub(super) fn end(self) -> (Vec<LoggedMessage>, LeftOut) {
         let mut kept: Vec<_> = self.kept.into_iter().collect();
         kept.sort_by_cached_key(|(_, kept)| kept.order);
@@ -167,20 +168,20 @@ impl LeftOut {
         }
     }
 
-    /// The times between which the others are; `None` if that is not known.
+    /// The times between which the other messages lie; `None` if these are unknown.
     fn times(&self) -> Option<Vec<&LogTime>> {
         let times = self.times.iter().flat_map(|(earliest, latest)| [earliest, latest]).collect();
         (!self.is_open).then_some(times)
     }
 }
 
-/// The rank and the figures of a message that is not cut.
+/// The rank and the figures of a complete message.
 fn of_whole(message: &LoggedMessage) -> Option<(Option<u32>, &OutOfMemoryMessage)> {
     message.message.is_complete.then_some((message.rank, &message.message))
 }
 
-/// The messages without repetitions. A repetition that does not tell its rank is one of any rank's message with the same figures, and one
-/// that is cut is one of a message whose figures include its own.
+/// The messages without repetitions. A repetition without a rank belongs to a message of any rank with the same figures. A
+/// truncated repetition belongs to a message whose figures include its own.
 fn distinct(mut messages: Vec<LoggedMessage>) -> Vec<LoggedMessage> {
     messages.sort_by_cached_key(|message| (!message.message.is_complete, message.rank.is_none(), message.line));
     let firsts = first_of_each(&messages);
@@ -201,7 +202,7 @@ fn distinct(mut messages: Vec<LoggedMessage>) -> Vec<LoggedMessage> {
     kept
 }
 
-/// For each message the place of the one that it repeats; its own if it repeats none.
+/// For each message, the position of the message that it repeats; its own position if it repeats none.
 fn first_of_each(messages: &[LoggedMessage]) -> Vec<usize> {
     let mut places: HashMap<(Option<u32>, &OutOfMemoryMessage), usize> = HashMap::new();
     let mut kept: Vec<usize> = Vec::new();
@@ -212,14 +213,14 @@ fn first_of_each(messages: &[LoggedMessage]) -> Vec<usize> {
             let is_part = |(rank, whole): (Option<u32>, &OutOfMemoryMessage)| {
                 figures.is_part_of(whole) && (message.rank.is_none() || message.rank == rank)
             };
-            // Those that are not cut come first.
+            // Complete messages come first.
             let wholes = || kept.iter().take(MOST_COMPARED).map_while(|&place| of_whole(&messages[place]));
             let found = if figures.is_complete { None } else { wholes().position(is_part) };
             found.map(|number| kept[number])
         });
         firsts.push(same.unwrap_or(place));
         if same.is_none() {
-            // The first rank with these figures takes the repetitions without a rank.
+            // The first rank with these figures gets the repetitions without a rank.
             places.entry((None, figures)).or_insert(place);
             places.insert((message.rank, figures), place);
             kept.push(place);
@@ -228,16 +229,16 @@ fn first_of_each(messages: &[LoggedMessage]) -> Vec<usize> {
     firsts
 }
 
-/// The first failure that torchrun observed, of which its summary has the rank and the time.
+/// The first failure that torchrun observed; its summary has the rank and the time.
 pub(super) fn by_launcher(summary: Option<(u32, Option<LogTime>)>, messages: &[LoggedMessage]) -> Option<FirstFailure> {
     let (rank, time) = summary?;
     let message = messages.iter().position(|message| message.rank == Some(rank));
     Some(FirstFailure { rank: Some(rank), time: time?.text, message, told_by: ToldBy::Launcher })
 }
 
-/// The first message, if all have times of one form and one is before the others.
+/// The first message, if all messages have times of one form and one message precedes the others.
 pub(super) fn by_times(messages: &[LoggedMessage], left_out: &LeftOut) -> Option<FirstFailure> {
-    /// Times of day within half a day are on one day, or on two in this order.
+    /// Times of day within half a day of each other are on the same day, or on two consecutive days in this order.
     const HALF_A_DAY: u64 = 12 * 3600 * 1_000_000_000;
     let times: Vec<&LogTime> = messages.iter().map(|message| message.time.as_ref()).collect::<Option<_>>()?;
     let form = times.first()?.form();
@@ -265,7 +266,7 @@ mod tests {
         LoggedMessage { rank: Some(rank), time: LogTime::read(time), line: bytes as usize + 1, times: 1, message }
     }
 
-    /// However many there are, no more are kept than that, and those that come again are still counted.
+    /// However many messages there are, only this many are kept; repetitions of these are still counted.
     #[test]
     fn the_first_messages_are_kept_and_the_others_counted() {
         let first = |last: &str| {

@@ -1,31 +1,31 @@
-//! Searching a text by regular expressions, and a quick look whether it may have words that are worth that.
+//! Searches a text with regular expressions, after a quick check whether the text may contain a match.
 
 use regex::Regex;
 
 /// A pattern of this crate.
 ///
 /// # Panics
-/// If it is not a regular expression, which the tests exclude.
+/// It is not a regular expression, which the tests rule out.
 pub(super) fn compiled(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a regular expression")
 }
 
-/// Parts of words, of which at least one is in every text that is looked for, in small or capital letters.
+/// Parts of words, in upper or lower case. Every text that the search looks for contains at least one of them.
 pub(super) struct Stems {
     stems: &'static [&'static str],
-    /// How many bytes of each stem are compared first: the length of the shortest.
+    /// How many bytes of each stem are compared first: the length of the shortest stem.
     compared: usize,
-    /// For two bytes, how far it is from them to the end of the bytes compared first, if they are in a stem.
+    /// For each pair of bytes that occurs in a stem, the distance from it to the end of the bytes compared first.
     shifts: [u8; 1 << 10],
 }
 
-/// The place of two bytes in the table; that of a letter is the same as that of its capital.
+/// The index of two bytes in the table; upper and lower case have the same index.
 const fn place(first: u8, second: u8) -> usize {
     ((first as usize & 31) << 5) | (second as usize & 31)
 }
 
 impl Stems {
-    /// Stems in small letters of ASCII, each of at least two.
+    /// Stems in lower-case ASCII letters, each with at least two.
     pub(super) const fn of(stems: &'static [&'static str]) -> Stems {
         let (mut compared, mut stem) = (u8::MAX as usize, 0);
         while stem < stems.len() {
@@ -47,7 +47,7 @@ impl Stems {
         Stems { stems, compared, shifts }
     }
 
-    /// Whether one of them is in the text.
+    /// Whether the text contains one of the stems.
     pub(super) fn are_in(&self, text: &str) -> bool {
         let text = text.as_bytes();
         let is_at = |rest: &[u8]| {

@@ -1,5 +1,5 @@
-//! Reads a log of any size once, from its beginning to its end, and searches it part by part for messages; no more than a part of it is
-//! in memory.
+//! Reads a log of any size once, from beginning to end, and searches it part by part for messages. Only a part of the log is
+//! in memory at a time.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
@@ -16,9 +16,9 @@ use super::patterns::{Stems, compiled};
 use super::signs::{LONGEST_SIGN, Signs, order};
 use super::source::Source;
 
-/// So much of a log is searched at once.
+/// How much of a log is searched at once.
 const PART: usize = 64 << 10;
-/// So much of a log is read at once.
+/// How much of a log is read at once.
 const BUFFER: usize = 64 << 10;
 
 impl MessageLog {
@@ -30,10 +30,11 @@ impl MessageLog {
         reader.end()
     }
 
-    /// Reads all messages of a log of any size, to its end. It may be UTF-16; bytes that are not UTF-8 are taken for other characters.
+    /// Reads all messages of a log of any size, to its end. It may be UTF-16; bytes that are not UTF-8 are replaced by other
+    /// characters.
     ///
     /// # Errors
-    /// That of the source: what follows is not known then.
+    /// The error of the source; the rest of the log is then unknown.
     pub fn read_from(mut source: impl Read) -> io::Result<MessageLog> {
         let (mut reader, mut buffer) = (LogReader::default(), vec![0; BUFFER]);
         loop {
@@ -53,7 +54,7 @@ struct LogReader {
     decoder: Decoder,
     lines: Lines,
     scan: Scan,
-    /// How far the text that is kept has been searched.
+    /// How far the kept text has been searched.
     searched: usize,
 }
 
@@ -95,16 +96,17 @@ impl LogReader {
     }
 }
 
-/// A message is not longer than this, even if many processes use the device.
+/// The longest message, even if many processes use the device.
 const LONGEST: usize = 8 << 10;
-/// How much of the text is known around a part that is searched: behind it a message and more, and before it the size that a message of
-/// another framework names before its sign.
+/// How much of the text is kept around a part that is searched: after it a message and more, and before it the size that a
+/// message of another framework names before its sign.
 const AROUND: usize = LONGEST + (2 << 10);
-/// A message that is broken into lines ends within so many lines of its rank and others.
+/// The most lines, of its rank and of others, within which a message that is broken into lines ends.
 const MOST_LINES: usize = 200;
-/// So many messages of other frameworks are named.
+/// The most messages of other frameworks to name.
 const MOST_OTHERS: usize = 100;
-/// Each message, of whichever source, has one of these; so do the words before the end of one, and torchrun's report.
+/// Each message, of whatever source, contains one of these; so do the words before the end of a message, and
+/// torchrun's report.
 const STEMS: Stems = Stems::of(&[
     "memory",
     "tried to",
@@ -132,40 +134,40 @@ static ROOT_CAUSE: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
-/// What has been found in a log so far.
+/// The messages found in a log so far.
 #[derive(Default)]
 struct Scan {
     messages: Messages,
-    /// The messages whose lines may go on.
+    /// The messages whose lines may continue.
     open: VecDeque<OpenMessage>,
     beginning: Beginning,
     /// How many lines have begun.
     lines: usize,
-    /// The line whose rank was looked for last, by its number, and the ranks in it.
+    /// The line, by number, in which a rank was last looked for, and the ranks in it.
     named: (usize, NamedRank),
     summary: Option<(u32, Option<LogTime>)>,
     signs: Signs,
-    /// The first message of each source but PyTorch's GPU allocator.
+    /// The first message of each source other than PyTorch's GPU allocator.
     foreign: Vec<LoggedMessage>,
     others: Others,
 }
 
-/// What is before the first message that has its beginning: the end of one, perhaps.
+/// The text before the first message that has its beginning; it may contain the end of another message.
 #[derive(Default)]
 struct Beginning {
     has_ended: bool,
-    /// What the first words of the log say.
+    /// The message in the first words of the log.
     first: Option<LoggedMessage>,
     /// Whether the words [`TRIED`] were found.
     is_tried: bool,
 }
 
-/// A message that is cut, unless the next lines of its rank go on with it.
+/// A truncated message, unless the next lines of its rank continue it.
 struct OpenMessage {
     line: Line,
     rank: u32,
     text: String,
-    /// The last line that may be its own, of those that have begun.
+    /// The last line so far that may belong to it.
     last: usize,
     is_beginning: bool,
 }
@@ -174,12 +176,12 @@ struct OpenMessage {
 #[derive(Default)]
 struct Others {
     found: Vec<OtherMessage>,
-    /// The last line that was read for one.
+    /// The last line that was read for a message.
     line: usize,
 }
 
 impl Scan {
-    /// Searches a part of the text for what begins in it.
+    /// Searches a part of the text for messages that begin in it.
     fn part(&mut self, view: View<'_>, part: Range<usize>) {
         if self.lines == 0 || STEMS.are_in(beginning(&view.text[part.start..], part.len() + LONGEST_SIGN)) {
             self.words(view, &part);
@@ -207,14 +209,14 @@ impl Scan {
         }
     }
 
-    /// The text before this place will not be there any more.
+    /// Prepares for the text before this position to be dropped.
     fn forget(&mut self, view: View<'_>, end: usize) {
         if let Some(line) = view.lines.get(view.line_at(end)).filter(|line| line.number == self.named.0) {
             self.named.1.forget(end.saturating_sub(line.at));
         }
     }
 
-    /// What the whole log says.
+    /// The result for the whole log.
     fn end(mut self) -> MessageLog {
         self.end_beginning();
         while let Some(open) = self.open.pop_front() {
@@ -229,7 +231,7 @@ impl Scan {
         MessageLog { messages, left_out: left_out.messages, first, others }
     }
 
-    /// The end of a message whose beginning was cut off, before the first whole one.
+    /// Looks for the end of a message whose beginning was cut off, before the first complete message.
     fn beginning(&mut self, view: View<'_>, part: &Range<usize>) {
         if self.beginning.has_ended {
             return;
@@ -244,7 +246,7 @@ impl Scan {
             self.beginning.first = found.map(|found| self.logged(view, tried, found));
         }
         if self.lines == 0 && !self.beginning.is_tried {
-            // A mark that lost letters is one that a person sees.
+            // A person would recognise a mark that has lost letters.
             self.beginning.first = headless(from(view.text, 0, mark)).map(|found| self.logged(view, 0, found));
         }
         if mark < part.end {
@@ -259,7 +261,7 @@ impl Scan {
         }
     }
 
-    /// The messages whose marks are here.
+    /// Reads the messages whose marks are in this part.
     fn messages(&mut self, view: View<'_>, part: &Range<usize>) {
         let mut marks = view.text[part.start..].match_indices(MARK).map(|(at, _)| part.start + at).peekable();
         let mut place = view.lines.partition_point(|line| line.at < part.start);
@@ -270,7 +272,7 @@ impl Scan {
         self.begin_lines(view, place, part.end);
     }
 
-    /// The message whose mark is here; the next one's is at `end`.
+    /// Reads the message whose mark is at `at`; the next mark is at `end`.
     fn message(&mut self, view: View<'_>, at: usize, end: usize) {
         let (start, place) = (at + MARK.len(), view.line_at(at));
         let following = from(view.text, start, end);
@@ -279,7 +281,7 @@ impl Scan {
         }
         let line = view.text.get(start..view.end_of(place)).unwrap_or("");
         let is_beginning = is_beginning(line);
-        // The next lines are those of the last message of its line.
+        // The next lines continue the last message of this line.
         if let Some((line_of, rank)) = view.lines.get(place).and_then(|line| Some((line, line.rank?)))
             && end >= view.end_of(place)
         {
@@ -291,7 +293,7 @@ impl Scan {
         }
     }
 
-    /// The lines that begin before a place go on with the messages of their ranks. Returns the line behind them.
+    /// Adds the lines that begin before a position to the messages of their ranks. Returns the line after them.
     fn begin_lines(&mut self, view: View<'_>, first: usize, before: usize) -> usize {
         let mut place = first;
         while view.lines.get(place).is_some_and(|line| line.at < before) {
@@ -310,7 +312,7 @@ impl Scan {
         place
     }
 
-    /// There are no more lines of a message.
+    /// Ends a message that has no more lines.
     fn end_message(&mut self, open: OpenMessage) {
         let OpenMessage { line, rank, text, is_beginning, .. } = open;
         if let Some(message) = what_is_left(&text, is_beginning) {
@@ -330,7 +332,7 @@ impl Scan {
         LoggedMessage { rank, time, line: number, times: 1, message }
     }
 
-    /// The rank that a line tells before a place of the text.
+    /// The rank that a line names before a position in the text.
     fn rank_before(&mut self, view: View<'_>, place: usize, at: usize) -> Option<u32> {
         let line = view.lines.get(place)?;
         if line.rank.is_some() {
@@ -354,7 +356,7 @@ impl Scan {
 }
 
 impl Others {
-    /// Reads a line in which another framework's message is.
+    /// Reads a line that contains another framework's message.
     fn read(&mut self, view: View<'_>, place: usize) {
         let Some(&Line { number, rank, .. }) = view.lines.get(place).filter(|line| line.number > self.line) else { return };
         self.line = number;
@@ -374,27 +376,28 @@ impl Others {
     }
 }
 
-/// The text from a place on, as much of it as a message may have.
+/// The text from a position on, up to the length that a message may have.
 fn from(text: &str, start: usize, end: usize) -> &str {
     text.get(start..end.max(start)).map_or("", |rest| beginning(rest, LONGEST))
 }
 
-/// What there is of a message; nothing if it has no figure.
+/// The rest of a message; nothing if it has no figure.
 fn what_is_left(rest: &str, is_beginning: bool) -> Option<OutOfMemoryMessage> {
-    // Cut before its first figure, or none: other uses of the words are no messages.
+    // A message cut before its first figure, or no message: other uses of the words do not count.
     OutOfMemoryMessage::after_mark(rest).or_else(|| is_beginning.then(|| OutOfMemoryMessage::of(Source::PyTorch)))
 }
 
 /// The figures of a message without its beginning.
 fn headless(text: &str) -> Option<OutOfMemoryMessage> {
     let message = OutOfMemoryMessage { is_complete: false, ..OutOfMemoryMessage::read(Source::PyTorch, text) };
-    // One figure may be anybody's; PyTorch's name or two figures are not.
+    // A single figure could come from any program; PyTorch's name or two figures could not.
     let is_of_pytorch = message.reserved.is_some() || message.unallocated.is_some() || message.missing().len() <= 4;
     let is_foreign = || OutOfMemoryMessage::find_foreign(text).is_some_and(|found| found.source.has_figures());
     (is_of_pytorch && !is_foreign()).then_some(message)
 }
 
-/// Whether this is all that is left of a message on its line, cut before the end of the size that was tried.
+/// Whether this is all that is left of a message on its line, cut before the end of the size of the failed
+/// allocation.
 fn is_beginning(rest: &str) -> bool {
     static CUT_SIZE: LazyLock<Regex> =
         LazyLock::new(|| compiled(r"^(?:[0-9]{1,20}(?:\.[0-9]{0,2})?(?: (?:[KMG]i?|b(?:y(?:t(?:e)?)?)?)?)?)?$"));

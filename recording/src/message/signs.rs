@@ -1,5 +1,5 @@
-//! The signs of out-of-memory messages that are not those of PyTorch's GPU allocator: which words tell a source, and what such a message
-//! says.
+//! The signs of out-of-memory messages that are not from PyTorch's GPU allocator: the words that identify a source, and how
+//! to read such a message.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -14,15 +14,15 @@ use super::source::Source;
 /// How many sources have signs.
 const SIGNED: usize = 22;
 
-/// What the messages of one source contain.
+/// The words that the messages of one source contain.
 struct Sign {
     source: Source,
-    /// Each message has one of these, in small or capital letters; searching them is much faster.
+    /// Each message contains one of these stems, in upper or lower case; searching for them is much faster.
     stems: Stems,
     pattern: Regex,
 }
 
-/// The signs of all sources. The first that is found counts, so the special ones come before the general ones.
+/// The signs of all sources. The first match counts, so special signs come before general ones.
 static SIGNS: LazyLock<[Sign; SIGNED]> = LazyLock::new(|| {
     let signs: [(Source, &'static [&'static str], &str); SIGNED] = [
         (
@@ -123,7 +123,7 @@ static SIGNS: LazyLock<[Sign; SIGNED]> = LazyLock::new(|| {
     ];
     signs.map(|(source, stems, pattern)| Sign { source, stems: Stems::of(stems), pattern: compiled(pattern) })
 });
-/// How much was wanted, in the words of these messages.
+/// The requested size, in the words of these messages.
 static WANTED: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
         r"(?ix)(?:trying\ to\ allocate|tried\ to\ allocate|failed\ to\ allocate(?:\ request\ for)?|memory\ allocating|allocating|malloc)
@@ -132,19 +132,20 @@ static WANTED: LazyLock<Regex> = LazyLock::new(|| {
 });
 /// A tensor that TensorFlow could not allocate.
 static TENSOR: LazyLock<Regex> = LazyLock::new(|| compiled(r"allocating tensor with shape\[([0-9,]*)\] and type ([a-z0-9_]+)"));
-/// How far from the sign the size may be.
+/// The greatest distance of the size from the sign.
 const NEAR: usize = 400;
-/// How far behind the sign the figures may be of those messages that have several.
+/// The greatest distance of the figures behind the sign, for messages with several figures.
 const FIGURES_NEAR: usize = 2000;
 
 impl OutOfMemoryMessage {
-    /// The first message of another source in a text without line breaks. Messages of PyTorch's own allocator are not looked for.
+    /// The first message of another source in a text without line breaks. Does not look for messages of PyTorch's own
+    /// allocator.
     pub(super) fn find_foreign(text: &str) -> Option<OutOfMemoryMessage> {
         let mut signs = SIGNS.iter();
         signs.find_map(|sign| Some(OutOfMemoryMessage::at(sign.source, text, sign.pattern.find(text)?.range())))
     }
 
-    /// The message whose sign is here.
+    /// The message whose sign is at this position.
     pub(super) fn at(source: Source, text: &str, sign: Range<usize>) -> OutOfMemoryMessage {
         let end = text.floor_char_boundary(sign.end.saturating_add(FIGURES_NEAR));
         match source {
@@ -209,24 +210,24 @@ impl OutOfMemoryMessage {
     }
 }
 
-/// How special a source's signs are: of messages in one line that of the lowest number counts.
+/// How special a source's signs are: of the messages in one line, the one with the lowest number counts.
 pub(super) fn order(of: Source) -> usize {
     SIGNS.iter().position(|sign| sign.source == of).unwrap_or(SIGNS.len())
 }
 
-/// No sign is longer than this.
+/// The longest sign.
 pub(super) const LONGEST_SIGN: usize = 1000;
 
 /// The signs of a text that is read part by part.
 #[derive(Default)]
 pub(super) struct Signs {
-    /// Whether each was found.
+    /// Whether each sign was found.
     is_found: [bool; SIGNED],
 }
 
 impl Signs {
-    /// The signs that begin in a part of a text, of which more is known around it, in the order of the text: all of the named sources, and
-    /// the first of each of the general ones where `is_all`.
+    /// The signs that begin in a part of a text, of which more is known on either side, in the order of the text: all signs
+    /// of named sources, and the first sign of each general source if `is_all`.
     pub(super) fn read(&mut self, text: &str, part: Range<usize>, is_all: bool) -> Vec<(Range<usize>, Source)> {
         let mut found_signs = Vec::new();
         let near = &text[..text.floor_char_boundary(part.end + LONGEST_SIGN)];
@@ -256,13 +257,13 @@ fn wanted_size(text: &str) -> Option<Size> {
     wanted(text).map(exactly)
 }
 
-/// The size in words, exact if the message has it in bytes too.
+/// The requested size; exact if the message also has it in bytes.
 fn wanted(text: &str) -> Option<u64> {
     let captures = WANTED.captures(text)?;
     captures.get(3).and_then(|bytes| bytes.as_str().parse().ok()).or_else(|| in_units(&captures))
 }
 
-/// `8,000 bytes`, `2.00GiB`, `7.48G`: all of these frameworks count in powers of 1024.
+/// A size such as `8,000 bytes`, `2.00GiB` or `7.48G`: all these frameworks count in powers of 1024.
 fn in_units(captures: &Captures<'_>) -> Option<u64> {
     let number = captures[1].replace(',', "");
     let shift = match captures[2].as_bytes()[0].to_ascii_uppercase() {

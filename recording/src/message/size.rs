@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The units of sizes, as powers of two. Messages that say `MB` count in powers of 1024 all the same.
+/// The units of sizes, as powers of two. Messages that say `MB` also count in powers of 1024.
 const UNITS: [(&str, u32); 9] =
     [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("KB", 10), ("MB", 20), ("GB", 30), ("B", 0)];
 
@@ -11,12 +11,12 @@ const UNITS: [(&str, u32); 9] =
 pub struct Size {
     /// The nearest whole number of bytes.
     pub bytes: u64,
-    /// How far the true number may be from that, in bytes.
+    /// How far the true number may be from `bytes`.
     pub within: u64,
 }
 
 impl Size {
-    /// `whole` and `hundredths` of a unit of 2^`shift` bytes. `None` if that does not fit in 64 bits.
+    /// A size of `whole` and `hundredths` of a unit of 2^`shift` bytes. `None` if it does not fit in 64 bits.
     pub(super) fn new(whole: u64, hundredths: u64, shift: u32) -> Option<Size> {
         let hundredths = u128::from(whole) * 100 + u128::from(hundredths);
         // Each factor is below 2^71 and 2^30.
@@ -28,13 +28,13 @@ impl Size {
         Some(Size { bytes, within })
     }
 
-    /// The smallest number of bytes that it may be.
+    /// The smallest possible number of bytes.
     #[must_use]
     pub const fn least(self) -> u64 {
         self.bytes.saturating_sub(self.within)
     }
 
-    /// The largest number of bytes that it may be.
+    /// The largest possible number of bytes.
     #[must_use]
     pub const fn most(self) -> u64 {
         self.bytes.saturating_add(self.within)
@@ -52,7 +52,7 @@ impl Size {
 }
 
 impl fmt::Display for Size {
-    /// In the unit of the message: a smaller one would show digits that the message does not have.
+    /// Uses the unit of the message: a smaller unit would show digits that the message does not have.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_in_gibibytes = self.within >= (1 << 30) / 200;
         if is_in_gibibytes && self.bytes <= 1 << 30 {
@@ -62,15 +62,15 @@ impl fmt::Display for Size {
     }
 }
 
-/// Where a text has a size, and the size.
+/// The position of a size in a text, and the size.
 pub(super) struct Found {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) size: Size,
 }
 
-/// The sizes in a text, such as `1024 bytes` or `4.88 GiB`. A number at the very beginning may have lost digits and does not count, nor
-/// does one that does not fit in 64 bits.
+/// The sizes in a text, such as `1024 bytes` or `4.88 GiB`. Ignores a number at the very beginning, which may have lost
+/// digits, and a number that does not fit in 64 bits.
 pub(super) fn sizes(text: &str) -> Vec<Found> {
     let (bytes, mut found, mut at) = (text.as_bytes(), Vec::new(), 1);
     while let Some(start) = (at..bytes.len()).find(|&at| bytes[at].is_ascii_digit() && !is_of_number(bytes[at - 1])) {
@@ -81,12 +81,12 @@ pub(super) fn sizes(text: &str) -> Vec<Found> {
     found
 }
 
-/// Whether a number goes on with this byte, so that it does not begin behind it.
+/// Whether this byte belongs to a number, so that a number before it continues.
 fn is_of_number(byte: u8) -> bool {
     byte.is_ascii_digit() || byte == b'.'
 }
 
-/// The size whose number begins here, and where the text goes on behind what was read.
+/// The size whose number begins at this position, and the position after the text that was read.
 fn size_at(text: &str, start: usize) -> (usize, Option<Size>) {
     let digits_from = |from: usize| text[from..].bytes().take_while(u8::is_ascii_digit).count();
     let whole_end = start + digits_from(start);
@@ -103,7 +103,7 @@ fn size_at(text: &str, start: usize) -> (usize, Option<Size>) {
         let rest = text[end..].strip_prefix(' ').unwrap_or(&text[end..]);
         let (unit, shift) = UNITS.into_iter().find(|(unit, _)| rest.starts_with(unit))?;
         let after = &rest[unit.len()..];
-        // One vendor's text has no blank before `is free`.
+        // One vendor's text has no space before `is free`.
         let is_word = after.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric()) && !after.starts_with("is ");
         (!is_word).then_some(())?;
         Some((text.len() - after.len(), Size::new(whole, hundredths, shift)?))

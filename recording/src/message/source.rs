@@ -1,11 +1,12 @@
-//! Who writes out-of-memory messages.
+//! The sources of out-of-memory messages.
 
-/// Who wrote a message.
+/// The source of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
-    /// PyTorch's caching allocator of a GPU, or that of a port to another device (HIP, XPU, NPU, MLU, MUSA).
+    /// PyTorch's caching allocator for GPUs, or that of a port to another device (HIP, XPU, NPU, MLU, MUSA).
     PyTorch,
-    /// The same, which refused a request because of the program's own memory fraction and did not ask the device.
+    /// PyTorch's caching allocator, refusing a request because of the program's own memory fraction, without asking
+    /// the device.
     Fraction,
     /// PyTorch's other GPU allocator, `backend:cudaMallocAsync`, which leaves caching to the driver.
     CudaMallocAsync,
@@ -15,7 +16,8 @@ pub enum Source {
     Summary,
     /// An assertion inside one of PyTorch's GPU allocators.
     Assertion,
-    /// A warning of PyTorch's allocator that the device refused, before it frees what it can and tries again.
+    /// A warning of PyTorch's allocator that the device refused, before the allocator frees what it can and tries
+    /// again.
     Retry,
     /// TensorFlow.
     TensorFlow,
@@ -39,19 +41,19 @@ pub enum Source {
     Server,
     /// NCCL.
     Nccl,
-    /// cuBLAS, cuDNN, or their counterparts of AMD.
+    /// cuBLAS, cuDNN, or AMD's counterparts.
     Library,
-    /// CUDA itself: `cudaMalloc` or another call, outside of PyTorch's allocator.
+    /// CUDA itself: `cudaMalloc` or another call, outside PyTorch's allocator.
     Cuda,
-    /// HIP itself: the same on AMD's GPUs.
+    /// HIP itself, on AMD GPUs.
     Hip,
     /// Level Zero, the driver of Intel's GPUs.
     LevelZero,
     /// The driver of another accelerator.
     Driver,
-    /// A kernel that wants more memory of a multiprocessor than there is: nothing that an allocator has.
+    /// A kernel that needs more of a multiprocessor's memory than exists; no allocator manages that memory.
     Kernel,
-    /// Whoever wrote only that CUDA, HIP or the GPU is out of memory.
+    /// A source that only says that CUDA, HIP or the GPU is out of memory.
     Plain,
 }
 
@@ -87,12 +89,13 @@ impl Source {
         }
     }
 
-    /// Whether its messages have figures by words, as those of PyTorch's GPU allocator have.
+    /// Whether words identify the figures in its messages, as in those of PyTorch's GPU allocator.
     pub(super) const fn has_figures(self) -> bool {
         matches!(self, Source::CudaMallocAsync | Source::Mps | Source::Summary | Source::Driver)
     }
 
-    /// Whether its signs are words that PyTorch's own messages have, or stand around, too: they count only in a log without one.
+    /// Whether its signs are words that also occur in or around PyTorch's own messages: they only count in a log without
+    /// such a message.
     pub(super) const fn is_general(self) -> bool {
         use Source::{Assertion, Cuda, Driver, Hip, Kernel, LevelZero, Library, Nccl, Plain, Retry, Server, Summary};
         matches!(self, Cuda | Hip | Plain | Library | Nccl | Retry | Assertion | Server | LevelZero | Driver | Kernel | Summary)

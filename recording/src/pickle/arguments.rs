@@ -12,16 +12,17 @@ use super::value::Value;
 /// Appends the next piece of the input to a vector; nothing at the end.
 pub(crate) type NextPiece<'a> = &'a mut dyn FnMut(&mut Vec<u8>);
 
-/// How many bytes are ahead of every opcode, unless the input ends before: more than nearly every opcode has.
+/// How many bytes are fetched ahead of every opcode, unless the input ends earlier: more than nearly every opcode
+/// has.
 const AHEAD: usize = 1 << 12;
 
-/// A place in the input, which comes piece by piece. What was read is forgotten.
+/// A position in the input, which arrives piece by piece. The part that was read is forgotten.
 pub(crate) struct Cursor<'a> {
-    /// The bytes that are here.
+    /// The bytes that are in memory.
     pub(crate) input: Vec<u8>,
-    /// The place in them.
+    /// The position in these bytes.
     pub(crate) at: usize,
-    /// How many bytes came before them.
+    /// The number of bytes before them.
     before: u64,
     next_piece: Option<NextPiece<'a>>,
 }
@@ -33,7 +34,7 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
-    /// The place in the whole input.
+    /// The position in the whole input.
     pub(crate) fn offset(&self) -> u64 {
         self.before + self.at as u64
     }
@@ -43,7 +44,7 @@ impl<'a> Cursor<'a> {
         self.before + self.input.len() as u64
     }
 
-    /// Forgets what was read and fetches the next piece; false at the end of the input.
+    /// Forgets the part that was read and fetches the next piece. False at the end of the input.
     #[cold]
     fn fetch(&mut self) -> bool {
         let Some(next_piece) = &mut self.next_piece else { return false };
@@ -58,7 +59,7 @@ impl<'a> Cursor<'a> {
         self.input.len() > had
     }
 
-    /// Fetches pieces until enough is ahead for nearly every opcode.
+    /// Fetches pieces until there are enough bytes ahead for nearly every opcode.
     #[inline]
     pub(crate) fn look_ahead(&mut self) {
         while self.input.len() - self.at < AHEAD && self.next_piece.is_some() {
@@ -66,7 +67,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes back to `offset` and fetches as much again as there is, for an opcode that was cut short there; false at the end of the input.
+    /// Goes back to `offset` and fetches as many more bytes as there already are, for an opcode that was cut short there.
+    /// False at the end of the input.
     #[cold]
     pub(crate) fn retry_with_more(&mut self, offset: u64) -> bool {
         self.at = (offset - self.before) as usize;
@@ -92,13 +94,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Everything that is left.
+    /// All remaining bytes.
     #[inline]
     pub(crate) fn rest(&self) -> &[u8] {
         self.input.get(self.at..).unwrap_or(&[])
     }
 
-    /// The next byte, which stays where it is; at the end 0, which is not an opcode.
+    /// The next byte, without consuming it; at the end 0, which is not an opcode.
     #[inline]
     pub(crate) fn peek(&self) -> u8 {
         self.input.get(self.at).copied().unwrap_or(0)
@@ -115,7 +117,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Skips `length` bytes; returns where they begin and end in `input`.
+    /// Skips `length` bytes. Returns their beginning and end in `input`.
     #[inline]
     pub(crate) fn skip(&mut self, length: u64) -> Result<Range<usize>, PickleProblem> {
         let left = self.input.len() - self.at;
@@ -153,7 +155,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A little-endian two's complement integer of any length (LONG1, LONG4). The value of one over 128 bits is not kept.
+/// A little-endian two's complement integer of any length (LONG1, LONG4). A value over 128 bits is not kept.
 pub(crate) fn integer_from_bytes(bytes: &[u8], objects: &mut Objects) -> Value {
     let negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
     let fill: u8 = if negative { 0xff } else { 0 };

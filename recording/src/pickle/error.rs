@@ -1,4 +1,4 @@
-//! What can be wrong with a pickle, with the byte offset of the opcode.
+//! The errors of a pickle, with the byte offset of the opcode.
 
 use super::opcode;
 
@@ -8,14 +8,14 @@ use super::opcode;
 pub struct PickleError {
     /// Offset of the opcode in the decompressed file, in bytes.
     pub offset: u64,
-    /// What is wrong there.
+    /// The problem there.
     pub problem: PickleProblem,
 }
 
-/// What is wrong with a pickle.
+/// A problem in a pickle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PickleProblem {
-    /// The file ends before the opcode or its argument does.
+    /// The file ends before the opcode or its argument is complete.
     #[error("the file ends where {needed} more bytes are needed ({left} left); it was cut short: copy or dump it again")]
     Truncated {
         /// Bytes that the opcode needs.
@@ -36,7 +36,7 @@ pub enum PickleProblem {
         /// The opcode's byte.
         code: u8,
     },
-    /// The opcode is a pickle's, but no snapshot has it (sets).
+    /// The opcode is valid in a pickle, but no snapshot has it (sets).
     #[error("opcode {} (0x{code:02x}) has no place in a memory snapshot", opcode::name(*code).unwrap_or("?"))]
     Unsupported {
         /// The opcode's byte.
@@ -60,19 +60,19 @@ pub enum PickleProblem {
         /// The opcode's byte.
         code: u8,
     },
-    /// An opcode needs everything since the last MARK, and there is no MARK.
+    /// An opcode needs all values since the last MARK, and there is no MARK.
     #[error("opcode {} has no MARK to go back to; the file is damaged", opcode::name(*code).unwrap_or("?"))]
     MissingMark {
         /// The opcode's byte.
         code: u8,
     },
-    /// A memo slot is read that was never written.
+    /// The file reads a memo slot that was never written.
     #[error("memo slot {index} is read but was never written; the file is damaged")]
     MissingMemo {
         /// The slot.
         index: u64,
     },
-    /// A list or dict operation on another type.
+    /// A list or dict operation on a value of another type.
     #[error("opcode {} needs a {expected}, not a {found}; the file is damaged", opcode::name(*code).unwrap_or("?"))]
     WrongTarget {
         /// The opcode's byte.
@@ -106,7 +106,7 @@ pub enum PickleProblem {
         /// The length.
         length: i32,
     },
-    /// A file whose values need far more memory than its length justifies.
+    /// The values need far more memory than the file's length justifies.
     #[error("the values need more than {limit} bytes, far too much for a file of this length; no snapshot does that")]
     TooMuchMemory {
         /// The limit, in bytes: see [`memory_bound`](super::load::memory_bound).

@@ -1,12 +1,12 @@
-//! A short cut for dicts of scalars, which nearly all of a recording consists of: keys and values go straight
-//! to where they are stored, without passing through the stack.
+//! A short cut for dicts of scalars, which make up nearly all of a recording: keys and values are stored directly, without
+//! passing through the stack.
 //!
-//! Anything that the short cut does not know, damage included, it leaves to the machine's loop, with the stack
-//! and the position as the loop would have them.
+//! The short cut leaves everything else, including damage, to the machine's loop, with the stack and the position as the
+//! loop expects them.
 //!
-//! Dicts with the same keys as the one before are read faster still: a trace has a million in a row that differ in their values
-//! only. The keys of such dicts are references to the memo, the same bytes each time, so they are compared as bytes
-//! and never looked up. A dict that differs is read key by key, by which its form is learned.
+//! Dicts with the same keys as the dict before are read even faster: a trace can have a million consecutive dicts that
+//! differ only in their values. The keys of such dicts are references to the memo, the same bytes each time, so they are
+//! compared as bytes and never looked up. A dict that differs is read key by key; in doing so, the reader learns its form.
 
 use super::error::PickleProblem;
 use super::machine::{Machine, Memo, Outcome};
@@ -30,7 +30,7 @@ pub(crate) struct Template {
     keys: Vec<Key>,
     /// The shape of the whole dict; [`EMPTY_SHAPE`] if no form is known.
     shape: u32,
-    /// The memo's change count when the form was learned: a slot that was overwritten since may be another key.
+    /// The memo's change count when the form was learned: if a slot was overwritten since, it may hold another key.
     changes: u64,
     learns: bool,
 }
@@ -40,7 +40,7 @@ impl Template {
         Template { keys: Vec::with_capacity(MOST_KEYS), shape: EMPTY_SHAPE, changes: 0, learns: false }
     }
 
-    /// Starts learning from a dict that is read key by key.
+    /// Starts to learn the form of a dict that is read key by key.
     fn begin(&mut self, changes: u64) {
         self.keys.clear();
         self.shape = EMPTY_SHAPE;
@@ -48,7 +48,7 @@ impl Template {
         self.learns = true;
     }
 
-    /// Learns a key, which begins here.
+    /// Learns the key that begins at this position.
     #[inline]
     fn add_key(&mut self, ahead: &[u8]) {
         let length = match ahead.first() {
@@ -65,14 +65,14 @@ impl Template {
         }
     }
 
-    /// The dict is complete.
+    /// Completes the form of the dict.
     fn finish(&mut self, shape: u32) {
         if self.learns {
             self.shape = shape;
         }
     }
 
-    /// EMPTY_DICT, and everything up to SETITEMS if that is as simple as usual.
+    /// Reads an EMPTY_DICT and everything up to SETITEMS, if that is as simple as usual.
     #[inline]
     pub(crate) fn begin_dict(&mut self, machine: &mut Machine<'_>) -> Outcome {
         let dict = machine.objects.new_dict();
@@ -87,8 +87,8 @@ impl Template {
         Ok(())
     }
 
-    /// Reads the rest of a dict after its MARK if it has the keys of the one before and simple values.
-    /// Otherwise reads nothing and returns false.
+    /// Reads the rest of a dict after its MARK, if it has the keys of the dict before and simple values. If not,
+    /// reads nothing and returns false.
     #[inline]
     fn like_the_last(&mut self, machine: &mut Machine<'_>, dict: Value) -> bool {
         if self.shape == EMPTY_SHAPE || self.changes != machine.memo.changes() || machine.memo.has_gaps() {
@@ -148,7 +148,7 @@ impl Template {
 }
 
 impl Machine<'_> {
-    /// Gives up the short cut: puts the pairs so far, and `rest`, on the stack above a MARK.
+    /// Abandons the short cut: pushes the pairs so far, and `rest`, onto the stack above a MARK.
     fn leave_pairs(&mut self, start: usize, shape: u32, rest: &[Value]) {
         self.open_mark();
         let keys = self.objects.shapes.keys(shape);
@@ -158,8 +158,8 @@ impl Machine<'_> {
         self.stack.extend_from_slice(rest);
     }
 
-    /// A scalar, a reference or a new empty list, memoised if the file says so; `None`,
-    /// with nothing read, for anything else.
+    /// Reads a scalar, a reference or a new empty list, and memoises it if the file says so. For anything else, reads
+    /// nothing and returns `None`.
     #[inline]
     fn scalar(&mut self) -> Option<Value> {
         let before = self.cursor.at;
@@ -204,7 +204,7 @@ impl Machine<'_> {
         Ok(Some(value))
     }
 
-    /// Carries out a MEMOIZE or PUT if one comes next; one that is cut short is left to the loop.
+    /// Executes a MEMOIZE or PUT if one comes next; leaves an incomplete one to the loop.
     #[inline]
     fn memoise_if_next(&mut self, value: Value) {
         match *self.cursor.rest() {
@@ -225,7 +225,7 @@ impl Machine<'_> {
     }
 }
 
-/// The value that follows a key, if the key is next and the value is simple.
+/// Reads the value that follows a key, if that key is next and the value is simple.
 #[inline(always)]
 fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo, texts: &mut Texts) -> Option<Value> {
     // Long enough for the key, an opcode, a length and eight bytes.

@@ -12,22 +12,22 @@ use super::value::{Texts, Value};
 
 /// The most memory that reading a pickle of `length` bytes may use in addition to the file, in bytes.
 ///
-/// Four times the length, or 64 MiB for small files; real recordings use less than twice their length. Only
-/// memory in use counts: the vectors that contain it may reserve up to twice that in address space.
+/// Four times the length, or 64 MiB for small files; real recordings use less than twice their length. Only memory in
+/// use counts: the vectors may reserve up to twice as much address space.
 pub fn memory_bound(length: usize) -> u64 {
     (length as u64).saturating_mul(4).max(64 << 20)
 }
 
-/// A pickle that was read: its root, and what the root refers to.
+/// A pickle in memory: its root, and the objects that the root refers to.
 pub(crate) struct Loaded {
     pub(crate) root: Value,
     pub(crate) objects: Objects,
     pub(crate) texts: Texts,
-    /// Length of what was read, in bytes.
+    /// The length of the pickle in bytes.
     pub(crate) length: u64,
     /// The protocol that the file states, 0 if it states none.
     pub(crate) protocol: u8,
-    /// How many pickles come before it: a program that dumps into one file again and again writes one after the other.
+    /// The number of pickles before it: a program that dumps repeatedly into one file writes one pickle after another.
     pub(crate) earlier: u64,
 }
 
@@ -38,8 +38,9 @@ impl Loaded {
     }
 }
 
-/// Reads a pickle, or the last of several that follow one another. It comes in pieces: `next_piece` appends the next one, and nothing at the end. If the length is not known, it may be
-/// estimated, and memory is bounded by what has come so far.
+/// Reads a pickle, or the last of several that follow one another. It arrives in pieces: `next_piece` appends the next
+/// piece, or nothing at the end. If the length is not known, the caller may estimate it; then the bytes that have arrived so
+/// far bound the memory.
 ///
 /// # Errors
 /// [`PickleError`], with the byte offset, for anything that is not a whole pickle of plain data.
@@ -67,7 +68,7 @@ pub(crate) enum Length {
 }
 
 impl Length {
-    /// What to make room for.
+    /// The length for which to reserve memory.
     fn expected(self) -> usize {
         match self {
             Length::Known(length) | Length::Estimated(length) => length,
@@ -92,17 +93,17 @@ pub(crate) fn load_bytes(bytes: &[u8]) -> Result<Loaded, PickleError> {
     load(Length::Known(bytes.len()), &mut |input| input.extend_from_slice(pieces.next().unwrap_or_default()))
 }
 
-/// How many bytes of a pickle in memory are read at a time: few enough to stay in a cache.
+/// How many bytes of a pickle in memory to read at a time: few enough to stay in a cache.
 const PIECE: usize = 1 << 18;
 
-/// What a step led to.
+/// The result of a step.
 enum Step {
     GoOn,
     Done(Value),
 }
 
-/// How many opcodes pass between two checks of the memory in use. Each adds at most a few
-/// hundred bytes to what the file has.
+/// The number of opcodes between two checks of the memory in use. Each adds at most a few hundred bytes beyond those
+/// in the file.
 const OPCODES_PER_CHECK: u32 = 1 << 16;
 
 /// The loop's state.
@@ -114,13 +115,13 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Whether another pickle follows, by the opcode with which all but the oldest begin.
+    /// Whether another pickle follows, judging by its first opcode, which all but the oldest protocols have.
     fn begins_another(&mut self) -> bool {
         self.machine.cursor.look_ahead();
         matches!(self.machine.cursor.rest(), [PROTO, 2..=5, ..])
     }
 
-    /// Runs to STOP and returns the root value. Bytes after STOP are ignored, unless they are another pickle.
+    /// Runs up to STOP and returns the root value. Ignores bytes after STOP, unless they are another pickle.
     fn run(&mut self) -> Result<Value, PickleError> {
         loop {
             for _ in 0..OPCODES_PER_CHECK {
@@ -129,7 +130,7 @@ impl Loader<'_> {
                 match self.step() {
                     Ok(Step::GoOn) => {}
                     Ok(Step::Done(value)) => return Ok(value),
-                    // Nothing was changed before the end of the opcode was found missing.
+                    // Nothing had changed when the opcode turned out to be incomplete.
                     Err(PickleProblem::Truncated { .. } | PickleProblem::UnfinishedLine)
                         if self.machine.cursor.retry_with_more(offset) => {}
                     Err(problem) => return Err(PickleError { offset, problem }),
@@ -209,9 +210,9 @@ impl Loader<'_> {
     }
 }
 
-/// The opcodes that are rare in a large file: all but the two dozen in the loop.
+/// The opcodes that are rare in a large file: all except the two dozen in the loop.
 impl Machine<'_> {
-    /// Carries out an opcode that the loop leaves out.
+    /// Executes an opcode that the loop does not handle.
     #[inline(never)]
     fn rare_step(&mut self, code: u8) -> Outcome {
         match code {
@@ -223,7 +224,7 @@ impl Machine<'_> {
                 self.protocol = version;
             }
             FRAME => {
-                // A frame only promises that this many bytes follow. CPython checks no more than that either.
+                // A frame only states that this many bytes follow. CPython does not check more either.
                 let length = u64::from_le_bytes(self.cursor.array()?);
                 let left = (self.cursor.input.len() - self.cursor.at) as u64;
                 if length > left {
@@ -323,9 +324,9 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// GLOBAL and REDUCE, in their one accepted use: very old C++ dumps wrap containers
-    /// in `torch.jit._pickle.restore_type_tag(container, "type")`, which means the
-    /// container (spec 7.6). Nothing is called.
+    /// GLOBAL and REDUCE, in their one accepted use: very old C++ dumps wrap containers in
+    /// `torch.jit._pickle.restore_type_tag(container, "type")`, which stands for the container itself (spec 7.6). The
+    /// reader calls nothing.
     fn type_tag_step(&mut self, code: u8) -> Outcome {
         if code == GLOBAL {
             let is_module = self.cursor.line()? == b"torch.jit._pickle";
@@ -364,7 +365,7 @@ mod tests {
     /// The one key and value of each dict of a list.
     fn read_pickle(bytes: &[u8]) -> Vec<(Vec<u8>, i64)> {
         let mut bytes = bytes.to_vec();
-        // Bytes after the end, so that the short cut can look ahead.
+        // Bytes after the end, so that the short cut can read ahead.
         bytes.extend([0; 32]);
         let loaded = load_bytes(&bytes).expect("a pickle");
         let items = loaded.objects.as_items(loaded.root).expect("a list");
@@ -396,8 +397,7 @@ mod tests {
         assert_eq!(read(&[A[0], A[1], b"h\x01q\x00", A[2]]), pairs(&[("a", 1), ("a", 2), ("b", 3)]));
     }
 
-    /// While the first dict is read, slot 1 is beyond a gap. Overwriting slot 1
-    /// closes the gap, and makes it another key.
+    /// While the first dict is read, slot 1 is beyond a gap. Overwriting slot 1 closes the gap and changes its key.
     #[test]
     fn a_slot_beyond_a_gap_that_is_overwritten_is_another_key() {
         let bytes = b"\x80\x02](\x8c\x01aq\x01}(h\x01K\x01u\x8c\x01xq\x00\x8c\x01bq\x01}(h\x01K\x02u}(h\x01K\x03ue.";

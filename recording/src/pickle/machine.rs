@@ -1,11 +1,12 @@
-//! The pickle machine's state, and what opcodes do to it: the value stack with its MARKs, the containers that are filled from it,
-//! and the memo. `load` has the loop over the opcodes.
+//! The pickle machine's state, and what opcodes do to it: the value stack with its MARKs, the containers that are filled
+//! from it, and the memo. `load` has the loop over the opcodes.
 //!
-//! Nothing in it can import or call anything. Nothing here recurses over the file's nesting, nor does anything built from it.
+//! The machine cannot import or call anything. Neither this code nor any object that it builds recurses over the file's
+//! nesting.
 //!
-//! The memo has numbered slots for the objects that a pickle refers to more than once. Picklers number from zero without gaps,
-//! so the slots are a vector. In a file with gaps, the slots beyond the first gap are in a map: a single
-//! `LONG_BINPUT 0xffffffff` must not cost 32 GiB.
+//! The memo has numbered slots for the objects that a pickle refers to more than once. Picklers number from zero without
+//! gaps, so the slots are a vector. In a file with gaps, the slots beyond the first gap are in a map: a single `LONG_BINPUT
+//! 0xffffffff` must not cost 32 GiB.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +47,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Forgets what was read, but not the place in the input.
+    /// Forgets the values read so far, but keeps the position in the input.
     pub(crate) fn forget(&mut self) {
         (self.objects, self.memo, self.texts) = (Objects::for_input(0), Memo::for_input(0), Texts::default());
         self.stack.clear();
@@ -54,7 +55,7 @@ impl<'a> Machine<'a> {
         (self.fence, self.protocol) = (0, 0);
     }
 
-    /// Bytes of memory in use, without the input.
+    /// The bytes of memory in use, without the input.
     pub(crate) fn held(&self) -> u64 {
         let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();
         (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64
@@ -281,7 +282,7 @@ impl Memo {
         }
     }
 
-    /// A count that stays the same as long as no slot changes its value. It may grow although none does.
+    /// A count that stays the same as long as no slot changes its value. It may grow even if none does.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes
@@ -299,7 +300,7 @@ impl Memo {
         self.dense.len()
     }
 
-    /// Undoes what was memoised since there were `length` slots. There must not be gaps.
+    /// Drops the slots memoised since there were `length` slots. There must be no gaps.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.dense.truncate(length);
     }

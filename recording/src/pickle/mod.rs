@@ -1,16 +1,16 @@
 //! Pickles of plain data: dicts, lists, tuples, text, numbers, booleans and None. Protocols 0 to 5 are read.
 //!
-//! The reader is written for files from strangers. Nothing is imported or called: an opcode that would is
-//! refused by name and offset. Memory is bounded by [`memory_bound`], time is linear in the file's length, and
-//! nothing recurses over the file's nesting.
+//! The reader must be safe for files from unknown sources. It imports and calls nothing: it refuses an opcode that
+//! would do so, and names the opcode and its offset. [`memory_bound`] bounds the memory, the time is linear in the
+//! file's length, and nothing recurses over the file's nesting.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `load` | a whole pickle, in one piece or many: the entry point, and the loop over the opcodes |
-//! | `machine`, `arguments` | the pickle machine: its state; what it reads |
+//! | `machine`, `arguments` | the pickle machine: its state; its input |
 //! | `fast_dict` | a short cut for the dicts that most of a recording consists of |
-//! | `value`, `objects` | what was read, and how it is stored |
-//! | `skim` | what is told from a pickle of which only the beginning is there |
+//! | `value`, `objects` | the values read so far, and how they are stored |
+//! | `skim` | what the beginning of a pickle shows about the rest |
 //! | `opcode`, `error` | opcode names; what can be wrong with a pickle |
 //! | `writer` | writing pickles |
 

@@ -1,20 +1,19 @@
 //! The objects of a pickle: flat tables in which lists, dicts and tuples refer to each other by number.
 //!
-//! Nearly all containers are filled in one go. Such a container is a range of one large vector (`slots`);
-//! a dict has only its values there, and a [shape](Shapes) for its keys. A container that grows
-//! again after something else was written moves to a vector of its own (it is "loose"). References are
-//! numbers, so a container that is shared, or changed after it was memoised, looks the same from
-//! everywhere, and one that contains itself is harmless.
+//! Nearly all containers are filled in one go. Such a container is a range of one large vector (`slots`); a dict has only
+//! its values there, and a [shape](Shapes) for its keys. If a container grows again after something else was written, it
+//! moves to a separate vector (it is "loose"). References are numbers. So a container that is shared, or changed after it
+//! was memoised, looks the same through every reference, and a container that contains itself is harmless.
 //!
 //! A shape is the sequence of keys that a dict has, stored once: a recording has a million dicts with the same seven keys.
-//! Shapes form a tree: each is its parent plus one key. Every shape remembers the child found last, so one more dict of a known
-//! shape costs seven comparisons of a word.
+//! Shapes form a tree: each is its parent plus one key. Every shape remembers the child found last, so one more dict of a
+//! known shape costs seven comparisons of a word.
 
 use std::collections::HashMap;
 
 use super::value::{Tag, Texts, Value};
 
-/// Where a container's contents are.
+/// The location of a container's contents.
 #[derive(Clone, Copy)]
 pub(crate) enum Container {
     Tuple { start: u32, length: u32 },
@@ -24,8 +23,8 @@ pub(crate) enum Container {
     LooseDict { index: u32 },
 }
 
-/// The tables. All indices are `u32`: a sane file reaches [`memory_bound`](super::load::memory_bound) long
-/// before they overflow; for others there is [`Objects::full`].
+/// The tables. All indices are `u32`: a normal file reaches [`memory_bound`](super::load::memory_bound) long before
+/// they overflow; for other files there is [`Objects::full`].
 pub(crate) struct Objects {
     pub(crate) slots: Vec<Value>,
     containers: Vec<Container>,
@@ -203,8 +202,8 @@ impl Objects {
         true
     }
 
-    /// Adds `key, value, key, value ...` to a dict; `false` if the target is not a dict.
-    /// A key that the dict has already is added again: the last one counts.
+    /// Adds `key, value, key, value ...` to a dict. Returns `false` if the target is not a dict. A key that the dict
+    /// already has is added again: the last one counts.
     pub(crate) fn extend_dict(&mut self, dict: Value, items: &[Value], texts: &Texts) -> bool {
         let Some(mut container) = self.container(dict) else {
             return false;
@@ -241,7 +240,7 @@ impl Objects {
         }
     }
 
-    /// Moves the contents of a shaped dict to a vector of its own.
+    /// Moves the contents of a shaped dict to a separate vector.
     #[cold]
     fn loosen(&mut self, start: u32, shape: u32) -> Container {
         let keys = self.shapes.keys(shape);

@@ -32,8 +32,8 @@ opcodes! {
 
 /// Whether an opcode would import a name, call something, or use data from outside the file.
 ///
-/// `GLOBAL` and `REDUCE` are among them. The machine lets one harmless use of them through
-/// (`restore_type_tag`, spec 7.6) before it asks here.
+/// `GLOBAL` and `REDUCE` are among them. The machine accepts one harmless use of them (`restore_type_tag`, spec 7.6)
+/// before it calls this function.
 pub(crate) fn reaches_outside(code: u8) -> bool {
     matches!(
         code,

@@ -1,7 +1,8 @@
-//! Going through the opcodes of a pickle without building anything, while it is still being decompressed.
+//! Steps through the opcodes of a pickle without building anything, while the pickle is still being decompressed.
 //!
-//! A few kilobytes can decompress to gigabytes. What the bytes so far contain tells whether reading them is worth
-//! more: opcodes that exist, texts of a length that a snapshot may have, and values in a proportion to the bytes.
+//! A few kilobytes can decompress to gigabytes. The bytes so far show whether it is worth reading more: all opcodes
+//! must exist, texts must not be longer than in a snapshot, and the number of values must be in proportion to the
+//! bytes.
 
 use super::opcode::*;
 
@@ -11,38 +12,38 @@ const LONGEST_TEXT: u64 = 16 << 20;
 const MOST_AT_ONCE: u64 = 1 << 22;
 /// The most memory for each byte, in bytes, if every value stays: that of numbers of one byte in a list, twice.
 const MEMORY_A_BYTE: u64 = 6;
-/// What a small pickle may need however many bytes it has.
+/// The memory that a small pickle may need, however few bytes it has.
 const MEMORY_AT_LEAST: u64 = 64 << 20;
 
-/// How far a pickle was gone through.
+/// How much of a pickle has been processed.
 #[derive(Debug, Default)]
 pub(crate) struct Skim {
-    /// The next opcode's offset, perhaps beyond the bytes so far.
+    /// The next opcode's offset, which may lie beyond the bytes so far.
     at: u64,
     /// About how many bytes of memory the values take.
     memory: u64,
-    /// Values since something took values from the stack.
+    /// The number of values since an opcode last took values from the stack.
     loose: u64,
-    /// Where it ended, and why.
+    /// The offset at which the pickle ended, and why.
     ended: Option<(u64, &'static str)>,
 }
 
-/// What follows an opcode.
+/// The operand of an opcode.
 enum Follows {
     Bytes(u64),
-    /// As many lines.
+    /// This many lines.
     Lines(usize),
-    /// A length of this many bytes, and then as much.
+    /// A length of this many bytes, and then as many bytes as it says.
     Counted(usize),
 }
 
 impl Skim {
-    /// How many bytes were gone through. Those before are not needed again.
+    /// How many bytes have been processed. The bytes before that are not needed again.
     pub(crate) fn done(&self) -> u64 {
         self.at
     }
 
-    /// Goes on with the bytes so far, of which `bytes` begin at `offset`. Returns where and why the pickle ends, once it does.
+    /// Continues with the bytes so far; `bytes` begins at `offset`. Once the pickle has ended, returns where and why.
     pub(crate) fn advance(&mut self, bytes: &[u8], offset: u64) -> Option<(u64, &'static str)> {
         while self.ended.is_none() {
             let at = self.at.checked_sub(offset).and_then(|at| usize::try_from(at).ok());
@@ -55,7 +56,8 @@ impl Skim {
         self.ended
     }
 
-    /// How many bytes an opcode's operand has; `None` if that is not among the bytes so far, or the pickle ends.
+    /// The length of an opcode's operand in bytes. `None` if the bytes so far do not contain it, or if the pickle
+    /// ends.
     fn length(&mut self, code: u8, operand: &[u8]) -> Option<u64> {
         match follows(code) {
             None => {
@@ -105,7 +107,7 @@ impl Skim {
     }
 }
 
-/// What follows an opcode; `None` for STOP and for opcodes that are refused or do not exist.
+/// The operand of an opcode; `None` for STOP and for opcodes that are refused or do not exist.
 fn follows(code: u8) -> Option<Follows> {
     Some(match code {
         PROTO | BINGET | BINPUT | BININT1 => Follows::Bytes(1),
@@ -118,7 +120,7 @@ fn follows(code: u8) -> Option<Follows> {
         BINUNICODE8 | BINBYTES8 | BYTEARRAY8 => Follows::Counted(8),
         MARK | POP | POP_MARK | DUP | NONE | NEWTRUE | NEWFALSE | APPEND | APPENDS | SETITEM | SETITEMS | MEMOIZE | DICT
         | LIST | TUPLE | EMPTY_DICT | EMPTY_LIST | EMPTY_TUPLE | TUPLE1 | TUPLE2 | TUPLE3 | REDUCE => Follows::Bytes(0),
-        // The one import that is accepted: a module and a name.
+        // The one accepted import: a module and a name.
         GLOBAL => Follows::Lines(2),
         _ => return None,
     })
@@ -128,7 +130,7 @@ fn follows(code: u8) -> Option<Follows> {
 mod tests {
     use super::*;
 
-    /// Where a pickle ends whose bytes come in pieces.
+    /// The end of a pickle whose bytes arrive in pieces.
     fn end(bytes: &[u8]) -> Option<(u64, &'static str)> {
         let mut skim = Skim::default();
         for so_far in (0..bytes.len()).step_by(1 + bytes.len() / 50) {

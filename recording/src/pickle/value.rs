@@ -1,8 +1,8 @@
 //! One pickled value in eight bytes, a tag in the low four bits and a payload in the other sixty; and the bytes of texts.
 //!
-//! Integers over 60 bits and floats do not fit: they are stored in a table of [`objects`](super::objects), and the payload is
-//! their index. Texts are kept one after the other, as the file itself is forgotten while it is read; the payload is a text's
-//! place, or the index of a very long one. Values are plain copies, so a tree of any depth is dropped without recursion.
+//! Integers over 60 bits and floats do not fit: they are stored in a table of [`objects`](super::objects), and the payload
+//! is their index. Texts are stored one after another, because the file itself is not kept; the payload is a text's
+//! position, or the index of a very long text. Values are plain copies, so a tree of any depth is dropped without recursion.
 
 /// A value, or the index of one that is stored elsewhere. Equal bits mean the same object, not just an equal one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -12,7 +12,7 @@ pub(crate) struct Value(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Tag {
-    /// No value: an empty memo slot, a key that a dict does not have.
+    /// No value: an empty memo slot, or a key that a dict does not have.
     Absent = 0,
     None = 1,
     Bool = 2,
@@ -25,7 +25,7 @@ pub(crate) enum Tag {
     Float = 6,
     /// A text: 36 bits of offset, 24 of length.
     Text = 7,
-    /// A text that is too long, or too far into the file, for that; an index.
+    /// A text that is too long for that, or too far into the file; an index.
     LongText = 8,
     /// Bytes. Only the type is kept: nothing in a snapshot is bytes.
     Bytes = 9,
@@ -143,14 +143,14 @@ impl Value {
 #[derive(Default)]
 pub(crate) struct Texts {
     bytes: Vec<u8>,
-    /// How many of them are in the file as they are.
+    /// How many of these bytes are also in the file, unchanged.
     copied: usize,
     /// Offset and length of the texts that do not fit in a value.
     long: Vec<(usize, usize)>,
 }
 
 impl Texts {
-    /// Stores a text that is in the file as it is, and returns its value.
+    /// Stores a text that is in the file unchanged, and returns its value.
     #[inline]
     pub(crate) fn copy(&mut self, text: &[u8]) -> Value {
         self.copied += text.len();
@@ -184,7 +184,8 @@ impl Texts {
         Value::with_index(Tag::LongText, index)
     }
 
-    /// The bytes of a text; `None` if the value is not a text. They are UTF-8 except in hostile or very odd files.
+    /// The bytes of a text; `None` if the value is not a text. They are UTF-8 except in malicious or very unusual
+    /// files.
     #[inline]
     pub(crate) fn get(&self, value: Value) -> Option<&[u8]> {
         let (offset, length) = match value.tag() {
@@ -195,7 +196,7 @@ impl Texts {
         self.bytes.get(offset..offset + length)
     }
 
-    /// Bytes of memory in use, without those that the file has too.
+    /// The bytes of memory in use, except those that are also in the file.
     pub(crate) fn held(&self) -> usize {
         self.bytes.len() - self.copied + self.long.len() * size_of::<(usize, usize)>()
     }

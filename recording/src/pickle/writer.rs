@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use super::opcode::*;
 
-/// Whose pickles to write.
+/// Which pickles to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Those of Python's `_dump_snapshot`: protocol 4, MEMOIZE, integers as short as possible.
+    /// Pickles like those of Python's `_dump_snapshot`: protocol 4, MEMOIZE, integers as short as possible.
     Python,
-    /// Those of C++'s `_memory_snapshot_pickled`: protocol 2, BINPUT, integers over 32 bits in 8 bytes.
+    /// Pickles like those of C++'s `_memory_snapshot_pickled`: protocol 2, BINPUT, integers over 32 bits in 8 bytes.
     Cpp,
 }
 
@@ -69,7 +69,7 @@ impl Pickler {
         }
     }
 
-    /// Writes a text; from the second time on, a reference to it.
+    /// Writes a text; from the second time on, writes a reference to it.
     pub(crate) fn text(&mut self, text: &str) {
         if let Some(&slot) = self.texts.get(text) {
             return self.again(slot);
@@ -130,14 +130,14 @@ impl Pickler {
         self.memoise()
     }
 
-    /// Must be called before item number `index`.
+    /// Call this before item number `index`.
     pub(crate) fn before_item(&mut self, index: usize) {
         if index.is_multiple_of(BATCH) {
             self.bytes.push(MARK);
         }
     }
 
-    /// Must be called after item number `index` of a list of `length`.
+    /// Call this after item number `index` of a list of `length`.
     pub(crate) fn after_item(&mut self, index: usize, length: usize) {
         if (index + 1).is_multiple_of(BATCH) || index + 1 == length {
             self.bytes.push(APPENDS);

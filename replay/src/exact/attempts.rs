@@ -1,4 +1,4 @@
-//! Replaying a whole recording, more than once where the file leaves several possibilities.
+//! Replaying a whole recording, more than once if the file can be read in several ways.
 
 use parkade::Allocator;
 use parkade::policy::PyTorch;
@@ -15,19 +15,18 @@ use crate::hidden_pools::{Guess, Guesses, MOST_GUESSES, Releases, Unused, named}
 use crate::initial_state::{SmallerGap, Start};
 use crate::inputs::VerifyOptions;
 
-/// How many entries pass between two reports of progress.
+/// The number of entries between two progress reports.
 const PROGRESS_STEP: usize = 1 << 14;
 
-/// How many ambiguous requests are read differently, one after the other, if the stats differ.
+/// The most ambiguous requests to read differently, one after another, if the stats differ.
 const MOST_REREAD: usize = 48;
-/// How many retries are allowed beyond one for each assumed size, as one block's
-/// size may be corrected more than once.
+/// The most retries beyond one for each assumed size; one block's size may be corrected more than once.
 const SPARE_RETRIES: usize = 8;
 
-/// How many entries are replayed and blocks copied to try guesses at the pools that the file does not name.
+/// The most entries to replay and blocks to copy while trying guesses at the pools that the file does not name.
 const MOST_WORK: u64 = 1 << 23;
 
-/// How many pairs of segments are looked at in the time in which one block is copied.
+/// How many pairs of segments the search compares in the time that copying one block takes.
 const PAIRS_A_BLOCK: u64 = 16;
 
 /// What a replay to the end found.
@@ -36,21 +35,21 @@ pub(crate) struct Replayed {
     pub(crate) tally: Tally,
     pub(crate) assumed_collections: u64,
     pub(crate) guess: Option<Guess>,
-    /// Whether private pools were not looked for to the end, as that would have taken too long.
+    /// Whether the search for private pools stopped early because it would have taken too long.
     pub(crate) gave_up: bool,
     /// How many entries were replayed and blocks copied.
     work: u64,
 }
 
 impl Replayed {
-    /// Of two replays that agree with the recording, the one with the lower cost is likelier: its stats differ
-    /// less, it needs fewer events that no entry shows, and requests change between pools less often.
+    /// The cost of a replay. Of two replays that agree with the recording, the one with the lower cost is likelier:
+    /// its stats differ less, it needs fewer events that no entry shows, and its requests change pools less often.
     fn cost(&self, options: &VerifyOptions, start: &Start) -> (bool, u64, u64, u64) {
         let is_unsound = self.guess.as_ref().is_some_and(|guess| !guess.is_sound());
         (is_unsound, self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
     }
 
-    /// By how much the stats differ from the recorded ones, without peaks.
+    /// How much the stats differ from the recorded ones, ignoring peaks.
     fn distance(&self, options: &VerifyOptions, start: &Start) -> u64 {
         let Some(file) = &options.stats_file else { return 0 };
         let is_reset = || Some((0, 0));
@@ -61,8 +60,8 @@ impl Replayed {
 
 /// Replays the whole trace from its start.
 ///
-/// If that gives the recording but not its stats, ambiguous requests are read differently, one after the other:
-/// no entry tells a refused request from a call of empty_cache before it, but the stats count refusals.
+/// If the entries agree but the stats do not, it reads ambiguous requests differently, one after another: no entry
+/// distinguishes a refused request from a call of empty_cache before it, but the stats count refusals.
 pub(crate) fn replay_to_end(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -87,8 +86,8 @@ pub(crate) fn replay_to_end(
     Ok(best)
 }
 
-/// Replays the whole trace from its start, with the pools that its entries name; if that differs, as if they named none, and then with
-/// guesses at the private pools that the file does not name.
+/// Replays the whole trace from its start, with the pools that its entries name. If that differs, replays it as if the
+/// entries named none, and then with guesses at the private pools that the file does not name.
 fn replay_with_pools(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -133,7 +132,7 @@ fn replay_with_pools(
     Ok(plain)
 }
 
-/// Replays the trace from its start as it is read first, and no further than to where a difference cannot be explained.
+/// Replays the trace from its start in the likeliest reading, up to the first difference that nothing explains.
 pub(crate) fn replay_until_it_differs(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -146,7 +145,8 @@ pub(crate) fn replay_until_it_differs(
     replay_with_restores(recording, options, start, Extent::UntilItDiffers { most_copied: u64::MAX }, progress)
 }
 
-/// Replays the trace from its start; if that differs, again with restored checkpoints of private pools, if they explain more.
+/// Replays the trace from its start. If that differs, replays it again with restored checkpoints of private pools, if they
+/// explain more.
 fn replay_with_restores(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -170,15 +170,16 @@ fn replay_with_restores(
     Ok(restored)
 }
 
-/// What trying guesses gave.
+/// The result of trying guesses.
 #[derive(Default)]
 struct Tried {
     best: Option<(Start, Replayed)>,
-    /// Whether it ended before all guesses were tried, as they took too long.
+    /// Whether it stopped before it had tried all guesses, because they took too long.
     gave_up: bool,
 }
 
-/// Replays the whole trace under one guess after the other; returns the best that gives the recording and is sound.
+/// Replays the whole trace under one guess after another. Returns the best sound guess that agrees with the
+/// recording.
 fn try_guesses(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -221,7 +222,7 @@ fn try_guesses(
     Ok(tried)
 }
 
-/// Replays the whole trace from its start, and again each time a mismatch shows that an assumed size is wrong.
+/// Replays the whole trace from its start, and starts again each time a mismatch shows that an assumed size is wrong.
 fn replay_inferring(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -243,7 +244,7 @@ fn replay_inferring(
 #[derive(Clone, Copy, Debug)]
 enum Extent {
     Whole,
-    /// Only until a mismatch shows that a guess is wrong, or more blocks than these were copied.
+    /// Until a mismatch shows that a guess is wrong, or until more than this many blocks were copied.
     UntilItDiffers {
         most_copied: u64,
     },
@@ -262,11 +263,11 @@ impl Extent {
 
 enum Attempted {
     Done(Box<Replayed>),
-    /// The replay was abandoned at its first mismatch, which shows that this gap is smaller than assumed.
+    /// The replay stopped at its first mismatch, which shows that this gap is smaller than assumed.
     Inferred(SmallerGap),
 }
 
-/// Replays from the first entry on: to the end, or to a mismatch that shows an assumed size to be wrong.
+/// Replays from the first entry to the end, or to a mismatch that proves an assumed size wrong.
 fn replay(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -300,7 +301,7 @@ fn replay(
     Ok(Attempted::Done(Box::new(replayed)))
 }
 
-/// A replay that is at the recording's first entry.
+/// A replay positioned at the recording's first entry.
 pub(crate) fn make_runner<'a>(
     recording: &'a DeviceRecording,
     options: &VerifyOptions,

@@ -1,27 +1,28 @@
-//! A flush: cached memory that was given back right before a request that then took more memory than there ever was.
+//! A flush: cached memory went back to the device right before a request that then took more memory than was ever reserved.
 //!
-//! No entry says why. The device may have refused the request, so that the allocator gave its cache back and asked again (a
-//! retry); or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. The entries are the same, but for
-//! their stacks, if they have any.
+//! No entry says why. The device may have refused the request, so that the allocator released its cache and asked again (a
+//! retry). Or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. Both leave the same entries,
+//! except for their stacks, if the recording has stacks.
 
 use parkade_recording::{Entry, StackId};
 
 use crate::entries::gives_memory;
 
-/// A flush, how it was read, and why.
+/// A flush, how the replay read it, and why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flush {
     /// The request's entry.
     pub entry: usize,
-    /// The bytes that would have been reserved if nothing had been given back. If the flush was a retry, there was less memory.
+    /// The bytes that would have been reserved if nothing had been given back. If the flush was a retry, the device had less
+    /// memory than this.
     pub wanted_bytes: u64,
-    /// Why it was read as it was.
+    /// Why the replay read it that way.
     pub reason: FlushReason,
 }
 
 impl Flush {
-    /// The flush as it was read in the end: with a call of `empty_cache`, with a refusal. `None` if with neither, as after garbage
-    /// collection.
+    /// The flush according to its final reading: as a call of `empty_cache`, or as a retry after a refusal. `None` if it was
+    /// neither, for example garbage collection.
     pub(super) fn read_as(self, is_call: bool, is_retry: bool) -> Option<Flush> {
         match (is_call, is_retry) {
             (false, false) => None,
@@ -33,10 +34,11 @@ impl Flush {
     }
 }
 
-/// From so many requests on that each wanted more than there ever was, it is no chance that memory was given back right before them.
+/// If this many requests each wanted more than was ever reserved, it is no coincidence that memory went back right before
+/// them.
 const OFTEN: usize = 3;
 
-/// The flushes of a whole recording: none of many is in doubt.
+/// Judges the flushes of a whole recording together: if there are many, none of them is in doubt.
 pub(crate) fn taken_together(mut flushes: Vec<Flush>) -> Vec<Flush> {
     let wanted = |flush: &Flush| flush.reason == FlushReason::NeverHadMore;
     if flushes.iter().filter(|flush| wanted(flush)).count() >= OFTEN {
@@ -48,19 +50,20 @@ pub(crate) fn taken_together(mut flushes: Vec<Flush>) -> Vec<Flush> {
 /// Why a flush was read as a retry or as a call of `empty_cache`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushReason {
-    /// A call of `empty_cache`: a private pool is used from here on, as in a capture.
+    /// A call of `empty_cache`: a private pool is first used after it, as in a capture.
     CaptureFollows,
-    /// A call of `empty_cache`: the program often makes one where memory is not short.
+    /// A call of `empty_cache`: the program often makes one when memory is not short.
     OftenEmptied,
-    /// A retry: so much was never reserved, and nothing speaks for a call.
+    /// A retry: so much was never reserved, and nothing suggests a call.
     NeverHadMore,
-    /// The same, of so many requests that it is no chance: calls would have come at other times too.
+    /// A retry: so much was never reserved, and this holds for so many requests that it is no coincidence. A program
+    /// that calls `empty_cache` would also do so at other times.
     OftenRefused,
     /// A retry: other requests ran out of memory.
     OthersFailed,
-    /// A retry: the entries that give memory back have the request's stack.
+    /// A retry: the entries that give memory back have the stack of the request.
     StackOfRequest,
-    /// A call of `empty_cache`: the entries that give memory back have another stack than the request.
+    /// A call of `empty_cache`: the entries that give memory back have a different stack from the request.
     OtherStack,
     /// A retry: a call would have left other entries.
     NoCall,
@@ -69,10 +72,11 @@ pub enum FlushReason {
 }
 
 impl FlushReason {
-    /// What the stacks of a request's entries say, the last of which is the request. `None` if some have none, or none gives memory back.
+    /// What the stacks of a request's entries show; the last entry is the request. `None` if some entry has no stack, or no
+    /// entry gives memory back.
     ///
-    /// What one request does has its stack. What `empty_cache` does has its own, or if the recording has stacks of requests alone, that of
-    /// the request which first took the memory (spec 7.4).
+    /// All entries of one request have its stack. The entries of `empty_cache` have its own stack, or, if the recording has
+    /// stacks of requests only, the stack of the request that first took the memory (spec 7.4).
     pub(super) fn of_stacks(entries: &[Entry]) -> Option<FlushReason> {
         let stack = entries.last()?.stack;
         let mut given = entries.iter().filter(|entry| gives_memory(entry)).map(|entry| entry.stack).peekable();
@@ -89,7 +93,7 @@ impl FlushReason {
         !matches!(self, FlushReason::CaptureFollows | FlushReason::OftenEmptied | FlushReason::OtherStack | FlushReason::NoRetry)
     }
 
-    /// Whether the flush may have been the other thing.
+    /// Whether the flush may have been a call rather than a retry, or the reverse.
     #[must_use]
     pub const fn is_doubtful(self) -> bool {
         matches!(self, FlushReason::CaptureFollows | FlushReason::OftenEmptied | FlushReason::NeverHadMore)

@@ -1,13 +1,13 @@
-//! Exact replay: every decision of the recorded allocator made again and compared.
+//! Exact replay: the core repeats every decision of the recorded allocator and compares it.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `verify` | the entry points: a verdict on a recording; the replayed heap after every operation |
-//! | `attempts` | whole replays, repeated where the file leaves several possibilities |
-//! | `runner` | one operation of the program after the other; ambiguous entries; restored checkpoints of private pools, which no entry names |
-//! | `recorded_core` | a core whose device answers as the recording says, and which compares its decisions |
+//! | `attempts` | whole replays, repeated if the file can be read in several ways |
+//! | `runner` | the operations of the program, one by one; ambiguous entries; restored checkpoints of private pools, which no entry names |
+//! | `recorded_core` | a core that compares its decisions with the recording, on a device that takes its answers from there |
 //! | `tally` | counting; comparing the final heap and the stats |
-//! | `flushes` | memory given back before a request that may have been refused: a retry, or a call of empty_cache |
+//! | `flushes` | memory given back before a request that the device may have refused: a retry, or a call of empty_cache |
 //! | `recorded_capacity` | whether the recorded device may have been out of room |
 
 mod attempts;

@@ -1,10 +1,9 @@
-//! What a recording shows of the device's capacity: whether a request for a segment may have been refused.
+//! What a recording shows about the device's capacity: whether the device may have refused a request for a segment.
 //!
-//! After a refusal the allocator gives its cached segments back and asks again. A call of empty_cache before
-//! the request leaves the same entries. The device did not refuse an amount that it is once seen to have had
-//! reserved. Where there never was so much, a call is likelier if a capture follows, as `torch.cuda.graph` empties the cache
-//! first. And a program that often empties its cache without need, and is never out of memory, probably also did so where it was
-//! about to need more than ever before.
+//! After a refusal the allocator gives its cached segments back and asks again. A call of empty_cache before the request
+//! leaves the same entries. The device cannot have refused an amount that the process had reserved at some other time. If so
+//! much was never reserved, a call is likelier if a capture follows, because `torch.cuda.graph` empties the cache first. A
+//! call is also likelier in a program that often empties its cache without need and never runs out of memory.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -16,30 +15,31 @@ use super::flushes::FlushReason;
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 use crate::pools::{PoolTracker, RecordedPools};
 
-/// If memory is given back this many times as often before requests that the device had room for as before
-/// requests that may have been refused, all of those are taken as calls of empty_cache.
+/// If memory goes back before requests that the device had room for this many times as often as before requests that
+/// it may have refused, all flushes count as calls of empty_cache.
 ///
-/// In known recordings without errors the ratio is 6 and more where nothing was refused, and 0 where a limit was near.
+/// In known recordings without errors the ratio is at least 6 if nothing was refused, and 0 if a limit was near.
 const MOSTLY: u64 = 4;
 
-/// What memory counts that is given back before a request which a cached block then serves: no rule of the allocator does that. It may
-/// have been given back before another request because the device had less for a while.
+/// The weight of memory that goes back before a request which a cached block then serves: no rule of the allocator does
+/// that. Memory that goes back before another request may show that the device had less memory for a while.
 const CERTAIN: u64 = 2;
 
-/// Before a capture, `torch.cuda.graph` empties the cache, and PyTorch then makes a few tensors for random numbers. So the first request
-/// of the captured work is among so many, and none of so many before it was to that pool.
+/// Before a capture, `torch.cuda.graph` empties the cache, and PyTorch then makes a few tensors for random numbers. So the
+/// first request of the captured work is one of this many after the flush, and none of this many before the flush went to
+/// its pool.
 const NEAR: usize = 8;
 
-/// What is known of the device's capacity, if there is no limit.
+/// What the recording shows about the device's capacity, if there is no limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Capacity {
     /// The most bytes reserved at any entry.
     most_reserved: u64,
-    /// The fewest bytes that would have been reserved where a request failed; the largest number if none did.
+    /// The fewest bytes that would have been reserved by a failed request; the largest number if none failed.
     least_failed: u64,
-    /// Probably nothing was refused.
+    /// Whether the device probably refused nothing.
     is_roomy: bool,
-    /// Requests after a flush, by entry, that are the last before a capture.
+    /// The requests after a flush, by entry, that are the last before a capture.
     before_capture: BTreeSet<usize>,
 }
 
@@ -72,16 +72,16 @@ impl Capacity {
         capacity
     }
 
-    /// Learns from where memory is given back.
+    /// Learns from the flushes: where memory goes back.
     fn learn_from_flushes(&mut self, trace: &[Entry], reserved_bytes: u64, pools: &RecordedPools, settings: &Settings) {
-        // Garbage collection, and requests for oversize blocks, give memory back before they take some.
+        // Garbage collection, and requests for oversize blocks, give memory back before they take memory.
         let is_plain = settings.garbage_collection_threshold <= 0.0 && settings.max_split_bytes == u64::MAX;
         let (mut reserved, mut pools, mut at) = (reserved_bytes, PoolTracker::new(pools), 0);
         let (mut without_need, mut with_need) = (0_u64, 0_u64);
         let mut captures = Captures::default();
         for group in trace.chunk_by(|one, _| is_inner(one)) {
             let asked = group.iter().filter(|entry| takes_memory(entry)).fold(0_u64, |sum, entry| sum.saturating_add(entry.size));
-            // A private pool that is dropped gives back its own memory.
+            // When a private pool is dropped, it gives back its own memory.
             let is_flush = pools.default_gives(group);
             let has_need = asked > 0 && reserved.saturating_add(asked) > self.most_reserved;
             with_need += u64::from(is_flush && has_need);
@@ -101,13 +101,13 @@ impl Capacity {
         self.before_capture = captures.found;
     }
 
-    /// Whether the device may have had no room for this many reserved bytes, as there never were so many.
+    /// Whether the device may have lacked room for this many reserved bytes, because so many were never reserved.
     pub(crate) fn may_lack(&self, bytes: u64) -> bool {
         bytes > self.most_reserved
     }
 
-    /// What memory was probably given back for before a request (its entry) that would have raised the reserved bytes to this. `None` if
-    /// the device had room, so that the program called empty_cache for certain.
+    /// The probable reason why memory went back before a request (given by its entry) that would have raised the reserved
+    /// bytes to `bytes`. `None` if the device had room; then the program certainly called empty_cache.
     pub(crate) fn reason(&self, bytes: u64, request: usize) -> Option<FlushReason> {
         if !self.may_lack(bytes) {
             return None;
@@ -126,18 +126,18 @@ impl Capacity {
     }
 }
 
-/// Looks for flushes with a capture after them.
+/// Looks for flushes that a capture follows.
 #[derive(Default)]
 struct Captures {
     /// The pools of the last requests.
     recent: VecDeque<PoolId>,
-    /// Requests after flushes, each with the pools of the requests before it, and how many came after it.
+    /// The requests after flushes, each with the pools of the requests before it and the number of requests after it.
     open: Vec<(usize, Vec<PoolId>, usize)>,
     found: BTreeSet<usize>,
 }
 
 impl Captures {
-    /// Passes a request and its pool.
+    /// Processes a request and its pool.
     fn pass(&mut self, request: usize, pool: PoolId, is_after_flush: bool) {
         let found = &mut self.found;
         self.open.retain_mut(|(flushed, before, passed)| {
@@ -171,15 +171,15 @@ mod tests {
     const NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 10), (Action::SegmentAlloc, 20), (Action::Alloc, 20)];
     const NOT_NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 4), (Action::SegmentAlloc, 4), (Action::Alloc, 4)];
 
-    /// Given back, and then a request that a cached block serves.
+    /// Memory goes back, and then a cached block serves a request.
     const ONLY_GIVES: &[(Action, u64)] = &[(Action::SegmentFree, 1), (Action::Alloc, 1)];
 
-    /// The capacity seen in a trace that begins with 20 MiB reserved and never has more than 30 MiB.
+    /// The capacity shown by a trace that begins with 20 MiB reserved and never has more than 30 MiB.
     fn capacity(parts: &[&[(Action, u64)]], settings: &Settings) -> Capacity {
         Capacity::of(&trace(&parts.concat()), 20 * MIB, &RecordedPools::default(), settings)
     }
 
-    /// Why memory was given back before a request that is not followed by a capture.
+    /// Why memory went back before a request that no capture follows.
     fn reason(parts: &[&[(Action, u64)]], settings: &Settings, mib: u64) -> Option<FlushReason> {
         capacity(parts, settings).reason(mib * MIB, usize::MAX)
     }
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(reason(&for_cached, &collecting, 31), Some(FlushReason::OftenEmptied), "nothing else does this");
     }
 
-    /// A trace of requests with their pools: the flush and the request after it, then these.
+    /// A trace of requests with their pools: the flush and its request, then these.
     fn before_capture(pools: &[u64]) -> bool {
         let mut captures = Captures::default();
         for (request, &pool) in pools.iter().enumerate() {

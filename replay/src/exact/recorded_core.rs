@@ -1,7 +1,7 @@
-//! A core that answers as the recording says: the allocator that a recording is replayed on.
+//! The allocator that a replay runs: a core whose outside world is the recording.
 //!
-//! Its rules are PyTorch's. Its device, what its rules cannot know, and how far the replay is come from the recording; its
-//! observer compares each decision with the recording's next entry.
+//! Its rules are PyTorch's. The recording supplies the device's answers, the facts that the rules cannot know, and the
+//! position of the replay. Its observer compares each decision with the recording's next entry.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::entries::{Decision, ELSEWHERE};
 use crate::error::VerifyError;
 use crate::initial_state::{Start, TOTAL_MEMORY};
 
-/// How far the replay is; shared by the runner, the device, the policy and the observer.
+/// The position of the replay, shared by the runner, the device, the policy and the observer.
 #[derive(Debug, Default)]
 pub(crate) struct Position {
     /// The entry that the core must reproduce next.
@@ -28,11 +28,11 @@ pub(crate) struct Position {
     pub(crate) end: Cell<usize>,
     /// Events that completed before this entry are reported as complete.
     pub(crate) visible: Cell<usize>,
-    /// How many requests for a segment were refused because the recording has no segment there.
+    /// How many requests for a segment were refused because the recording has no segment at this point.
     pub(crate) refusals: Cell<u64>,
-    /// How many blocks were copied to try readings, in all.
+    /// How many blocks were copied in total to try readings.
     pub(crate) copied: Cell<u64>,
-    /// Of an entry and the first one from there on that maps pages: all entries between have the same.
+    /// An entry and the first entry from there on that maps pages. All entries in between have the same answer.
     mapped: Cell<Option<(usize, Option<usize>)>>,
 }
 
@@ -51,18 +51,19 @@ impl Position {
     }
 }
 
-/// Observes the core, and moves the replay forward as long as decisions agree.
+/// Observes the core, and advances the replay as long as the decisions agree.
 #[derive(Clone, Debug)]
 pub(crate) struct Comparer<'a> {
     trace: &'a [Entry],
     position: &'a Position,
-    /// The first decision in this operation that the recording does not have, and the entry that it stands before.
+    /// The first decision of this operation that the recording does not have, and the entry before which it came.
     pub(crate) stray: Option<(usize, Decision)>,
     /// How many decisions in this operation the recording does not have.
     stray_count: u64,
-    /// Set while the state before the first entry is rebuilt: nothing is compared.
+    /// Set while the state before the first entry is rebuilt: nothing is compared then.
     muted: bool,
-    /// Where memory was taken from the device in this operation, and for which pools; `None` if nobody asks.
+    /// The addresses at which this operation took memory from the device, with the pools that it was for; `None` if
+    /// no caller needs them.
     pub(crate) taken: Option<Vec<(u64, PoolId)>>,
 }
 
@@ -71,7 +72,7 @@ impl<'a> Comparer<'a> {
         Comparer { trace, position, stray: None, stray_count: 0, muted: false, taken: None }
     }
 
-    /// Ends an operation; returns its first decision that did not agree, and how many did not.
+    /// Ends an operation. Returns its first decision that did not agree, and how many did not.
     pub(crate) fn take_stray(&mut self) -> (Option<(usize, Decision)>, u64) {
         (self.stray.take(), std::mem::take(&mut self.stray_count))
     }
@@ -103,20 +104,21 @@ impl Observer for Comparer<'_> {
     }
 }
 
-/// A device that answers as the recording says.
+/// A device that takes its answers from the recording.
 ///
-/// The allocator did not decide where a segment was placed (the driver did), whether there was room (other
-/// processes mattered) or when an event was complete (the GPU did). So this device takes these answers from the
-/// recording. A request for a segment is granted at the recorded address if the recording's next entry is that
-/// segment, and refused if the next entry shows that it failed. If the recording shows no such request, it is
-/// granted at an address that no recording has, and the observer reports the mismatch.
+/// The allocator did not decide where a segment was placed (the driver did), whether there was room (other processes
+/// mattered) or when an event was complete (the GPU did). So this device takes these answers from the recording. It
+/// grants a request for a segment at the recorded address if the recording's next entry is that segment, and refuses
+/// it if the next entry shows that it failed. If the recording shows no such request, the device grants it at an
+/// address that no recording has, and the observer reports the mismatch.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedDevice<'a> {
     trace: &'a [Entry],
     position: &'a Position,
     index: u32,
     elsewhere: u64,
-    /// Reserved ranges of addresses: where each begins, and the end of what was ever mapped.
+    /// Reserved ranges of addresses: the first byte of each, and the highest end of memory that was ever mapped in
+    /// it.
     reserved: BTreeMap<u64, u64>,
 }
 
@@ -142,9 +144,9 @@ impl<'a> RecordedDevice<'a> {
         self.reserved.insert(address, end);
     }
 
-    /// Where the next reserved range begins: at the first address that is mapped and that no range
-    /// reserved so far grows into. A range grows upwards from its lowest address without gaps (spec 4.2),
-    /// so its end tells what belongs to it.
+    /// The beginning of the next reserved range: the first address that is mapped and that no range reserved so far
+    /// grows into. A range grows upwards from its lowest address without gaps (spec 4.2), so its end shows which
+    /// addresses belong to it.
     fn next_base(&self) -> Option<u64> {
         let first = self.position.next_map(self.trace)?;
         if self.reserved.range(..=self.trace[first].address).next_back().is_none_or(|(_, end)| self.trace[first].address > *end) {
@@ -179,10 +181,10 @@ fn grow(reserved: &mut BTreeMap<u64, u64>, address: u64, size: u64) -> bool {
 impl DeviceBackend for RecordedDevice<'_> {
     /// The entry at which the event's block became free.
     type Event = usize;
-    /// A recording does not tell physical memory apart.
+    /// A recording does not distinguish pieces of physical memory.
     type Physical = ();
 
-    /// Each waiting block has a stream of its own, whose handle is the entry at which it becomes free. Without
+    /// Each waiting block has a separate stream, whose handle is the entry at which the block becomes free. Without
     /// this, a replay with a hundred thousand waiting blocks would poll each of them at every request.
     fn completes_by_handle(&self) -> bool {
         true
@@ -200,7 +202,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         Bytes(TOTAL_MEMORY)
     }
 
-    /// The free bytes at the recorded failure. The total is not in a recording.
+    /// The free bytes at the recorded failure. A recording does not contain the total.
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
         let free = self.next_entry().filter(|entry| entry.action == Action::Oom).map_or(0, |entry| entry.address);
         Ok(MemoryInfo { free: Bytes(free), total: Bytes::MAX })
@@ -212,7 +214,8 @@ impl DeviceBackend for RecordedDevice<'_> {
             Some(entry) if !matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc) => {
                 Err(self.refuse(size))
             }
-            // The recording has a segment of another size here, or none: the observer will report the mismatch.
+            // The recording has a segment of another size at this point, or none: the observer will report the
+            // mismatch.
             _ => self.place_elsewhere(size).map(DeviceAddress),
         }
     }
@@ -237,7 +240,7 @@ impl DeviceBackend for RecordedDevice<'_> {
             Some(entry) if !matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc) => {
                 Err(self.refuse(size))
             }
-            // The recorded settings may name pages of any size, and no device has one like this.
+            // The recorded settings may specify pages of any size, and no device has a page this large.
             _ if size.0 > TOTAL_MEMORY => Err(self.refuse(size)),
             _ => Ok(()),
         }
@@ -264,7 +267,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         u64::MAX
     }
 
-    /// All or none: the recording says once whether a request found memory.
+    /// All or none: the recording contains one answer to whether a request found memory.
     fn create_run(&mut self, page: Bytes, pages: u64) -> Result<((), u64), BackendError> {
         self.create(page).map(|()| ((), pages))
     }
@@ -281,7 +284,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         Ok(usize::MAX)
     }
 
-    /// The stream that a replay records on a block stands for the entry at which the block became free.
+    /// The stream that a replay records on a block represents the entry at which the block became free.
     fn record_event(&mut self, event: &mut usize, stream: StreamId) -> Result<(), BackendError> {
         *event = completion_of(stream);
         Ok(())
@@ -300,9 +303,9 @@ impl DeviceBackend for RecordedDevice<'_> {
 
 /// PyTorch's rules, except that a garbage collection takes its victims from the recording if block ages are unknown.
 ///
-/// A collection chooses free blocks by age (spec 2.7). The age of a block that has been free since before the
-/// first entry is unknown, except that no other block is older. So if such a block is a candidate, the victims
-/// are those that the recording releases next, provided that there are ages for which PyTorch would release
+/// A collection chooses free blocks by age (spec 2.7). The age of a block that has been free since before the first
+/// entry is unknown; all that is known is that no other block is older. So if such a block is a candidate, the
+/// victims are those that the recording releases next, provided that there are ages for which PyTorch would release
 /// them. All other decisions, and all collections once the ages are known, follow the rules.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded<'a> {
@@ -319,17 +322,17 @@ impl<'a> Recorded<'a> {
         Recorded { rules, trace, position, has_lost_beginning, assumed: 0 }
     }
 
-    /// The most bytes that PyTorch asks the device for, for a block of this size.
+    /// The most bytes that PyTorch requests from the device for a block of this size.
     ///
-    /// With expandable segments this includes one page: the limit counts sizes, but whole pages are mapped, so
-    /// the recorded run may have reserved that much more than its limit.
+    /// With expandable segments this includes one page: the limit counts sizes, but whole pages are mapped, so the
+    /// recorded run may have reserved that much more than its limit.
     pub(crate) fn most_asked_for(&self, block: Bytes) -> Bytes {
         let settings = &self.rules.settings;
         let beyond = if settings.expandable_segments { settings.large_segment_bytes } else { 0 };
         Bytes(self.rules.segment_for(block).unwrap_or(Bytes::MAX).get().saturating_add(beyond))
     }
 
-    /// The blocks that a collection that is due releases, if only the recording can tell; otherwise `None`.
+    /// The blocks that a due collection releases, if only the recording can tell; `None` if the rules decide.
     fn recorded_victims(&self, heap: &Heap) -> Option<Vec<BlockId>> {
         let target = self.rules.collection_target(heap)?;
         let pool = PoolSlot::default_pool(PoolClass::Large);
@@ -340,9 +343,9 @@ impl<'a> Recorded<'a> {
         let rest = self.trace[..self.position.end.get()].get(self.position.next.get()..)?;
         let released = rest.iter().map_while(|entry| released_by(entry, &candidates));
         let run: Vec<BlockView> = released.collect();
-        // If the device is asked next, the collection released the whole run. If not, later steps of the
-        // retry ladder released the rest, as the device had no room after the collection; then the shortest
-        // run that explains it leaves the same state.
+        // If the next entry asks the device, the collection released the whole run. If not, the device had no room
+        // after the collection, and later steps of the retry ladder released the rest. Then the shortest run that
+        // explains it leads to the same state.
         let is_whole = rest.get(run.len()).is_some_and(|entry| entry.action == Action::SegmentAlloc);
         let is_legal = |&count: &usize| explains(&run[..count], &candidates, target);
         let count = if is_whole { (1..=run.len()).rev().find(is_legal) } else { (1..=run.len()).find(is_legal) };
@@ -350,7 +353,8 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// Whether a block has been free since before the first search, as everything from before the first entry has.
+/// Whether a block has been free since before the first search, as is every block that was free before the first
+/// entry.
 fn is_of_unknown_age(block: &BlockView) -> bool {
     block.stamp == 0
 }
@@ -363,9 +367,9 @@ fn released_by(entry: &Entry, candidates: &[BlockView]) -> Option<BlockView> {
 
 /// Whether there are ages for which a collection releases exactly these blocks.
 ///
-/// Each pass of a collection releases all blocks above some age. So the blocks that stay are younger than those
-/// that go, and blocks of the same known age go together. It ends once enough is reclaimed, or when only blocks
-/// of expandable segments are left, which always stay.
+/// Each pass of a collection releases all blocks above some age. So the blocks that stay are younger than those that
+/// go, and blocks of the same known age go together. The collection ends once enough is reclaimed, or when only
+/// blocks of expandable segments are left, which always stay.
 fn explains(victims: &[BlockView], candidates: &[BlockView], target: Bytes) -> bool {
     let youngest = victims.iter().map(|block| block.stamp).max().unwrap_or(0);
     let stays = |block: &&BlockView| !block.is_expandable && !victims.iter().any(|victim| victim.id == block.id);
@@ -401,7 +405,7 @@ impl Wrapper for Recorded<'_> {
     }
 }
 
-/// The core that a recording is replayed on: PyTorch's rules, on a device that answers as the recording says.
+/// The core that a replay runs: PyTorch's rules, on a device that takes its answers from the recording.
 pub(crate) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, Recorded<'a>, Comparer<'a>>;
 
 /// Rebuilds the state before the first entry on a new core. Returns the allocations in use, by address.
@@ -433,7 +437,7 @@ pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHash
                 }
                 Some(&completed_at) => {
                     core.record_stream(&allocation, stream_of(completed_at));
-                    // Cannot fail: the recorded device refuses no event, and the allocation is this core's.
+                    // Cannot fail: the recorded device refuses no event, and this core made the allocation.
                     let _ = core.free(allocation);
                 }
             }

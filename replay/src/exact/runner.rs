@@ -1,23 +1,23 @@
-//! A replay in progress: the operations of the recorded program, one after the other.
+//! A replay in progress: the operations of the recorded program, one by one.
 //!
-//! A trace shows what the allocator did, not what it was asked: `empty_cache` shows only as segments given
-//! back, an event's completion only as a block that becomes free. So entries are first turned into operations:
-//! which belong to each, and repeating it on the core.
+//! A trace shows the allocator's actions, not the program's calls: a call of `empty_cache` shows only as segments given
+//! back, and the completion of an event only as a block that becomes free. So the runner first groups the entries into
+//! operations, and then repeats each operation on the core.
 //!
 //! A run of entries that ends in a request may have several readings: no entry says whether `empty_cache` was called before
-//! the request, or which events were complete when it began. Each reading is tried on a copy of the core, and the first that
-//! gives exactly these entries is taken. Only if none does, there is a mismatch. There are never more than a few readings, as
-//! each costs a copy.
+//! the request, or which events were complete when it began. The runner tries each reading on a copy of the core, and takes
+//! the first that gives exactly these entries. Only if none does is there a mismatch. There are never more than a few
+//! readings, because each costs a copy.
 //!
-//! Checkpoints of private pools may have been restored, as trees of CUDA graphs make them (spec 5.8). No entry names a
-//! restore. It takes back what the pool has in use, which looks like other frees. Then it hands
-//! out the blocks of one saved segment after the other, from its first byte on, the free ones too, and gives
-//! these back. So a run of entries that has this form, at a point where nothing of the pool is in use, spells out
-//! a checkpoint. If requests do not explain the run, and the pool can have been in that state before, the core
-//! restores that checkpoint, and its decisions are compared as any others.
+//! The program may have restored checkpoints of private pools, as CUDA graph trees do (spec 5.8). No entry names a restore.
+//! A restore takes back the pool's blocks in use, which looks like ordinary frees. Then it hands out the blocks of the saved
+//! segments one by one, each segment from its first byte on, including the free blocks, and gives the free ones back. So a
+//! run of entries of this form, at a point where no block of the pool is in use, spells out a checkpoint. If requests do not
+//! explain the run, and the pool may have been in that state before, the core restores that checkpoint, and its decisions
+//! are compared like any others.
 //!
-//! Requests explain most runs of that form, so these are looked for only once a replay without them has differed, and
-//! only where they end behind its first difference.
+//! Requests explain most runs of that form. So the runner looks for restores only after a replay without them has differed,
+//! and only for restores that end behind that first difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,17 +45,17 @@ pub(crate) struct Runner<'a> {
     pub(crate) core: ReplayCore<'a>,
     /// The allocations in use, by recorded address.
     live: FxHashMap<u64, Allocation>,
-    /// For each entry that frees a block which does not become free for reuse at once:
-    /// the entry at which it does, if any.
+    /// For each entry that frees a block which does not become free for reuse at once: the entry at which the block
+    /// does, if any.
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pools: PoolTracker<'a>,
     capacity: Capacity,
-    /// Requests to read in another way than the likeliest.
+    /// The requests to read in another way than the likeliest.
     read_differently: &'a BTreeSet<usize>,
-    /// What is known for restored checkpoints, if they are looked for.
+    /// What is known about restored checkpoints, if the replay looks for them.
     restores: Option<Restores>,
     pub(crate) tally: Tally,
-    /// How many freed blocks wait for events.
+    /// The number of freed blocks that wait for events.
     waiting: usize,
     /// Watches the peaks after every operation, if set.
     pub(crate) watch: Option<PeakWatch>,
@@ -109,14 +109,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Counts the mismatches of an operation, and describes the first.
+    /// Counts the mismatches of an operation, and describes the first one.
     #[cold]
     fn disagree(&mut self, end: usize) {
         let reached = self.at();
         let (stray, count) = self.core.observer_mut().take_stray();
         let missed = (end - reached) as u64;
         self.tally.mismatches += missed.max(count);
-        // Those that the recording does not have were compared too.
+        // Decisions that the recording does not have were compared too.
         self.tally.decisions += count.saturating_sub(missed);
         self.position.next.set(end);
         self.tally.first_stray = self.tally.first_stray.or(stray);
@@ -125,8 +125,8 @@ impl<'a> Runner<'a> {
             let place = stray.map_or(reached, |(place, _)| place);
             let recorded = self.trace[..end].get(place).map(Decision::from);
             let replayed = stray.map(|(_, decision)| decision);
-            // The address of an out-of-memory entry is not one, and the recording has
-            // nothing at addresses from ELSEWHERE on.
+            // An out-of-memory entry has no real address, and the recording has nothing at addresses from ELSEWHERE
+            // on.
             let has_history =
                 |decision: &&Decision| !matches!(decision.action, Action::Oom | Action::Snapshot) && decision.address < ELSEWHERE;
             let mut addresses: Vec<u64> =
@@ -141,7 +141,8 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Repeats the request of the entry `at`. An out-of-memory entry has the rounded size, which rounds to itself.
+    /// Repeats the request of the entry `at`. An out-of-memory entry has the rounded size, and rounding it again
+    /// changes nothing.
     #[inline]
     fn request(&mut self, from: usize, at: usize) -> Option<Allocation> {
         self.request_from(self.pools.of_request(from, &self.trace[from..=at]), at)
@@ -167,12 +168,12 @@ impl<'a> Runner<'a> {
                 self.tally.ooms += 1;
                 None
             }
-            // A request for no bytes, or over 64 bits: nothing happens, which does not agree with the entry.
+            // A request for no bytes, or over 64 bits: it does nothing, which does not agree with the entry.
             Err(_) => None,
         }
     }
 
-    /// Keeps what the request of the entry `at` got, until the recording frees it.
+    /// Keeps the memory that the request of the entry `at` got, until the recording frees it.
     #[inline]
     fn keep(&mut self, at: usize, allocation: Option<Allocation>) {
         let entry = &self.trace[at];
@@ -180,7 +181,7 @@ impl<'a> Runner<'a> {
             (Action::Alloc, Some(allocation)) => {
                 self.live.insert(entry.address, allocation);
             }
-            // The recording was out of memory here, so it never frees this.
+            // The recorded request ran out of memory, so the recording never frees this allocation.
             (_, Some(allocation)) => {
                 let _ = self.core.free(allocation);
             }
@@ -191,7 +192,7 @@ impl<'a> Runner<'a> {
     /// Makes the core give cached memory back.
     fn release(&mut self, release: Release) {
         self.tally.releases.push((self.at(), release));
-        // Cannot fail: the recorded device does not.
+        // Cannot fail: the recorded device does not fail.
         let _ = match release {
             Release::All => self.core.release_cached(),
             Release::Pool(pool) => self.core.release_cached_pool(pool),
@@ -199,8 +200,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// After its first mismatch a replay reads entries in the likeliest way only, once it has copied this many blocks to
-/// try others.
+/// After its first mismatch, a replay reads entries only in the likeliest way once it has copied this many blocks to
+/// try other readings.
 const MOST_COPIED: u64 = 1 << 24;
 
 impl Runner<'_> {
@@ -240,14 +241,14 @@ impl Runner<'_> {
             if let Some(completed_at) = deferred {
                 self.core.record_stream(&allocation, stream_of(completed_at));
             }
-            // Cannot fail: the recorded device refuses no event, and the allocation is this core's.
+            // Cannot fail: the recorded device refuses no event, and this core made the allocation.
             let _ = self.core.free(allocation);
         }
         self.close(at, end);
     }
 
-    /// Marks private pools as unused whose segments are given back by these entries. Where PyTorch's hash table
-    /// keeps two at one place, it is the order of this that decides which is given back first (spec 13.1).
+    /// Marks private pools as unused if these entries give back their segments. If PyTorch's hash table has two of
+    /// them at one position, the order of these calls decides which is released first (spec 13.1).
     fn abandon_pools(&mut self, from: usize, end: usize) {
         for pool in self.pools.giving(&self.trace[from..end]) {
             if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {
@@ -257,10 +258,10 @@ impl Runner<'_> {
         }
     }
 
-    /// The entries that belong to one request, or to none.
+    /// Repeats the entries that belong to one request, or to none.
     fn group(&mut self, at: usize) {
         let run = self.trace[at..].iter().take_while(|entry| is_inner(entry)).count();
-        // A recording that lost its beginning may begin inside a free, which has nothing to do with what follows.
+        // A recording that lost its beginning may begin inside a free, which is independent of the entries after it.
         let is_half_a_free = at == 0 && self.trace[at].action == Action::FreeCompleted;
         let end = if is_half_a_free { 1 } else { at + run };
         let completed = self.trace[at..end].iter().filter(|entry| entry.action == Action::FreeCompleted).count();
@@ -273,8 +274,8 @@ impl Runner<'_> {
         self.pools.pass(at, &self.trace[at..end]);
     }
 
-    /// Segments given back and events completed with no request after them: calls of
-    /// empty_cache, pools that are dropped.
+    /// Repeats entries that no request follows and that give back segments or complete events: calls of empty_cache,
+    /// and dropped pools.
     fn group_without_request(&mut self, at: usize, end: usize) {
         self.open(end, end);
         self.check_that_none_waits(at, end);
@@ -289,7 +290,7 @@ impl Runner<'_> {
             if releases {
                 self.release(Release::All);
             } else {
-                // Cannot fail: the recorded device does not.
+                // Cannot fail: the recorded device does not fail.
                 let _ = self.core.process_events();
             }
             if self.at() == before {
@@ -299,16 +300,16 @@ impl Runner<'_> {
         self.close(at, end);
     }
 
-    /// Whether to try several readings. They are copies of the whole state, so a replay that differs already
-    /// ends trying them at some number.
+    /// Whether to try several readings. They copy the whole state, so a replay that already differs stops trying them
+    /// after some number of copies.
     fn is_worth_reading(&self) -> bool {
         self.tally.mismatches == 0 || self.position.copied.get() < MOST_COPIED
     }
 
-    /// Counts a mismatch if blocks become free here and others go on waiting. Events are looked at when a request begins
-    /// (spec 3.6), and no request follows; empty_cache waits for all of them (spec 3.7).
+    /// Counts a mismatch if some blocks become free here while others keep waiting. The allocator checks events when a
+    /// request begins (spec 3.6), but no request follows; and empty_cache waits for all events (spec 3.7).
     fn check_that_none_waits(&mut self, at: usize, end: usize) {
-        // One private pool can be emptied by itself, and a trace may begin inside a free.
+        // A private pool can be emptied alone, and a trace may begin inside a free.
         let is_plain =
             at > 0 && self.trace[at..end].iter().all(|entry| entry.action == Action::FreeCompleted) && !self.pools.has_private();
         if is_plain && self.waiting > 0 {
@@ -323,7 +324,7 @@ impl Runner<'_> {
         }
     }
 
-    /// The entries from `at` to the request at `request`.
+    /// Repeats the entries from `at` to the request at `request`.
     fn request_group(&mut self, at: usize, request: usize) {
         let inner = &self.trace[at..request];
         let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
@@ -341,7 +342,8 @@ impl Runner<'_> {
             self.tally.decisions += (end - at) as u64;
             return;
         }
-        // No reading explains the entries: take the first one, with its mismatches. Nothing speaks for a doubtful call then.
+        // No reading explains the entries: take the first one, with its mismatches. Then nothing supports a doubtful call of
+        // empty_cache.
         self.open(end, end);
         let is_doubtful = flush.is_some_and(|flush| flush.reason.is_doubtful());
         if let Reading::Release(release) = readings[0]
@@ -374,13 +376,13 @@ impl Runner<'_> {
     }
 }
 
-/// A pool without memory, for requests that failed in a pool that nothing names. No recording has it: in PyTorch's
-/// ids one part counts from 1 and the other is 0. It is one pool for all of them, as it stays: PyTorch forgets no
-/// pool while requests are routed to one.
+/// A pool without memory, for requests that failed in a pool that no entry names. No recording has this id: in
+/// PyTorch's ids one part counts from 1 and the other is 0. One pool serves for all these requests, because it stays:
+/// PyTorch forgets no pool while requests are routed to one.
 const WITHOUT_MEMORY: PoolId = PoolId(u64::MAX, u64::MAX);
 
-/// The pool of such a request where the program is replayed under other settings, which may serve it: different
-/// for each request, because the program may have used a pool for each.
+/// The pool of such a request when the program is replayed under other settings, which may serve it. Each request
+/// gets a different pool, because the program may have used a separate pool for each.
 fn new_pool(request: usize) -> PoolId {
     PoolId(u64::MAX, request as u64)
 }
@@ -394,19 +396,19 @@ enum Reading {
     /// All entries belong to the request, and events that completed before entry
     /// `visible` were complete when it began.
     Request { visible: usize },
-    /// As [`Reading::Request`], but the request went to this private pool.
+    /// Like [`Reading::Request`], but the request went to this private pool.
     InPool { visible: usize, pool: PoolId },
-    /// The entries begin with a call that gives cached memory back.
+    /// The entries begin with a call that gave cached memory back.
     Release(Release),
 }
 
 impl<'a> Runner<'a> {
-    /// The readings to try, in this order.
+    /// The readings to try, in order.
     ///
-    /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a
-    /// call of empty_cache before the request leave the same entries. With a limit it is the ladder if the
-    /// limit required it. Without one the stacks tell; and if there are none, it is the ladder if the device was never seen to have
-    /// so much reserved, unless a capture follows or the program calls empty_cache often.
+    /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a call of
+    /// empty_cache before the request leave the same entries. With a limit, it was the ladder if the limit required it.
+    /// Without a limit, the stacks decide. Without stacks, it was the ladder if so much was never reserved, unless a capture
+    /// follows or the program calls empty_cache often.
     fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
         let inner = &self.trace[at..request];
         let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
@@ -422,15 +424,15 @@ impl<'a> Runner<'a> {
                 readings.push(Reading::Release(Release::Pool(pool)));
             }
         }
-        // The first events were seen either by the request's poll or by the ladder's wait for all events. If
-        // the wait follows the poll directly, it does not matter which saw how many: the poll led to no block,
-        // and nothing was released in between.
+        // The first completed events were noticed either by the request's poll or by the ladder's wait for all
+        // events. If the wait directly follows the poll, it does not matter which of them noticed how many: the poll
+        // yielded no block, and nothing was released in between.
         if first_run > 0 {
             readings.push(Reading::Request { visible: at + first_run });
         }
-        // No entry says in which pool a request failed. While requests are routed to a private pool, the
-        // default pool gives nothing back (spec 2.10). As the request failed, its pool had no fitting block, so
-        // a pool without any memory always explains it.
+        // No entry says in which pool a request failed. While requests are routed to a private pool, the default pool
+        // gives nothing back (spec 2.10). The request failed, so its pool had no fitting block; a pool without any
+        // memory always explains that.
         let entry = &self.trace[request];
         let named = self.pools.of_failure(request);
         if let Some(pool) = named.filter(|&pool| pool != PoolId::DEFAULT) {
@@ -444,7 +446,8 @@ impl<'a> Runner<'a> {
             let visible = [request + 1, at];
             let in_pool = |pool: PoolId| visible.map(|visible| Reading::InPool { visible, pool });
             let new = in_pool(WITHOUT_MEMORY);
-            // A private pool is likelier if the next request that was served went to one, and then it is that one.
+            // A private pool is likelier if the next request that was served went to a private pool; then it is that
+            // pool.
             match self.next_private(request + 1) {
                 Some(next) => drop(readings.splice(0..0, in_pool(next).into_iter().chain(new))),
                 None => readings.extend(new),
@@ -453,13 +456,13 @@ impl<'a> Runner<'a> {
         readings
     }
 
-    /// The bytes that would be reserved if the request's entries from `at` on took memory and gave none back.
+    /// The bytes that would be reserved if the request's entries from `at` on took memory but gave none back.
     fn wanted_bytes(&self, at: usize, request: usize) -> u64 {
         let takes = self.trace[at..request].iter().filter(|entry| takes_memory(entry));
         takes.fold(self.core.heap().reserved().get(), |sum, entry| sum.saturating_add(entry.size))
     }
 
-    /// The flush in these entries, if there is one that may be a retry. Where there is a limit, it tells.
+    /// The flush in these entries, if there is one that may be a retry. If there is a limit, the limit decides.
     fn flush(&self, at: usize, request: usize) -> Option<Flush> {
         let inner = &self.trace[at..request];
         let is_served = self.trace[request].action == Action::Alloc;
@@ -470,7 +473,8 @@ impl<'a> Runner<'a> {
         Some(Flush { entry: request, wanted_bytes: self.wanted_bytes(at, request), reason: self.reason(at, request)? })
     }
 
-    /// Why memory was probably given back in the request's entries from `at` on. `None` if the device had room, so that it was a call.
+    /// The probable reason why memory went back in the request's entries from `at` on. `None` if the device had room; then
+    /// it was a call of empty_cache.
     fn reason(&self, at: usize, request: usize) -> Option<FlushReason> {
         let likely = self.capacity.reason(self.wanted_bytes(at, request), request);
         match FlushReason::of_stacks(&self.trace[at..=request]) {
@@ -479,14 +483,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Whether the limit or the device may have had no room for a new segment for a request of this many bytes.
+    /// Whether the limit or the device may have lacked room for a new segment for a request of this many bytes.
     fn may_lack_a_segment(&self, bytes: u64) -> bool {
         let asked = self.core.policy().most_asked_for(Bytes(bytes));
         let then = self.core.heap().reserved().get().saturating_add(asked.get());
         self.core.heap().limit().map_or_else(|| self.capacity.may_lack(then), |limit| then > limit.get())
     }
 
-    /// The pool of the next request that is served, from this entry on, if that is a private one.
+    /// The pool of the first request from this entry on that is served, if that pool is private.
     fn next_private(&self, from: usize) -> Option<PoolId> {
         let rest = &self.trace[from..];
         let end = rest.iter().position(|entry| entry.action == Action::Alloc)?;
@@ -500,7 +504,7 @@ impl<'a> Runner<'a> {
         (self.core.clone(), self.tally.mark())
     }
 
-    /// Returns to this state, which is kept.
+    /// Returns to this state and keeps it for later.
     fn return_to(&mut self, core: &ReplayCore<'a>, tally: &Mark) {
         self.core = core.clone();
         self.tally.return_to(tally);
@@ -515,8 +519,8 @@ impl<'a> Runner<'a> {
         self.position.copied.set(self.position.copied.get() + blocks + (counts + pools) as u64);
     }
 
-    /// Takes the first reading that agrees; for a request that is to be read differently, the next one
-    /// that agrees and leads to other stats.
+    /// Takes the first reading that agrees. For a request that must be read differently, takes the next one that
+    /// agrees and leads to other stats.
     fn try_likeliest(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
         if !self.read_differently.contains(&request) {
             return self.try_readings(at, request, readings);
@@ -536,8 +540,8 @@ impl<'a> Runner<'a> {
         self.try_readings(at, request, readings)
     }
 
-    /// Tries the readings, each from the present state. Returns true at the first that agrees to
-    /// the last entry, and keeps its state.
+    /// Tries the readings, each from the current state. Returns true at the first that agrees up to the last entry,
+    /// and keeps its state.
     fn try_readings(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
         let (saved, tally) = self.copy();
         for &reading in readings {
@@ -589,7 +593,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Makes the pool without memory when it is first needed. This use of it never ends.
+    /// Creates the pool without memory at its first use. This use never ends.
     fn keep_pool_without_memory(&mut self, pool: PoolId) {
         if pool == WITHOUT_MEMORY && self.core.pool_use_count(pool).is_err() {
             // Cannot fail unless there are too many pools, and then the request fails in the same way.
@@ -597,8 +601,8 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Tries to read all entries up to `end`, where no request follows, as calls that give memory back. Returns
-    /// true at the first reading that agrees to the last entry, and keeps its state.
+    /// Tries to read all entries up to `end`, which no request follows, as calls that give memory back. Returns true
+    /// at the first reading that agrees up to the last entry, and keeps its state.
     fn try_releases(&mut self, end: usize) -> bool {
         let at = self.at();
         let rest = &self.trace[at..end];
@@ -636,18 +640,18 @@ struct FreeSegment {
     is_expandable: bool,
 }
 
-/// What tells whether a pool can have been in a state.
+/// The data that shows whether a pool may have been in a given state.
 struct Restores {
     /// Runs that end up to this entry are requests.
     from: usize,
     history: Option<History>,
 }
 
-/// All that there was before, if the recording has its beginning.
+/// Everything that happened before, if the recording has its beginning.
 struct History {
     /// The blocks that were ever handed out, by address and size.
     handed_out: FxHashSet<(u64, u64)>,
-    /// Where segments began, each with the entry that made it, in order.
+    /// The addresses at which segments began, each with the entry that made the segment, in order.
     made: Vec<(u64, usize)>,
 }
 
@@ -664,7 +668,7 @@ impl Restores {
         Some(Restores { from, history })
     }
 
-    /// Notes a block that was handed out.
+    /// Records a block that was handed out.
     fn note(&mut self, placed: Option<PlacedBlock>) {
         if let (Some(history), Some(placed)) = (&mut self.history, placed) {
             history.handed_out.insert((placed.block.address.get(), placed.block.size.get()));
@@ -673,8 +677,9 @@ impl Restores {
 }
 
 impl History {
-    /// Whether a pool can have been in this state before the entry `at`, where it has these other segments, too: its blocks in use
-    /// were handed out, and a checkpoint has all segments of its time, so the others are newer.
+    /// Whether a pool may have been in this state before the entry `at`, given the other segments that it has there too. The
+    /// state's blocks in use must have been handed out. A checkpoint contains all segments of its time, so the other
+    /// segments must be newer.
     fn allows(&self, checkpoint: &PoolCheckpoint, others: impl Iterator<Item = u64>, at: usize) -> bool {
         let saved = || checkpoint.segments.iter().map(|segment| segment.address.get());
         let newest = saved().filter_map(|address| self.made_at(address, at)).max();
@@ -689,7 +694,7 @@ impl History {
         newest.zip(oldest).is_none_or(|(newest, oldest)| newest < oldest) && checkpoint.segments.iter().all(was_in_use)
     }
 
-    /// The entry that made the segment there, before the entry `at`.
+    /// The entry that made the segment at this address, before the entry `at`.
     fn made_at(&self, address: u64, at: usize) -> Option<usize> {
         let end = self.made.partition_point(|&made| made < (address, at));
         self.made[..end].last().filter(|made| made.0 == address).map(|made| made.1)
@@ -697,8 +702,8 @@ impl History {
 }
 
 impl Runner<'_> {
-    /// Reads the entries from `at` on as a restored checkpoint, if they have its form and requests do not explain
-    /// them. Returns false, with nothing changed, if they are not to be read in this way.
+    /// Reads the entries from `at` on as a restored checkpoint, if they have that form and requests do not explain
+    /// them. If they cannot be read this way, returns false and changes nothing.
     fn try_restore(&mut self, at: usize) -> bool {
         let Some((checkpoint, end)) = self.checkpoint_at(at).filter(|&(_, end)| self.is_looked_for(end)) else { return false };
         let (core, tally) = self.copy();
@@ -720,12 +725,12 @@ impl Runner<'_> {
         agrees
     }
 
-    /// Whether a restore that ends here is looked for.
+    /// Whether to look for a restore that ends at this entry.
     fn is_looked_for(&self, end: usize) -> bool {
         self.restores.as_ref().is_some_and(|restores| end > restores.from)
     }
 
-    /// Whether the pool can have been in this state before.
+    /// Whether the pool may have been in this state before.
     fn was_possible(&self, checkpoint: &PoolCheckpoint, at: usize) -> bool {
         let Some(history) = self.restores.as_ref().and_then(|restores| restores.history.as_ref()) else { return true };
         let saved: FxHashSet<u64> = checkpoint.segments.iter().map(|segment| segment.address.get()).collect();
@@ -745,7 +750,7 @@ impl Runner<'_> {
         agrees
     }
 
-    /// Repeats the entries before `end` as requests and frees, as far as they agree.
+    /// Repeats the entries before `end` as requests and frees for as long as they agree.
     fn explain_as_requests(&mut self, end: usize) -> bool {
         let mut held: FxHashMap<u64, Allocation> = FxHashMap::default();
         while self.at() < end {
@@ -756,7 +761,7 @@ impl Runner<'_> {
                 let Some(allocation) = self.request(at, at) else { return false };
                 held.insert(entry.address, allocation);
             } else if let Some(allocation) = held.remove(&entry.address) {
-                // Cannot fail: the recorded device refuses no event, and the allocation is this core's.
+                // Cannot fail: the recorded device refuses no event, and this core made the allocation.
                 let _ = self.core.free(allocation);
             }
             if !self.is_at(next) {
@@ -771,7 +776,7 @@ impl Runner<'_> {
         self.at() == entry && self.core.observer().stray.is_none()
     }
 
-    /// The checkpoint that the entries from `at` on spell out, and where they end.
+    /// The checkpoint that the entries from `at` on spell out, and the entry where they end.
     fn checkpoint_at(&self, at: usize) -> Option<(PoolCheckpoint, usize)> {
         let (first, next) = (self.trace.get(at)?, self.trace.get(at + 1)?);
         if next.action != Action::Alloc && !is_free_of(next, first.address) {
@@ -790,7 +795,7 @@ impl Runner<'_> {
         (end > at).then_some((PoolCheckpoint { pool, segments }, end))
     }
 
-    /// Whether a free block of a private pool begins here that may be a whole segment.
+    /// Whether a free block of a private pool begins at this address and may be a whole segment.
     fn begins_segment(&self, address: u64) -> bool {
         let heap = self.core.heap();
         let is_default = |slot: PoolSlot| slot == PoolSlot::default_pool(slot.class());
@@ -798,7 +803,7 @@ impl Runner<'_> {
         free.any(|block| block.address.get() == address && (block.is_expandable || !block.is_split))
     }
 
-    /// Where the pool's segments begin; `None` if anything of it is in use.
+    /// The first bytes of the pool's segments; `None` if any block of the pool is in use.
     fn starts_of(&self, pool: PoolId) -> Option<BTreeMap<u64, FreeSegment>> {
         let mut starts = BTreeMap::new();
         for segment in self.core.segments().into_iter().filter(|segment| segment.pool == pool) {
@@ -814,8 +819,8 @@ impl Runner<'_> {
         Some(starts)
     }
 
-    /// The saved segment that the entries from `at` on spell out, and where they end: blocks without gaps from the
-    /// first byte of one of these segments on, then frees of some of them in the same order.
+    /// The saved segment that the entries from `at` on spell out, and the entry where they end. They hand out blocks
+    /// without gaps from the first byte of one of these segments on, and then free some of them in the same order.
     fn saved_segment_at(&self, at: usize, starts: &mut BTreeMap<u64, FreeSegment>) -> Option<(SavedSegment, usize)> {
         let address = self.trace.get(at)?.address;
         let FreeSegment { free_bytes, stream, is_expandable } = *starts.get(&address)?;
@@ -831,7 +836,7 @@ impl Runner<'_> {
             rest -= entry.size;
             end += 1;
         }
-        // An expandable segment may have grown since it was saved.
+        // An expandable segment may have grown since the checkpoint.
         if blocks.is_empty() || (rest > 0 && !is_expandable) {
             return None;
         }

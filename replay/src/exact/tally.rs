@@ -1,15 +1,14 @@
-//! What a replay counts, and the first mismatch; and what is compared once, at the end of the trace.
+//! The counts of a replay, its first mismatch, and the comparisons at the end of the trace.
 //!
-//! That is the heap: its segments and blocks. And it is what a recording says twice, which the core does not decide: the sums
-//! of its segments beside their blocks, and times beside the order of entries. In a file of PyTorch they agree; in one that was
-//! changed by hand they need not.
+//! At the end, the replay compares the heap: its segments and blocks. It also compares facts that a recording states twice
+//! and that the core does not decide: the sums of a segment with its blocks, and the times with the order of entries. In a
+//! file from PyTorch they agree; in a file that was changed by hand they may not.
 //!
-//! The stats of the replay are compared with those of PyTorch at the end of the recorded run, if there are any.
-//! A call of `reset_peak_memory_stats` leaves no entry, but shows in them: every peak is
-//! then the largest value since the call. If recorded peaks differ from those of the whole run, a single
-//! reset must explain all of them. For each peak, a reset explains it within a range of operations: after
-//! the last one where the value was higher, and no later than the last one where it was reached. These
-//! ranges must have an operation in common.
+//! The replay compares its stats with PyTorch's at the end of the recorded run, if the recording has any. A call of
+//! `reset_peak_memory_stats` leaves no entry but shows in the stats: every peak is then the largest value since the call. If
+//! recorded peaks differ from those of the whole run, a single reset must explain all of them. For each peak, a reset
+//! explains it within a range of operations: after the last operation at which the value was higher, and no later than the
+//! last one at which the value was reached. These ranges must have an operation in common.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::{Family, Stats};
@@ -21,14 +20,14 @@ use super::recorded_core::ReplayCore;
 use crate::entries::Decision;
 use crate::inputs::{SINCE_2_12, StatsFile};
 
-/// A place where the core and the recording differ.
+/// A point at which the core and the recording differ.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mismatch {
     /// The recording's entry, from 0; `None` for a difference in the final state or in stats.
     pub entry: Option<usize>,
-    /// What the recording has there.
+    /// The value in the recording.
     pub recorded: String,
-    /// What the replay has instead.
+    /// The value in the replay.
     pub replayed: String,
     /// The addresses involved: the recording's and the core's, or one if they are equal.
     pub addresses: Vec<u64>,
@@ -43,28 +42,30 @@ pub(crate) struct Tally {
     pub(crate) mismatches: u64,
     /// The first mismatch.
     pub(crate) first: Option<Mismatch>,
-    /// The core's decision there that the recording does not have, and the entry that it stands before.
+    /// The core's decision at that point that the recording does not have, and the entry before which it came.
     pub(crate) stray: Option<(usize, Decision)>,
-    /// The core's first such decision in the whole replay.
+    /// The first such decision in the whole replay.
     pub(crate) first_stray: Option<(usize, Decision)>,
-    /// Requests that were out of memory.
+    /// The requests that ran out of memory.
     pub(crate) ooms: u64,
-    /// Calls that gave cached memory back, each with the entry before which it was made.
+    /// The calls that gave cached memory back, each with the entry before which the program made it.
     pub(crate) releases: Vec<(usize, Release)>,
-    /// Requests that failed, with their private pool: no entry names it; it is assumed by the reading that agrees.
+    /// The requests that failed, with their private pool. No entry names the pool; the reading that agrees assumes
+    /// it.
     pub(crate) failed_in: Vec<(usize, PoolId)>,
-    /// Requests whose entries can be read in several ways.
+    /// The requests whose entries can be read in several ways.
     pub(crate) ambiguous: Vec<usize>,
-    /// Memory given back before requests that may have been refused, in order. Only grows: no state to return to has fewer.
+    /// The flushes before requests that the device may have refused, in order. The list only grows: a state to return to
+    /// never has more flushes than the current one.
     pub(crate) flushes: Vec<Flush>,
     /// Restored checkpoints of private pools.
     pub(crate) restores: u64,
-    /// Requests that the driver refused, taken from the recording.
+    /// The requests that the driver refused, taken from the recording.
     pub(crate) refusals: u64,
 }
 
 impl Tally {
-    /// How many events were needed that no entry shows. Of two readings, the one with fewer is likelier.
+    /// How many events the replay needed that no entry shows. Of two readings, the one with fewer is likelier.
     pub(crate) fn effort(&self) -> u64 {
         self.releases.len() as u64 + self.refusals + self.restores
     }
@@ -76,7 +77,7 @@ impl Tally {
         Mark { counts: Tally { first, releases, failed_in: Vec::new(), ambiguous: Vec::new(), flushes, ..*self }, lengths }
     }
 
-    /// Returns to a state that the replay has gone on from.
+    /// Returns to an earlier state.
     pub(crate) fn return_to(&mut self, mark: &Mark) {
         let [releases, failed_in, ambiguous] = mark.lengths;
         self.releases.truncate(releases);
@@ -89,8 +90,8 @@ impl Tally {
     }
 }
 
-/// A state of a tally. As its lists only grow, their lengths are enough: a copy of each would make every reading cost as much as all
-/// calls before it.
+/// A state of a tally. The lists only grow, so their lengths are enough. Copying the lists would make every reading cost as
+/// much as all calls before it.
 pub(crate) struct Mark {
     /// Everything but the lists.
     counts: Tally,
@@ -102,7 +103,7 @@ pub(crate) struct Mark {
 pub(crate) enum Release {
     /// `empty_cache`.
     All,
-    /// The end of a MemPool: everything in this pool, which nothing uses any more (spec 5.4).
+    /// The end of a MemPool: all memory of this pool, which has no uses any more (spec 5.4).
     Pool(PoolId),
 }
 
@@ -170,7 +171,7 @@ fn compare_segment(recorded: &Segment, replayed: &SegmentInfo, tally: &mut Tally
     }
 }
 
-/// Whether two blocks agree. The requested size counts only while a block is in use (spec 7.3).
+/// Whether two blocks agree. The requested size only matters while a block is in use (spec 7.3).
 fn agrees(recorded: &Block, replayed: &BlockInfo) -> bool {
     let (state, is_active) = match recorded.state {
         BlockState::ActiveAllocated => (BlockActivity::Allocated, true),
@@ -200,7 +201,8 @@ fn replayed_block(block: &BlockInfo) -> String {
     )
 }
 
-/// Compares what the recording says twice, and adds what disagrees to the tally. A sum or time that the file does not have is not compared.
+/// Compares the facts that the recording states twice, and adds the differences to the tally. Skips a sum or time that the
+/// file does not have.
 pub(crate) fn compare_own_words(recording: &DeviceRecording, tally: &mut Tally) {
     let times = recording.trace.iter().enumerate().filter_map(|(at, entry)| Some((at, entry.time()?)));
     let mut latest = 0;
@@ -278,13 +280,15 @@ pub struct StatsCheck {
     pub unknowable: usize,
     /// How many calls of empty_cache freed nothing; such a call leaves no entry.
     pub silent_empty_caches: i64,
-    /// The entries between which a call of reset_peak_memory_stats explains all peaks; such a call leaves no entry.
+    /// The entries between which a single call of reset_peak_memory_stats explains all peaks; such a call leaves no
+    /// entry.
     pub peaks_reset: Option<(usize, usize)>,
     /// Keys of the file that parkade does not know.
     pub unknown_keys: Vec<String>,
 }
 
-/// Compares stats. `reset` finds where a reset explains the recorded peaks; it is called only if they differ.
+/// Compares stats. `reset` finds the point at which a reset explains the recorded peaks; it is called only if they
+/// differ.
 pub(crate) fn compare_stats(
     file: &StatsFile,
     replayed: &Stats,
@@ -296,7 +300,7 @@ pub(crate) fn compare_stats(
     let rejections = (SINCE_2_12.to_owned(), replayed.num_oom_rejections);
     for (key, value) in replayed.entries().into_iter().chain([rejections]) {
         let Some(&recorded) = file.known.get(&key) else { continue };
-        // Sums, and possibly peaks, include what happened before the first entry; current values do not depend on it.
+        // Sums, and possibly peaks, include events before the first entry; current values do not depend on them.
         if lost_beginning && !key.ends_with(".current") && key != "max_split_size" {
             check.unknowable += 1;
             continue;
@@ -365,7 +369,7 @@ impl PeakWatch {
         self.entries.push(at as u32);
     }
 
-    /// An operation is over. The peaks were reset before it, so they are its largest values.
+    /// An operation is over. The peaks were reset before it, so they are now its largest values.
     pub(crate) fn after(&mut self, core: &mut ReplayCore<'_>) {
         for (target, peak) in self.targets.iter_mut().zip(peaks(core.stats())) {
             if peak > target.peak {
@@ -378,8 +382,8 @@ impl PeakWatch {
         self.operation += 1;
     }
 
-    /// The first and the last entry before which a single reset explains all
-    /// recorded peaks; `None` if there are none.
+    /// The first and the last entry before which a single reset explains all recorded peaks; `None` if there is no
+    /// such entry.
     pub(crate) fn finish(mut self, core: &ReplayCore<'_>) -> Option<(usize, usize)> {
         for (target, current) in self.targets.iter_mut().zip(currents(core.stats())) {
             if current == target.peak {

@@ -1,7 +1,7 @@
-//! The entry points: a verdict on a recording, and the recorded run seen from inside.
+//! The entry points: the verdict on a recording, and a view of the recorded run from inside.
 //!
-//! The heap and the stats after every operation come from the replay that verifies the recording, so they are as exact as its
-//! verdict says.
+//! The heap and the stats after every operation come from the replay that verifies the recording, so they are as exact as
+//! its verdict says.
 
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
@@ -17,24 +17,26 @@ use crate::hidden_pools::Guess;
 use crate::initial_state::{LostBeginning, Start};
 use crate::inputs::{StatsFile, VerifyOptions};
 
-/// What a snapshot does not contain, and was therefore inferred or remains unknown.
+/// What a snapshot does not contain, so that it was inferred or remains unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NotInFile {
     /// What existed before the first entry.
     pub lost_beginning: Option<LostBeginning>,
     /// Calls of empty_cache, which show only as segments given back that no request needed.
     pub empty_caches: u64,
-    /// Requests that the device refused for reasons of its own: a limit that was not given, or a full device.
+    /// Requests that the device refused for unknown reasons: a limit that the caller did not give, or a full device.
     pub refusals: u64,
-    /// Restored checkpoints of private pools (spec 5.8), which show only as blocks handed out in a way that no request explains.
+    /// Restored checkpoints of private pools (spec 5.8). They only show as blocks handed out in a way that no request
+    /// explains.
     pub restores: u64,
-    /// Whether block ages matter that began before the first entry: garbage collection depends on them.
+    /// Whether block ages from before the first entry matter: garbage collection depends on them.
     pub unknown_ages: bool,
     /// Garbage collections whose victims were taken from the recording, because the ages are unknown.
     pub assumed_collections: u64,
-    /// Private pools that no longer existed at the end, guessed from the trace.
+    /// The guessed private pools that no longer existed at the end.
     pub guess: Option<Guess>,
-    /// Whether such pools were not looked for to the end, as there is too much to try: a difference may be due to them.
+    /// Whether the search for such pools stopped early because there were too many possibilities: a difference may be
+    /// due to such a pool.
     pub gave_up_on_pools: bool,
 }
 
@@ -77,7 +79,7 @@ impl DeviceVerdict {
 
 /// Replays one device of a recording and compares every decision.
 ///
-/// `progress` is called from time to time with the number of entries that are done. It starts again at 0 if the
+/// It calls `progress` from time to time with the number of entries done so far. The number starts again at 0 if the
 /// trace has to be replayed more than once.
 ///
 /// # Errors
@@ -92,22 +94,22 @@ pub fn verify_device(
     Ok(verdict(recording, options, &start, replayed))
 }
 
-/// What a replay as far as the first difference shows.
+/// The result of a replay up to the first difference.
 #[derive(Clone, Debug)]
 pub enum Trial {
-    /// Nothing differs: the verdict of [`verify_device`].
+    /// There is no difference; this is the verdict of [`verify_device`].
     Same(Box<DeviceVerdict>),
-    /// Something differs, as the file is read first. [`verify_device`] tries other readings.
+    /// There is a difference in the first reading of the file. [`verify_device`] tries other readings.
     Differs {
         /// The entry of the first difference, or `None` if it is at the end.
         entry: Option<usize>,
     },
 }
 
-/// Replays one device of a recording as it is read first, and no further than to the first difference: a cheap look at whether
+/// Replays one device of a recording in the first reading of the file, up to the first difference: a cheap check of whether
 /// these options explain it.
 ///
-/// `progress` is called as by [`verify_device`].
+/// It calls `progress` as [`verify_device`] does.
 ///
 /// # Errors
 /// As [`verify_device`].
@@ -166,7 +168,7 @@ fn verdict(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, 
     }
 }
 
-/// Replays once more, watching the peaks, to find where they were reset.
+/// Replays once more and watches the peaks, to find where they were reset.
 fn find_reset(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, file: &StatsFile) -> Option<(usize, usize)> {
     let position = Position::default();
     let mut runner = make_runner(recording, options, start, &position).ok()?;
@@ -192,7 +194,7 @@ fn add_stats_check(tally: &mut Tally, check: Option<&StatsCheck>) {
 
 /// A recorded run between two operations.
 pub struct Moment<'a> {
-    /// How many entries of the trace are done; also the number of the next one.
+    /// The number of entries done so far, which is also the number of the next entry.
     pub entries: usize,
     stats: &'a Stats,
     taken: &'a [(u64, PoolId)],
@@ -206,8 +208,8 @@ impl Moment<'_> {
         (self.segments)()
     }
 
-    /// Where the operation took memory from the device, in the order in which it did, and for which pools: the first bytes of segments and
-    /// of pages that were mapped.
+    /// The addresses at which the operation took memory from the device, in order, with the pools that it was for: the first
+    /// bytes of segments and of mapped pages.
     #[must_use]
     pub fn taken(&self) -> &[(u64, PoolId)] {
         self.taken
@@ -220,8 +222,8 @@ impl Moment<'_> {
     }
 }
 
-/// Replays one device of a recording and calls `visit` before its first entry and after every operation, which may be
-/// several entries. `own` describes the recorded run.
+/// Replays one device of a recording and calls `visit` before its first entry and after every operation, which may
+/// have several entries. `own` describes the recorded run.
 ///
 /// # Errors
 /// As [`verify_device`].
@@ -241,7 +243,7 @@ pub fn watch_device(
     })
 }
 
-/// Replays from a start that a replay to the end has settled, and visits the state after every operation.
+/// Replays from a start that an earlier, complete replay has settled, and visits the state after every operation.
 fn watch(
     recording: &DeviceRecording,
     options: &VerifyOptions,

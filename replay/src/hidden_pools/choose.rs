@@ -1,5 +1,5 @@
-//! From evidence to a division into pools: as few segments as possible in private
-//! pools, and as few pools as possible. Then the pools get ids, in the order in which they were freed.
+//! Turns the evidence into a division into pools, with as few segments in private pools and as few pools as possible.
+//! Then the pools get ids, in the order in which they were freed.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use super::evidence::Evidence;
 use super::layout::{Life, LifeId};
 use crate::pools::AssumedPools;
 
-/// How many of the lives that one pool may have freed at once are asked for each that is sorted into a pool.
+/// How many of the lives that one pool may have freed at once are checked for each life that is assigned to a pool.
 const MOST_MATES: usize = 16;
 
-/// A division of lives into private pools. A life in none of them is the default pool's.
+/// A division of lives into private pools. A life in none of them belongs to the default pool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Partition {
     pub(super) pools: Vec<Pool>,
-    /// Where either of two sets of lives could be private: the one that is, and the other.
+    /// Pairs of sets of lives, one of which must be private: the chosen set, and the other one.
     pub(super) instead: Vec<(Vec<LifeId>, Vec<LifeId>)>,
 }
 
@@ -25,13 +25,13 @@ pub(super) struct Partition {
 pub(super) struct Pool {
     /// Its id, if the recording names it.
     pub(super) known: Option<PoolId>,
-    /// The lives of its segments.
+    /// The lives of the pool's segments.
     pub(super) members: Vec<LifeId>,
-    /// The first entry that frees memory of it: nothing uses the pool from then on.
+    /// The first entry that frees memory of the pool: the pool has no uses from then on.
     pub(super) abandoned_at: Option<usize>,
 }
 
-/// For each life, the lives that it must not share a pool with, in order.
+/// For each life, the lives that must not share a pool with it, in order.
 #[derive(Debug)]
 struct Graph(Vec<Vec<LifeId>>);
 
@@ -54,17 +54,17 @@ impl Graph {
     }
 }
 
-/// What follows from the evidence alone, for every choice.
+/// What follows from the evidence alone, whatever the choice.
 #[derive(Debug)]
 pub(super) struct Grounds {
-    /// Pairs that are not both the default pool's.
+    /// Pairs of lives that are not both in the default pool.
     both: Graph,
-    /// Pairs that are not both one private pool's.
+    /// Pairs of lives that are not both in one private pool.
     apart: Graph,
     weights: Vec<u64>,
     /// For each life, the lives that were freed together with it.
     goes_with: Vec<BTreeSet<LifeId>>,
-    /// Those of them that one pool may have freed at once with it.
+    /// Those of these lives that one pool may have freed at once with it.
     mates: Vec<BTreeSet<LifeId>>,
 }
 
@@ -89,23 +89,23 @@ impl Grounds {
     }
 }
 
-/// What a guess assumes beyond the evidence.
+/// The assumptions of a guess beyond the evidence.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Trial {
     /// Lives that are assumed to be private.
     pub(super) private: BTreeSet<LifeId>,
-    /// Whether a pool's memory is all freed together. If not, memory that is in use then may be freed later.
+    /// Whether a pool frees all its memory at once. If not, it may free memory later that is in use then.
     pub(super) goes_at_once: bool,
 }
 
 impl Trial {
-    /// The same, with these lives private too.
+    /// The same assumptions, but these lives are private too.
     pub(super) fn also_private(&self, lives: impl IntoIterator<Item = LifeId>) -> Trial {
         Trial { private: self.private.iter().copied().chain(lives).collect(), ..self.clone() }
     }
 }
 
-/// Chooses a division into pools. `None` if none agrees with the evidence. `work` counts the pairs looked at.
+/// Chooses a division into pools. `None` if no division agrees with the evidence. `work` counts the pairs examined.
 pub(super) fn choose(evidence: &Evidence, grounds: &Grounds, trial: &Trial, work: &mut u64) -> Option<Partition> {
     let private = &trial.private;
     let lives = &evidence.lives;
@@ -134,8 +134,8 @@ pub(super) fn choose(evidence: &Evidence, grounds: &Grounds, trial: &Trial, work
     Some(Partition { pools: partition(evidence, grounds, &is_private, trial.goes_at_once), instead })
 }
 
-/// Returns lives to the default pool that need not be private because all lives that
-/// exclude them are. The heaviest come first.
+/// Returns lives to the default pool that need not be private, because all lives that exclude them are private.
+/// Starts with the heaviest.
 fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weights: &[u64]) {
     order.retain(|&life| is_private[life]);
     order.sort_by_key(|&life| std::cmp::Reverse(weights[life]));
@@ -144,7 +144,7 @@ fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weig
     }
 }
 
-/// A connected set of lives that are not private so far and cannot all be the default pool's, in order.
+/// A connected set of lives that are not private so far and cannot all be in the default pool, in order.
 fn open_component(both: &Graph, is_private: &[bool]) -> Option<Vec<LifeId>> {
     let is_open = |life: LifeId| !is_private[life] && both.neighbours(life).any(|other| !is_private[other]);
     let first = (0..is_private.len()).find(|&life| is_open(life))?;
@@ -163,8 +163,9 @@ fn open_component(both: &Graph, is_private: &[bool]) -> Option<Vec<LifeId>> {
     Some(component)
 }
 
-/// How much speaks for each life being the default pool's: the number of requests that it served, and much more
-/// if it was freed first where several pools freed memory, beginning with a large segment, as empty_cache does.
+/// For each life, the weight of evidence that it belongs to the default pool: the number of requests that it served.
+/// The weight is much higher if several pools freed memory at once and this life was freed first, starting with a
+/// large segment, as empty_cache does.
 fn weights(evidence: &Evidence) -> Vec<u64> {
     let mut weights: Vec<u64> = evidence.lives.iter().map(|life| life.requests + 1).collect();
     let most: u64 = weights.iter().sum();
@@ -178,8 +179,8 @@ fn weights(evidence: &Evidence) -> Vec<u64> {
     weights
 }
 
-/// Of two parts that exclude each other, the lighter one, which is to be private, and then the heavier one. If
-/// the lives do not fall into two parts, the one life that excludes the most others for its weight.
+/// Of two parts that exclude each other, first the lighter one, which becomes private, and then the heavier one. If
+/// the lives do not form two parts, the one life that excludes the most others relative to its weight.
 fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, Option<Vec<LifeId>>) {
     let mut is_in = vec![false; weights.len()];
     component.iter().for_each(|&life| is_in[life] = true);
@@ -190,7 +191,7 @@ fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, O
     }
     let degree = |life: LifeId| both.neighbours(life).filter(|&other| is_in[other]).count() as u64;
     let degrees = component.iter().map(|&life| (life, degree(life)));
-    // The fraction degree / weight, compared without dividing.
+    // Compares the fraction degree / weight without a division.
     let most = degrees.reduce(|best, one| {
         let (of_best, of_one) = (best.1.saturating_mul(weights[one.0]), one.1.saturating_mul(weights[best.0]));
         if of_one > of_best { one } else { best }
@@ -198,7 +199,7 @@ fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, O
     (most.map(|(life, _)| life).into_iter().collect(), None)
 }
 
-/// Which of two parts each life of a component is in, if lives of one part never exclude each other.
+/// For each life of a component, which of two parts it is in, if lives in the same part never exclude each other.
 fn two_sides(both: &Graph, component: &[LifeId], is_in: &[bool]) -> Option<Vec<Option<bool>>> {
     let mut side: Vec<Option<bool>> = vec![None; is_in.len()];
     let mut rest: Vec<LifeId> = component.first().copied().into_iter().collect();
@@ -216,13 +217,13 @@ fn two_sides(both: &Graph, component: &[LifeId], is_in: &[bool]) -> Option<Vec<O
     Some(side)
 }
 
-/// Sorts the private lives into pools, in the order in which they began: each into the pool that it was freed
-/// with, or else the one used last, if the evidence allows it.
+/// Assigns the private lives to pools, in the order in which they began. A life goes into the pool that it was freed
+/// with, or into the pool used last, if the evidence allows it.
 fn partition(evidence: &Evidence, grounds: &Grounds, is_private: &[bool], goes_at_once: bool) -> Vec<Pool> {
     let lives = &evidence.lives;
     let mut pools: Vec<Pool> = Vec::new();
     let mut pool_of: Vec<Option<usize>> = vec![None; lives.len()];
-    // Lives whose pool the file names come first, as they may exclude later ones.
+    // First come the lives whose pool the file names, because they may exclude later ones.
     let named = |id: &LifeId| lives[*id].known.is_some();
     let private = || (0..lives.len()).filter(|&id| is_private[id]);
     for id in private().filter(named).chain(private().filter(|id| !named(id))) {
@@ -243,7 +244,7 @@ fn partition(evidence: &Evidence, grounds: &Grounds, is_private: &[bool], goes_a
     pools
 }
 
-/// Whether a life can be in a pool that nothing excludes: the pool serves no request after it was abandoned.
+/// Whether a life fits into a pool that no evidence excludes: the pool serves no request after it was abandoned.
 fn fits(pool: &Pool, life: &Life, lives: &[Life]) -> bool {
     let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < life.last_used_at);
     let goes_early =
@@ -267,7 +268,8 @@ fn best_of(
     let goes_with = &grounds.goes_with[id];
     let goes = places(&mut goes_with.iter().copied());
     let is_excluded = places(&mut grounds.apart.neighbours(id));
-    // What one pool may have freed at once is one pool's, so it is not in a pool that some of it cannot be in.
+    // Lives that one pool may have freed at once belong to one pool. So none of them is in a pool that excludes
+    // another of them.
     let mut excludes_mates = vec![false; pools.len()];
     for &mate in grounds.mates[id].iter().take(MOST_MATES) {
         let excludes = places(&mut grounds.apart.neighbours(mate));
@@ -286,8 +288,8 @@ fn best_of(
     open.max_by_key(|&(rank, _)| rank).map(|(_, place)| place)
 }
 
-/// The pools, in the order in which those that were freed together were freed, as far as there is
-/// one: PyTorch iterates over a hash map. Each has the number of pools that must be freed before it.
+/// The pools, sorted by the order in which pools that were freed together were freed, if there is one: PyTorch
+/// iterates over a hash map. Each comes with the number of pools that must be freed before it.
 pub(super) fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
     let mut pool_of = vec![None; evidence.lives.len()];
@@ -318,12 +320,12 @@ pub(super) fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, 
     ordered
 }
 
-/// Ids for pools in order, such that those that are freed together are freed in it: those of different depths are
-/// as far apart as can be where PyTorch's hash table has them.
+/// Ids for these pools, chosen so that pools that are freed together are freed in this order. Pools of different
+/// depths are as far apart in PyTorch's hash table as possible.
 pub(super) fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
     let depths = pools.iter().map(|&(_, depth)| depth + 1).max().unwrap_or(1);
     let distance = u64::MAX / depths;
-    // No place is 0, which is the default pool's.
+    // No position is 0, which is the default pool's.
     (1..).zip(pools).map(|(number, (_, depth))| PoolId::walked_at(depth * distance + number)).collect()
 }
 
@@ -332,8 +334,8 @@ pub(super) fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -
     let mut pools = AssumedPools::default();
     for (life, &pool) in lives {
         match life.made_at {
-            // For an expandable segment the default pool is stated too: the nearest
-            // one below may be another pool's.
+            // For an expandable segment, the default pool is stated too: the nearest segment below may belong to
+            // another pool.
             Some(at) if pool != PoolId::DEFAULT || life.expandable => {
                 pools.made.insert(at as u32, pool);
             }

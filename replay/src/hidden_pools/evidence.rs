@@ -1,13 +1,12 @@
 //! What a trace shows about which segments cannot be in the same pool.
 //!
 //! Three rules of the allocator make pools visible without naming them:
-//! - A request is served by the best-fitting free block of its pool (spec 2.5). So a better
-//!   block that was passed over is another pool's, and so is every block that would have fitted
-//!   where a new segment was allocated.
-//! - A pool that gives memory back gives back all that it can (spec 2.10). So memory that could have been
-//!   freed and was not is another pool's.
-//! - It does so in a fixed order, by stream, size and address: the default pool large segments
-//!   first, a private pool small ones first.
+//! - The best-fitting free block of its pool serves a request (spec 2.5). So a better block that was passed over
+//!   belongs to another pool. So does every block that would have fitted when a new segment was allocated.
+//! - A pool that gives memory back gives back all that it can (spec 2.10). So memory that could have been freed but
+//!   was not belongs to another pool.
+//! - A pool gives memory back in a fixed order, by stream, size and address: the default pool begins with large
+//!   segments, a private pool with small ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,60 +19,61 @@ use crate::entries::{is_inner, is_request, takes_memory};
 use crate::initial_state::Start;
 use crate::pools::pool_of;
 
-/// If more segments than this are freed at once, no pools are looked for: the work grows with the third power.
+/// If more segments than this are freed at once, the search for pools is skipped: its work grows with the third
+/// power.
 const MOST_AT_ONCE: usize = 300;
-/// If more pairs of segments than this exclude each other, no pools are looked for: their number grows with the square
-/// of that of the segments. The recordings here have up to 1,018.
+/// If more pairs of segments than this exclude each other, the search for pools is skipped: their number grows with
+/// the square of the number of segments. The recordings in this repository have up to 1,018.
 const MOST_PAIRS: usize = 1 << 17;
-/// The most segments that are looked at in all, for a trace of any length.
+/// The most segments to examine in total, for a trace of any length.
 const MOST_LOOKED_AT: usize = 1 << 24;
 
-/// Why no evidence is used.
+/// Why the evidence is not used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unused {
     /// No division into pools explains the trace.
     Contradictory,
-    /// Gathering it or choosing from it would take too long.
+    /// Gathering the evidence, or choosing from it, would take too long.
     TooMuch,
 }
 
-/// Whose releases they are taken for, where a request follows that takes no memory from the device.
+/// How to interpret releases before a request that takes no memory from the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Releases {
-    /// The request's, which may have been served by a pool that serves when memory is out.
+    /// They belong to the request, which may have been served by a pool that serves when the device is out of memory.
     OfRequests,
-    /// Those of calls before the request: one that has memory released asks the device for more.
+    /// They belong to calls before the request: a request that makes the allocator release memory also asks the
+    /// device for more.
     OfCalls,
 }
 
 /// Two lives, the lower number first.
 type Pair = (LifeId, LifeId);
 
-/// The lives of a trace, and what excludes what.
+/// The lives of a trace, and which pairs exclude each other.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     pub(super) lives: Vec<Life>,
-    /// Pairs that are not in one pool of any kind.
+    /// Pairs that are not in the same pool of any kind.
     pub(super) apart: BTreeSet<Pair>,
     /// Pairs that are not both in the default pool.
     pub(super) not_default: BTreeSet<Pair>,
     /// Pairs that are not both in one private pool.
     pub(super) not_private: BTreeSet<Pair>,
-    /// Requests that a single pool would have served differently, with the two lives that show it.
+    /// The requests that a single pool would have served differently, with the two lives that show it.
     pub(super) contradictions: Vec<(usize, Pair)>,
     /// For each request that was served, the life that served it.
     pub(super) served: Vec<LifeId>,
-    /// The lives that freed memory together, in order, each with its entry.
+    /// The lives that freed memory together, in order, each with the entry of its release.
     pub(super) releases: Vec<Vec<(usize, LifeId)>>,
 }
 
 impl Evidence {
-    /// Extends the evidence within each run of releases. What one pool frees is consecutive;
-    /// so if two lives exclude each other, every life freed before the first of them
-    /// excludes every life freed after the second.
+    /// Extends the evidence within each run of releases. The releases of one pool are consecutive. So if two lives
+    /// exclude each other, every life freed before the first of them excludes every life freed after the second.
     ///
     /// # Errors
-    /// [`Unused::TooMuch`] if there is more than can be worked with.
+    /// [`Unused::TooMuch`] if there is too much evidence to process.
     fn spread(&mut self) -> Result<(), Unused> {
         for run in &self.releases {
             if self.is_too_much() {
@@ -100,7 +100,7 @@ impl Evidence {
         self.apart.len() + self.not_default.len() + self.not_private.len() > MOST_PAIRS
     }
 
-    /// The stretches of a run of releases that the default pool can have freed at once.
+    /// The stretches of a run of releases that the default pool may have freed at once.
     pub(super) fn default_stretches(&self, run: &[(usize, LifeId)]) -> Vec<Vec<LifeId>> {
         let mut stretches: Vec<Vec<LifeId>> = Vec::new();
         for &(_, life) in run {
@@ -123,7 +123,7 @@ struct Walk<'a> {
     layout: Layout<'a>,
     releases: Releases,
     found: Evidence,
-    /// How many segments and blocks were looked at so far.
+    /// How many segments and blocks were examined so far.
     looked_at: usize,
 }
 
@@ -131,7 +131,7 @@ struct Walk<'a> {
 ///
 /// # Errors
 /// [`Unused::Contradictory`] if no division into pools can explain it: a better block of the same segment was passed
-/// over, or an entry does not fit the blocks. [`Unused::TooMuch`] if there is more than can be worked with.
+/// over, or an entry does not fit the blocks. [`Unused::TooMuch`] if there is too much evidence to process.
 pub(super) fn gather(
     recording: &DeviceRecording,
     start: &Start,
@@ -164,8 +164,8 @@ pub(super) fn gather(
     let Walk { layout, mut found, .. } = walk;
     found.lives = layout.lives;
     name_known(&mut found.lives, recording);
-    // If no block was in use before the first entry, no private pool was: a segment from
-    // before is one whose entry is missing.
+    // If no block was in use before the first entry, no private pool was either: a segment from before is one whose
+    // entry is missing.
     if start.lost.is_none_or(|lost| lost.blocks == 0) {
         let early = found.lives.iter_mut().filter(|life| life.made_at.is_none());
         early.for_each(|life| life.known = life.known.or(Some(PoolId::DEFAULT)));
@@ -177,21 +177,22 @@ pub(super) fn gather(
     Ok(found)
 }
 
-/// Sets the pools of segments that exist at the end, which the recording names.
+/// Sets the pools of segments that exist at the end, as the recording names them.
 fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
     for life in lives.iter_mut().filter(|life| life.gone_at.is_none()) {
         let is_its = |segment: &&parkade_recording::Segment| {
             let is_there = if life.expandable { segment.address >= life.base } else { segment.address == life.base };
             segment.expandable == life.expandable && is_there
         };
-        // Reserved ranges are larger than any device, so the nearest run above its base is its own.
+        // Reserved ranges are larger than any device's memory, so the nearest run above the base of a range belongs
+        // to it.
         life.known = recording.segments.iter().filter(is_its).min_by_key(|segment| segment.address).map(pool_of);
     }
 }
 
 impl Walk<'_> {
-    /// A pool has one expandable segment for each stream and class (spec 4.1), so those that are there at first are
-    /// of different pools.
+    /// A pool has one expandable segment for each stream and class (spec 4.1), so expandable segments of one stream
+    /// and class that exist at first belong to different pools.
     fn tell_ranges_apart(&mut self) {
         let mut alike: BTreeMap<(u64, bool), Vec<LifeId>> = BTreeMap::new();
         for (id, life) in self.layout.lives.iter().enumerate().filter(|(_, life)| life.expandable) {
@@ -214,8 +215,8 @@ impl Walk<'_> {
                 Action::SegmentMap => {
                     let others: Vec<LifeId> = self.layout.ranges(entry.stream, class).collect();
                     if let Some(range) = self.layout.map(place, entry, class) {
-                        // A pool has one range for each stream and class (spec 4.1), much larger
-                        // than what it ever maps.
+                        // A pool has one range for each stream and class (spec 4.1), which is much larger than the
+                        // memory that it ever maps.
                         if let Some(&first) = others.first() {
                             self.found.contradictions.push((end, pair(first, range)));
                         }
@@ -236,13 +237,14 @@ impl Walk<'_> {
                 }
                 _ => {
                     self.layout.free(place, entry);
-                    // A block that becomes free in between may have been released by a second call.
+                    // If a block becomes free in between, a second call may have released it.
                     is_new_run = true;
                 }
             }
         }
         if !runs.is_empty() {
-            // Garbage collection, and requests for oversize blocks, release only part of what could be freed.
+            // Garbage collection, and requests for oversize blocks, release only a part of the memory that could be
+            // freed.
             let settings = &self.policy.settings;
             let is_partial = settings.garbage_collection_threshold > 0.0 || settings.max_split_bytes != u64::MAX;
             let takes = trace[at..end].iter().any(takes_memory);
@@ -250,7 +252,7 @@ impl Walk<'_> {
                 self.releases == Releases::OfCalls && !takes && request.is_some_and(|entry| entry.action == Action::Alloc);
             let is_whole = request.is_none() || !is_partial || is_call;
             let all: Vec<LifeId> = runs.iter().flatten().map(|&(_, life)| life).collect();
-            // They release large segments only, and do so last unless everything is released after them.
+            // These release only large segments, and come last unless everything is released after them.
             let is_small = |&life: &LifeId| self.layout.lives[life].class == PoolClass::Small;
             let certain = if is_whole { all.len() } else { all.iter().rposition(is_small).map_or(0, |last| last + 1) };
             for &stayed in could_go.iter().filter(|life| !all.contains(life)) {
@@ -276,7 +278,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the default pool, and whether a private pool, can free the one directly before the other.
+    /// Whether the default pool, and whether a private pool, can free `other` directly after `one`.
     fn may_follow(
         &self,
         trace: &[Entry],
@@ -287,7 +289,7 @@ impl Walk<'_> {
         match (one.class, other.class) {
             (PoolClass::Large, PoolClass::Small) => (true, false),
             (PoolClass::Small, PoolClass::Large) => (false, true),
-            // Expandable blocks are ordered by their sizes, which are not those of the pages that are unmapped.
+            // Expandable blocks are ordered by their own sizes, which differ from those of the unmapped pages.
             _ if one.expandable || other.expandable => (true, true),
             _ => {
                 let key = |life: &Life, at: usize| (life.stream, trace[at].size, trace[at].address);
@@ -298,7 +300,7 @@ impl Walk<'_> {
     }
 
     fn class_and_size(&self, entry: &Entry) -> Option<(PoolClass, u64)> {
-        // An out-of-memory entry has the rounded size, which rounds to itself.
+        // An out-of-memory entry has the rounded size, and rounding it again changes nothing.
         let size = self.policy.round(Bytes(entry.size.max(1)))?;
         Some((self.policy.classify(size), size.get()))
     }
@@ -311,7 +313,8 @@ impl Walk<'_> {
         if !self.layout.lives[chosen.life].expandable {
             let is_new = trace[group..at].iter().any(|entry| entry.action == Action::SegmentAlloc);
             let until = (entry.stream, class == PoolClass::Large, chosen.size, entry.address);
-            // A block that became free after the search began may have done so because the allocator waited for it.
+            // A block that became free after the search began may have become free because the allocator waited for
+            // it.
             let was_there = |since: Option<usize>| since.is_some_and(|since| !is_new || since <= group);
             let passed_over: Vec<LifeId> = self
                 .layout
@@ -334,8 +337,8 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// Whether a block may not serve a request because oversize blocks are for oversize
-    /// requests (spec 2.5, rules 4 and 5).
+    /// Whether a block may not serve a request because it is oversize and the request is not (spec 2.5, rules 4 and
+    /// 5).
     fn is_refused(&self, size: u64, whole: u64) -> bool {
         let settings = &self.policy.settings;
         let (most, slack) = (settings.max_split_bytes, settings.max_non_split_rounding_bytes);

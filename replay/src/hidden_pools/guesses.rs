@@ -1,5 +1,5 @@
-//! The guesses at the pools of one recording, one after the other, each learning from how the last one failed; and whether
-//! a guess explains more than it assumes.
+//! The guesses at the pools of one recording. Each guess learns from how the one before it failed. Also decides whether a
+//! guess explains more than it assumes.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -14,46 +14,46 @@ use super::layout::{Life, LifeId};
 use crate::initial_state::Start;
 use crate::pools::AssumedPools;
 
-/// A guess may have this many private pools, however little it explains.
+/// A guess may always have this many private pools, however little it explains.
 const FEW_POOLS: u64 = 8;
-/// A guess may have this many windows, however little it explains.
+/// A guess may always have this many windows, however little it explains.
 const FEW_WINDOWS: u64 = 6;
 
-/// The private pools that were guessed because the file does not name them, and the evidence for them.
+/// The guessed private pools, which the file does not name, and the evidence for them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guess {
-    /// The segments that were assigned to private pools. An expandable segment counts as one.
+    /// The segments that the guess assigned to private pools. An expandable segment counts as one.
     pub segments: Vec<GuessedSegment>,
-    /// How many private pools they are in.
+    /// The number of private pools that these segments are in.
     pub pools: usize,
-    /// How many windows there are: runs of requests that these segments served.
+    /// The number of windows: runs of requests that these segments served.
     ///
-    /// A long run that memory of a private pool named in the file served too does not count.
+    /// A long run does not count if memory of a private pool that the file names served it too.
     pub windows: u64,
-    /// How many requests are in the windows.
+    /// The number of requests in the windows.
     pub requests: u64,
-    /// How many requests a single pool would have served differently and the guess explains.
+    /// The number of requests that a single pool would have served differently and that the guess explains.
     pub contradictions: u64,
-    /// How many of the segments are expandable.
+    /// The number of these segments that are expandable.
     pub ranges: u64,
 }
 
 impl Guess {
     /// Whether the guess explains more than it assumes.
     ///
-    /// With enough pools, any allocator's trace can be explained. But real pools are used in windows of
-    /// several requests, most of which a single pool would have served differently. A segment that is wrongly
-    /// assigned to a private pool serves single requests all over the trace, few of which are contradictions.
-    /// And no real pool is for a single request.
+    /// With enough pools, any allocator's trace can be explained. But real pools are used in windows of several
+    /// requests, most of which a single pool would have served differently. A segment that is wrongly assigned to a
+    /// private pool serves single requests all over the trace, and few of them are contradictions. And no real pool
+    /// serves only a single request.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        // The requests that speak for a segment from before the first entry may all be lost.
+        // All requests that support a segment from before the first entry may be lost.
         let made = self.segments.iter().filter(|segment| segment.made_at.is_some()).count() as u64;
         let early = self.segments.len() as u64 - made;
         // Two expandable segments of one stream and class prove two pools.
         let is_explained = self.windows <= self.contradictions / 2 + self.ranges * 2 + early + FEW_WINDOWS;
         let is_used = self.windows <= self.requests / 2 + FEW_WINDOWS;
-        // If only the order of release speaks for the pools, each window must have at least two requests.
+        // If only the order of release supports the pools, each window must have at least two requests.
         let is_evident = self.contradictions > 0 || self.ranges > 0 || self.requests >= 2 * self.windows;
         // Of 215 real recordings none exceeds these limits.
         let has_few_pools = self.pools as u64 <= self.contradictions / 4 + FEW_POOLS;
@@ -62,45 +62,46 @@ impl Guess {
     }
 }
 
-/// A segment that was assigned to a private pool.
+/// A segment that the guess assigned to a private pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GuessedSegment {
-    /// Address of its first byte.
+    /// The address of its first byte.
     pub address: u64,
     /// The entry that allocated it, or mapped its first page; `None` if it existed before the first entry.
     pub made_at: Option<usize>,
     /// The entry that freed it, or unmapped its last page; `None` if it existed at the end.
     pub gone_at: Option<usize>,
-    /// The number of its guessed pool, from 1.
+    /// The number of its guessed pool, counted from 1.
     pub pool: usize,
 }
 
-/// From this many requests on, a window is long: a captured step has hundreds, chance alternation two or three.
+/// A window with at least this many requests is long: a captured step has hundreds, while chance alternation gives
+/// two or three.
 const LONG_WINDOW: usize = 8;
-/// How many guesses are tried for one recording.
+/// The most guesses to try for one recording.
 pub(crate) const MOST_GUESSES: usize = 48;
-/// For how many places simpler variants of a good guess are tried.
+/// The most points at which to try simpler variants of a good guess.
 const MOST_SIMPLER: usize = 8;
 
 /// The guesses at one recording's pools.
 ///
-/// The evidence is about pairs of segments, so it may not settle which of the segments that were freed
-/// together were the default pool's. A guess that fails at such a place is followed by variants for
-/// that place, until one gets further.
+/// The evidence is about pairs of segments. So it may not settle which of the segments that were freed together
+/// belonged to the default pool. When a guess fails at such a point, variants for that point follow, until one gets
+/// further.
 pub(crate) struct Guesses {
     evidence: Evidence,
     grounds: Grounds,
-    /// How many pairs of segments were looked at so far.
+    /// How many pairs of segments were examined so far.
     pub(crate) work: u64,
-    /// What is assumed by now, because guesses without it failed.
+    /// The assumptions that hold by now, because guesses without them failed.
     settled: Trial,
-    /// What the present guess assumes.
+    /// The assumptions of the current guess.
     trial: Trial,
-    /// The lives that are private in the present guess.
+    /// The lives that are private in the current guess.
     chosen: BTreeSet<LifeId>,
-    /// Where either of two sets of lives could be private in it: the one that is, and the other.
+    /// Pairs of sets of lives, one of which must be private in the current guess: the chosen set, and the other one.
     instead: Vec<(Vec<LifeId>, Vec<LifeId>)>,
-    /// Variants still to be tried; the last comes next.
+    /// The variants still to try; the last one comes next.
     others: Vec<Trial>,
     /// How far the best guess got: its first entry that differed.
     reached: Option<usize>,
@@ -110,7 +111,7 @@ impl Guesses {
     /// Gathers the evidence in a trace.
     ///
     /// # Errors
-    /// If no segment was freed before the end, or no division into pools explains it, or there is too much of it.
+    /// No segment was freed before the end, no division into pools explains the evidence, or there is too much of it.
     pub(crate) fn of(
         recording: &DeviceRecording,
         start: &Start,
@@ -141,8 +142,8 @@ impl Guesses {
         None
     }
 
-    /// Notes that the present guess gives the recording, with calls that give memory back before the entries `calls`.
-    /// Where it needs several calls for what was freed at once, simpler guesses come next.
+    /// Records that the current guess agrees with the recording, with calls that give memory back before the entries
+    /// `calls`. If it needs several calls for memory that was freed at once, simpler guesses come next.
     pub(crate) fn simplify(&mut self, calls: &[usize]) {
         self.settled.clone_from(&self.trial);
         let has_several = |run: &&Vec<(usize, LifeId)>| {
@@ -150,12 +151,12 @@ impl Guesses {
             calls.iter().filter(|&&call| first.0 <= call && call <= last.0).count() > 1
         };
         let runs: Vec<&Vec<(usize, LifeId)>> = self.evidence.releases.iter().filter(has_several).collect();
-        // The default pool's memory is then the first stretch, or nothing.
+        // In these guesses the default pool's memory is the first stretch, or none.
         let without = |run: &[(usize, LifeId)], kept: usize| -> BTreeSet<LifeId> {
             let stretches = self.evidence.default_stretches(run);
             stretches.iter().skip(kept).flatten().copied().collect()
         };
-        // In addition to what is certain, or to everything that the good guess assumes for other places.
+        // Added to the settled assumptions, or to all that the good guess assumes for other points.
         let bases = [&self.settled.private, &self.chosen];
         let beside = |base: &BTreeSet<LifeId>, runs: &[&Vec<(usize, LifeId)>], kept: usize| -> BTreeSet<LifeId> {
             base.iter().copied().chain(runs.iter().flat_map(|run| without(run, kept))).collect()
@@ -169,24 +170,24 @@ impl Guesses {
         }
         let instead = self.instead.iter().take(MOST_SIMPLER);
         privates.extend(instead.map(|(_, lives)| self.settled.private.iter().chain(lives).copied().collect()));
-        // The last of these are tried first.
+        // The last of these variants are tried first.
         let trials = [true, false]
             .map(|goes_at_once| privates.iter().map(move |private| Trial { private: private.clone(), goes_at_once }));
         self.others = trials.into_iter().flatten().filter(|other| *other != self.settled).collect();
     }
 
-    /// Notes that the present guess first differs from the recording at the entry `at`, or at its end if `None`.
+    /// Records that the current guess first differs from the recording at the entry `at`, or at its end if `None`.
     ///
-    /// `released` is the first segment that the replay's default pool frees and the
-    /// recorded one kept, and before which entry. `addresses` are those of what differs.
+    /// `released` is the first segment that the replay's default pool frees but the recorded one kept, with the entry
+    /// before which that happens. `addresses` are the addresses involved in the difference.
     pub(crate) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>, addresses: &[u64]) {
         let place = at.unwrap_or(usize::MAX);
-        // A garbage collection passed it over, and collections look only at the default pool.
+        // A garbage collection passed over the segment, and collections only look at the default pool.
         let stayed =
             released.and_then(|(at, address)| self.life_at(at, address)).filter(|life| !self.trial.private.contains(life));
         match self.reached {
             Some(reached) if place < reached || (place == reached && stayed.is_none()) => return,
-            // It may have passed over several.
+            // The collection may have passed over several.
             Some(reached) if place == reached => {}
             _ => {
                 self.reached = Some(place);
@@ -207,7 +208,8 @@ impl Guesses {
         self.evidence.lives.iter().rposition(is_it)
     }
 
-    /// Where a segment that differs is in one of two sets that exclude each other: the other set is private.
+    /// If a segment that differs is in one of two sets that exclude each other, the variants make the other set
+    /// private.
     fn by_exclusion(&self, place: usize, addresses: &[u64]) -> Vec<Trial> {
         let is_there = |life: LifeId| {
             let life = &self.evidence.lives[life];
@@ -218,15 +220,15 @@ impl Guesses {
         others.map(|(_, other)| self.settled.also_private(other.iter().copied())).collect()
     }
 
-    /// The possibilities for the memory that was freed together at a place; the likeliest comes last.
+    /// The possibilities for the memory that was freed together at this point; the likeliest comes last.
     fn by_release(&self, place: usize) -> Vec<Trial> {
-        // A segment that should not have been freed shows just after those that were.
+        // A segment that should not have been freed shows right after those that were.
         let is_there = |run: &&Vec<(usize, LifeId)>| {
             run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0.saturating_add(1))
         };
         let Some(run) = self.evidence.releases.iter().find(is_there) else { return Vec::new() };
-        // The default pool's segments are one stretch. The first stretch is likeliest, as empty_cache begins
-        // with the default pool; the least likely is none, where a single private pool freed its memory.
+        // The default pool's segments are one stretch. The first stretch is the likeliest, because empty_cache begins
+        // with the default pool. An empty stretch is the least likely: then a single private pool freed its memory.
         let stretches = self.evidence.default_stretches(run);
         let outside = |stretch: &Vec<LifeId>| -> Vec<LifeId> {
             run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life)).collect()

@@ -1,8 +1,8 @@
 //! The blocks of all segments at each point of a trace, from the trace alone.
 //!
-//! Which block serves a request depends on the pools. What then happens to the block does not: the entry says
-//! where it begins, the rules say how much is split off, and free neighbours in one segment are coalesced. So
-//! the blocks of every segment are known although its pool is not.
+//! Which block serves a request depends on the pools. What then happens to the block does not: the entry says where
+//! the block begins, the rules say how much is split off, and free neighbours in one segment coalesce. So the blocks
+//! of every segment are known even if its pool is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,10 @@ use parkade_recording::Entry;
 /// The number of a life.
 pub(super) type LifeId = usize;
 
-/// A segment from its allocation to its release, or an expandable segment from mapping
-/// its first page to unmapping its last.
+/// A segment from its allocation to its release, or an expandable segment from mapping its first page to unmapping
+/// its last.
 ///
-/// Not simply a segment: an address can be used by several, one after the other.
+/// This is not just a segment: several lives can use an address, one after another.
 #[derive(Clone, Debug)]
 pub(super) struct Life {
     pub(super) base: u64,
@@ -26,15 +26,15 @@ pub(super) struct Life {
     pub(super) expandable: bool,
     /// The entry that allocated it; `None` if it existed before the first entry.
     pub(super) made_at: Option<usize>,
-    /// The entry that freed the last of it; `None` if it existed at the end.
+    /// The entry that freed its last memory; `None` if it existed at the end.
     pub(super) gone_at: Option<usize>,
-    /// The first entry that freed any of it.
+    /// The first entry that freed any of its memory.
     pub(super) first_given_at: Option<usize>,
     /// Its pool, if the recording lists the segment at its end.
     pub(super) known: Option<PoolId>,
     /// How many requests it served.
     pub(super) requests: u64,
-    /// The entry of the last of them, or else the one that allocated it.
+    /// The entry of the last request that it served, or the entry that allocated it.
     pub(super) last_used_at: usize,
 }
 
@@ -42,18 +42,19 @@ pub(super) struct Life {
 pub(super) struct Block {
     pub(super) size: u64,
     pub(super) life: LifeId,
-    /// How many entries were done when it became free with this size; `None` while it is in use.
+    /// The number of entries done when it became free with this size; `None` while it is in use.
     pub(super) free_since: Option<usize>,
 }
 
-/// The order in which best fit looks at free blocks: stream, large or small, size, address.
+/// The order in which best fit examines free blocks: stream, large or small, size, address.
 type FreeKey = (u64, bool, u64, u64);
 
 /// The blocks at one point of the trace.
 pub(super) struct Layout<'a> {
     policy: &'a PyTorch,
     pub(super) lives: Vec<Life>,
-    /// The segments that exist: address, end and life. The end of an expandable one is that of what was ever mapped.
+    /// The segments that exist: address, end and life. For an expandable segment, the end is the highest end of
+    /// memory that was ever mapped in it.
     places: BTreeMap<u64, (u64, LifeId)>,
     blocks: BTreeMap<u64, Block>,
     free: BTreeSet<FreeKey>,
@@ -157,8 +158,8 @@ impl<'a> Layout<'a> {
         self.blocks.get(&address).copied().filter(|block| block.free_since.is_some())
     }
 
-    /// Free blocks of a stream and class with at least `size` bytes, in the order of best
-    /// fit, up to `until` if that is given.
+    /// The free blocks of a stream and class with at least `size` bytes, in the order of best fit, up to `until` if
+    /// given.
     pub(super) fn fitting(
         &self,
         stream: u64,
@@ -177,7 +178,8 @@ impl<'a> Layout<'a> {
         self.places.len()
     }
 
-    /// Lives that could free memory: a segment that is one free block, an expandable one with a whole free page.
+    /// The lives that could free memory: a segment that is one free block, or an expandable one with a whole free
+    /// page.
     pub(super) fn releasable(&self) -> Vec<LifeId> {
         let mut lives: Vec<LifeId> = self
             .free
@@ -202,7 +204,7 @@ impl<'a> Layout<'a> {
         first.saturating_add(page) <= address - life.base + block.size
     }
 
-    /// Allocates a segment.
+    /// Adds a segment.
     pub(super) fn make(&mut self, at: usize, entry: &Entry) {
         // A small segment is 2 MiB; every segment of the large pool is at least 10 MiB (spec 1.6).
         let class = if entry.size > 2 << 20 { PoolClass::Large } else { PoolClass::Small };
@@ -211,8 +213,8 @@ impl<'a> Layout<'a> {
         self.put(entry.address, Block { size: entry.size, life, free_since: Some(at + 1) });
     }
 
-    /// Maps pages for a request of this class. If no range grows into them they begin a
-    /// new one (spec 4.2); returns its life.
+    /// Maps pages for a request of this class. If no range grows into them, they begin a new range (spec 4.2).
+    /// Returns its life.
     pub(super) fn map(&mut self, at: usize, entry: &Entry, class: PoolClass) -> Option<LifeId> {
         let range = self.life_at(entry.address).filter(|&life| self.lives[life].expandable);
         let life = range.unwrap_or_else(|| self.begin(entry.address, entry.stream, class, true, Some(at)));
@@ -222,8 +224,8 @@ impl<'a> Layout<'a> {
         range.is_none().then_some(life)
     }
 
-    /// Frees memory: a segment, or pages of an expandable one. Returns its life, or
-    /// `None` if the memory is not all free.
+    /// Frees memory: a segment, or pages of an expandable one. Returns its life, or `None` if some of the memory is
+    /// not free.
     pub(super) fn give(&mut self, at: usize, entry: &Entry) -> Option<LifeId> {
         let (&address, block) = self.blocks.range(..=entry.address).next_back()?;
         let (life, end) = (block.life, address + block.size);
@@ -249,7 +251,7 @@ impl<'a> Layout<'a> {
         Some(life)
     }
 
-    /// Serves a request from the free block at its address. `None` if there is none that is large enough.
+    /// Serves a request from the free block at its address. `None` if no free block there is large enough.
     pub(super) fn serve(&mut self, at: usize, entry: &Entry, size: u64) -> Option<LifeId> {
         let block = self.free_at(entry.address).filter(|block| block.size >= size)?;
         let request = Request {

@@ -13,11 +13,11 @@ use crate::entries::{is_inner, is_request};
 use crate::initial_state::Start;
 use crate::pools::AssumedPools;
 
-/// The pools of the segments and of the failed requests of a trace, as its entries name them.
+/// The pools of a trace's segments and failed requests, as its entries name them.
 ///
-/// The order in which several pools give back their memory at once is that of a hash table of their ids, and depends on pools that
-/// no entry names, too. So the pools are told twice: with their ids, and with ids that are walked in the order of the trace.
-/// Nothing if the entries name no private pool, or one does not fit the blocks before it.
+/// The order in which several pools give back their memory at once follows a hash table of their ids, and so it also depends
+/// on pools that no entry names. So the result has the pools twice: with their own ids, and with ids whose order is that of
+/// the trace. Empty if the entries name no private pool, or if a name does not fit the blocks before it.
 pub(crate) fn named(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<[AssumedPools; 2]> {
     let name = |entry: &Entry| recording.pools.get(entry.pool).map(|(first, second)| PoolId(first, second));
     if recording.pools.is_empty() || !recording.trace.iter().filter_map(name).any(|pool| pool != PoolId::DEFAULT) {
@@ -36,7 +36,7 @@ pub(crate) fn named(recording: &DeviceRecording, start: &Start, policy: &PyTorch
         }
         let end = at + trace[at..].iter().take_while(|entry| is_inner(entry)).count();
         let asked = trace.get(end).filter(|entry| is_request(entry));
-        // An out-of-memory entry has the rounded size, which rounds to itself.
+        // An out-of-memory entry has the rounded size, and rounding it again changes nothing.
         let size = asked.and_then(|entry| policy.round(Bytes(entry.size.max(1))));
         let class = size.map_or(PoolClass::Large, |size| policy.classify(size));
         walk.releases.push(Vec::new());
@@ -58,9 +58,9 @@ pub(crate) fn named(recording: &DeviceRecording, start: &Start, policy: &PyTorch
 
 struct Walk<'a> {
     layout: Layout<'a>,
-    /// The pool of each life, as far as entries have named it.
+    /// The pool of each life, if an entry has named it.
     names: Vec<Option<PoolId>>,
-    /// The lives that gave memory back between two requests, in order, each with its entry.
+    /// The lives that gave memory back between two requests, in order, each with the entry of its release.
     releases: Vec<Vec<(usize, LifeId)>>,
 }
 
@@ -72,7 +72,7 @@ impl Walk<'_> {
         self.names[life] = self.names[life].or(pool);
     }
 
-    /// An entry of memory that a request took or anyone gave back, or of a block that became free.
+    /// Processes an entry for memory that was taken or given back, or for a block that became free.
     fn inner(&mut self, at: usize, entry: &Entry, class: PoolClass, pool: Option<PoolId>) -> Option<()> {
         let life = match entry.action {
             Action::SegmentAlloc => {
@@ -117,7 +117,7 @@ impl Walk<'_> {
                 pool.members.iter().for_each(|&life| pool_of[life] = id);
                 id_of.extend(pool.known.map(|name| (name, id)));
             }
-            // A pool that never had memory is one of those that nothing names.
+            // A pool that never had memory counts as one that no entry names.
             let failed = failed.iter().filter_map(|(at, name)| Some((*at, *id_of.get(name)?)));
             AssumedPools { failed: failed.collect(), ..assumed(evidence.lives.iter().zip(&pool_of)) }
         })

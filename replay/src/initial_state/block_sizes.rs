@@ -1,17 +1,17 @@
-//! How long the blocks are that were in use before the first entry.
+//! The lengths of the blocks that were in use before the first entry.
 //!
-//! An entry states the requested size, not the block's. By the rules a block has the rounded size of its
-//! request, or more if the free block that served it was not worth splitting (spec 3.1): in the small pool a
-//! remainder of 512 bytes or more is always split off, in the large pool one of up to 1 MiB is not. So a gap
-//! after a block belongs to the block if it is too small to be a block of that pool. A larger gap is a free
-//! block, but up to 1 MiB at its beginning may still belong to the block before it. That shows when something
-//! is allocated in the gap while the block is in use, and otherwise only in what the recorded allocator did
-//! not do ([`Extents`]).
+//! An entry states the requested size, not the block's. By the rules a block has the rounded size of its request, or
+//! more if the free block that served it was not worth splitting (spec 3.1): in the small pool a remainder of 512
+//! bytes or more is always split off, in the large pool one of up to 1 MiB is not. So a gap after a block belongs to
+//! the block if it is too small to be a block of that pool. A larger gap is a free block, but up to 1 MiB at its
+//! beginning may still belong to the block before it. This shows when the program allocates in the gap while the
+//! block is in use. If it does not, this only shows in decisions that the recorded allocator did not make
+//! ([`Extents`]).
 //!
-//! If nothing is ever allocated in the gap after a block, the block is assumed to be as long as its rounded
-//! request, and the gap may be up to 1 MiB smaller than it looks. If the core then serves a request from the
-//! beginning of the gap where the recording serves it from elsewhere, the gap was too small for it, so the
-//! block must be longer: the least length that explains this is assumed, and the replay starts again.
+//! If nothing is ever allocated in the gap after a block, the block is assumed to be as long as its rounded request,
+//! and the gap may be up to 1 MiB smaller than it looks. If the core then serves a request from the beginning of the
+//! gap where the recording serves it from elsewhere, the gap was too small for it, so the block must be longer. The
+//! replay then assumes the least length that explains this, and starts again.
 
 use std::collections::BTreeMap;
 
@@ -28,14 +28,14 @@ use crate::error::VerifyError;
 /// Block sizes are multiples of this (spec 1.1).
 const BLOCK_SIZE: u64 = 512;
 
-/// A block whose size does not show in the trace.
+/// A block whose size the trace does not show.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Assumed {
-    /// The address where it is assumed to end and the gap begins.
+    /// The address at which the block is assumed to end and the gap to begin.
     gap: u64,
-    /// By how many bytes it is longer than its rounded request, as far as inferred.
+    /// By how many bytes the block is longer than its rounded request, as inferred so far.
     own: u64,
-    /// The entry at which it is freed, if that is in the trace.
+    /// The entry at which the block is freed, if that is in the trace.
     pub(crate) freed_at: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct SmallerGap {
     by: u64,
 }
 
-/// The segments before the first entry with all their blocks, and the blocks whose size is assumed.
+/// The segments before the first entry with all their blocks, and the blocks with assumed sizes.
 #[derive(Clone)]
 pub(crate) struct Extents {
     pub(crate) segments: Vec<AdoptedSegment>,
@@ -54,8 +54,8 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// The smaller gap that explains why the recording did not do at `entry` what the
-    /// core did; `None` if no gap explains it.
+    /// The smaller gap that explains why the recorded allocator, at `entry`, did not make the core's decision; `None`
+    /// if no gap explains it.
     pub(crate) fn explain(&self, entry: usize, decision: &Decision, policy: &PyTorch) -> Option<SmallerGap> {
         if decision.action != Action::Alloc {
             return None;
@@ -66,8 +66,8 @@ impl Extents {
         let (segment, block) = self.find_gap(decision.address)?;
         let rounded = policy.round(Bytes(decision.size))?.get();
         let by = self.segments[segment].blocks[block].size.get().checked_sub(rounded.checked_sub(BLOCK_SIZE)?)?;
-        // The gap must shrink, must not vanish, and the block's remainder must be one
-        // that is not split off: at most 1 MiB.
+        // The gap must shrink but not vanish, and the block's remainder must be one that is not split off: at most 1
+        // MiB.
         (by > 0 && rounded > BLOCK_SIZE && self.assumed[place].own + by <= MIB).then_some(SmallerGap { place, by })
     }
 
@@ -109,15 +109,15 @@ fn extend(segment: &mut AdoptedSegment, gap: usize, own: u64) {
     }
 }
 
-/// A block of the large pool that may be longer than its rounded request, by part of the free block after it.
+/// A block of the large pool that may be longer than its rounded request, by a part of the free block after it.
 #[derive(Clone, Copy, Debug)]
 struct Hidden {
-    /// Which segment it is in, and the index of the free block after it.
+    /// The segment that the block is in, and the index of the free block after the block.
     segment: usize,
     place: usize,
-    /// The address at which its rounded request ends.
+    /// The address at which the block's rounded request ends.
     rounded_end: u64,
-    /// The entry at which it is freed, if that is in the trace.
+    /// The entry at which the block is freed, if that is in the trace.
     freed_at: Option<u32>,
 }
 
@@ -126,7 +126,7 @@ struct Hidden {
 /// `segments` and `blocks` must be in the order of their addresses.
 ///
 /// # Errors
-/// If segments or blocks overlap, or a block is in no segment.
+/// Segments or blocks overlap, or a block is in no segment.
 pub(crate) fn cut(
     segments: &[EarlySegment],
     blocks: &[EarlyBlock],
@@ -216,8 +216,8 @@ impl Cut<'_> {
         Ok(if is_worth_splitting { rounded.0 } else { room })
     }
 
-    /// Looks in the trace for allocations that show where such blocks end; returns
-    /// the blocks for which there are none.
+    /// Searches the trace for allocations that show where such blocks end. Returns the blocks for which there is no
+    /// such allocation.
     fn uncover(&mut self, trace: &[Entry]) -> Vec<Assumed> {
         let mut open: BTreeMap<u64, Hidden> = self.hidden.drain(..).map(|hidden| (hidden.rounded_end, hidden)).collect();
         let mut assumed = Vec::new();

@@ -1,8 +1,8 @@
-//! Which mapped runs belong to one expandable segment: to one reserved range of addresses.
+//! Finds the mapped runs that belong to one expandable segment, that is, to one reserved range of addresses.
 //!
-//! A recording lists an expandable segment as its runs, and of one that was gone by the end only the trace tells,
-//! so neither its pool nor its class is known. But a range lies apart from all others: a range is 9/8 of the
-//! device's memory long (spec 4.1) and is mapped from its lowest address on (spec 4.2).
+//! A recording lists an expandable segment as its runs. If a segment was gone by the end, only the trace shows it, so
+//! neither its pool nor its class is known. But ranges lie far apart: a range is 9/8 of the device's memory long
+//! (spec 4.1) and is mapped from its lowest address on (spec 4.2).
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
 use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, PoolSlot};
 use parkade_recording::{Action, Entry};
 
-/// The device's memory that the core is told, in bytes: more than any GPU has, so that no reserved range runs out.
-/// A recording does not say how much it really was.
+/// The total memory that the device reports to the core, in bytes: more than any GPU has, so that no reserved range
+/// runs out. A recording does not contain the real amount.
 pub(crate) const TOTAL_MEMORY: u64 = 1 << 39;
 
 /// A mapped run, already cut into blocks.
 pub(crate) struct Run {
     pub(crate) memory: AdoptedSegment,
-    /// The length of the run.
+    /// The length of the run in bytes.
     pub(crate) bytes: u64,
-    /// Whether the recording lists it, so that its class and pool are known.
+    /// Whether the recording lists the run, so that its class and pool are known.
     pub(crate) is_listed: bool,
 }
 
@@ -56,7 +56,7 @@ impl Range {
         self.runs[0].memory.stream.get()
     }
 
-    /// A run that the recording lists, or else the first.
+    /// A run that the recording lists, or the first run if it lists none.
     fn known(&self) -> &Run {
         self.runs.iter().find(|run| run.is_listed).unwrap_or(&self.runs[0])
     }
@@ -70,10 +70,11 @@ impl Range {
     }
 }
 
-/// Whether memory from the first byte to the end of `low` and of `high` may be of one range, by its distance.
+/// Whether `low` and `high` may belong to one range, judging by the distance between the beginning of one and the end of the
+/// other.
 ///
-/// Between the memory of two ranges lies what the first never mapped. That is less than half of its length only if it mapped
-/// more than half of the device.
+/// The memory of two ranges is separated by the addresses that the lower range never mapped. These are less than half of the
+/// range only if it mapped more than half of the device's memory.
 fn may_be_one(low: (u64, u64), high: (u64, u64), longest: u64) -> bool {
     high.0.saturating_sub(low.1) <= longest / 2 && high.1.saturating_sub(low.0) <= longest
 }
@@ -98,8 +99,8 @@ pub(crate) fn join(runs: Vec<Run>, trace: &[Entry], policy: &PyTorch) -> Vec<Ado
     ranges.map(|((range, base), class)| cover(base, page(class), reach, class, range)).collect()
 }
 
-/// An upper bound of a range's length: the distance between two ranges that are known to be two, as they are of
-/// different streams, classes or pools. `None` if no two are known.
+/// An upper bound on the length of a range: the distance between two ranges that must be different, because their
+/// streams, classes or pools differ. `None` if no two such ranges are known.
 fn longest(runs: &[Run]) -> Option<u64> {
     let mut firsts: BTreeMap<(u64, PoolClass, PoolId), u64> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.is_listed) {
@@ -110,8 +111,8 @@ fn longest(runs: &[Run]) -> Option<u64> {
     bases.windows(2).map(|pair| pair[1] - pair[0]).min()
 }
 
-/// The class of each range: as listed, or as its pages or the requests that it serves show. A run that is not a whole
-/// number of large pages is of small ones.
+/// The class of each range: as listed, or as shown by its pages or by the requests that it serves. A run that is not
+/// a whole number of large pages consists of small pages.
 fn classes(ranges: &[Range], trace: &[Entry], policy: &PyTorch) -> Vec<PoolClass> {
     let class_of = |bytes: u64| policy.round(Bytes(bytes.max(1))).map(|size| policy.classify(size));
     let mut classes: Vec<Option<PoolClass>> = ranges.iter().map(|range| of_memory(range, policy, class_of)).collect();
@@ -131,7 +132,7 @@ fn classes(ranges: &[Range], trace: &[Entry], policy: &PyTorch) -> Vec<PoolClass
     classes.into_iter().map(|class| class.unwrap_or(PoolClass::Large)).collect()
 }
 
-/// The class of a range, as far as its own memory shows it.
+/// The class of a range, if its own memory shows it.
 fn of_memory(range: &Range, policy: &PyTorch, class_of: impl Fn(u64) -> Option<PoolClass>) -> Option<PoolClass> {
     let known = range.known();
     if known.is_listed {
@@ -150,9 +151,9 @@ fn of_memory(range: &Range, policy: &PyTorch, class_of: impl Fn(u64) -> Option<P
 
 /// Where each range begins.
 ///
-/// A range grows upwards from its lowest address without gaps (spec 4.2). So memory mapped where no known
-/// range has reached belongs to a new range, or lies below what is left of an old one; the request that
-/// it is for tells of which class it is.
+/// A range grows upwards from its lowest address without gaps (spec 4.2). So memory that is mapped beyond the reach
+/// of all known ranges belongs to a new range, or lies below the remaining memory of an old one. The request that it
+/// is mapped for shows its class.
 fn find_bases(ranges: &[Range], classes: &[PoolClass], trace: &[Entry], policy: &PyTorch, longest: u64) -> Vec<u64> {
     let known = |(place, range): (usize, &Range)| (range.base(), (range.end(), place));
     let mut reached: BTreeMap<u64, (u64, usize)> = ranges.iter().enumerate().map(known).collect();
@@ -186,7 +187,7 @@ fn class_of_request(entries: &[Entry], policy: &PyTorch) -> Option<PoolClass> {
     policy.round(Bytes(request.size.max(1))).map(|size| policy.classify(size))
 }
 
-/// One segment from `base` on, with unmapped blocks between its runs and after the last one.
+/// One segment that starts at `base`, with unmapped blocks between its runs and after the last run.
 fn cover(base: u64, page: Bytes, reach: u64, class: PoolClass, range: Range) -> AdoptedSegment {
     let (stream, pool) = (range.runs[0].memory.stream, range.known().memory.pool);
     let mut blocks: Vec<AdoptedBlock> = Vec::new();

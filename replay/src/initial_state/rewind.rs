@@ -1,11 +1,11 @@
 //! Walking a trace backwards: from the heap at the end of a recording to the heap before its first entry.
 //!
-//! The heap before the first entry follows from the heap at the end and from what the entries did: they are
-//! undone, last first. The walk also finds contradictions (a block freed twice, memory outside any segment) and
-//! the entry at which each freed block becomes free for reuse.
+//! The heap before the first entry follows from the heap at the end and from the entries: the walk undoes them, last
+//! first. The walk also finds contradictions (a block freed twice, memory outside any segment) and the entry at which
+//! each freed block becomes free for reuse.
 //!
-//! A recording lists an expandable segment as its mapped runs of addresses, and the trace maps and unmaps parts
-//! of them. Adjacent runs of one stream are one run: those of PyTorch are of one pool as well.
+//! A recording lists an expandable segment as its mapped runs of addresses, and the trace maps and unmaps parts of
+//! them. Adjacent runs of one stream count as one run: in PyTorch they also belong to one pool.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(crate) struct EarlyBlock {
     pub(crate) is_pending: bool,
     /// The entry at which it is freed, if that is in the trace.
     pub(crate) freed_at: Option<u32>,
-    /// The entry at which it becomes free for reuse, if that is in the trace.
+    /// The entry at which the block becomes free for reuse, if that is in the trace.
     pub(crate) completed_at: Option<u32>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct EarlySegment {
     pub(crate) large: bool,
     /// Whether it is a mapped run of an expandable segment.
     pub(crate) expandable: bool,
-    /// Its pool; the default one if the recording does not say.
+    /// Its pool; the default pool if the recording does not name one.
     pub(crate) pool: PoolId,
     /// Whether the recording lists it at its end, so that its class and pool are known.
     pub(crate) is_listed: bool,
@@ -56,27 +56,27 @@ pub(crate) struct Rewound {
     pub(crate) segments: Vec<EarlySegment>,
     /// The private pools of segments that are allocated within the trace, by entry.
     pub(crate) made: FxHashMap<u32, PoolId>,
-    /// For each entry that frees a block which does not become free for reuse at once: the entry at which it
+    /// For each entry that frees a block which does not become free for reuse at once: the entry at which the block
     /// does, or `None` if that is not in the trace.
     pub(crate) deferred: FxHashMap<u32, Option<u32>>,
 }
 
-/// Runs by address.
+/// Mapped runs, by address.
 #[derive(Clone, Debug, Default)]
 struct Runs {
     by_address: BTreeMap<u64, EarlySegment>,
 }
 
 impl Runs {
-    /// Adds a run; false if it overlaps one that is there.
+    /// Adds a run. Returns false if it overlaps an existing run.
     fn insert(&mut self, mut run: EarlySegment) -> bool {
         let Some(end) = run.address.checked_add(run.total) else { return false };
         let before = self.by_address.range(..end).next_back().map(|(_, &before)| before);
         if before.is_some_and(|before| before.address + before.total > run.address) {
             return false;
         }
-        // The pool of a run that is unmapped within the trace is guessed from its
-        // size; an adjacent run is more reliable.
+        // The pool of a run that is unmapped within the trace is guessed from its size; that of an adjacent run is
+        // more reliable.
         let stream = run.stream;
         let same = |other: &EarlySegment| other.stream == stream;
         if let Some(before) = before.filter(|before| before.address + before.total == run.address && same(before)) {
@@ -85,7 +85,7 @@ impl Runs {
         }
         if let Some(&after) = self.by_address.get(&end).filter(|after| same(after)) {
             self.by_address.remove(&end);
-            // The file's word on one of them counts for both.
+            // If the file lists one of them, its pool and class apply to both.
             let known = if run.is_listed { run } else { after };
             run = EarlySegment { address: run.address, total: run.total + after.total, ..known };
         }
@@ -93,8 +93,8 @@ impl Runs {
         true
     }
 
-    /// Removes memory; false if some of it is not there. It may be of several adjacent runs: some allocators hand mapped memory
-    /// from one stream or pool to another, which the trace does not tell.
+    /// Removes memory. Returns false if some of it does not exist. The memory may belong to several adjacent runs: some
+    /// allocators hand mapped memory from one stream or pool to another, which the trace does not show.
     fn remove(&mut self, address: u64, bytes: u64) -> bool {
         let Some(end) = address.checked_add(bytes).filter(|_| bytes > 0) else { return false };
         let Some((&first, _)) = self.by_address.range(..=address).next_back() else { return false };
@@ -130,7 +130,7 @@ impl Runs {
 
 /// Every segment is at least this large (spec 1.6), and so is every page that is mapped (spec 4.1).
 const SMALLEST_SEGMENT: u64 = 2 << 20;
-/// Far more than any GPU has: a larger segment means that the file is damaged.
+/// Far more than any GPU's memory: a larger segment means that the file is damaged.
 const LARGEST_SEGMENT: u64 = 1 << 50;
 
 /// A block as seen from the entry that the walk has reached.
@@ -145,7 +145,7 @@ struct Live {
 
 struct Walk {
     places: FxHashMap<u64, usize>,
-    /// By place; `None` once the walk has passed the block's allocation.
+    /// Indexed by position; `None` once the walk has passed the block's allocation.
     blocks: Vec<Option<(u64, Live)>>,
     vacant: Vec<usize>,
     segments: FxHashMap<u64, EarlySegment>,
@@ -187,7 +187,7 @@ impl Walk {
             let (stream, large, expandable) = (segment.stream, segment.large, segment.expandable);
             let early = EarlySegment { address, total, stream, large, expandable, pool: pool_of(segment), is_listed: true };
             if expandable {
-                // The reader has seen that segments do not overlap.
+                // The reader has already checked that segments do not overlap.
                 walk.runs.insert(early);
             } else {
                 walk.segments.insert(address, early);
@@ -202,7 +202,7 @@ impl Walk {
         walk
     }
 
-    /// Returns false if there is a block at this address already.
+    /// Returns false if there is already a block at this address.
     fn insert(&mut self, address: u64, live: Live) -> bool {
         let place = self.vacant.pop().unwrap_or_else(|| {
             self.blocks.push(None);
@@ -265,8 +265,8 @@ impl Walk {
                 }
             }
             Action::SegmentUnmap => {
-                // The pages of the large pool are 20 MiB, unless settings change that; those
-                // of the small pool 2 MiB (spec 4.1).
+                // The pages of the large pool are 20 MiB, unless settings change that; the pages of the small pool
+                // are 2 MiB (spec 4.1).
                 let large = entry.size.is_multiple_of(self.large_page);
                 let run = unlisted(entry, large, true);
                 if self.runs.insert(run) {
@@ -335,7 +335,7 @@ impl Walk {
     }
 }
 
-/// A segment from before the first entry, or a mapped run of one, that the recording gives back.
+/// A segment, or a mapped run of one, that existed before the first entry and that the recording gives back.
 fn unlisted(entry: &Entry, large: bool, expandable: bool) -> EarlySegment {
     EarlySegment {
         address: entry.address,

@@ -1,8 +1,8 @@
-//! The state before a recording's first entry, as data; and whether the trace is possible from there on at all.
+//! The state before a recording's first entry, as data, and a check of whether the trace is possible from that state.
 //!
 //! Walking backwards ([`super::rewind`]) finds entries that are missing or occur twice. A second pass, forwards, finds the
-//! rest, whatever the allocator's rules: blocks where there is no memory, memory allocated where there is some already,
-//! and memory freed that is in use.
+//! other contradictions, which no allocator can produce: blocks where there is no memory, memory allocated where there
+//! already is some, and memory freed while in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,17 +22,17 @@ use crate::pools::{AssumedPools, RecordedPools};
 /// than the program or lost its beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LostBeginning {
-    /// Segments before the first entry.
+    /// The segments before the first entry.
     pub segments: usize,
-    /// Blocks in use before it.
+    /// The blocks in use before the first entry.
     pub blocks: usize,
-    /// Bytes in those segments.
+    /// The bytes in these segments.
     pub reserved_bytes: u64,
-    /// Blocks that may be up to 1 MiB longer than their rounded request, though nothing shows
-    /// it. The rounded request is assumed.
+    /// Blocks that may be up to 1 MiB longer than their rounded request, although no entry shows it. The rounded
+    /// request is assumed.
     pub assumed_sizes: usize,
-    /// Such blocks that must be longer, because a request did not fit after them. The least
-    /// length that explains it is assumed.
+    /// Such blocks that must be longer, because a request did not fit after them. The least length that explains this
+    /// is assumed.
     pub inferred_sizes: usize,
 }
 
@@ -40,18 +40,20 @@ pub struct LostBeginning {
 #[derive(Clone)]
 pub(crate) struct Start {
     pub(crate) extents: Extents,
-    /// Blocks freed before the first entry that wait to become free, by address, with the entry at which they do.
+    /// Blocks freed before the first entry that wait to become free, by address, with the entry at which they become
+    /// free.
     pub(crate) pending: FxHashMap<u64, Option<u32>>,
-    /// For each entry that frees a block which does not become free for reuse at once:
-    /// the entry at which it does, if any.
+    /// For each entry that frees a block which does not become free for reuse at once: the entry at which the block
+    /// does, if any.
     pub(crate) deferred: FxHashMap<u32, Option<u32>>,
     /// The private pools and their segments.
     pub(crate) pools: RecordedPools,
     pub(crate) lost: Option<LostBeginning>,
     pub(crate) reserved_bytes: u64,
-    /// Requests whose entries are not read in the likeliest way, but in the next one that leads to other stats.
+    /// The requests whose entries are read not in the likeliest way but in the next one that leads to other stats.
     pub(crate) read_differently: BTreeSet<usize>,
-    /// The entry that restored checkpoints of private pools are to explain: those that end before it are not looked for.
+    /// The entry that restored checkpoints of private pools should explain: the replay ignores restores that end before
+    /// it.
     pub(crate) restores_from: Option<usize>,
 }
 
@@ -101,7 +103,7 @@ impl Start {
         self.pools.assume(&self.extents.segments, assumption);
     }
 
-    /// What existed before the first entry, with what replaying has shown of it.
+    /// What existed before the first entry, including what the replay has shown about it.
     pub(crate) fn lost_beginning(&self) -> Option<LostBeginning> {
         let inferred_sizes = self.extents.inferred();
         let assumed_sizes = self.extents.assumed.len() - inferred_sizes;
@@ -116,7 +118,7 @@ pub(crate) struct EarlyRequest {
     pub(crate) bytes: u64,
     pub(crate) stream: u64,
     pub(crate) pool: PoolId,
-    /// If it was freed before the first entry: the entry at which it becomes free for reuse, if any.
+    /// If the block was freed before the first entry: the entry at which it becomes free for reuse, if any.
     pub(crate) freed: Option<Option<u32>>,
 }
 
@@ -139,21 +141,23 @@ impl Start {
     }
 }
 
-/// What is where at one point of the trace. Ranges are maps from their address to their end.
+/// The memory and blocks at one point of the trace. Ranges are maps from their address to their end.
 struct Map {
     /// Segments, and mapped runs of expandable segments; adjacent runs are merged.
     memory: BTreeMap<u64, u64>,
-    /// Blocks in use or waiting to become free, with their requested sizes: the trace does not say more.
+    /// The blocks in use or waiting to become free, with their requested sizes: the trace does not say more.
     blocks: BTreeMap<u64, u64>,
-    /// How many entries `blocks` has followed. Where blocks lie matters only when memory is given back, and most are gone by then.
+    /// The number of entries that `blocks` reflects. The positions of blocks matter only when memory is given back, and most
+    /// blocks are gone by then.
     settled: usize,
-    /// Memory looked up lately, by the lowest bits of its page: a program returns to few segments.
+    /// Memory that was looked up recently, indexed by the lowest bits of its page: a program keeps returning to a few
+    /// segments.
     recent: [(u64, u64); RECENT],
 }
 
-/// How much of the memory looked up lately is kept. A power of two.
+/// How many recent lookups to keep. A power of two.
 const RECENT: usize = 64;
-/// No segment is smaller.
+/// The size of the smallest segments.
 const PAGE_BYTES: u64 = 2 << 20;
 
 /// Checks a trace from the state before its first entry on.
@@ -167,7 +171,8 @@ fn check_consistency(trace: &[Entry], before: &[AdoptedSegment]) -> Result<(), V
     }
     for (at, entry) in trace.iter().enumerate() {
         map.follow(trace, at).map_err(|problem| {
-            // Where some segments come and go within the trace and others not, an entry is wrong rather than a kind missing.
+            // If some segments come and go within the trace and others do not, an entry is wrong; no kind of entry is
+            // missing.
             let missing: Missing = if entry.action == Action::Alloc { &[&SEGMENT_ACTIONS] } else { &[] };
             VerifyError::contradiction(at, entry.action, entry.address, problem).unless_missing(missing)
         })?;
@@ -226,7 +231,7 @@ impl Map {
         Ok(())
     }
 
-    /// Brings `blocks` up to date. Blocks that come and go within these entries are never sorted.
+    /// Brings `blocks` up to date. Blocks that come and go within these entries are never sorted in.
     fn settle(&mut self, entries: &[Entry]) {
         let mut young = FxHashMap::default();
         for entry in entries {
@@ -261,7 +266,7 @@ impl Map {
         self.memory.insert(address, end);
     }
 
-    /// Removes memory; false if some of it is not there.
+    /// Removes memory. Returns false if some of it does not exist.
     fn take(&mut self, address: u64, end: u64) -> bool {
         let Some((&from, &to)) = self.memory.range(..=address).next_back().filter(|&(_, &to)| end <= to) else { return false };
         self.recent = [(0, 0); RECENT];

@@ -1,7 +1,8 @@
 //! A line of a script, and the numbers in it.
 //!
-//! Numbers are read as the harness reads them, with the C library: trailing characters are ignored, base 16 and 8 are recognised
-//! where `strtoull` recognises them, and a negative number wraps. The error for an unreadable number is the C++ function's name.
+//! The C library reads the harness's numbers, and this module reads them in the same way: it ignores trailing characters,
+//! recognises base 16 and 8 where `strtoull` does, and wraps negative numbers. The error for an unreadable number is the C++
+//! function's name.
 
 /// The words of a line, without its comment.
 #[derive(Clone, Debug)]
@@ -10,11 +11,11 @@ pub(super) struct Line<'a> {
     text: &'a str,
 }
 
-/// The harness's message for a word that is missing or cannot be read.
+/// The harness's message for a missing or unreadable word.
 pub(super) type Unreadable = &'static str;
 
 impl<'a> Line<'a> {
-    /// Reads a line; `None` if it holds nothing but space and a comment.
+    /// Reads a line; `None` if it holds only space and a comment.
     pub(super) fn read(line: &'a str) -> Option<Line<'a>> {
         let text = line.split('#').next().unwrap_or("");
         let words: Vec<&str> = text.split_ascii_whitespace().collect();

@@ -1,5 +1,5 @@
-//! The text of answers: JSON fragments in the harness's form, field by field; and the statistics of an answer: those that
-//! changed since they were printed last, or all of them as numbers.
+//! The text of answers: JSON fragments in the harness's form, field by field. Also the statistics of an answer: those
+//! that changed since they were last printed, or all of them as numbers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
 use parkade::units::StreamId;
 use parkade_sim::SimDevice;
 
-/// Something observed during an operation.
+/// An event observed during an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seen {
     Entry(TraceEntry),
@@ -45,7 +45,8 @@ pub(super) fn quoted(text: &str) -> String {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
             '\n' => out.push_str("\\n"),
-            // The harness writes those from U+007F on as they are, which a terminal would obey; as JSON it is the same string.
+            // The harness writes control characters from U+007F on unchanged, and a terminal would obey them. Escaped, they
+            // are the same JSON string.
             c if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
@@ -56,12 +57,13 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
-/// A number with up to so many digits, as the harness prints it; what is none, such as a fraction of no memory, is `null`.
+/// A number with at most `digits` digits, as the harness prints it. A value that is not a number, such as a fraction of no
+/// memory, becomes `null`.
 pub(super) fn number(value: f64, digits: u8) -> String {
     if value.is_finite() { parkade::texts::format_significant(value, digits) } else { "null".to_owned() }
 }
 
-/// An address as the harness prints it: the number of its `cudaMalloc` and the offset in it.
+/// An address as the harness prints it: the number of its `cudaMalloc` and the offset in that range.
 pub(super) fn pointer(device: &SimDevice, address: u64) -> String {
     format!("\"{}\"", device.name_address(parkade::units::DeviceAddress(address)))
 }
@@ -139,11 +141,11 @@ fn segment(device: &SimDevice, info: &SegmentInfo, profile: &Profile) -> String 
                 BlockActivity::PendingFree => "pending_free",
                 BlockActivity::Inactive => "inactive",
             };
-            // The last field is PyTorch's garbage collection counter, which its snapshots leave at 0.
+            // The last field is PyTorch's garbage collection counter, which is always 0 in its snapshots.
             format!("[{},{},{},\"{state}\",0]", block.address.0 - info.address.0, block.size, block.requested)
         })
         .collect();
-    // PyTorch's counter of segments matters to its decisions only in releases that order free blocks by it.
+    // PyTorch's segment counter only affects decisions in releases that order free blocks by it.
     let number = match profile.tie_break {
         TieBreak::Address => String::new(),
         TieBreak::SegmentAge | TieBreak::BlockAge => format!(",\"reg\":{}", info.rank),
@@ -166,7 +168,8 @@ fn segment(device: &SimDevice, info: &SegmentInfo, profile: &Profile) -> String 
     )
 }
 
-/// Calls `each` for the stats that come before those of private pools, in the harness's order: with the name in two parts, and the numbers.
+/// Calls `each` for the stats that precede those of private pools, in the harness's order, with the two parts of the name
+/// and the numbers.
 fn each_stat(stats: &Stats, profile: &Profile, mut each: impl FnMut(&'static str, &'static str, &[i64])) {
     for family in Family::ALL {
         let set = stats.family(family);
@@ -189,7 +192,7 @@ fn each_stat(stats: &Stats, profile: &Profile, mut each: impl FnMut(&'static str
     }
 }
 
-/// The numbers of all stats but those of private pools.
+/// The numbers of all stats except those of private pools.
 pub(super) fn stat_values(stats: &Stats, profile: &Profile) -> Vec<i64> {
     let mut all = Vec::with_capacity(128);
     each_stat(stats, profile, |_, _, values| all.extend(values));
@@ -209,10 +212,10 @@ fn by_private_pool(stats: &Stats, profile: &Profile) -> BTreeMap<String, [i64; 4
     all
 }
 
-/// The values of the stats that were printed last. A stat that was never printed counts as zero.
+/// The values of the stats when they were last printed. A stat that was never printed counts as zero.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
-    /// Of those before the stats of private pools.
+    /// The stats that precede those of private pools.
     values: Vec<i64>,
     max_split_size: i64,
     of_pools: BTreeMap<String, [i64; 4]>,
@@ -229,7 +232,7 @@ impl Printed {
         self.print(stats, profile, true)
     }
 
-    /// Those of private pools that changed.
+    /// The stats of private pools that changed.
     pub(super) fn changes_of_pools(&mut self, stats: &Stats, profile: &Profile) -> String {
         let mut out = String::new();
         self.print_pools(&mut out, stats, profile, true);
@@ -268,7 +271,7 @@ impl Printed {
     }
 }
 
-/// Appends a stat to those in `out`.
+/// Appends a stat to `out`.
 fn stat(out: &mut String, name: &str, level: &str, values: &[i64]) {
     let separator = if out.is_empty() { "" } else { "," };
     // Writing to a string cannot fail.

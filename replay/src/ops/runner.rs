@@ -12,9 +12,9 @@ use super::session::{Failure, OpsOptions, Session, operate};
 /// Runs a script on one allocator.
 pub struct OpsRunner {
     session: Session,
-    /// Operations so far.
+    /// The number of operations so far.
     count: u64,
-    /// Whether the next memory handle is created after a look at the device's properties.
+    /// Whether the allocator reads the device's properties before it creates the next memory handle.
     asks_for_handle_types: bool,
 }
 
@@ -30,16 +30,17 @@ impl OpsRunner {
 
     /// Runs one line of the script. Returns its answer, a JSON object, or `None` for a line without an operation.
     ///
-    /// An operation that fails or cannot be read is answered with `"ok":0` and the exception that the harness would have caught.
+    /// If an operation fails or cannot be read, the answer has `"ok":0` and the exception that the harness would have
+    /// caught.
     pub fn run_line(&mut self, line: &str) -> Option<String> {
         let out = self.answer(line)?;
         let Session { allocator, printed, profile, .. } = &mut self.session;
         Some(finished(out, &printed.changes(allocator.stats(), profile)))
     }
 
-    /// Runs one line of the script as [`OpsRunner::run_line`] does. Returns 16 hexadecimal digits that stand for its answer.
+    /// Runs one line of the script like [`OpsRunner::run_line`]. Returns 16 hexadecimal digits, a digest of its answer.
     ///
-    /// Two runs whose digests are equal gave the same answers and have the same statistics. It takes a third of the time.
+    /// Two runs with equal digests gave the same answers and have the same statistics. A digest takes a third of the time.
     pub fn run_line_to_digest(&mut self, line: &str) -> Option<String> {
         let out = self.answer(line)?;
         let Session { allocator, printed, profile, .. } = &mut self.session;
@@ -47,7 +48,7 @@ impl OpsRunner {
         Some(format!("{:016x}", digest(&out, &stat_values(allocator.stats(), profile))))
     }
 
-    /// Runs one line. Returns its answer up to the statistics.
+    /// Runs one line. Returns its answer up to, but not including, the statistics.
     fn answer(&mut self, line: &str) -> Option<String> {
         let line = Line::read(line)?;
         self.session.allocator.observer_mut().seen.clear();
@@ -74,11 +75,11 @@ impl OpsRunner {
             out.push_str(&format!(",\"ev\":[{}]", render::seen(device, seen, profile)));
         }
         let mut calls: Vec<String> = Vec::new();
-        // The real allocator reads the device's properties when it is created, which the first line shows, and before it reserves
-        // addresses.
+        // The real allocator reads the device's properties when it is created, which shows in the first line, and before it
+        // reserves addresses.
         let (index, total) = (device.index(), device.total_memory());
         let properties = || format!("[\"cudaGetDeviceProperties\",0,{index},{total}]");
-        // Earlier releases do so elsewhere and as often as they like; they show none of it.
+        // Earlier releases read the properties at other points and any number of times; their answers do not show it.
         let shows_properties = !profile.asks_for_total;
         if self.count == 0 && shows_properties {
             calls.push(properties());
@@ -102,7 +103,7 @@ impl OpsRunner {
     }
 }
 
-/// The answer with the statistics that changed, and its end.
+/// The complete answer: appends the statistics that changed, and its end.
 fn finished(mut answer: String, changes: &str) -> String {
     if !changes.is_empty() {
         answer.push_str(&format!(",\"st\":{{{changes}}}"));
@@ -111,12 +112,12 @@ fn finished(mut answer: String, changes: &str) -> String {
     answer
 }
 
-/// The digest of an answer's text and of the numbers that belong to it: a few digits that stand for an answer, so that two
-/// runs can be compared without their text.
+/// The digest of an answer's text and numbers: a few digits that represent the answer, so that two runs can be compared
+/// without their text.
 ///
-/// The harness has the same function, `put_digest` in `pytorch_harness/src/oracle.cpp`. Text is cheap to compare but not to make:
-/// most of it is statistics, which a digest takes as numbers, all of them and not only those that changed. Every step can be undone, so that what differs
-/// in a single word differs in its digest.
+/// The harness has the same function, `put_digest` in `pytorch_harness/src/oracle.cpp`. Text is cheap to compare but
+/// expensive to make. Most of it is statistics, which the digest takes as numbers; it takes all of them, not only those that
+/// changed. Every step is invertible, so answers that differ in a single word have different digests.
 fn digest(text: &str, numbers: &[i64]) -> u64 {
     let words = text.as_bytes().chunks(8).map(|chunk| {
         let mut word = [0; 8];

@@ -1,5 +1,5 @@
-//! What a script runs on: the allocator, its simulated device, and everything that lives from one operation to the next;
-//! and the operations themselves, as methods of [`Session`].
+//! The state of a running script: the allocator, its simulated device, and everything that persists from one operation
+//! to the next. Also the operations themselves, as methods of [`Session`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,14 +18,14 @@ use parkade_sim::{LogLevel, SimDevice, SimOptions};
 use super::line::{Line, Unreadable};
 use super::render::{self, Printed, Seen, Watcher};
 
-/// What an allocation's name stands for.
+/// The object that an allocation's name refers to.
 #[derive(Debug)]
 enum Held {
     /// The null pointer of a request for zero bytes.
     Null,
     /// A block from the allocator.
     Block(Allocation),
-    /// Memory straight from the device, allocated while caching was off.
+    /// Memory directly from the device, allocated while caching was off.
     Direct(DeviceAddress),
 }
 
@@ -39,12 +39,12 @@ impl Held {
     }
 }
 
-/// The names, shared with the callback that may free some of them during a request.
+/// The names, shared with the callback that may free some of these allocations during a request.
 #[derive(Debug, Default)]
 struct Names {
     live: BTreeMap<String, Held>,
     raw: BTreeMap<String, Held>,
-    /// The names that the next callback frees.
+    /// The names of the allocations that the next callback frees.
     freed_on_miss: Vec<String>,
 }
 
@@ -53,13 +53,13 @@ struct Names {
 struct SharedNames(Arc<Mutex<Names>>);
 
 impl SharedNames {
-    /// Locks the names. Never held during a request, whose callback locks them too.
+    /// Locks the names. Do not hold the lock during a request, because its callback locks them too.
     fn lock(&self) -> MutexGuard<'_, Names> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Why an operation failed, as the harness prints it: which C++ exception it would have caught, and its message.
+/// Why an operation failed, as the harness prints it: the C++ exception that it would have caught, and the message.
 pub(super) struct Failure {
     /// `c10` for `c10::Error`, `oom` for `c10::OutOfMemoryError`, `std` for any other `std::exception`.
     pub(super) kind: &'static str,
@@ -111,14 +111,14 @@ impl From<SettingsError> for Failure {
 /// Where the simulated device places new segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Addresses {
-    /// Each above the one before.
+    /// Each segment above the one before.
     #[default]
     Up,
-    /// Each below the one before.
+    /// Each segment below the one before.
     Down,
 }
 
-/// What a script runs on.
+/// The options of a script run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OpsOptions {
     /// The settings string, as in `PYTORCH_CUDA_ALLOC_CONF`.
@@ -137,8 +137,8 @@ type Core = Allocator<SimDevice, PyTorch, Watcher>;
 /// The fields that an operation adds to its answer, or the exception that the harness would have caught.
 type Answer = Result<String, Failure>;
 
-/// The most pages of expandable segments on the fake device: each call about one is an answer of its own, so they
-/// bound what one line of a script can cost. They are half a tebibyte in pages of 2 MiB.
+/// The most pages of expandable segments on the fake device. Each driver call for one page appears in an answer, so
+/// this bounds the cost of one line of a script. It amounts to half a tebibyte in pages of 2 MiB.
 const MOST_HANDLES: u64 = 1 << 18;
 
 /// The state of a running script.
@@ -146,16 +146,16 @@ pub(super) struct Session {
     pub(super) allocator: Core,
     pub(super) profile: &'static Profile,
     names: SharedNames,
-    /// Where each name was allocated last.
+    /// The last address of each name.
     addresses: BTreeMap<String, u64>,
-    /// Saved pools, by the script's names.
+    /// Saved pools, by the names that the script gave them.
     checkpoints: BTreeMap<String, PoolCheckpoint>,
     pub(super) printed: Printed,
     /// Driver calls with a null pointer, which the real allocator makes while caching is off.
     pub(super) calls_with_null: Vec<&'static str>,
-    /// Whether requests go through the allocator or straight to the device.
+    /// Whether requests go through the allocator rather than directly to the device.
     caching: bool,
-    /// The stream of the last request: requests are for the current stream.
+    /// The stream of the last request, which is the current stream.
     current_stream: StreamId,
 }
 
@@ -199,12 +199,12 @@ fn handle(number: i64) -> StreamId {
     StreamId((number as u64).wrapping_mul(0x1000))
 }
 
-/// The pool that the line's second and third words name; without them, the default pool.
+/// The pool that the line's second and third words name, or the default pool if they are missing.
 fn pool_of(line: &Line<'_>) -> Result<PoolId, Unreadable> {
     if line.len() > 2 { Ok(PoolId(line.number(1)?, line.number(2)?)) } else { Ok(PoolId::DEFAULT) }
 }
 
-/// Frees what an allocation's name stands for.
+/// Frees the object that an allocation's name refers to.
 fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
     match held {
         Held::Null => Ok(()),
@@ -213,7 +213,7 @@ fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
     }
 }
 
-/// A callback that frees the names given to `oom_free` when no free block serves a request, once.
+/// A callback that, when no free block serves a request, frees the names given to `oom_free`, once.
 fn free_on_miss(names: SharedNames) -> impl FnMut(&mut Core) -> bool + Send {
     move |allocator| {
         let chosen = std::mem::take(&mut names.lock().freed_on_miss);
@@ -261,7 +261,7 @@ pub(super) fn operate(session: &mut Session, line: &Line<'_>) -> Answer {
     }
 }
 
-/// Operations on allocations: request, free, use on another stream, release what is cached.
+/// Operations on allocations: request, free, use on another stream, release cached memory.
 impl Session {
     fn alloc(&mut self, line: &Line<'_>) -> Answer {
         let stream = handle(line.stream_or_default(3)?);
@@ -277,7 +277,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// A request at an address: so many bytes behind where a name was allocated last.
+    /// A request at an address: a number of bytes behind the last address of a name.
     fn alloc_at(&mut self, line: &Line<'_>) -> Answer {
         let stream = handle(line.stream(3)?);
         let name = self.new_name(line, stream)?;
@@ -303,7 +303,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// The name of a request for a stream, which is the current one from now on.
+    /// The name of a request for a stream, which becomes the current stream.
     fn new_name<'a>(&mut self, line: &Line<'a>, stream: StreamId) -> Result<&'a str, Failure> {
         self.current_stream = stream;
         self.look_at_capture();
@@ -349,8 +349,8 @@ impl Session {
         self.give_back(held)
     }
 
-    /// As PyTorch's `raw_delete`: how a pointer is freed depends on whether caching is on now, not on where the pointer came
-    /// from. One defect is not copied: PyTorch hands a block that is freed while caching is off to `cudaFree`.
+    /// Like PyTorch's `raw_delete`: how a pointer is freed depends on whether caching is on now, not on where the pointer
+    /// came from. One defect is not copied: if caching is off when a block is freed, PyTorch passes the block to `cudaFree`.
     fn raw_free(&mut self, line: &Line<'_>) -> Answer {
         let name = line.word(1)?;
         let mut names = self.names.lock();
@@ -504,7 +504,7 @@ impl Session {
             }
             "get_fraction" => {
                 if self.profile.asks_for_total && self.allocator.heap().limit().is_some() {
-                    // Only the log shows it.
+                    // Only the log shows this call.
                     let _ = self.allocator.device_mut().memory_info();
                 }
                 return Ok(format!(",\"fraction\":{}", render::number(self.allocator.memory_fraction(), 17)));
@@ -558,7 +558,7 @@ impl Session {
     }
 }
 
-/// Operations of the harness that the simulated device does not have.
+/// Operations that the harness has but the simulated device does not.
 const KNOWN_ELSEWHERE: [&str; 2] = ["device", "reserve_class"];
 
 fn unsupported(line: &Line<'_>) -> Failure {

@@ -1,5 +1,5 @@
-//! The simulated devices of predictions: one that places segments where the recorded process's driver would have placed
-//! them, and on it one on which waiting blocks become free at given moments.
+//! The simulated devices of predictions. One places segments where the recorded process's driver would have placed
+//! them. The other adds to it that waiting blocks become free at given moments.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -12,7 +12,7 @@ use crate::completions::moment_of;
 
 /// The segments that the recording allocates and frees, each with the entry of the request that it was for.
 ///
-/// Expandable segments are left out: the driver chooses their addresses by other rules.
+/// This excludes expandable segments, because the driver chooses their addresses by other rules.
 #[must_use]
 pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacementStep> {
     let mut steps = Vec::new();
@@ -36,7 +36,7 @@ pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacementStep> {
 /// More memory than any device has: 4 TiB.
 const LARGEST_BYTES: u64 = 1 << 42;
 
-/// Where the recorded process's driver places segments, as far as the recording shows.
+/// Where the recorded process's driver places segments, as far as the recording shows it.
 ///
 /// Empty for a recording that lost its beginning.
 #[must_use]
@@ -45,7 +45,8 @@ pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> Le
     if knows_all { LearnedAddressSpace::from_steps(&placed_steps(recording)) } else { LearnedAddressSpace::default() }
 }
 
-/// A simulated device that places segments there. Without `capacity_bytes` it has 4 TiB, more than any real one.
+/// A simulated device that places segments by this layout. Without `capacity_bytes` it has 4 TiB, more than any real
+/// device.
 #[must_use]
 pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Option<u64>) -> SimDevice {
     let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
@@ -54,17 +55,17 @@ pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Op
 
 /// A simulated device on which waiting blocks become free at entries of the recording, and how far the replay is.
 ///
-/// Memory and addresses are the simulated device's. When other streams finish with a block is not: that
-/// depended on the recorded program and the GPU, so the replay states it through the stream that it records on
-/// the block ([`crate::completions`]).
+/// Memory and addresses come from the simulated device. The moment at which other streams finish with a block does
+/// not: it depended on the recorded program and the GPU. So the replay supplies it through the stream that it records
+/// on the block ([`crate::completions`]).
 #[derive(Clone, Debug)]
 pub(crate) struct TimedDevice {
     pub(crate) device: SimDevice,
-    /// The entry of the present operation, or its time in nanoseconds.
+    /// The entry of the current operation, or its time in nanoseconds.
     pub(crate) now: u64,
-    /// Whether waiting for an event takes until it is complete: `now` is a time.
+    /// Whether `now` is a time, so that a wait for an event lasts until the event is complete.
     pub(crate) waits: bool,
-    /// Whether the run is over. Then nothing is given back any more: the device goes with the allocator.
+    /// Whether the run is over. Then no memory goes back any more: the device is dropped with the allocator.
     pub(crate) is_over: bool,
 }
 

@@ -1,15 +1,15 @@
 //! Prediction: the requests of a recording under other settings, another limit or on another device.
 //!
-//! The core makes every decision anew on a simulated device. The decisions of the recorded allocator are not
-//! used, only what it could not decide: the requests with their order, at which of them events were seen
-//! complete, and where the driver placed segments.
+//! The core makes every decision again on a simulated device. A prediction does not use the decisions of the recorded
+//! allocator, only the facts that the allocator could not decide: the requests with their order, the requests at which
+//! events were found complete, and where the driver placed segments.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `outlook` | the entry point: everything about one device's recording in one call; how much the timing matters |
-//! | `operation`, `requests` | what the recorded program asked for, and where a run keeps its memory |
-//! | `predicted_run` | what a prediction is made for; the run, operation by operation |
-//! | `pace` | how fast the recorded program and its GPU went, from the times of the entries; when memory becomes free in time, in a run that differs from the recorded one |
+//! | `operation`, `requests` | the requests of the recorded program, and the slots in which a run keeps their memory |
+//! | `predicted_run` | the settings of a prediction; the run, operation by operation |
+//! | `pace` | how fast the recorded program and its GPU went, from the times of the entries; and the times at which memory becomes free in a run that differs from the recorded one |
 //! | `self_check` | whether a prediction under the recorded run's own settings needs what the run needed |
 //! | `device` | where the recorded driver placed segments; a device on which blocks become free at given moments |
 

@@ -1,4 +1,4 @@
-//! What a recorded program does, one operation at a time.
+//! The operations of a recorded program, one at a time.
 
 use parkade::units::PoolId;
 
@@ -16,7 +16,7 @@ pub enum Completion {
 /// One operation of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// It requested memory.
+    /// The program requested memory.
     Allocate {
         /// The number of the request, from 0.
         id: usize,
@@ -26,20 +26,20 @@ pub enum Operation {
         stream: u64,
         /// The pool that the request went to.
         pool: PoolId,
-        /// Whether it failed in the recording, so that the memory is never freed.
+        /// Whether the request failed in the recording, so that the program never frees the memory.
         failed: bool,
     },
-    /// It freed the memory of an earlier request.
+    /// The program freed the memory of an earlier request.
     Free {
         /// The number of the request.
         id: usize,
         /// When the memory becomes free for reuse.
         completion: Completion,
     },
-    /// It called empty_cache.
+    /// The program called empty_cache.
     EmptyCache,
-    /// From here on nothing uses this private pool.
+    /// The program stopped using this private pool.
     AbandonPool(PoolId),
-    /// It destroyed a MemPool, which gives the cached memory of this private pool back.
+    /// The program destroyed a MemPool, which gives back the cached memory of this private pool.
     ReleasePool(PoolId),
 }

@@ -1,17 +1,15 @@
-//! What a recorded program would have needed under other settings: everything about one device's recording in one call,
-//! and how much the timing of other streams matters.
+//! How much memory a recorded program would have needed under other settings. One call returns everything about one
+//! device's recording, and how much the timing of other streams matters.
 //!
-//! Segments are placed where the recorded process's driver would have placed them, as far as the recording
+//! The prediction places segments where the recorded process's driver would have placed them, as far as the recording
 //! shows ([`ObservedDriver`](parkade_sim::address::ObservedDriver)). A recording that lost its beginning, or has no
-//! segments from cudaMalloc, shows nothing, and only the driver's general rules apply. Where other streams
-//! delay a free, it is as late as the times of the entries say; predictions with other delays show how much that
-//! matters.
+//! segments from cudaMalloc, shows nothing, and only the driver's general rules apply. If other streams delay a free,
+//! it happens as late as the times of the entries say. Predictions with other delays show how much that matters.
 //!
-//! Where the entries have times, likely runs are predicted: the program's, the GPU's and the driver's time a little
-//! longer or shorter. The range is that of their peaks and a little more, at least a little on either side of the
-//! recorded timing's peak, but not beyond any timing at all. Without
-//! times, or if the recorded program was held up by a lack of memory much of the time, it is the range over all
-//! timings that are tried.
+//! If the entries have times, the outlook also predicts likely runs, in which the program, the GPU and the driver take
+//! a little longer or shorter. The range covers their peaks and a little more. It extends at least a little on either
+//! side of the recorded timing's peak, but not beyond the peaks of all timings. Without times, or if a lack of memory
+//! held up the recorded program much of the time, it is the range over all timings tried.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -24,8 +22,8 @@ use super::requests::Requests;
 use crate::error::VerifyError;
 use crate::inputs::VerifyOptions;
 
-/// The timings that are tried in addition to the recorded one: the two extremes, and fractions
-/// and multiples of the recorded waits.
+/// The timings to try in addition to the recorded one: the two extremes, and fractions and multiples of the recorded
+/// waits.
 ///
 /// Earlier completions do not always lead to less memory, so the extremes alone do not bound the result.
 pub const TIMINGS: [Timing; 9] = [
@@ -40,12 +38,12 @@ pub const TIMINGS: [Timing; 9] = [
     Timing::Latest,
 ];
 
-/// How many likely runs are predicted ([`Variation::likely`](super::Variation::likely)).
+/// The number of likely runs to predict ([`Variation::likely`](super::Variation::likely)).
 pub const LIKELY: u32 = 12;
 
-/// How far the range goes on either side of the recorded timing's peak at least, in permille. Of six programs that ran five
-/// times each under three settings on an H200, the peaks of one program differed by 2 to 33 % of their median, and by 9 %
-/// in the middle case: one recording does not say more (`docs/predictions.md`).
+/// The least extent of the range on either side of the recorded timing's peak, in permille. Six programs ran five times
+/// each under three settings on an H200. The peaks of one program differed by 2 to 33 % of their median, and by 9 % in the
+/// middle case. One recording does not show more (`docs/predictions.md`).
 const LEAST_REACH_PERMILLE: i128 = 90;
 
 /// The result of one timing.
@@ -53,7 +51,7 @@ const LEAST_REACH_PERMILLE: i128 = 90;
 pub struct Extreme {
     /// The most bytes reserved from the device at once.
     pub peak_reserved_bytes: i64,
-    /// Whether no request is out of memory.
+    /// Whether no request runs out of memory.
     pub fits: bool,
 }
 
@@ -64,7 +62,7 @@ impl Extreme {
         Extreme { peak_reserved_bytes: prediction.peak_reserved_bytes(), fits: prediction.first_failure.is_none() }
     }
 
-    /// Whether it serves what the other does not, or the reverse, or its peak differs by more than 1 %.
+    /// Whether one of them serves a request that the other does not, or the peaks differ by more than 1 %.
     #[must_use]
     pub fn is_another_answer_than(&self, other: Extreme) -> bool {
         let permille = u64::try_from(other.peak_reserved_bytes).unwrap_or(0) / 1000;
@@ -73,18 +71,19 @@ impl Extreme {
     }
 }
 
-/// How much the timing matters: the results of its two extremes, and the range of peaks.
+/// How much the timing matters: the results of the two extremes, and the range of peaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingRange {
-    /// If waiting memory becomes free at the next request.
+    /// The result if waiting memory becomes free at the next request.
     pub earliest: Extreme,
-    /// If it becomes free only where the allocator waits for it.
+    /// The result if waiting memory becomes free only when the allocator waits for it.
     pub latest: Extreme,
-    /// The lowest likely peak of reserved bytes; if no run is likely, the lowest over [`TIMINGS`] and the recorded timing.
+    /// The lowest likely peak of reserved bytes. If no run is likely, the lowest peak over [`TIMINGS`] and the recorded
+    /// timing.
     pub least_peak_reserved_bytes: i64,
     /// The highest such peak.
     pub most_peak_reserved_bytes: i64,
-    /// Whether the range is that of likely runs.
+    /// Whether the range comes from likely runs.
     pub is_likely: bool,
 }
 
@@ -93,7 +92,7 @@ pub struct TimingRange {
 pub(super) struct Likely {
     /// Their peaks of reserved bytes.
     pub peaks: Vec<i64>,
-    /// How far a peak may be outside, in permille.
+    /// How far a peak may lie outside these peaks, in permille.
     pub uncertain_permille: u64,
 }
 
@@ -133,16 +132,16 @@ pub struct OutlookOptions {
     pub settings: Settings,
     /// The memory limit to predict for, in bytes.
     pub limit_bytes: Option<u64>,
-    /// The device's memory in bytes; more than any device has if `None`.
+    /// The device's memory in bytes; if `None`, more than any device has.
     pub capacity_bytes: Option<u64>,
 }
 
-/// What a recorded program would have needed.
+/// How much memory a recorded program would have needed.
 #[derive(Clone, Debug)]
 pub struct Outlook {
     /// The device's number.
     pub device: u32,
-    /// What it asked for, and how exactly that is known.
+    /// The program's requests, and how exactly they are known.
     pub requests: Requests,
     /// The prediction with the recorded timing.
     pub prediction: Prediction,
@@ -151,7 +150,7 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// Whether no request is out of memory.
+    /// Whether no request runs out of memory.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.prediction.first_failure.is_none()
@@ -160,8 +159,8 @@ impl Outlook {
 
 /// Predicts one device of a recording under other settings.
 ///
-/// A request that fails does not end the run: some programs catch the error and continue with less. `progress`
-/// is called from time to time with the number of entries that have been read.
+/// A request that fails does not end the run: some programs catch the error and continue with less. It calls
+/// `progress` from time to time with the number of entries read so far.
 ///
 /// # Errors
 /// As [`verify_device`](crate::verify_device).
@@ -191,12 +190,12 @@ pub fn replay_device(
     Ok(Outlook { device: recording.device, requests, prediction, timing: timing.flatten() })
 }
 
-/// How far two readings of a recording may lead apart without another answer, in permille.
+/// How much the peaks of two readings of a recording may differ and still count as the same answer, in permille.
 const SAME_ANSWER_PERMILLE: u64 = 10;
 
-/// The outlook's result if every doubtful flush ([`Requests::flushes`]) was the other thing, a call of empty_cache or a retry. `None` if
-/// none is doubtful, or if that is no other answer: it fits as well or as little, and the peak is within 1 %. `options` are those of the
-/// outlook.
+/// The outlook's result if every doubtful flush ([`Requests::flushes`]) is read the other way, as a call of empty_cache or
+/// as a retry. `None` if no flush is doubtful, or if the answer stays the same: the run fits or fails alike, and the peak is
+/// within 1 %. `options` are those of the outlook.
 #[must_use]
 pub fn read_otherwise(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<Extreme> {
     let requests = outlook.requests.read_otherwise(recording)?;
@@ -215,14 +214,14 @@ pub fn read_otherwise(recording: &DeviceRecording, outlook: &Outlook, options: &
 /// How many of [`TIMINGS`] serve every request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingsThatFit {
-    /// So many do.
+    /// The number of timings that do.
     pub fit: usize,
-    /// Of so many.
+    /// The number of timings tried.
     pub of: usize,
 }
 
-/// Replays a device's program in the same memory with each of [`TIMINGS`]. `None` if no free waits for another stream, or if there is no
-/// memory in which it may not fit. `options` are those of the outlook.
+/// Replays a device's program in the same memory with each of [`TIMINGS`]. `None` if no free waits for another stream, or if
+/// the memory is unlimited, so that the program always fits. `options` are those of the outlook.
 #[must_use]
 pub fn timings_that_fit(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<TimingsThatFit> {
     let range = outlook.timing?;
@@ -253,7 +252,7 @@ mod tests {
         Extreme { peak_reserved_bytes, fits: true }
     }
 
-    /// Timings from 500 to 3000.
+    /// Timings with results from 500 to 3000.
     fn tried() -> [Extreme; TIMINGS.len()] {
         [500, 600, 700, 800, 1200, 1500, 2000, 2500, 3000].map(extreme)
     }

@@ -1,19 +1,19 @@
-//! How fast the recorded program and its GPU went: what the times of the entries say. And when other streams are done with
-//! memory, in a run that differs from the recorded one.
+//! How fast the recorded program and its GPU were, according to the times of the entries. Also when other streams finish
+//! with memory in a run that differs from the recorded one.
 //!
-//! The entries of a request carry the time at which the allocator was done with it. So the time between two
-//! operations was the program's own, except for what the driver took in calls that the entries show and for the
-//! allocator's waiting before it gave memory back. Work on other streams was done between the last request
-//! that did not see it done and the one that did.
+//! The entries of a request have the time at which the allocator finished it. So the program itself used the time between
+//! two operations, except for the driver calls that the entries show and for waits of the allocator before it gave memory
+//! back. Work on other streams finished between the last request that found it unfinished and the first that found it
+//! done.
 //!
 //! Times are nanoseconds since the first entry and grow with each operation, so that no two are the same.
 //!
-//! The GPU does the work in the order of the frees that wait for it. A piece of work starts when the piece before is
-//! done, or when the program hands it over, whichever is later. In the recorded run it is known which of the
-//! two it was. In a predicted run the program and the GPU are each ahead of the recorded one, or behind,
-//! because the driver is called at other places. Where nothing differs, every time is the recorded one.
+//! The GPU does the work in the order of the frees that wait for it. A piece of work starts when the piece before it is
+//! done, or when the program submits it, whichever is later. For the recorded run, it is known which of the two was later.
+//! In a predicted run the program and the GPU may each be ahead of the recorded run or behind it, because the driver calls
+//! come at other points. If nothing differs, every time equals the recorded one.
 //!
-//! A [`Variation`] is another run of the same program: each takes a little longer or shorter.
+//! A [`Variation`] is another run of the same program, in which each of them takes a little longer or shorter.
 
 use std::collections::BTreeMap;
 
@@ -23,15 +23,16 @@ use parkade_sim::{CallName, CostModel, MeasuredH200};
 use super::operation::{Completion, Operation};
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 
-/// A gap this many times as long as usual is a wait.
+/// A gap this many times as long as usual counts as a wait.
 const LONG: u64 = 10;
-/// No gap shorter than this is a wait.
+/// No gap shorter than this counts as a wait.
 const SHORTEST_WAIT_NS: u64 = 100_000;
-/// Of so many completions the usual lag is the median.
+/// The usual lag is the median over this many completions.
 const RECENT: usize = 9;
-/// A trace that spans more time, 52 days, does not say how fast a program went, and products of its times could exceed 64 bits.
+/// A trace that spans more time than this (52 days) does not show how fast a program was, and products of its times could
+/// exceed 64 bits.
 const LONGEST_NS: u64 = 1 << 52;
-/// The times say something only if at least each so many entries, on average, have another one.
+/// The times are only meaningful if, on average, they change at least once in this many entries.
 const LEAST_CHANGES: usize = 10;
 /// More memory than any device has.
 const LARGEST_BYTES: u64 = 1 << 42;
@@ -41,23 +42,24 @@ const SMALL_PAGE: u64 = 2 << 20;
 /// One operation of a recorded run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Step {
-    /// The program's own time before it.
+    /// The time that the program itself used before the operation.
     pub own_ns: u64,
-    /// When it began. The allocator looks at once which events are complete.
+    /// When the operation began. The allocator checks at once which events are complete.
     pub began_ns: u64,
-    /// How long the allocator took, with the driver and what it waited for.
+    /// How long the allocator took, including driver calls and waits.
     pub allocator_ns: u64,
     /// Bytes taken from the device.
     pub taken_bytes: u64,
     /// Bytes given back to the device.
     pub given_bytes: u64,
-    /// When the GPU had no work left, if the step shows that: the program or the allocator waited for it.
+    /// When the GPU had no work left, if the step shows that, because the program or the allocator waited for the
+    /// GPU.
     pub drained_ns: Option<u64>,
-    /// Whether the program waited for the GPU before it.
+    /// Whether the program waited for the GPU before the operation.
     pub has_waited: bool,
-    /// If it is a free that waited: not before this was the work done, ...
+    /// For a free that waited: the work finished after this time.
     pub done_after_ns: u64,
-    /// ... and before this.
+    /// For a free that waited: the work finished before this time.
     pub done_before_ns: u64,
 }
 
@@ -71,33 +73,34 @@ impl Step {
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     pub(crate) steps: Vec<Step>,
-    /// How long the program waits for the GPU at least.
+    /// The shortest time that the program waits for the GPU.
     wait_ns: u64,
-    /// What taking memory cost, in permille of the simulated device's prices.
+    /// The cost of taking memory, in permille of the simulated device's prices.
     driver_permille: u64,
-    /// How long requests waited for memory to be given back.
+    /// How long requests waited for memory to go back.
     held_up_ns: u64,
 }
 
-/// What remains uncertain of a peak beside the time that everything takes, in permille: what half of the simulated
-/// programs of `examples/timing` showed.
+/// The uncertainty of a peak beyond that from the durations, in permille, as found for half of the simulated programs
+/// of `examples/timing`.
 const UNCERTAIN_PERMILLE: u64 = 40;
-/// How much more for each part of the time that the recorded program was held up, in which nothing shows how far
-/// ahead of its GPU it would have been: by so many permille if that is all the time.
+/// The additional uncertainty for the time during which the recorded program was held up, because nothing shows how
+/// far ahead of its GPU it would have been. The number is in permille and applies if the program was held up all the
+/// time.
 const HELD_UP_PERMILLE: u64 = 160;
-/// If it was held up for more than this part of the time, its times do not say what it would have done otherwise.
+/// If the program was held up for more than this part of the time, its times do not show how fast it would have been.
 const MOST_HELD_UP_PERMILLE: u64 = 100;
 
 impl Pace {
-    /// How far a peak may be outside the peaks of likely runs, in permille; `None` if the recorded run was held up so
-    /// much that no run is likely.
+    /// How far a peak may lie outside the peaks of likely runs, in permille. `None` if the recorded run was held up
+    /// so much that no run is likely.
     pub(crate) fn uncertain_permille(&self) -> Option<u64> {
         let all = self.steps.last().map_or(0, Step::end_ns).max(1);
         let held_up = (u128::from(self.held_up_ns.min(all)) * 1000 / u128::from(all)) as u64;
         (held_up <= MOST_HELD_UP_PERMILLE).then_some(UNCERTAIN_PERMILLE + HELD_UP_PERMILLE * held_up / 1000)
     }
 
-    /// `None` if an entry has no time, no free waited, or the times cannot be those of one run.
+    /// The pace of a trace. `None` if an entry has no time, no free waited, or the times cannot belong to one run.
     pub(crate) fn of(trace: &[Entry], operations: &[(usize, Operation)]) -> Option<Pace> {
         let waits = |operation: &Operation| matches!(operation, Operation::Free { completion: Completion::AtEntry(_), .. });
         if !operations.iter().any(|(_, operation)| waits(operation)) {
@@ -118,22 +121,22 @@ fn median(values: &mut [u64]) -> u64 {
 
 struct Reader<'a> {
     trace: &'a [Entry],
-    /// By entry.
+    /// The times, by entry.
     times_ns: Vec<u64>,
     /// The usual gap before a request.
     usual_ns: u64,
-    /// What an entry that takes memory usually cost.
+    /// The usual cost of an entry that takes memory.
     take_ns: u64,
     pace: Pace,
-    /// The first entry that is not read yet.
+    /// The first entry that has not been read yet.
     next: usize,
-    /// When the allocator last looked for complete events.
+    /// When the allocator last checked for complete events.
     looked_ns: u64,
-    /// Frees that wait, by the entry at which they complete.
+    /// The frees that wait, by the entry at which they complete.
     waiting: BTreeMap<usize, usize>,
     lags_ns: [u64; RECENT],
     lags: usize,
-    /// The longest of the program's own times since the last request.
+    /// The index of the longest time that the program itself used since the last request.
     longest: usize,
 }
 
@@ -143,11 +146,12 @@ impl<'a> Reader<'a> {
         let mut times_ns = Vec::with_capacity(trace.len());
         let mut last = 0;
         for entry in trace {
-            // Entries of several threads may be a little out of order.
+            // The entries of several threads may be slightly out of order.
             last = entry.time()?.saturating_sub(first).saturating_mul(1000).max(last);
             times_ns.push(last);
         }
-        // Of files that a program wrote, two thirds; of those with one time for all, or with seconds, next to none.
+        // In files that a program wrote, two thirds of the times differ from the time before; in files with a single
+        // time, or with seconds, almost none.
         let changes = times_ns.windows(2).filter(|pair| pair[0] < pair[1]).count();
         if last > LONGEST_NS || changes < trace.len() / LEAST_CHANGES {
             return None;
@@ -240,8 +244,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// How long the allocator took in these entries, when the GPU was drained, and from which entry on
-    /// completions are of the allocator's waiting.
+    /// How long the allocator took in these entries, when the GPU was drained, and the first entry whose completions
+    /// come from a wait of the allocator.
     fn of_allocator(&self, inner: &std::ops::Range<usize>, end_ns: u64) -> (u64, Option<u64>, usize) {
         let gap = |at: usize| if at == 0 { 0 } else { self.times_ns[at] - self.times_ns[at - 1] };
         let last_giving = inner.clone().rev().find(|&at| gives_memory(&self.trace[at]));
@@ -258,7 +262,7 @@ impl<'a> Reader<'a> {
         (end_ns - self.times_ns[from].min(end_ns) + before, drained, from)
     }
 
-    /// Notes which work was seen done at the entries of the last step.
+    /// Records which work was found done at the entries of the last step.
     fn complete(&mut self, inner: &std::ops::Range<usize>, waits_from: usize, began_ns: u64, end_ns: u64) {
         let mut lags = self.lags_ns;
         let usual_lag = median(&mut lags[..self.lags]);
@@ -266,7 +270,7 @@ impl<'a> Reader<'a> {
         self.complete_between(inner.start..split, self.looked_ns, began_ns);
         let is_idle = self.waiting.is_empty();
         self.complete_between(split..inner.end, began_ns, end_ns);
-        // Nothing is pending after a time of the program's own in which the GPU could do what it usually has to do.
+        // Nothing is pending after a stretch of the program's own time in which the GPU could finish its usual work.
         if is_idle
             && let Some(step) = self.pace.steps.get_mut(self.longest)
             && step.own_ns >= self.pace.wait_ns.max(usual_lag / 4)
@@ -276,7 +280,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Spreads the work seen done at these entries over the time in which it was done. Returns how many pieces.
+    /// Spreads the work that was found done at these entries over the time during which it was done. Returns the
+    /// number of pieces.
     fn complete_between(&mut self, entries: std::ops::Range<usize>, after_ns: u64, before_ns: u64) -> usize {
         let frees: Vec<usize> = entries.filter_map(|entry| self.waiting.remove(&entry)).collect();
         let count = frees.len() as u64;
@@ -296,7 +301,7 @@ impl<'a> Reader<'a> {
     }
 
     fn pace(mut self) -> Pace {
-        // What the last requests did not see done.
+        // The work that the last requests did not find done.
         let end = self.pace.steps.last().map_or(0, Step::end_ns) + 1;
         for free in self.waiting.into_values() {
             let step = &mut self.pace.steps[free];
@@ -311,7 +316,7 @@ fn takes_or_gives(entry: &Entry) -> bool {
     takes_memory(entry) || gives_memory(entry)
 }
 
-/// The simulated device's price of what an entry that takes memory did.
+/// The simulated device's price for the driver calls of an entry that takes memory.
 fn price_ns(entry: &Entry) -> u64 {
     let size = entry.size.min(LARGEST_BYTES);
     if entry.action == Action::SegmentAlloc {
@@ -327,29 +332,30 @@ fn price_ns(entry: &Entry) -> u64 {
 /// How another run of the same program differs from the recorded one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Variation {
-    /// The program's own time, in permille of the recorded one.
+    /// The time that the program itself uses, in permille of the recorded time.
     pub program_permille: u32,
-    /// The GPU's time for its work.
+    /// The GPU's time for its work, in permille of the recorded time.
     pub gpu_permille: u32,
-    /// The driver's time.
+    /// The driver's time, in permille of the recorded time.
     pub driver_permille: u32,
-    /// Where work was done between the last look that did not see it and the one that did: 0 after the first.
+    /// The moment at which work finished, between the last check that found it unfinished (0) and the first that
+    /// found it done.
     pub place_permille: u32,
-    /// How long before a free its work began at most, in permille of its lag.
+    /// The longest time before a free at which its work began, in permille of the work's lag.
     pub reach_permille: u32,
-    /// How much each of the program's times varies, in permille.
+    /// How much each of the program's own times varies, in permille.
     pub noise_permille: u32,
-    /// Chooses which of them are longer.
+    /// The seed that decides which of these times are longer.
     pub seed: u64,
 }
 
-/// How much the program's own time differs between runs at most, in permille.
+/// The most that the program's own time differs between runs, in permille.
 const PROGRAM: u32 = 100;
-/// How much the GPU's time does.
+/// The most that the GPU's time differs between runs, in permille.
 const GPU: u32 = 50;
-/// How much the driver's time does.
+/// The most that the driver's time differs between runs, in permille.
 const DRIVER: u32 = 300;
-/// How much one time of the program's does.
+/// The most that a single one of the program's own times differs between runs, in permille.
 const NOISE: u32 = 300;
 
 /// Steps of a sequence that fills five dimensions evenly, whatever its length: powers of the inverse of the root of
@@ -368,7 +374,7 @@ impl Variation {
         seed: 0,
     };
 
-    /// A likely run, by its number from 1. The same number always gives the same.
+    /// A likely run, by its number from 1. The same number always gives the same run.
     #[must_use]
     pub fn likely(number: u32) -> Variation {
         let part = |dimension: usize, width: u32| {
@@ -387,13 +393,13 @@ impl Variation {
     }
 }
 
-/// A predicted run's clock, and how far its GPU is.
+/// The clock of a predicted run, and the progress of its GPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     variation: Variation,
     /// How much later the GPU is than in the recorded run, in nanoseconds.
     gpu_shift: i64,
-    /// When the GPU was last done with something, in the recorded run.
+    /// When the GPU last finished a piece of work, in the recorded run.
     done_ns: i64,
 }
 
@@ -402,7 +408,7 @@ impl Clock {
         Clock { variation, gpu_shift: 0, done_ns: 0 }
     }
 
-    /// When an operation begins, if the one before ended now.
+    /// When an operation begins if the one before it ended at `now_ns`.
     pub(crate) fn begins(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         if step.has_waited {
@@ -414,7 +420,7 @@ impl Clock {
         now_ns + step.own_ns * u64::from(self.variation.program_permille) / 1000 * noise / 1000
     }
 
-    /// When the work that the memory freed by an operation waits for is done.
+    /// When the work finishes that the memory freed by an operation waits for.
     pub(crate) fn completes(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         let within = step.done_before_ns - 1 - step.done_after_ns;
@@ -422,7 +428,7 @@ impl Clock {
         let done = (step.done_after_ns + (u128::from(within) * u128::from(place) / 1000) as u64) as i64;
         let freed = (step.began_ns + step.allocator_ns) as i64;
         let lag = done - freed;
-        // Before the free the GPU had nothing to do for so long, or had still so much to do.
+        // How long the GPU was idle before the free, or (if negative) how much work it still had.
         let idle = (freed - self.done_ns - lag * i64::from(self.variation.reach_permille) / 1000).max(0);
         let queued = (self.done_ns - freed).max(0);
         let worked = (done - self.done_ns.max(freed)).max(0);
@@ -433,8 +439,8 @@ impl Clock {
         (done + self.gpu_shift).max(now_ns as i64) as u64
     }
 
-    /// When an operation ends that began then and waited until now; `driver_ns` is what the driver
-    /// took, unless it did what it did in the recorded run.
+    /// When an operation ends that began at `began_ns` and waited until `now_ns`. `driver_ns` is the time that the
+    /// driver took, if its calls differ from those in the recorded run.
     pub(crate) fn ends(&mut self, pace: &Pace, operation: usize, began_ns: u64, now_ns: u64, driver_ns: Option<u64>) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         self.done_ns = self.done_ns.max(step.drained_ns.map_or(0, |ns| ns as i64));
@@ -444,7 +450,7 @@ impl Clock {
         }
     }
 
-    /// A number around 1000 that the operation and the seed decide.
+    /// A number around 1000 that depends on the operation and the seed.
     fn noise(&self, operation: usize) -> u64 {
         let width = u64::from(self.variation.noise_permille);
         if width == 0 {
@@ -471,7 +477,7 @@ mod tests {
         entry
     }
 
-    /// Two blocks are freed while another stream uses them; they are seen done at one request.
+    /// Two blocks are freed while another stream uses them; one request finds both done.
     fn run() -> (Vec<Entry>, Vec<(usize, Operation)>) {
         let times = [
             (Action::Alloc, 1, 1000),
@@ -539,7 +545,7 @@ mod tests {
         }
     }
 
-    /// The program frees at 10, 20 and 30 us memory whose work is done at 25, 40 and 41 us.
+    /// At 10, 20 and 30 us the program frees memory whose work finishes at 25, 40 and 41 us.
     fn pace() -> Pace {
         let step = |began_ns, done_ns| Step {
             own_ns: 10_000,
@@ -556,7 +562,7 @@ mod tests {
         }
     }
 
-    /// When the work is done if the driver takes so long in the first operation.
+    /// When the work finishes if the driver takes `driver_ns` in the first operation.
     fn done(pace: &Pace, variation: Variation, driver_ns: Option<u64>) -> Vec<u64> {
         let mut clock = Clock::new(variation);
         let mut now_ns = 0;

@@ -1,4 +1,4 @@
-//! A predicted run, operation by operation: what it is made for, and its result.
+//! A predicted run, operation by operation: its settings and its result.
 
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
@@ -20,7 +20,7 @@ use crate::pools::request_from;
 /// What the program does after a request that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AfterFailure {
-    /// It ends, as most do.
+    /// It ends, as most programs do.
     #[default]
     Stop,
     /// It continues with its other requests, without the memory that it did not get.
@@ -30,20 +30,20 @@ pub enum AfterFailure {
 /// When other streams finish using memory that was freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Timing {
-    /// As late in time as recorded; at the entry where the recorded allocator noticed it if the entries have no times.
+    /// At the recorded time; if the entries have no times, at the entry at which the recorded allocator noticed it.
     #[default]
     Recorded,
     /// At the next request.
     Earliest,
-    /// Only where the allocator waits for it.
+    /// Only when the allocator waits for it.
     Latest,
-    /// After this percentage of the entries that it took until the recorded allocator noticed it.
+    /// After this percentage of the number of entries that passed until the recorded allocator noticed it.
     Scaled(u32),
     /// As recorded, but in another run of the program, which takes a little longer or shorter.
     InTime(Variation),
 }
 
-/// What to predict for.
+/// The settings of a prediction.
 #[derive(Clone, Debug)]
 pub struct PredictOptions {
     /// The rules of the PyTorch release.
@@ -65,10 +65,10 @@ pub struct Prediction {
     pub stats: Stats,
     /// The recording's entry whose request failed first, if one did.
     pub first_failure: Option<usize>,
-    /// Operations that the simulated device refused and a real one would not, for example
-    /// because its address model was full.
+    /// How many operations the simulated device refused and a real one would not refuse, for example because its
+    /// address model was full.
     pub device_errors: u64,
-    /// How many driver calls about memory were made.
+    /// How many driver calls for memory the run made.
     pub driver_calls: u64,
     /// How long they took, in nanoseconds of simulated time.
     pub driver_ns: u64,
@@ -101,17 +101,17 @@ pub fn predict(requests: &Requests, device: SimDevice, options: &PredictOptions)
 /// It can be inspected after every operation, and a clone continues independently.
 pub struct PredictedRun<'a, O: Observer = ()> {
     requests: &'a Requests,
-    /// How many operations are done.
+    /// The number of operations done so far.
     done: usize,
     core: Allocator<TimedDevice, PyTorch, O>,
     slots: Slots,
-    /// By slot: the number of the request that is live there, and its memory.
+    /// The live requests, by slot: the number of each and its memory.
     live: Vec<Option<(usize, Allocation)>>,
     timing: Timing,
     after_failure: AfterFailure,
     first_failure: Option<usize>,
     device_errors: u64,
-    /// The clock of a run in time.
+    /// The clock, for a run with times.
     clock: Option<Clock>,
 }
 
@@ -136,7 +136,8 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         PredictedRun::with_slots(requests, &Slots::of(requests), device, options, observer)
     }
 
-    /// The same, with the [`Slots`] of these requests: for many runs they are worked out once.
+    /// Like [`PredictedRun::new`], with the [`Slots`] of these requests, so that they are computed only once for many
+    /// runs.
     #[must_use]
     pub fn with_slots(
         requests: &'a Requests,
@@ -178,7 +179,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         true
     }
 
-    /// Carries out an operation at the time to which the clock comes.
+    /// Carries out an operation at the time that the clock gives.
     fn step_in_time(&mut self, entry: usize, operation: Operation) {
         let (Some(mut clock), Some(pace)) = (self.clock, &self.requests.pace) else { return };
         let began_ns = clock.begins(pace, self.done, self.core.device().now);
@@ -197,7 +198,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.clock = Some(clock);
     }
 
-    /// All bytes taken from the device so far, and all given back.
+    /// All bytes taken from the device so far, and all bytes given back.
     fn reserved_so_far(&self) -> (i64, i64) {
         let reserved = self.core.stats().family(Family::ReservedBytes).all;
         (reserved.allocated, reserved.freed)
@@ -209,7 +210,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.requests.operations.get(self.done).map(|&(_, operation)| operation)
     }
 
-    /// How many operations are done.
+    /// The number of operations done so far.
     #[must_use]
     pub fn done(&self) -> usize {
         self.done
@@ -233,7 +234,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.core.heap().reserved().get()
     }
 
-    /// The most requests that were live at once so far.
+    /// The most requests that have been live at once so far.
     #[must_use]
     pub fn most_live(&self) -> usize {
         self.live.len()
@@ -251,7 +252,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.core.observer()
     }
 
-    /// The core's observer.
+    /// The core's observer, mutable.
     pub fn observer_mut(&mut self) -> &mut O {
         self.core.observer_mut()
     }
@@ -278,7 +279,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         match operation {
             Operation::Allocate { id, bytes, stream, pool, failed } => {
                 match self.allocate(entry, pool, Bytes(bytes), StreamId(stream)) {
-                    // The recorded request failed, so the program never frees this.
+                    // The recorded request failed, so the program never frees this memory.
                     Some(allocation) if failed => self.give_back(allocation),
                     Some(allocation) => self.keep(id, allocation),
                     None => {}
@@ -315,7 +316,8 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.device_errors += u64::from(self.core.free(allocation).is_err());
     }
 
-    /// For memory that must wait, the moment at which it becomes free, if any. `None` for memory that is free at once.
+    /// For memory that must wait, the moment at which it becomes free, if any. `None` for memory that becomes free at
+    /// once.
     fn completed_at(&mut self, entry: usize, completion: Completion) -> Option<Option<u64>> {
         let entry = entry as u64;
         match (completion, self.timing) {

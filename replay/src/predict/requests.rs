@@ -1,10 +1,10 @@
-//! What a recorded program asked of its allocator: the requests without the answers. And where a run keeps their memory: in
-//! as few slots as requests are live at once, so that a copy of a run is small.
+//! The requests that a recorded program made, without the answers. Also the slots in which a run keeps their memory: as few
+//! as requests are live at once, so that a copy of a run is small.
 //!
-//! A trace does not contain all of it: a call of empty_cache shows only where it released something (the exact
-//! replay finds where), and the completion of an event only as the block that became free. An out-of-memory
-//! entry counts as a request of the rounded size, which may succeed under other settings. Memory in use before
-//! the first entry counts as requested before it.
+//! A trace does not contain everything. A call of empty_cache shows only if it released memory (the exact replay finds
+//! where), and the completion of an event shows only as a block that becomes free. An out-of-memory entry counts as a
+//! request of the rounded size, which may succeed under other settings. Memory that was in use before the first entry
+//! counts as requested before it.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Requests {
     pub operations: Vec<(usize, Operation)>,
     /// The private pools that requests go to.
     pub pools: Vec<PoolId>,
-    /// Requests that were out of memory in the recording.
+    /// The number of requests that ran out of memory in the recording.
     pub ooms: u64,
     /// The most bytes that the recorded run had reserved at once.
     pub recorded_peak_reserved_bytes: i64,
@@ -40,20 +40,20 @@ pub struct Requests {
     pub mismatches: u64,
     /// How many decisions were compared.
     pub decisions: u64,
-    /// How fast the run went, if its entries have times, a free waits for other streams, and there are no private pools.
+    /// How fast the run was, if its entries have times, a free waits for other streams, and there are no private pools.
     pub pace: Option<Pace>,
     /// What existed before the first entry, if the trace lost its beginning.
     pub lost_beginning: Option<LostBeginning>,
-    /// Where cached memory was given back before a request, and how that was read: as a retry, which other runs need not make, or as a
-    /// call of empty_cache, which they make too. In order.
+    /// The flushes before requests, in order, and how they were read: as a retry, which another run may not make, or as a
+    /// call of empty_cache, which every run makes.
     pub flushes: Vec<Flush>,
 }
 
 impl Requests {
     /// Works out the requests in a recording by replaying it exactly.
     ///
-    /// `own` are the settings and the limit of the recorded run. `progress` is called from time to time with
-    /// the number of entries that are done.
+    /// `own` are the settings and the limit of the recorded run. It calls `progress` from time to time with the
+    /// number of entries done so far.
     ///
     /// # Errors
     /// As [`verify_device`](crate::verify_device).
@@ -87,14 +87,14 @@ impl Requests {
         reader.read_early(&start);
         reader.read(&recording.trace);
         let mut requests = reader.requests;
-        // Captures of graphs delay frees until they end, whatever the GPU does.
+        // Graph captures delay frees until they end, whatever the GPU does.
         if requests.pools.is_empty() {
             requests.pace = Pace::of(&recording.trace, &requests.operations);
         }
         Ok(requests)
     }
 
-    /// The same requests with every doubtful flush read as what it was not read as. `None` if there is none.
+    /// The same requests with every doubtful flush read the other way. `None` if no flush is doubtful.
     #[must_use]
     pub fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Requests> {
         let mut doubtful = self.flushes.iter().filter(|flush| flush.reason.is_doubtful()).peekable();
@@ -177,22 +177,22 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the number of its entries: memory that is free for reuse at once has a second one.
+    /// Returns the number of entries of the free: memory that becomes free for reuse at once has a second entry.
     fn free(&mut self, at: usize, address: u64) -> usize {
         let (completion, entries) = match self.deferred.get(&(at as u32)) {
             None => (Completion::AtOnce, 2),
             Some(&Some(entry)) => (Completion::AtEntry(entry), 1),
             Some(None) => (Completion::Never, 1),
         };
-        // Cannot be missing: a trace that contradicts itself is refused before.
+        // Always present: a trace that contradicts itself has been refused before.
         if let Some(id) = self.live.remove(&address) {
             self.push(at, Operation::Free { id, completion });
         }
         entries
     }
 
-    /// The entries from `at` to `end`, which belong to the request at `end` if that is
-    /// one, or else to calls of empty_cache.
+    /// Processes the entries from `at` to `end`. They belong to the request at `end`, if there is one, or to calls of
+    /// empty_cache.
     fn group(&mut self, at: usize, end: usize, trace: &[Entry]) {
         let inner = &trace[at..end];
         for pool in self.pools.giving(inner) {
@@ -218,7 +218,7 @@ impl Reader<'_> {
     }
 }
 
-/// The slot of each request, by its number. Requests that are live at the same time have different slots.
+/// The slot of each request, by number. Requests that are live at the same time have different slots.
 #[derive(Clone, Debug, Default)]
 pub struct Slots(Arc<[u32]>);
 
@@ -226,7 +226,7 @@ impl Slots {
     /// The slot of requests that are never live: they failed in the recording, so their memory is given back at once.
     const NONE: u32 = u32::MAX;
 
-    /// Gives each request the slot that was freed last before it.
+    /// Gives each request the slot that was freed most recently before it.
     #[must_use]
     pub fn of(requests: &Requests) -> Slots {
         let mut slots: Vec<u32> = Vec::new();

@@ -1,7 +1,7 @@
-//! The self-check: replayed under its own settings a recording must need what it needed.
+//! The self-check: replayed under its own settings, a recording must need as much memory as the recorded run did.
 //!
-//! A prediction is trusted as far as the mechanism that makes it reproduces what is known. So the recorded run is predicted too, under
-//! its own settings and in its own memory, and the two peaks of reserved bytes are compared.
+//! A prediction can be trusted only if its method reproduces known results. So the method also predicts the recorded run,
+//! under its own settings and in its own memory, and the check compares the two peaks of reserved bytes.
 
 use parkade_recording::DeviceRecording;
 use parkade_sim::address::LearnedAddressSpace;
@@ -12,7 +12,7 @@ use super::requests::Requests;
 use crate::inputs::VerifyOptions;
 use crate::recognition::{CapacityHint, capacity_hint, most_reserved};
 
-/// What the recorded run reserved at most, as recorded and as predicted.
+/// The recorded run's peak of reserved bytes, as recorded and as predicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SelfCheck {
     /// The predicted peak of reserved bytes, under the recorded run's own settings and in its own memory.
@@ -22,19 +22,19 @@ pub struct SelfCheck {
 }
 
 impl SelfCheck {
-    /// Whether they are equal.
+    /// Whether the two peaks are equal.
     #[must_use]
     pub const fn holds(&self) -> bool {
         self.own_settings_peak_bytes == self.recorded_peak_bytes
     }
 
-    /// By how many per cent the prediction is too high; negative if it is too low.
+    /// How many per cent the prediction is too high; negative if it is too low.
     #[must_use]
     pub fn error_percent(&self) -> f64 {
         self.error_bytes() as f64 / self.recorded_peak_bytes.max(1) as f64 * 100.0
     }
 
-    /// Of several devices' checks the one that is furthest off; the first if all hold.
+    /// Of the checks of several devices, the one that is furthest off; the first one if all hold.
     #[must_use]
     pub fn worst(checks: impl IntoIterator<Item = SelfCheck>) -> Option<SelfCheck> {
         let further = |worst: SelfCheck, check: SelfCheck| {
@@ -43,20 +43,21 @@ impl SelfCheck {
         checks.into_iter().reduce(further)
     }
 
-    /// By how many bytes the prediction is too high; negative if it is too low.
+    /// How many bytes the prediction is too high; negative if it is too low.
     #[must_use]
     pub const fn error_bytes(&self) -> i64 {
         self.own_settings_peak_bytes.saturating_sub(self.recorded_peak_bytes)
     }
 
-    /// Checks one device. `own` are the settings and the limit that its requests were read with. `None` if these do not explain the
-    /// recording, so that they are not the recorded run's own, or if the recording lost its beginning.
+    /// Checks one device. `own` are the settings and the limit under which its requests were read. `None` if they do not
+    /// explain the recording, so that they are not those of the recorded run, or if the recording lost its beginning.
     #[must_use]
     pub fn of(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Option<SelfCheck> {
         SelfCheck::reusing(recording, own, requests, &learned_addresses(recording, requests), None)
     }
 
-    /// The same. `plenty` is a run under the recorded run's own settings in which nothing was short: it is not made again.
+    /// Like [`SelfCheck::of`], but uses `plenty`, a run under the recorded run's own settings that never lacked memory,
+    /// instead of repeating it.
     #[must_use]
     pub fn reusing(
         recording: &DeviceRecording,
@@ -86,8 +87,8 @@ impl SelfCheck {
         let Some(shown) = shown_memory(recording, own, requests) else {
             return Some(plenty.map_or_else(|| run(None), |plenty| check(plenty.peak_reserved_bytes())));
         };
-        // Each of these may have been the limit: the file does not tell them apart. If the run had as much at another time, something
-        // else held memory for a while, and there was none.
+        // Each of these may have been the limit: the file does not distinguish them. If the run had as much reserved at
+        // another time, there was no limit, and another process held memory for a while.
         let varied = most_reserved(recording) >= shown.refused_bytes;
         let limits = [shown.assumed_bytes(), shown.below_bytes.saturating_sub(1), shown.least_bytes].map(Some);
         let mut first = None;
@@ -102,7 +103,7 @@ impl SelfCheck {
     }
 }
 
-/// What failures and retries show of the recorded run's memory; `None` if there were none.
+/// What failures and retries show about the recorded run's memory; `None` if there were none.
 fn shown_memory(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Option<CapacityHint> {
     let failed = capacity_hint(recording, &own.settings);
     let retried = requests.flushes.iter().filter(|flush| flush.reason.is_retry()).min_by_key(|flush| flush.wanted_bytes);
@@ -130,7 +131,7 @@ mod tests {
         Entry::new(action, gib * GIB, mib * MIB, 0)
     }
 
-    /// Memory of so many MiB is taken there and allocated.
+    /// Takes a segment of `mib` MiB at this address and allocates it.
     fn taken(gib: u64, mib: u64) -> [Entry; 2] {
         [entry(Action::SegmentAlloc, gib, mib), entry(Action::Alloc, gib, mib)]
     }
@@ -139,13 +140,13 @@ mod tests {
         [entry(Action::FreeRequested, gib, mib), entry(Action::FreeCompleted, gib, mib)]
     }
 
-    /// 20 and 40 MiB are reserved, the 20 MiB are given back, then 22 MiB are taken, more than there is room for beside the 60 MiB.
+    /// Reserves 20 and 40 MiB, gives the 20 MiB back, then takes 22 MiB, which would not have fitted beside the 60 MiB.
     fn flushed() -> Vec<Entry> {
         let flush = [entry(Action::SegmentFree, 1, 20)];
         [&taken(1, 20)[..], &taken(2, 40), &freed(1, 20), &flush, &taken(3, 22)].concat()
     }
 
-    /// A segment at the end, all of it in use.
+    /// A segment at the end that is entirely in use.
     fn segment(gib: u64, mib: u64, pool: u64) -> Segment {
         let (address, size) = (gib * GIB, mib * MIB);
         let block = Block { address, size, requested: Some(size), state: BlockState::ActiveAllocated, stack: StackId::NONE };
@@ -169,7 +170,7 @@ mod tests {
         requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count()
     }
 
-    /// The recorded peak, and that under the own settings, in MiB.
+    /// The recorded peak, and the peak under the recording's own settings, in MiB.
     fn peaks(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> (i64, i64) {
         let check = SelfCheck::of(recording, own, requests).unwrap();
         (check.recorded_peak_bytes / MIB as i64, check.own_settings_peak_bytes / MIB as i64)
@@ -182,7 +183,7 @@ mod tests {
         let (recording, own, requests) = read(trace.clone(), kept(1), None);
         assert_eq!((reasons(&requests), calls(&requests)), (vec![FlushReason::CaptureFollows], 1));
         assert_eq!(peaks(&recording, &own, &requests), (80, 80));
-        // Read as a retry, it would not be made again in plenty of memory.
+        // Read as a retry, the flush would not happen in plenty of memory.
         let otherwise = requests.read_otherwise(&recording).expect("another reading");
         assert_eq!(calls(&otherwise), 0);
         let (_, _, requests) = read(trace, kept(0), None);

@@ -1,11 +1,11 @@
 //! The memory limit of a recorded run, which a recording does not state.
 //!
-//! Reserved memory as a trace alone shows it, without a replay, tells which limits to try where the limit is unknown. An
+//! The trace alone shows reserved memory, without a replay, and so which limits to try if the limit is unknown. An
 //! out-of-memory error shows how much memory the recorded run had.
 //!
-//! The decisions of a run that collected garbage depend on its limit, as garbage is collected from a share of it on. So where
-//! decisions differ without a limit, those that the out-of-memory errors allow are tried, and the one under which every
-//! decision is the recorded one was the run's.
+//! The decisions of a run that collected garbage depend on its limit, because garbage collection starts at a fraction of it.
+//! So if decisions differ without a limit, the limits that the out-of-memory errors allow are tried. The run's limit is the
+//! one under which every decision equals the recorded one.
 
 use parkade::PoolSlot;
 use parkade::policy::{Policy, PyTorch};
@@ -15,7 +15,7 @@ use parkade_recording::{Action, DeviceRecording, Entry};
 use crate::{DeviceVerdict, ReplaySettings, VerifyError, VerifyOptions, verify_device};
 
 const GIB: u64 = 1 << 30;
-/// How many limits are tried.
+/// The most limits to try.
 const MOST_GUESSES: usize = 8;
 
 /// How many bytes an entry adds to reserved memory; negative if it gives memory back.
@@ -28,8 +28,8 @@ pub fn growth_bytes(entry: &Entry) -> i128 {
     }
 }
 
-/// Bytes reserved before the first entry: those of the final segments, walked back through the trace. Negative only if the recording
-/// contradicts itself.
+/// The bytes reserved before the first entry: those of the final segments, traced back through the entries. Negative only if
+/// the recording contradicts itself.
 #[must_use]
 pub fn reserved_at_start(recording: &DeviceRecording) -> i128 {
     let end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
@@ -48,7 +48,7 @@ pub fn most_reserved(recording: &DeviceRecording) -> u64 {
     u64::try_from(most.max(0)).unwrap_or(u64::MAX)
 }
 
-/// The most that a request would take from the device: a segment, or as many pages of an expandable segment.
+/// The most bytes that a request would take from the device: a segment, or pages of an expandable segment.
 #[must_use]
 pub fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
     let Some(size) = policy.round(Bytes(request.size)) else { return u64::MAX };
@@ -60,53 +60,55 @@ pub fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
     size.checked_round_up(page).unwrap_or(Bytes::MAX).max(segment).get()
 }
 
-/// The whole gibibytes from `least_bytes` up to, but not including, `below_bytes`; at most [`MOST_GUESSES`] of them, the smallest first.
-/// People set limits in whole gibibytes, and none of 0.
+/// The whole gibibytes from `least_bytes` up to, but not including, `below_bytes`; at most [`MOST_GUESSES`] of them, the
+/// smallest first. Users set limits in whole gibibytes, and never a limit of 0.
 fn whole_gibibytes(least_bytes: u64, below_bytes: u64) -> impl Iterator<Item = u64> {
     let gibibytes = least_bytes.div_ceil(GIB).max(1)..below_bytes.div_ceil(GIB);
     gibibytes.take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
 }
 
-/// In less than a segment for small blocks nothing could be allocated (spec 1.3), so nobody sets such a limit.
+/// With a limit below the size of a small segment, no request could succeed (spec 1.3), so nobody sets such a limit.
 const LEAST_LIMIT_BYTES: u64 = 2 << 20;
 
-/// What the out-of-memory errors of a recording show about the memory there was.
+/// What the out-of-memory errors of a recording show about the available memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CapacityHint {
     /// The entry of the first error.
     pub entry: usize,
     /// At least this many bytes could be reserved.
     pub least_bytes: u64,
-    /// Fewer than this many. Equal to `least_bytes` if the device itself was full, which makes the size known exactly.
+    /// Fewer than this many could be. Equal to `least_bytes` if the device itself was full, because then the size is
+    /// known exactly.
     pub below_bytes: u64,
-    /// The fewest bytes that were refused: so much would have been reserved.
+    /// The fewest reserved bytes that a refused request would have led to.
     pub refused_bytes: u64,
     /// The entry of the request that needed them.
     pub refused_entry: usize,
 }
 
 impl CapacityHint {
-    /// The size to assume: the smallest whole gibibyte in the interval, because people set limits in gibibytes. If there is none, or if
-    /// the size is known exactly, `least_bytes`; but nothing below 2 MiB, unless the error excludes more.
+    /// The size to assume: the smallest whole gibibyte in the interval, because users set limits in gibibytes. If there is
+    /// none, or if the size is known exactly, it is `least_bytes`. It is never below 2 MiB unless the error excludes more.
     #[must_use]
     pub fn assumed_bytes(&self) -> u64 {
-        // But not what the error excludes, and not where the size is known.
+        // But not if the error excludes it, and not if the size is known.
         let least = if LEAST_LIMIT_BYTES < self.below_bytes { LEAST_LIMIT_BYTES } else { 0 };
         self.whole_gibibytes().next().unwrap_or(self.least_bytes.max(least))
     }
 
-    /// The whole gibibytes that the limit may have been, the smallest first.
+    /// The whole gibibytes that may have been the limit, the smallest first.
     pub fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
         whole_gibibytes(self.least_bytes, self.below_bytes)
     }
 }
 
-/// Reads the hint off a device's trace; `None` if it was never out of memory. `own` are the recorded run's settings: they decide how large a
-/// segment a request asks for.
+/// Derives the hint from a device's trace; `None` if the run never ran out of memory. `own` are the recorded run's settings,
+/// which decide how large a segment a request needs.
 ///
-/// An out-of-memory entry states how much memory the device had free. If that is less than was requested, the device was full: the
-/// allocator could have had what it had reserved plus the rest, or what it had reserved at an earlier time, if that was more. Otherwise a
-/// limit refused: it is at least the most that was ever reserved, and less than what the request would have led to.
+/// An out-of-memory entry states how much memory the device had free. If that is less than the request, the device was full:
+/// the allocator could have reserved what it had plus the free rest, or its earlier peak, if that was more. If not, a limit
+/// refused the request. The limit is at least the most that was ever reserved, and less than what the request would have led
+/// to.
 #[must_use]
 pub fn hint(recording: &DeviceRecording, own: &ReplaySettings) -> Option<CapacityHint> {
     let policy = PyTorch::of(own.profile, own.settings.clone());
@@ -120,7 +122,7 @@ pub fn hint(recording: &DeviceRecording, own: &ReplaySettings) -> Option<Capacit
             let (free, wanted) = (i128::from(line.address), i128::from(segment_bytes(line, &policy)));
             let is_full = free < wanted;
             let refused_bytes = clamped(reserved + wanted);
-            // A full device may have had more before: something else took it since.
+            // A full device may have had more memory before: another process has taken it since.
             let had = most.max(reserved + free);
             let (least, below) = if is_full { (had, had) } else { (most, reserved + wanted) };
             let (least, below) = (clamped(least), clamped(below.max(least)));
@@ -139,13 +141,15 @@ fn clamped(bytes: i128) -> u64 {
     u64::try_from(bytes.max(0)).unwrap_or(u64::MAX)
 }
 
-/// Verifies a device and finds its limit, if none is given and garbage collection shows it. Returns the verdict under that limit, and the
-/// limit in bytes: the smallest in whole gibibytes that explains every decision; `None` if none was looked for, or none does.
+/// Verifies a device and finds its limit, if none is given and garbage collection shows it. Returns the verdict under that
+/// limit and the limit in bytes: the smallest one in whole gibibytes that explains every decision. The limit is `None` if
+/// the search was not necessary or found none.
 ///
-/// `progress` is called from time to time with the number of entries that are done. It starts again at 0 for each limit that is tried.
+/// It calls `progress` from time to time with the number of entries done so far. It starts again at 0 for each limit that is
+/// tried.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// The recording cannot be replayed.
 pub fn verify_finding_limit(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -154,7 +158,8 @@ pub fn verify_finding_limit(
     finding_limit(recording, own, |verdict: &DeviceVerdict| verdict.mismatches, |own| verify_device(recording, own, progress))
 }
 
-/// The rule itself, for whatever replays the device: `replay` does, and `mismatches` tells how many decisions differ.
+/// The search itself, for any way of replaying the device: `replay` replays it under a limit, and `mismatches`
+/// returns how many decisions differ.
 ///
 /// # Errors
 /// Those of `replay`.
@@ -178,10 +183,10 @@ pub fn finding_limit<T>(
     Ok((replayed, None))
 }
 
-/// Only the limit of [`verify_finding_limit`]. Where no garbage was collected nothing is replayed.
+/// Returns only the limit of [`verify_finding_limit`]. If the run collected no garbage, this replays nothing.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// The recording cannot be replayed.
 pub fn find_limit(recording: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
     let collects = own.settings.settings.garbage_collection_threshold > 0.0;
     if collects { Ok(verify_finding_limit(recording, own, &mut |_| ())?.1) } else { Ok(None) }
@@ -220,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_full_device_states_its_size_and_a_limit_lies_in_an_interval() {
-        // The empty list of final segments contradicts the 60 MiB that are never freed; the count starts at 0.
+        // The empty list of final segments contradicts the 60 MiB that are never freed, so the count starts at 0.
         let bounds = |found: Option<CapacityHint>| {
             found.map(|hint| (hint.entry, hint.least_bytes / MIB, hint.below_bytes / MIB, hint.refused_bytes / MIB))
         };

@@ -1,4 +1,5 @@
-//! Which release of PyTorch made a memory snapshot, and under which memory limit: what a snapshot does not say, but shows.
+//! Finds which release of PyTorch made a memory snapshot, and under which memory limit. A snapshot does not state these
+//! facts, but shows them.
 //!
 //! ```rust
 //! use parkade_replay::recognition::{Asked, Basis, recognise};
@@ -14,26 +15,24 @@
 //!
 //! ## How a release is recognised
 //!
-//! 1. **The file's contents.**
-//!    Each release writes certain keys into a snapshot, and understands certain keys of the settings string.
-//!    `possible.rs` keeps the releases that may have written what is there, and left out what is not.
-//! 2. **Groups.**
-//!    Releases whose rules cannot differ on what occurs in the file are tried as one: the rules of private pools decide nothing where there are none.
-//!    `recognise.rs` forms them; `Profile::decides_like` knows which rules matter.
-//! 3. **A replay of each group, up to its first difference.**
-//!    Rules that differ usually do so within a few hundred entries.
-//! 4. **A full replay of each**, if none explains the file as it is read first: with guesses at private pools that it does not name.
-//! 5. **The others,** up to their first difference, if still none explains it: then what the file has is contradicted by what it decides.
+//! 1. **The file's contents.** Each release writes certain keys into a snapshot, and understands certain keys of the
+//!    settings string. `possible.rs` keeps the releases that may have written exactly the keys that are present.
+//! 2. **Groups.** Releases whose rules cannot differ for this file are tried together: for example, the rules for private
+//!    pools do not matter in a file without private pools. `recognise.rs` forms them; `Profile::decides_like` knows which
+//!    rules matter.
+//! 3. **A replay of each group, up to its first difference.** Rules that differ usually do so within a few hundred entries.
+//! 4. **A full replay of each group**, if none explains the file in its first reading. This also guesses at private pools
+//!    that the file does not name.
+//! 5. **The other releases,** up to their first difference, if still none explains the file: then its decisions contradict
+//!    its contents.
 //!
-//! Every release that gives each recorded decision is named (docs/recognition.md).
-//! If none does, the one with the fewest differences is used, and the answer says so.
-//! A limit that the recorded run exceeded excludes no release.
+//! Every release that gives each recorded decision is named (docs/recognition.md). If none does, the one with the fewest
+//! differences is used, and the answer says so. A limit that the recorded run exceeded excludes no release.
 //!
 //! ## Errors and panics
 //!
-//! An error means that the settings or the trace cannot be read under the rules of any release.
-//! No recording makes this crate panic.
-//! There is no `unsafe` code.
+//! An error means that the settings or the trace cannot be read under the rules of any release. No recording makes this
+//! crate panic. There is no `unsafe` code.
 
 mod limit;
 mod outcome;

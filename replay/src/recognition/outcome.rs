@@ -1,52 +1,53 @@
-//! What was found out about the release that made a recording, and how to say it.
+//! The result of the search for the release that made a recording, and how to put it into words.
 
 use parkade::profile::{Profile, RELEASES, Release, Scope};
 
 use super::possible::{Evidence, Possible};
 use crate::ReplaySettings;
 
-/// All that a replay may meet under settings that nobody would set to one division.
+/// Everything that a replay may encounter under settings that nobody would set to one division.
 const ANY_REPLAY: Scope = Scope { checkpoints: false, one_division: false, ..Scope::EVERYTHING };
 
-/// How the releases are known.
+/// How the releases were determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Basis {
-    /// The caller named one.
+    /// The caller named the release.
     Given,
-    /// The file's own contents leave these, and there is nothing to replay.
+    /// The file's contents allow only these, and there is no trace to replay.
     Contents,
-    /// Every recorded decision was made again under their rules.
+    /// Every recorded decision was repeated under their rules.
     Replay,
-    /// No release explains every recorded decision; these differ least.
+    /// No release explains every recorded decision; these have the fewest differences.
     Nearest,
 }
 
 /// Which releases may have made a recording, and the settings to read it under.
 #[derive(Clone, Debug)]
 pub struct Recognition {
-    /// The settings of the recorded run, under the rules that are used.
+    /// The settings of the recorded run, read under the rules in use.
     pub settings: ReplaySettings,
-    /// How `releases` are known.
+    /// How `releases` were determined.
     pub basis: Basis,
-    /// The releases, oldest first: those that explain the file, or that its contents leave. If none explains it, those that differ least.
+    /// The releases, oldest first: those that explain the file, or that its contents allow. If none explains it, those with
+    /// the fewest differences.
     pub releases: Vec<&'static Release>,
-    /// What else was tried, and where it differs first.
+    /// The other releases that were tried, and where each first differs.
     pub differing: Vec<Differing>,
     /// What the file's contents alone allow. `None` if the caller named the release.
     pub possible: Option<Possible>,
-    /// What in the file excludes some of `releases`, which explain every decision although the file's contents exclude them: it was
+    /// The parts of the file that exclude some of `releases`, although these explain every decision. Then the file was
     /// changed, or another program wrote it.
     pub contradicting: Vec<Evidence>,
-    /// The limit that the caller gave, if it was not the recorded run's: `releases` are those that explain the file without it.
+    /// The limit that the caller gave, if it was not the recorded run's. Then `releases` explain the file without a limit.
     pub refuted_limit: Option<RefutedLimit>,
-    /// The rules that the caller chose for the decisions of a replay, whoever made the recording.
+    /// The rules that the caller chose for the decisions of a replay, whichever release made the recording.
     pub decides_as: Option<&'static Profile>,
-    /// Whether no release explains it and its trace maps memory, which PyTorch does for expandable segments alone, although the file's
-    /// settings have them off.
+    /// Whether no release explains the file and its trace maps memory although the file's settings switch expandable
+    /// segments off. PyTorch maps memory only for expandable segments.
     pub maps_while_off: bool,
 }
 
-/// A limit under which the recorded decisions differ, and which the recorded run exceeded.
+/// A limit that the recorded run exceeded, and under which the decisions differ from the recorded ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RefutedLimit {
     /// The limit in bytes.
@@ -58,16 +59,16 @@ pub struct RefutedLimit {
 /// Releases whose rules do not explain a recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Differing {
-    /// The releases, oldest first. They decide alike about this file.
+    /// The releases, oldest first. They make the same decisions for this file.
     pub releases: Vec<&'static Release>,
     /// The device whose replay differs.
     pub device: u32,
-    /// The entry of the first difference, `None` if it is at the end or the replay cannot begin.
+    /// The entry of the first difference. `None` if it is at the end, or if the replay cannot begin.
     pub entry: Option<usize>,
 }
 
 impl Recognition {
-    /// What is known of these releases and nothing else.
+    /// An outcome with these releases and no other facts.
     pub(crate) fn new(settings: ReplaySettings, basis: Basis, releases: Vec<&'static Release>) -> Recognition {
         let (differing, contradicting) = (Vec::new(), Vec::new());
         Recognition {
@@ -83,13 +84,13 @@ impl Recognition {
         }
     }
 
-    /// The rules that are used.
+    /// The rules in use.
     #[must_use]
     pub fn profile(&self) -> &'static Profile {
         self.settings.profile
     }
 
-    /// The rules of `releases`, each once and the used ones first: what they say of the run under other settings may differ.
+    /// The rules of `releases`, each once, with those in use first. Under other settings, their predictions may differ.
     #[must_use]
     pub fn rules(&self) -> Vec<&'static Profile> {
         let mut rules = vec![self.profile()];
@@ -102,14 +103,14 @@ impl Recognition {
         rules
     }
 
-    /// Those of `releases` with one of these rules.
+    /// The releases among `releases` that have one of these rules.
     #[must_use]
     pub fn with_rules(&self, profile: &Profile) -> Vec<&'static Release> {
         self.releases.iter().filter(|release| release.profile.decides_like(profile, ANY_REPLAY)).copied().collect()
     }
 
-    /// A sentence without its full stop: "explained by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 on". It does not tell of
-    /// `refuted_limit`.
+    /// A sentence without its full stop: "explained by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 on". It does not
+    /// mention `refuted_limit`.
     #[must_use]
     pub fn words(&self) -> String {
         let mut words = self.made_by_words();
@@ -149,7 +150,7 @@ impl Recognition {
         words + &self.differing_words()
     }
 
-    /// Where others differ. Those that differ at the same place are named together.
+    /// Where the other releases differ. Names together those that differ at the same point.
     fn differing_words(&self) -> String {
         let mut places: Vec<(u32, Option<usize>)> = Vec::new();
         for Differing { device, entry, .. } in &self.differing {
@@ -167,7 +168,8 @@ impl Recognition {
         places.iter().map(at).collect()
     }
 
-    /// What in the file excludes other releases, as the end of a sentence. `None` where its contents are contradicted by what it decides.
+    /// What in the file excludes other releases, as the end of a sentence. `None` if the file's decisions contradict its
+    /// contents.
     #[must_use]
     pub fn evidence_words(&self) -> Option<String> {
         let is_believed = self.contradicting.is_empty();
@@ -196,11 +198,11 @@ fn series(release: &Release) -> &'static str {
     release.name.rsplit_once('.').map_or(release.name, |(series, _)| series)
 }
 
-/// A series of which all releases are named, or a release of one of which not all are.
+/// A series of which all releases are named, or a single release of a series of which some are not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Name {
     text: &'static str,
-    /// Where it stands among all series.
+    /// Its position among all series.
     place: Option<usize>,
 }
 
@@ -211,7 +213,8 @@ pub(crate) fn in_order(releases: impl IntoIterator<Item = &'static Release>) -> 
     releases
 }
 
-/// Releases as people name them: whole series by the series, neighbours as a range. `releases` are in the order of [`RELEASES`].
+/// Releases as users name them: a complete series by its name, neighbouring series as a range. `releases` are in the order
+/// of [`RELEASES`].
 #[must_use]
 pub fn in_words(releases: &[&'static Release]) -> String {
     let mut all: Vec<&'static str> = RELEASES.iter().map(series).collect();

@@ -12,16 +12,16 @@ pub struct Possible {
     pub releases: Vec<&'static Release>,
     /// What excludes the others.
     pub evidence: Vec<Evidence>,
-    /// The series whose keys it has, if there are rules of none of them: then all releases are tried.
+    /// The series whose keys the file has, if there are no rules for any of them: then all releases are tried.
     pub unknown: Vec<Minor>,
 }
 
 /// Something in a file that excludes a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Evidence {
-    /// A key is there, or is missing.
+    /// A key is present or missing.
     Key(FieldEvidence),
-    /// Its settings string has a key that other releases refuse.
+    /// The settings string has a key that other releases refuse.
     SettingsText,
 }
 
@@ -47,7 +47,7 @@ impl Evidence {
         }
     }
 
-    /// Whether it excludes a release from having made this file.
+    /// Whether this fact rules out that the release made the file.
     pub(crate) fn excludes(&self, release: &Release, recording: &Recording) -> bool {
         match self {
             Evidence::Key(fact) => !fact.allows(minor(release)),
@@ -63,7 +63,7 @@ const fn statistic(name: &'static str, since: Minor) -> DatedKey {
     DatedKey { part: Part::Statistics, name, since: Some(since), until: None, is_always_written: true }
 }
 
-/// The series of PyTorch of which it is known which keys they write.
+/// The series of PyTorch whose keys are known.
 const ALL_SERIES: [Minor; 16] = {
     let mut all = [(2, 0); 16];
     let mut minor = 0;
@@ -86,7 +86,8 @@ pub fn possible(recording: &Recording, stats_file: Option<&StatsFile>) -> Possib
         [] => ALL_SERIES.into_iter().filter(|&series| facts.iter().all(|fact| fact.allows(series))).collect(),
         _ => Vec::new(),
     };
-    // No release has all of its keys: it was changed, or put together by another program. Then a missing key says nothing.
+    // No release has all of these keys: the file was changed, or another program put it together. Then a missing key
+    // proves nothing.
     let is_contradictory = whole.is_empty() && unknown.is_empty();
     let facts: Vec<FieldEvidence> = facts.into_iter().filter(|fact| fact.is_present || !is_contradictory).collect();
     let mut releases = if is_contradictory { allowed(&facts) } else { whole };
@@ -108,7 +109,7 @@ fn allowed(facts: &[FieldEvidence]) -> Vec<&'static Release> {
     RELEASES.iter().filter(|release| facts.iter().all(|fact| fact.allows(minor(release)))).collect()
 }
 
-/// Of the keys that are there the newest, and of those that are missing the oldest: they exclude what the others exclude.
+/// The newest of the present keys and the oldest of the missing keys. They exclude every release that the others exclude.
 fn decisive(facts: &[FieldEvidence]) -> Vec<FieldEvidence> {
     let of = |is_present| facts.iter().filter(move |fact| fact.is_present == is_present && fact.key.since.is_some());
     let newest = of(true).max_by_key(|fact| fact.key.since);

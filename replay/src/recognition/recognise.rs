@@ -1,6 +1,6 @@
 //! Trying the releases that may have made a recording.
 //!
-//! Groups of them decide alike about a file, so that one replay answers for all of a group.
+//! They form groups that make the same decisions for a file, so that one replay answers for a whole group.
 
 use parkade::profile::{Profile, RELEASES, Release, Scope};
 use parkade_recording::{Action, DeviceRecording, Recording};
@@ -10,16 +10,16 @@ use super::outcome::{Basis, Differing, Recognition, RefutedLimit, in_order};
 use super::possible::{Evidence, Possible, possible};
 use crate::{DeviceVerdict, ReplaySettings, SettingsOrigin, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
 
-/// What the caller knows of a recorded run.
+/// What the caller knows about a recorded run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Asked<'a> {
-    /// The release whose rules it was made under.
+    /// The release under whose rules the run was made.
     pub profile: Option<&'static Profile>,
-    /// Its settings, where the file does not state them or states them wrongly.
+    /// The run's settings, if the file does not state them or states them wrongly.
     pub settings: Option<&'a str>,
-    /// Its memory limit in bytes.
+    /// The run's memory limit in bytes.
     pub limit_bytes: Option<u64>,
-    /// Its statistics at the end.
+    /// The run's statistics at its end.
     pub stats_file: Option<&'a StatsFile>,
 }
 
@@ -41,7 +41,7 @@ impl Asked<'_> {
 /// A verified device: the verdict, and the limit in bytes that garbage collection shows if none was given.
 pub type VerifiedDevice = (DeviceVerdict, Option<u64>);
 
-/// Why no release can be told. The device is that of the error, `None` if it concerns all.
+/// Why no release can be determined. The device is the one with the error; `None` if the error concerns all devices.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct RecognitionError {
@@ -58,8 +58,8 @@ impl From<VerifyError> for RecognitionError {
     }
 }
 
-/// Finds the releases that may have made a recording: the answer of [`verify`] for the devices that have a trace and can be replayed. Where
-/// there is none, or the caller names the release, nothing is replayed.
+/// Finds the releases that may have made a recording: the answer of [`verify`] for the devices that have a trace and can be
+/// replayed. If there are no such devices, or the caller names the release, this replays nothing.
 ///
 /// # Errors
 /// The settings cannot be read under the rules of any release.
@@ -85,11 +85,12 @@ pub fn recognise(
     Ok(Recognition { possible, ..Recognition::new(settings.ok_or(VerifyError::NoTrace)?, basis, releases) })
 }
 
-/// Verifies these devices of a recording, each of which has a trace, under the rules of every release that may have made it. Returns what
-/// was found out, and the devices under the rules that explain it, or that differ least.
+/// Verifies these devices of a recording, each of which has a trace, under the rules of every release that may have made it.
+/// Returns the outcome, and the verified devices under the rules that explain the recording, or that have the fewest
+/// differences.
 ///
-/// `progress` is called from time to time with the place of the device and the number of its entries that are done. It starts again at 0
-/// for each reading of the file that is tried.
+/// It calls `progress` from time to time with the index of the device and the number of its entries done so far. It starts
+/// again at 0 for each reading of the file that is tried.
 ///
 /// # Errors
 /// The settings cannot be read, or a device cannot be replayed, under the rules of any release.
@@ -101,7 +102,7 @@ pub fn verify(
 ) -> Result<(Recognition, Vec<VerifiedDevice>), RecognitionError> {
     let search = Search { recording, devices, asked };
     if let Some(exceeded) = search.exceeded_limit() {
-        // No release would have exceeded it, so it says nothing about which one made the file.
+        // No release would have exceeded the limit, so the limit shows nothing about which release made the file.
         let unlimited = Asked { limit_bytes: None, ..*asked };
         let (found, _) = verify(recording, devices, &unlimited, progress)?;
         let group = Group { releases: found.releases.clone(), settings: found.settings.clone() };
@@ -123,10 +124,10 @@ struct Search<'s> {
     asked: &'s Asked<'s>,
 }
 
-/// The verdict on every device under the rules of one group, or where and why it is none.
+/// The verdict on every device under the rules of one group, or why there is none and where.
 type Attempt = Result<Vec<VerifiedDevice>, Failed>;
 
-/// Where a group of releases does not explain the recording.
+/// The point at which a group of releases fails to explain the recording.
 struct Failed {
     device: u32,
     entry: Option<usize>,
@@ -147,8 +148,8 @@ impl Search<'_> {
         (reserved_bytes > limit_bytes).then_some(RefutedLimit { limit_bytes, reserved_bytes })
     }
 
-    /// Where no release that the file's contents allow explains it: a reading by those that they exclude, if one explains it as the file
-    /// is read first. Then its contents were changed, or another program wrote them.
+    /// For a recording that no release allowed by the file's contents explains: a reading by the excluded releases, if one
+    /// of them explains it in the first reading. Then the file's contents were changed, or another program wrote them.
     fn verify_excluded(
         &self,
         found: &Recognition,
@@ -171,7 +172,7 @@ impl Search<'_> {
         Some((explained, devices))
     }
 
-    /// What the file's contents allow, and the groups of those releases, the preferred one first.
+    /// The releases that the file's contents allow, and their groups, the preferred one first.
     fn candidates(&self) -> Result<(Option<Possible>, Vec<Group>), VerifyError> {
         let scope = |settings: &ReplaySettings| self.scope(settings);
         if let Some(profile) = self.asked.profile {
@@ -191,8 +192,8 @@ impl Search<'_> {
     ) -> Result<(Recognition, Vec<VerifiedDevice>), RecognitionError> {
         let mut attempts: Vec<Attempt> = Vec::new();
         if groups.len() > 1 {
-            // First as the file is read first, and only as far as to the first difference: most rules differ early, and rules that
-            // explain it so need no guess at what the file does not say.
+            // Try the first reading of the file, and only up to the first difference. Most rules differ early, and rules
+            // that explain this reading need no guesses at what the file does not say.
             attempts.extend(groups.iter().map(|group| self.try_group(group, progress)));
             if attempts.iter().any(Result::is_ok) {
                 return self.conclude(possible, groups, attempts);
@@ -202,7 +203,7 @@ impl Search<'_> {
         let is_guessed = |(verdict, _): &VerifiedDevice| verdict.not_in_file.guess.is_some();
         let guesses = |devices: &Vec<VerifiedDevice>| mismatches(devices) == 0 && devices.iter().any(is_guessed);
         if let Some(possible) = possible.as_ref().filter(|_| attempts.iter().flatten().any(guesses)) {
-            // There are private pools, about which releases of one group may decide differently.
+            // There are private pools, for which releases of one group may decide differently.
             let finer = |settings: &ReplaySettings| Scope { private_pools: true, ..self.scope(settings) };
             let groups = groups_of(&possible.releases, self.recording, self.asked, finer)?;
             let attempts = self.verify_all(&groups, Vec::new(), progress);
@@ -211,8 +212,8 @@ impl Search<'_> {
         self.conclude(possible, groups, attempts)
     }
 
-    /// Verifies each group in full, with guesses at what the file does not say; first the one that came furthest in the trials. If there is
-    /// too much to guess at, the others are left with what the trials found.
+    /// Verifies each group in full, with guesses at what the file does not say, starting with the group that got furthest in
+    /// the trials. If there is too much to guess, the other groups keep the results of the trials.
     fn verify_all(&self, groups: &[Group], trials: Vec<Attempt>, progress: &mut dyn FnMut(usize, usize)) -> Vec<Attempt> {
         let mut order: Vec<usize> = (0..groups.len()).collect();
         let reach = |place: &usize| match trials.get(*place) {
@@ -251,7 +252,7 @@ impl Search<'_> {
         self.devices.iter().enumerate().map(on).collect()
     }
 
-    /// The verdicts also where something differs.
+    /// Returns the verdicts even if there are differences.
     fn verify_group(&self, group: &Group, progress: &mut dyn FnMut(usize, usize)) -> Attempt {
         let options = self.asked.options(&group.settings);
         let on = |(place, device): (usize, &&DeviceRecording)| {
@@ -261,7 +262,7 @@ impl Search<'_> {
         self.devices.iter().enumerate().map(on).collect()
     }
 
-    /// Of the attempts those that explain the recording, else those that differ least.
+    /// The attempts that explain the recording; if none does, those with the fewest differences.
     fn conclude(
         &self,
         possible: Option<Possible>,
@@ -313,16 +314,16 @@ fn first_difference(devices: &[VerifiedDevice]) -> Failed {
     Failed { device, entry, error: None }
 }
 
-/// Releases that decide alike about a file.
+/// Releases that make the same decisions for a file.
 #[derive(Clone, Debug)]
 struct Group {
-    /// Oldest first.
+    /// The releases, oldest first.
     releases: Vec<&'static Release>,
-    /// The file's settings as they read them, under the rules of the one that is preferred.
+    /// The file's settings as these releases read them, under the rules of the preferred one.
     settings: ReplaySettings,
 }
 
-/// What occurs in the devices of a recording, or may occur under these settings.
+/// The features that the devices of a recording use, or may use under these settings.
 fn scope(devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
     let is_mapped = |device: &&DeviceRecording| {
         let maps = |action| matches!(action, Action::SegmentMap | Action::SegmentUnmap);
@@ -344,7 +345,7 @@ fn scope(devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
 /// The groups of these releases, the preferred one first.
 ///
 /// # Errors
-/// The settings cannot be read by any of them.
+/// None of them can read the settings.
 fn groups_of(
     releases: &[&'static Release],
     recording: &Recording,
@@ -378,7 +379,7 @@ fn groups_of(
     }
 }
 
-/// The release of which most is known comes first, then the newest.
+/// Puts first the release about which most is known, and then newer releases before older ones.
 fn by_preference(releases: &[&'static Release]) -> Vec<&'static Release> {
     let mut ordered: Vec<_> = releases.iter().rev().copied().collect();
     ordered.sort_by_key(|release| *release.profile != Profile::PYTORCH_2_11);

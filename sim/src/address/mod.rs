@@ -1,9 +1,9 @@
 //! Address models: the rules by which cudaMalloc and cuMemAddressReserve place ranges.
 //!
-//! A model is an object, so a device can place ranges like the fake driver ([`Ascending`], [`Descending`],
-//! [`Reuse`], [`AscendingReservations`]), as a recording lists them ([`Scripted`]), or like NVIDIA's driver
-//! as far as recordings show its rules ([`ObservedDriver`]). A model decides addresses only; physical memory
-//! is counted elsewhere, and the device checks every answer before it uses it.
+//! A model is an object, so a device can place ranges like the fake driver ([`Ascending`], [`Descending`], [`Reuse`],
+//! [`AscendingReservations`]), as a recording lists them ([`Scripted`]), or like NVIDIA's driver as far as recordings
+//! show its rules ([`ObservedDriver`]). A model only decides addresses. Another module counts physical memory, and
+//! the device checks every answer before it uses it.
 
 mod model;
 mod observed_driver;

@@ -1,8 +1,8 @@
 //! The interface of an address model, and the models of the fake driver.
 //!
-//! [`Ascending`] and [`Descending`] never reuse an address: each range goes directly above, or directly below,
-//! the previous one. [`Reuse`] fills holes: freed ranges coalesce, and the lowest one that is long enough is used
-//! first. [`AscendingReservations`] places reservations: ascending, on multiples of 1 GiB, at least 1 GiB apart.
+//! [`Ascending`] and [`Descending`] never reuse an address: each range goes directly above, or directly below, the
+//! previous one. [`Reuse`] fills holes: freed ranges coalesce, and it uses the lowest hole that is long enough.
+//! [`AscendingReservations`] places reservations: ascending, on multiples of 1 GiB, at least 1 GiB apart.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -11,10 +11,10 @@ use crate::range_maps::Holes;
 
 /// A rule that places ranges. A device has one for cudaMalloc and one for cuMemAddressReserve.
 ///
-/// The device promises: a range that [`place`](AddressModel::place) returned is passed to
-/// [`release`](AddressModel::release) with the same address and size, at most once. A range that the device
-/// rejected is not: one that overlaps a live range, or does not start on a multiple of 512 bytes (of 2 MiB
-/// for a reservation).
+/// The device guarantees that it passes a range from [`place`](AddressModel::place) to
+/// [`release`](AddressModel::release) with the same address and size, and at most once. It never does so for a range
+/// that it rejected because the range overlaps a live one, or does not start on a multiple of 512 bytes (of 2 MiB for
+/// a reservation).
 pub trait AddressModel: Any + Debug + Send + Sync {
     /// The address of a new range of `bytes_reserved` bytes, a whole number of 2 MiB pages, for a cudaMalloc
     /// of `request` bytes. For a cudaMalloc that shares a page, the range is the page. For a reservation the
@@ -24,8 +24,8 @@ pub trait AddressModel: Any + Debug + Send + Sync {
     /// Frees a range.
     fn release(&mut self, address: u64, bytes_reserved: u64);
 
-    /// Tells the model how far the program has come, on the caller's scale. Used by models that know what
-    /// else happens in the process at which moment; by default it does nothing.
+    /// Tells the model how far the program has come, on the caller's scale. Models that know what other code in the
+    /// process does at which moment use this; the default does nothing.
     fn set_moment(&mut self, _moment: u64) {}
 
     /// An independent copy, for a clone of the device.
@@ -34,7 +34,7 @@ pub trait AddressModel: Any + Debug + Send + Sync {
 
 impl Clone for Box<dyn AddressModel> {
     fn clone(&self) -> Self {
-        // On the object, not on the box.
+        // Calls the object's method, not the box's.
         (**self).boxed_clone()
     }
 }
@@ -58,8 +58,8 @@ impl Ascending {
         Ascending::starting_at(ASCENDING_START, 0)
     }
 
-    /// Starts at `start` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if
-    /// addresses are to lie on page boundaries.
+    /// Starts at `start` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if addresses
+    /// should lie on page boundaries.
     #[must_use]
     pub fn starting_at(start: u64, gap_bytes: u64) -> Self {
         Ascending { next: start, gap_bytes }
@@ -100,8 +100,8 @@ impl Descending {
         Descending::ending_at(DESCENDING_END, 0)
     }
 
-    /// Starts below `end` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if
-    /// addresses are to lie on page boundaries.
+    /// Starts below `end` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if addresses
+    /// should lie on page boundaries.
     #[must_use]
     pub fn ending_at(end: u64, gap_bytes: u64) -> Self {
         Descending { next_end: end, gap_bytes }
@@ -175,7 +175,7 @@ pub const RESERVATION_START: u64 = 0x2000_0000_0000;
 /// The least distance between two reservations, and the alignment of each, in bytes.
 const SPACING_BYTES: u64 = 1 << 30;
 
-/// Addresses that only go up: each time by the size rounded up to 1 GiB, plus 1 GiB.
+/// Addresses that only go up, each time by the size rounded up to 1 GiB, plus 1 GiB.
 #[derive(Clone, Debug)]
 pub struct AscendingReservations {
     next: u64,

@@ -1,25 +1,24 @@
-//! The address model that places ranges as NVIDIA's driver was observed to, optionally with what a recording
-//! shows about its process.
+//! The address model that places ranges as NVIDIA's driver was observed to, optionally with what a recording shows
+//! about its process.
 //!
-//! Three rules, read off the `segment_alloc` and `segment_free` entries of the recordings (H200, driver
-//! 580.159.04):
-//! 1. Ranges lie in *chunks*: parts of the address space that start and end on multiples of 32 MiB. A range
-//!    goes to the newest chunk that has a hole for it, and there to the lowest such hole.
-//! 2. If no chunk has room, a new one is made. Its size is the range's, rounded up to 32 MiB; it goes to the
-//!    top of the highest gap in the address space that is at least 32 MiB longer than that. The range lies at
+//! The model has three rules, derived from the `segment_alloc` and `segment_free` entries of the recordings (H200,
+//! driver 580.159.04):
+//! 1. Ranges lie in *chunks*: parts of the address space that start and end on multiples of 32 MiB. A range goes to
+//!    the newest chunk that has a hole for it, and there to the lowest such hole.
+//! 2. If no chunk has room, the driver makes a new one. Its size is the range's, rounded up to 32 MiB. It goes to the
+//!    top of the highest gap in the address space that is at least 32 MiB longer than that size. The range lies at
 //!    the start of the chunk.
 //! 3. A chunk that is empty again returns to the address space.
 //!
-//! The rules alone ([`ObservedDriver::new`]) ignore everybody else in the process: libraries, the program's
-//! own host memory (weights on the host leave gaps when they are freed, one by one), and the driver itself,
-//! which loads CUDA's modules into chunks too. In five programs one such chunk of about 416 MiB was nearly
-//! full at first and free for others later. What others do depends more on the program than on allocator
-//! settings. So [`LearnedAddressSpace`] reads it off one run, and [`ObservedDriver::learned`] predicts other
-//! runs of the same program with it.
+//! The rules alone ([`ObservedDriver::new`]) ignore all other code in the process: libraries, the program's own host
+//! memory (weights on the host leave gaps when they are freed, one by one), and the driver itself, which loads CUDA's
+//! modules into chunks too. In five programs one such chunk of about 416 MiB was nearly full at first, and free for
+//! other uses later. What other code does depends more on the program than on the allocator's settings. So
+//! [`LearnedAddressSpace`] learns it from one run, and [`ObservedDriver::learned`] predicts other runs of the same
+//! program with it.
 //!
-//! How well the rules hold: the table counts the placements that needed no new assumption, given everything
-//! before them. Each of the other 523 of 4,191 is explained by an action of somebody else, so every placement
-//! is reproduced.
+//! How well the rules hold: the table counts the placements that needed no new assumption, given everything before
+//! them. An action of other code explains each of the other 523 of 4,191, so the model reproduces every placement.
 //!
 //! | recording | explained | recording | explained |
 //! |---|---|---|---|
@@ -32,8 +31,8 @@
 //! | deep_mlp default | 92 of 106 | resnet50_sweep limit5_oom | 263 of 309 |
 //! | prefetch_streams default | 21 of 30 | prefetch_streams limit6 | 50 of 60 |
 //!
-//! These rules explain 3,668 of the 4,191. Others explain fewer: the oldest chunk first 2,474, the best fit
-//! of all chunks 3,257, no slack 3,641, a slack of 64 MiB 3,476.
+//! These rules explain 3,668 of the 4,191. Other rules explain fewer: the oldest chunk first 2,474, the best fit of
+//! all chunks 3,257, no slack 3,641, and a slack of 64 MiB 3,476.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -41,8 +40,8 @@ use super::model::{AddressModel, DESCENDING_END};
 use super::observed_layout::{GRANULE_BYTES, Layout, SLACK_BYTES, Spot};
 use crate::memory::PAGE_BYTES;
 
-/// Places ranges by the rules observed of NVIDIA's driver: in the newest chunk with a hole, or in a new chunk
-/// as high as it fits. The rules are described, and measured against recordings, at the top of this file.
+/// Places ranges by the rules observed in NVIDIA's driver: in the newest chunk with a hole, or in a new chunk at the
+/// highest address that fits. The top of this file describes the rules and compares them with recordings.
 #[derive(Clone, Debug)]
 pub struct ObservedDriver {
     layout: Layout,
@@ -55,7 +54,7 @@ pub struct ObservedDriver {
 }
 
 impl ObservedDriver {
-    /// An address space used by nobody else, free below [`DESCENDING_END`].
+    /// An address space without other code in it, free below [`DESCENDING_END`].
     #[must_use]
     pub fn new() -> Self {
         let mut layout = Layout::default();
@@ -63,8 +62,8 @@ impl ObservedDriver {
         ObservedDriver { layout, moment: 0, events: VecDeque::new(), is_narrow: false }
     }
 
-    /// The address space of a recorded process. Its changes happen when [`AddressModel::set_moment`] passes
-    /// their moments. The same as [`ObservedDriver::new`] if nothing was learned.
+    /// The address space of a recorded process. Its changes happen when [`AddressModel::set_moment`] passes their
+    /// moments. If nothing was learned, this equals [`ObservedDriver::new`].
     #[must_use]
     pub fn learned(learned: &LearnedAddressSpace) -> Self {
         if learned.events.is_empty() {
@@ -110,20 +109,21 @@ impl AddressModel for ObservedDriver {
     }
 }
 
-/// How many pieces of address space learning may visit before it gives up; some hundredths of a second. The
-/// recordings need up to 801 thousand. Thousands of segments in random order, from which nothing can be learned,
+/// How many pieces of address space learning may visit before it gives up; this takes a few hundredths of a second.
+/// The recordings need up to 801 thousand. Thousands of segments in random order, from which nothing can be learned,
 /// would need more.
 const MOST_EFFORT: usize = 1 << 24;
 
-/// Above all addresses of GPUs.
+/// Higher than all addresses of GPUs.
 const HIGHEST_ADDRESS: u64 = 1 << 56;
 
 /// One cudaMalloc or cudaFree of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacementStep {
-    /// How far the program was: the number of the trace entry of the request that it served. Never decreases.
+    /// The position of the program: the number of the trace entry of the request that the step served. Never
+    /// decreases.
     pub moment: u64,
-    /// Whether it is a cudaMalloc; otherwise a cudaFree.
+    /// Whether it is a cudaMalloc; if not, it is a cudaFree.
     pub taken: bool,
     /// The first byte of the range.
     pub address: u64,
@@ -137,13 +137,14 @@ impl PlacementStep {
     }
 }
 
-/// What others did in a process's address space, as learned from a recording; and how well the rules explain
-/// the rest.
+/// The actions of other code in a process's address space, as learned from a recording, and how well the rules
+/// explain the rest.
 ///
-/// The rules predict the recorded placements one by one. Where they fail, the smallest assumption is made
-/// that explains the real address: addresses became free, somebody else's chunk has room, or somebody else is
-/// where the rules would go. If a later placement shows that a region is longer, or is a chunk, it was so
-/// from its first moment: then learning starts over with that, unless it changes nothing that came before.
+/// The rules predict the recorded placements one by one. If they fail, learning makes the smallest assumption that
+/// explains the real address: addresses became free, a chunk made by other code has room, or other code occupies the
+/// addresses that the rules would choose. If a later placement shows that a region is longer, or is a chunk, this was
+/// true from the region's first moment. Then learning starts over with this fact, unless it changes no earlier
+/// placement.
 #[derive(Clone, Default, Debug)]
 pub struct LearnedAddressSpace {
     events: Vec<Event>,
@@ -151,7 +152,7 @@ pub struct LearnedAddressSpace {
     pub placements: usize,
     /// How many of them lie where the rules put them, without a new assumption at that moment.
     pub explained: usize,
-    /// How many no assumption explains. They are not reproduced.
+    /// How many of them no assumption explains. The model does not reproduce these.
     pub unexplained: usize,
 }
 
@@ -162,12 +163,13 @@ impl LearnedAddressSpace {
         LearnedAddressSpace::within(MOST_EFFORT, steps)
     }
 
-    /// The same with another bound on the effort: the pieces of address space visited.
+    /// Like [`LearnedAddressSpace::from_steps`], with another bound on the effort: the number of pieces of address
+    /// space visited.
     fn within(most_effort: usize, steps: &[PlacementStep]) -> LearnedAddressSpace {
         LearnedAddressSpace::attempt(most_effort, steps, Attempt::default)
     }
 
-    /// The same, starting over wherever something is learned.
+    /// Learns, starting over whenever something new is learned.
     #[cfg(test)]
     fn starting_over(most_effort: usize, steps: &[PlacementStep]) -> LearnedAddressSpace {
         LearnedAddressSpace::attempt(most_effort, steps, || Attempt { always_starts_over: true, ..Attempt::default() })
@@ -177,8 +179,8 @@ impl LearnedAddressSpace {
         let mut regions: Vec<Region> = Vec::new();
         let mut ignored: BTreeSet<usize> = (0..steps.len()).filter(|&at| !steps[at].is_sane()).collect();
         let mut effort_left = most_effort;
-        // Each attempt extends a region, makes it a chunk, or ignores one more step. Few are needed; the
-        // bound is for odd traces.
+        // Each attempt extends a region, makes it a chunk, or ignores one more step. Learning needs few attempts; the
+        // bound is for unusual traces.
         for _ in 0..=steps.len() * 2 {
             let mut attempt = Attempt { regions: regions.clone(), ..fresh() };
             attempt.effort_left = effort_left;
@@ -213,37 +215,37 @@ struct Region {
 struct Attempt {
     /// By moment.
     regions: Vec<Region>,
-    /// How many of them have started.
+    /// The number of regions that have started.
     begun: usize,
     layout: Layout,
     events: Vec<Event>,
     explained: usize,
     unexplained: usize,
-    /// Pieces of address space that may still be visited, in this attempt and those after it.
+    /// How many pieces of address space this attempt and the later ones may still visit.
     effort_left: usize,
     /// When the program's own chunks were made, by their start.
     births: BTreeMap<u64, u64>,
     live: BTreeSet<u64>,
-    /// Where the events are by which the regions began.
+    /// The indexes of the events with which the regions began.
     beginnings: Vec<usize>,
     /// The moment of the last range that was taken.
     last_taken: Option<u64>,
-    /// The last moment with a step that the longer end of a chunk could have changed: not only did a range go into the lowest hole of a
-    /// chunk, or leave one.
+    /// The last moment with a step that a longer chunk could have changed, that is, a step that did more than put a range
+    /// into the lowest hole of a chunk or free one.
     disturbed: Option<u64>,
-    /// What the present step has learned, if it need not start over.
+    /// What the current step has learned, if learning need not start over.
     learned: Option<Learned>,
     /// Whether to start over even then.
     #[cfg(test)]
     always_starts_over: bool,
 }
 
-/// What changes nothing before the step that shows it.
+/// A fact that changes nothing before the step that shows it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Learned {
-    /// A region begins with the step. If an earlier step has the same moment, it begins with that one.
+    /// A region begins with this step. If an earlier step has the same moment, the region begins with that step.
     Beginning,
-    /// The last region is a chunk whose end is farther away than was known, and that was not needed so far.
+    /// The last region is a chunk whose end is farther away than assumed, but no earlier step needed that.
     End,
 }
 
@@ -330,8 +332,8 @@ impl Attempt {
         self.events.push(event);
     }
 
-    /// Makes the recorded address free, so that the rules could choose it. False if a region had to be
-    /// changed for that. `begins_none`: no region begins with this step.
+    /// Makes the recorded address free, so that the rules can choose it. Returns false if a region had to change for
+    /// that. `begins_none`: no region begins with this step.
     fn make_free(&mut self, step: &PlacementStep, begins_none: bool) -> bool {
         let &PlacementStep { moment, address, bytes, .. } = step;
         let hidden = self.layout.hidden_in(address, bytes);
@@ -355,7 +357,7 @@ impl Attempt {
             return false;
         }
         if let Some((start, known_end)) = self.layout.chunk_around(address) {
-            // It was taken for a new chunk, but is an old one that was never returned.
+            // Learning took it for a new chunk, but it is an old one that was never returned.
             match self.births.get(&start) {
                 Some(&birth) => self.begin(birth, start, end, true),
                 None => self.begin(moment, known_end, end, true),
@@ -371,9 +373,10 @@ impl Attempt {
         false
     }
 
-    /// Whether all went as it would have if the region, which is a chunk, had ended at `end` from its beginning on, and not at `known_end`.
-    /// It is the oldest chunk, so ranges that went into other chunks would have done so too; and what is added lies above its holes, so
-    /// ranges that went into one of them would have gone there. Ranges that found no hole at all might have gone to its end.
+    /// Whether every earlier step would have been the same if the region, which is a chunk, had ended at `end` from its
+    /// beginning on, and not at `known_end`. It is the oldest chunk, so ranges that went into other chunks would have gone
+    /// there in any case. The added part lies above its holes, so ranges that went into one of these holes would have gone
+    /// there too. But ranges that found no hole at all might have gone to its end.
     fn was_not_needed(&self, place: usize, known_end: u64, end: u64) -> bool {
         let region = &self.regions[place];
         let is_last = region.is_chunk && place + 1 == self.begun;
@@ -399,8 +402,8 @@ impl Attempt {
         }
     }
 
-    /// Extends somebody else's chunk that a range starts in, or right after. It may have been taken for a gap. Returns the place of its region
-    /// and the end that was known.
+    /// Extends a chunk of other code if a range starts in it or right after it. Learning may have taken the chunk for a gap.
+    /// Returns the index of its region and the previously assumed end.
     fn lengthen_chunk(&mut self, address: u64, end: u64) -> Option<(usize, u64)> {
         let known_end = self.layout.chunk_around(address).map(|(_, end)| end);
         let is_in = |region: &Region| Some(region.end) == known_end && region.end < end;
@@ -412,11 +415,11 @@ impl Attempt {
         let place = self.regions.iter().position(is_it)?;
         let region = self.regions[place];
         self.regions[place] = Region { start: region.start + SLACK_BYTES, end, is_chunk: true, ..region };
-        // What it would have been as a chunk is not known.
+        // Its effect as a chunk is not known.
         Some((place, end))
     }
 
-    /// Assumes somebody else wherever the rules would go instead of the recorded address.
+    /// Assumes other code at every place that the rules would choose instead of the recorded address.
     fn block_others(&mut self, step: &PlacementStep) {
         let &PlacementStep { moment, address, bytes, .. } = step;
         let chunk_bytes = bytes.next_multiple_of(GRANULE_BYTES);
@@ -450,16 +453,16 @@ impl Region {
     }
 }
 
-/// A kind of change that somebody else makes to the address space, beside the program's own cudaMallocs.
+/// A kind of change that other code makes to the address space, besides the program's own cudaMallocs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     /// Addresses become free for chunks.
     Space,
-    /// A chunk made by somebody else has room.
+    /// A chunk made by other code has room.
     Chunk,
-    /// Somebody else takes free addresses.
+    /// Other code takes free addresses.
     Hide,
-    /// Somebody else returns addresses.
+    /// Other code returns addresses.
     Unhide,
 }
 
@@ -505,8 +508,8 @@ mod tests {
         reproduced
     }
 
-    /// From the start of gpt2_varlen.default: 36 MiB segments leave 28 MiB each, which later ones fill, the
-    /// newest chunk first.
+    /// The beginning of gpt2_varlen.default: 36 MiB segments leave 28 MiB each, which later segments fill, the newest
+    /// chunk first.
     #[test]
     fn holes_in_chunks_are_filled_newest_first() {
         let mut model = ObservedDriver::new();
@@ -618,7 +621,7 @@ mod tests {
         }
     }
 
-    /// Whichever model placed the ranges: if all are explained, all are reproduced.
+    /// For every model that placed the ranges: if all of them are explained, all are reproduced.
     #[test]
     fn learning_is_consistent_on_any_steps() {
         for seed in 0..30 {
@@ -631,13 +634,13 @@ mod tests {
         }
     }
 
-    /// Ranges that lie one behind the other, now and then farther away, and some of which go.
+    /// Ranges at consecutive addresses, some of them farther away, and some of which are freed.
     fn rising(seed: u64) -> Vec<PlacementStep> {
         let (mut steps, mut live, mut state, mut next) = (Vec::new(), Vec::new(), seed, 1 << 46);
         for number in 0..150_u64 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let draw = state >> 33;
-            // Several ranges may be taken for one request.
+            // One request may take several ranges.
             let moment = number / (1 + seed % 3);
             if draw.is_multiple_of(2 + seed % 7) && !live.is_empty() {
                 let (address, bytes) = live.swap_remove(draw as usize / 3 % live.len());
@@ -667,7 +670,7 @@ mod tests {
         }
     }
 
-    /// It need not start over for each chunk.
+    /// Learning need not start over for each chunk.
     #[test]
     fn ranges_one_behind_the_other_are_learned_in_passing() {
         let rising = |count: u64, pages: u64| -> Vec<PlacementStep> {
@@ -679,8 +682,8 @@ mod tests {
             };
             (0..count).map(step).collect()
         };
-        // Side by side, in a chunk or in one each; so far from each other that none is in a chunk beside another's. Each step is charged for all
-        // pieces that there are.
+        // Ranges side by side, in one chunk or in one chunk each; far enough apart that none is in the chunk next to
+        // another's. Each step costs as much as all existing pieces.
         for (pages, effort) in [(1, 1 << 15), (16, 1 << 15), (512, 1 << 24)] {
             let steps = rising(1_000, pages);
             assert_eq!(LearnedAddressSpace::within(effort, &steps).placements, 1_000, "{pages} pages");
@@ -709,7 +712,7 @@ mod tests {
         assert_eq!(LearnedAddressSpace::from_steps(&[]).placements, 0);
     }
 
-    /// Segments in random order: each needs assumptions, each of which needs all those before it.
+    /// With segments in random order, each needs assumptions, which in turn need all earlier ones.
     #[test]
     fn learning_gives_up_where_there_is_nothing_to_learn() {
         let place = |n: u64| (1 << 46) + n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (1 << 14) * (1 << 30);

@@ -1,9 +1,9 @@
-//! The address space as NVIDIA's driver was observed to use it: chunks, the space between them, and what others
-//! use of both.
+//! The address space as NVIDIA's driver was observed to use it: chunks, the space between them, and the parts of both
+//! that other code uses.
 //!
-//! The three rules of the observed driver are [`Layout::choose`], [`Layout::take`] and
-//! [`Layout::release`]. The rest is book-keeping: each address is in a hole of a chunk, in the space between
-//! chunks, used by the program, used by somebody else ("hidden"), or not known to be free.
+//! The three rules of the observed driver are [`Layout::choose`], [`Layout::take`] and [`Layout::release`]. The rest
+//! is book-keeping: each address is in a hole of a chunk, in the space between chunks, used by the program, used by
+//! other code ("hidden"), or not known to be free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +15,14 @@ struct Chunk {
     start: u64,
     end: u64,
     holes: Holes,
-    /// Whether somebody else made it. Then its true ends are unknown.
+    /// Whether other code made it. Then its true ends are unknown.
     is_foreign: bool,
 }
 
-/// Chunks, which do not overlap: by age, by address and by the room that they have.
+/// Chunks, which do not overlap, by age, by address and by their room.
 #[derive(Clone, Default, Debug)]
 struct Chunks {
-    /// Oldest first.
+    /// The oldest chunk first.
     by_age: BTreeMap<i64, Chunk>,
     /// The ages, by the first address.
     ages: BTreeMap<u64, i64>,
@@ -35,7 +35,7 @@ impl Chunks {
         self.by_age.len()
     }
 
-    /// The first address of the lowest.
+    /// The first address of the lowest chunk.
     fn lowest(&self) -> Option<u64> {
         self.ages.keys().next().copied()
     }
@@ -85,7 +85,7 @@ impl Chunks {
         Some(chunk)
     }
 
-    /// The chunks that overlap these addresses: the first address of each, and the one behind its last.
+    /// The chunks that overlap these addresses: the first address and the end of each.
     fn overlapping(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let first = self.at(start).map_or(start, |chunk| chunk.start);
         let starts = self.ages.range(first..end.max(first)).map(|(&start, _)| start);
@@ -95,7 +95,7 @@ impl Chunks {
     /// The newest chunk with a hole of `bytes` bytes, and there the lowest such hole: its address and length.
     fn newest_fit(&mut self, bytes: u64) -> Option<(u64, u64)> {
         loop {
-            // Few lengths differ, as chunks of one size are filled alike.
+            // There are few different lengths, because chunks of one size fill up in the same way.
             let mut newest: Option<i64> = None;
             let mut next = self.room.range((bytes, i64::MIN)..).next();
             while let Some(&(length, _)) = next {
@@ -104,7 +104,7 @@ impl Chunks {
                 next = length.checked_add(1).and_then(|longer| self.room.range((longer, i64::MIN)..).next());
             }
             let start = self.by_age.get(&newest?)?.start;
-            // In vain only if the hole was taken meanwhile; then the chunk is known to have less room.
+            // This fails only if the hole has been taken in the meantime; then the chunk's recorded room shrinks.
             if let Some(hole) = self.change(start, |chunk| chunk.holes.first_fit(bytes))? {
                 return Some(hole);
             }
@@ -117,7 +117,7 @@ pub(super) const GRANULE_BYTES: u64 = 32 << 20;
 /// A gap must be this much longer than a chunk that is put into it, in bytes.
 pub(super) const SLACK_BYTES: u64 = 32 << 20;
 
-/// Where a range would go.
+/// Where the driver would place a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Spot {
     /// At the start of a hole of this length in a chunk.
@@ -140,12 +140,12 @@ pub(super) struct Layout {
     /// Addresses known to be free and in no chunk.
     space: Holes,
     chunks: Chunks,
-    /// What others use, of chunks and of the space.
+    /// The parts of chunks and of the space that other code uses.
     hidden: Intervals<()>,
 }
 
 impl Layout {
-    /// How many pieces the address space is in: the cost of going through all of it.
+    /// The number of pieces of the address space: the cost of going through all of it.
     pub(super) fn pieces(&self) -> usize {
         self.chunks.len() + self.space.count() + self.hidden.count()
     }
@@ -160,7 +160,7 @@ impl Layout {
         Some(Spot::New { address, gap_start, gap_end })
     }
 
-    /// Takes what [`Layout::choose`] chose.
+    /// Takes the place that [`Layout::choose`] chose.
     pub(super) fn take(&mut self, spot: Spot, bytes: u64) {
         match spot {
             Spot::Hole { address, .. } => {
@@ -176,8 +176,8 @@ impl Layout {
         }
     }
 
-    /// Frees a range. A chunk that is empty then returns to the space, unless somebody else made it: then it
-    /// may not be empty. Returns whether it did.
+    /// Frees a range. If its chunk is then empty, the chunk returns to the space, unless other code made it: then it
+    /// may not be empty. Returns whether the chunk returned.
     pub(super) fn release(&mut self, address: u64, bytes: u64) -> bool {
         let is_empty = self.chunks.change(address, |chunk| {
             chunk.holes.insert(address, bytes);
@@ -191,7 +191,7 @@ impl Layout {
         is_empty == Some(true)
     }
 
-    /// Whether no chunk has, or begins right behind, any of the addresses from `start` up to `end`.
+    /// Whether no chunk contains, or begins right behind, any of the addresses from `start` up to `end`.
     pub(super) fn has_no_chunk(&self, start: u64, end: u64) -> bool {
         self.chunks.overlapping(start, end.saturating_add(1)).is_empty()
     }
@@ -204,8 +204,8 @@ impl Layout {
         fresh.iter().for_each(|(start, length)| self.space.insert(start, length));
     }
 
-    /// Adds free parts of somebody else's chunk, where there is no chunk yet. They count as the oldest; those
-    /// that touch merge.
+    /// Adds free parts of a chunk made by other code, where there is no chunk yet. They count as the oldest chunks;
+    /// parts that touch merge.
     pub(super) fn add_chunk(&mut self, start: u64, bytes: u64) {
         self.space.remove(start, bytes);
         for (piece, _) in self.hidden_in(start, bytes) {
@@ -235,7 +235,7 @@ impl Layout {
         self.chunks.add_oldest(merged);
     }
 
-    /// Takes out somebody else's chunk that touches these addresses.
+    /// Takes out the chunk of other code that touches these addresses.
     fn foreign_beside(&mut self, start: u64, end: u64) -> Option<Chunk> {
         let before = start.checked_sub(1).and_then(|last| self.chunks.at(last));
         let behind = self.chunks.at(end).filter(|chunk| chunk.start == end);
@@ -243,7 +243,7 @@ impl Layout {
         self.chunks.remove(beside)
     }
 
-    /// Others take the free parts of these addresses.
+    /// Other code takes the free parts of these addresses.
     pub(super) fn hide(&mut self, start: u64, bytes: u64) {
         let mut taken = self.space.parts(start, bytes);
         self.space.remove(start, bytes);
@@ -260,7 +260,7 @@ impl Layout {
         }
     }
 
-    /// Others return every piece of theirs that overlaps these addresses, whole.
+    /// Other code returns all its pieces that overlap these addresses, each as a whole.
     pub(super) fn unhide(&mut self, start: u64, bytes: u64) {
         for (piece, length) in self.hidden_in(start, bytes) {
             self.hidden.remove(piece);
@@ -270,7 +270,7 @@ impl Layout {
         }
     }
 
-    /// The pieces used by others that overlap these addresses.
+    /// The pieces used by other code that overlap these addresses.
     pub(super) fn hidden_in(&self, start: u64, bytes: u64) -> Vec<(u64, u64)> {
         self.hidden.overlapping(start, start + bytes).collect()
     }

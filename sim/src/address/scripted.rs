@@ -1,8 +1,8 @@
 //! The address model that repeats a recording: each cudaMalloc gets the next address of a list.
 //!
-//! The list can run out or name an address that is taken: because the recording lost its beginning, or
-//! because the replay diverged. Then the range goes far above all addresses that a driver returns, and the
-//! model counts a fallback. A replay with fallbacks did not follow its recording.
+//! The list can run out or name an address that is taken: because the recording lost its beginning, or because the
+//! replay diverged. The range then goes far above all addresses that a driver returns, and the model counts a
+//! fallback. A replay with fallbacks has not followed its recording.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use crate::memory::PAGE_BYTES;
 use crate::range_maps::Intervals;
 use crate::ranges::SPACING_BYTES;
 
-/// Where fallback addresses start: above the 49-bit addresses of GPUs, and below 2^53, so that JSON readers
-/// keep them exact.
+/// The first fallback address: above the 49-bit addresses of GPUs, and below 2^53, so that JSON readers keep it
+/// exact.
 pub const FALLBACK_START: u64 = 1 << 52;
-/// Where fallback addresses of reservations start, so that the two models of a device never return the same
+/// The first fallback address of reservations. It differs, so that the two models of a device never return the same
 /// address.
 pub const RESERVATION_FALLBACK_START: u64 = FALLBACK_START + (1 << 51);
 
@@ -43,7 +43,7 @@ impl Scripted {
         Scripted::beginning(addresses, SPACING_BYTES, FALLBACK_START)
     }
 
-    /// The same for reservations, which start on page boundaries and fall back to
+    /// Like [`Scripted::new`] for reservations, which start on page boundaries and fall back to
     /// [`RESERVATION_FALLBACK_START`].
     #[must_use]
     pub fn for_reservations(addresses: impl IntoIterator<Item = u64>) -> Self {
@@ -77,13 +77,14 @@ impl Scripted {
         self.next.len()
     }
 
-    /// How many ranges could not go where the list said, or found it empty.
+    /// How many ranges could not be placed at a listed address, because the address was taken or the list was empty.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
         self.fallbacks
     }
 
-    /// The next address of the list, if a range of this size can go there. It is used up either way.
+    /// The next address of the list, if a range of this size can go there. Removes the address from the list in any
+    /// case.
     fn take_next(&mut self, bytes_reserved: u64) -> Option<u64> {
         let address = self.next.pop_front()?;
         let usable = address > 0 && address.is_multiple_of(self.alignment_bytes);
@@ -93,7 +94,7 @@ impl Scripted {
     fn take_fallback(&mut self, bytes_reserved: u64) -> Option<u64> {
         self.fallbacks += 1;
         let mut address = self.fallback_start.checked_add(self.fallback_bytes)?;
-        // The list may name addresses up here too: skip what is taken, in whole pages.
+        // The list may name addresses up here too: skip the taken ones, in whole pages.
         while let Some(end) = self.live.overlap_end(address, bytes_reserved) {
             address = end.checked_next_multiple_of(PAGE_BYTES)?;
         }

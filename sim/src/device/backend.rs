@@ -1,4 +1,4 @@
-//! [`DeviceBackend`] for the simulated device: each question goes to the method that is the driver's call.
+//! [`DeviceBackend`] for the simulated device: each method forwards to the method that simulates the driver's call.
 
 use std::collections::BTreeSet;
 

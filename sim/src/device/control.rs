@@ -1,5 +1,5 @@
-//! What a test or a replay may change from outside and look at: memory of others, addresses, time, costs,
-//! faults, the log. The allocator uses none of it.
+//! The controls and readings for tests and replays: memory of other processes, addresses, time, costs, faults, and
+//! the log. The allocator uses none of these.
 
 use std::any::Any;
 
@@ -12,15 +12,15 @@ use crate::calls::{Call, CallName, CallSubject, LogLevel};
 use crate::costs::CallTotals;
 use crate::faults::FaultPlan;
 
-/// Memory of this device and of others.
+/// Memory of this device and of other processes.
 impl SimDevice {
-    /// Bytes of the pages held by this device's cudaMallocs and cuMemCreates, without the driver context's.
+    /// The bytes of the pages held by this device's cudaMallocs and cuMemCreates, without the driver context's.
     #[must_use]
     pub fn used_bytes(&self) -> Bytes {
         Bytes(self.memory.used_bytes())
     }
 
-    /// The highest value that [`SimDevice::used_bytes`] has had.
+    /// The highest value of [`SimDevice::used_bytes`] so far.
     #[must_use]
     pub fn peak_used_bytes(&self) -> Bytes {
         Bytes(self.memory.peak_used_bytes())
@@ -59,15 +59,15 @@ impl SimDevice {
         self.memory.set_capacity(capacity.get());
     }
 
-    /// Sets how much others hold that [`processes`](parkade::device::DeviceBackend::processes) does not list,
-    /// such as processes in another container. It is only missing from free memory, and may exceed what is
-    /// there; free memory stops at zero.
+    /// Sets how many bytes are held by processes that [`processes`](parkade::device::DeviceBackend::processes) does
+    /// not list, such as processes in another container. They only reduce free memory, and may exceed it; free memory
+    /// stops at zero.
     pub fn set_external_bytes(&mut self, bytes: Bytes) {
         self.unlisted_bytes = bytes.get();
         self.update_external();
     }
 
-    /// Sets how much another process holds. It may exceed what is there; free memory stops at zero.
+    /// Sets how many bytes another process holds. They may exceed the available memory; free memory stops at zero.
     pub fn set_process_bytes(&mut self, pid: u32, bytes: Bytes) {
         self.other_processes.insert(pid, bytes.get());
         self.update_external();
@@ -78,7 +78,7 @@ impl SimDevice {
         self.memory.set_external(sum);
     }
 
-    /// This process first, then the others by process id, without those that hold nothing.
+    /// This process first, then the other processes by process id, without those that hold no memory.
     pub(super) fn process_list(&self) -> Vec<ProcessMemory> {
         let own = self.memory.base_bytes().saturating_add(self.memory.used_bytes());
         let others = self.other_processes.iter().filter(|&(_, &bytes)| bytes > 0);
@@ -105,7 +105,7 @@ impl SimDevice {
         model.downcast_ref()
     }
 
-    /// The address model to change, if it is an `M`: for example to push the next address of a recording.
+    /// The address model, mutable, if it is an `M`: for example to push the next address of a recording.
     pub fn address_model_mut<M: AddressModel>(&mut self) -> Option<&mut M> {
         let model: &mut dyn Any = &mut *self.address_model;
         model.downcast_mut()
@@ -118,7 +118,7 @@ impl SimDevice {
         model.downcast_ref()
     }
 
-    /// The model that places reservations to change, if it is an `M`.
+    /// The model that places reservations, mutable, if it is an `M`.
     pub fn reservation_model_mut<M: AddressModel>(&mut self) -> Option<&mut M> {
         let model: &mut dyn Any = &mut *self.reservation_model;
         model.downcast_mut()
@@ -138,8 +138,7 @@ impl SimDevice {
         self.clock.advance(duration_ns);
     }
 
-    /// Completes all work of one stream now. The host does not learn of it, so for the race detector this is
-    /// not a wait.
+    /// Completes all work of one stream now. The host does not notice, so this is not a wait for the race detector.
     pub fn complete(&mut self, stream: StreamId) {
         self.streams.complete(stream.get(), self.clock.now_ns());
     }
@@ -150,7 +149,7 @@ impl SimDevice {
         self.streams.complete_one(stream.get(), self.clock.now_ns())
     }
 
-    /// Completes all work of all streams now. The host does not learn of it, as with [`SimDevice::complete`].
+    /// Completes all work of all streams now. As with [`SimDevice::complete`], the host does not notice.
     pub fn complete_all(&mut self) {
         self.streams.complete_all(self.clock.now_ns());
     }
@@ -190,8 +189,8 @@ impl SimDevice {
         self.clock.sum().wait_ns
     }
 
-    /// How many driver calls return only when work on the device is done: cudaFree and the synchronizing calls (facts:
-    /// Waiting for the device). They count whether there was work to wait for or not.
+    /// How many driver calls so far were of a kind that returns only when work on the device is done: cudaFree and the
+    /// synchronizing calls (facts: Waiting for the device). Each counts, whether there was work to wait for or not.
     #[must_use]
     pub fn waiting_calls(&self) -> u64 {
         self.clock.waits()
@@ -206,13 +205,13 @@ impl SimDevice {
 
 /// Faults.
 impl SimDevice {
-    /// Makes the next `calls` cudaMallocs and cuMemCreates fail with out of memory, however much is free.
-    /// Replaces an earlier number.
+    /// Makes the next `calls` cudaMallocs and cuMemCreates fail with out of memory, however much memory is free.
+    /// Replaces the number of an earlier call.
     pub fn fail_next(&mut self, calls: u64) {
         self.fail_next = calls;
     }
 
-    /// Sets the fault plan. Its counts begin now.
+    /// Sets the fault plan, whose counts begin now.
     pub fn set_fault_plan(&mut self, plan: FaultPlan) {
         self.faults = plan;
     }

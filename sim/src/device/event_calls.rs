@@ -1,7 +1,7 @@
 //! Calls about events (create, record, query, wait, destroy) and cudaStreamSynchronize.
 //!
-//! An event that was never recorded counts as complete, as in CUDA. One that was recorded again follows its
-//! newest record.
+//! An event that was never recorded counts as complete, as in CUDA. An event that was recorded several times follows
+//! its latest recording.
 
 use parkade::device::BackendError;
 use parkade::units::StreamId;
@@ -69,7 +69,7 @@ impl SimDevice {
         self.conclude(name, outcome, event.ordinal(), None)
     }
 
-    /// cudaStreamWaitEvent as a call of the allocator: logged, priced, and able to fail.
+    /// cudaStreamWaitEvent as a call of the allocator, which is logged, priced, and able to fail.
     pub(super) fn event_hold_back(&mut self, event: &SimEvent, stream: StreamId) -> Result<(), BackendError> {
         let name = CallName::StreamWaitEvent;
         self.charge(name, 0);
@@ -80,7 +80,7 @@ impl SimDevice {
         self.conclude(name, outcome, event.ordinal(), Some(stream.get()))
     }
 
-    /// cudaStreamSynchronize. Everything in the stream is complete then, under every event timing.
+    /// cudaStreamSynchronize. Afterwards everything in the stream is complete, under every event timing.
     pub(super) fn stream_synchronize(&mut self, stream: u64) -> Result<(), BackendError> {
         let name = CallName::StreamSynchronize;
         self.charge(name, 0);
@@ -93,7 +93,7 @@ impl SimDevice {
         outcome.map_err(|code| driver_error(name, code))
     }
 
-    /// cudaEventDestroy. For an event that is destroyed already (through a clone), it logs a failure and does
+    /// cudaEventDestroy. For an event that has already been destroyed (through a clone), it logs a failure and does
     /// nothing.
     pub(super) fn event_destroy(&mut self, event: &SimEvent) {
         let name = CallName::EventDestroy;
@@ -109,7 +109,7 @@ impl SimDevice {
         }
     }
 
-    /// Whether a call about this event may go ahead.
+    /// Checks whether a call for this event may proceed.
     ///
     /// # Errors
     /// The code that it fails with.

@@ -1,8 +1,8 @@
 //! The driver's calls about memory: cudaMalloc, cudaFree, cudaMemGetInfo, and the virtual memory calls, from
 //! cuMemAddressReserve to cuMemRelease.
 //!
-//! A call that fails changes only the clock, the log and the call counts. Inside, failures are driver codes;
-//! they become the core's errors on the way out.
+//! A call that fails changes only the clock, the log and the call counts. Inside this module, failures are driver
+//! codes; the public calls turn them into the core's errors.
 
 use parkade::device::{BackendError, MemoryInfo};
 use parkade::units::{Bytes, DeviceAddress};
@@ -33,7 +33,7 @@ impl SimDevice {
     /// the driver would return a null pointer.
     pub(super) fn cuda_malloc(&mut self, requested: Bytes) -> Result<u64, BackendError> {
         let outcome = self.try_malloc(requested.get());
-        // The price of a refused cudaMalloc was not measured: charged like the smallest one.
+        // The price of a refused cudaMalloc was not measured: it costs as much as the smallest one.
         self.charge(CallName::Malloc, outcome.as_ref().map_or(0, |range| range.bytes));
         let code = outcome.as_ref().err().copied().unwrap_or(0);
         let range = outcome.as_ref().ok().map(|range| (range.ordinal, range.address));
@@ -79,7 +79,7 @@ impl SimDevice {
         Ok(NewRange { address, ordinal, bytes: spaced })
     }
 
-    /// Takes pages and asks the address model where they go. Returns the address.
+    /// Takes pages and asks the address model for their address. Returns the address.
     fn place_pages(&mut self, pages: u64, request: u64) -> Result<u64, u32> {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
         if !self.memory.has_room(pages) {
@@ -118,7 +118,7 @@ impl SimDevice {
         outcome.map(|_| ()).map_err(|code| driver_error(CallName::Free, code))
     }
 
-    /// Drops the contents of a range and the accesses to it. Its page may be shared, so this goes by bytes.
+    /// Drops the contents of a range and the accesses to it. The range may share its page, so this works on bytes.
     fn forget_freed(&mut self, address: u64, bytes: u64) {
         if self.races.is_none() && self.memory.contents().is_empty() {
             return;
@@ -158,8 +158,8 @@ impl SimDevice {
 
 /// The virtual memory calls.
 ///
-/// None of them waits for the device (facts: Waiting for the device). The price of a failed call was not
-/// measured; it is charged like the smallest successful one.
+/// None of them waits for the device (facts: Waiting for the device). The price of a failed call was not measured; it
+/// costs as much as the smallest successful one.
 impl SimDevice {
     /// cuMemAddressReserve. Accepts whole pages only; fails with `OUT_OF_MEMORY` when the address model has
     /// no addresses left.
@@ -199,7 +199,7 @@ impl SimDevice {
         outcome.map_err(|code| driver_error(call, code))
     }
 
-    /// cuMemCreate. Takes the memory at once (facts: Sizes and addresses).
+    /// cuMemCreate. Takes the memory from the device at once (facts: Sizes and addresses).
     pub(super) fn mem_create(&mut self, requested: Bytes) -> Result<SimPhysical, BackendError> {
         let (name, bytes) = (CallName::MemCreate, requested.get());
         if std::mem::take(&mut self.fabric_probe_due) {
@@ -272,7 +272,7 @@ impl SimDevice {
         }
     }
 
-    /// Removes the mappings in a range, unless a fault is due. Returns what was affected.
+    /// Removes the mappings in a range, unless a fault is due. Returns the affected mappings.
     fn unmap_mappings(&mut self, address: u64, bytes: u64) -> Result<AffectedMappings, u32> {
         let touched = if self.races.is_some() { self.bytes_mapped(address, bytes) } else { Vec::new() };
         self.planned_failure(CallName::MemUnmap)?;
@@ -296,7 +296,8 @@ impl SimDevice {
         outcome.map_err(|code| driver_error(call, code))
     }
 
-    /// cuMemRelease. Priced by size even if the memory stays because it is mapped; that case was not measured.
+    /// cuMemRelease. Its price depends on the size even if the memory stays because it is mapped; that case was not
+    /// measured.
     pub(super) fn mem_release(&mut self, memory: &SimPhysical) -> Result<(), BackendError> {
         let name = CallName::MemRelease;
         let outcome = self.planned_failure(name).and_then(|()| self.virtual_memory.release(memory));
@@ -308,7 +309,7 @@ impl SimDevice {
         outcome.map(|_| ()).map_err(|code| driver_error(name, code))
     }
 
-    /// The name of an address for the log. Not looked up if the call is not logged.
+    /// The name of an address for the log. Skips the lookup if the call is not logged.
     fn logged_name(&self, call: CallName, address: u64) -> AddressName {
         if self.log.shows(call) { self.ranges.name(address) } else { AddressName::Unknown(address) }
     }
@@ -319,7 +320,7 @@ impl SimDevice {
         self.affected = affected;
     }
 
-    /// Counts a call about several mappings and advances the clock by its price.
+    /// Counts a call for several mappings and advances the clock by its price.
     fn charge_handles(&mut self, name: CallName, handle_bytes: &[(u64, u64)]) {
         let cost_ns = self.cost_model.cost_of_handles_ns(name, handle_bytes);
         self.clock.charge(name, cost_ns);
@@ -332,18 +333,18 @@ impl SimDevice {
     }
 }
 
-/// The virtual memory calls about many pages at once: the same effects, counts and prices as one call for each
-/// page, but time and memory for one.
+/// The virtual memory calls for many pages at once: they have the same effects, counts and prices as one call for
+/// each page, but take the time and memory of a single call.
 ///
-/// Only while nobody looks at single calls. Under a log or a fault plan each page has a call of its own.
+/// They only apply while single calls are not observed. With a log or a fault plan, each page gets a separate call.
 impl SimDevice {
-    /// Whether single calls make no difference now.
+    /// Whether single calls can currently be combined without a visible difference.
     pub(super) fn takes_runs(&self) -> bool {
         !self.log.shows(CallName::MemCreate) && !self.faults.is_waiting()
     }
 
-    /// As many cuMemCreates of `page` bytes as there is room for, at most `pages`. If there is none for the
-    /// first, that call's error.
+    /// Makes as many cuMemCreates of `page` bytes as there is room for, at most `pages`. If there is no room for the
+    /// first, returns that call's error.
     pub(super) fn mem_create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
         let bytes = page.get();
         let is_run = pages > 1 && self.takes_runs() && self.fail_next == 0 && is_whole_pages(bytes);
@@ -359,7 +360,7 @@ impl SimDevice {
         Ok((memory, pages))
     }
 
-    /// A cuMemUnmap for each page.
+    /// Makes a cuMemUnmap for each page.
     pub(super) fn mem_unmap_run(&mut self, address: u64, page_bytes: u64, pages: u64) -> Result<(), BackendError> {
         let name = CallName::MemUnmap;
         let bytes = page_bytes.checked_mul(pages).ok_or(driver_error(name, INVALID_VALUE))?;
@@ -387,14 +388,14 @@ pub(super) fn split_physical(memory: &mut SimPhysical, page: Bytes, pages: u64) 
     rest.ok_or(driver_error(CallName::MemRelease, INVALID_VALUE))
 }
 
-/// A handle is broken: parts of it get memory of their own, with the same contents.
+/// Breaking a handle: parts of it get new memory, with the same contents.
 ///
-/// The driver has no such call. It is a wait for the device, one cuMemUnmap and cuMemRelease, and for each part a
-/// cuMemCreate, cuMemMap and cuMemSetAccess, between a copy to the host's memory and one back, which cost nothing here.
-/// If any of the calls is to fail, it fails before anything has changed: whoever does this on a real device keeps memory
-/// of the host ready that could be mapped instead.
+/// The driver has no such call. The simulated device counts it as a wait for the device, one cuMemUnmap and one
+/// cuMemRelease, and a cuMemCreate, a cuMemMap and a cuMemSetAccess for each part. The copies to host memory and back
+/// cost nothing here. If any of the calls would fail, this fails before anything has changed: a real device keeps host
+/// memory ready that it could map instead.
 impl SimDevice {
-    /// Breaks the handle that is mapped, open, at an address and nowhere else.
+    /// Breaks the handle that is mapped, with access, at this address and nowhere else.
     pub(super) fn break_mapped(
         &mut self,
         address: u64,
@@ -423,7 +424,8 @@ impl SimDevice {
         self.memory.contents().get(&ranges)
     }
 
-    /// Fails, as the first call that would, if not all of the calls that follow will succeed. Nothing has changed then.
+    /// Checks whether all of the following calls will succeed. If not, fails as the first failing call would, before
+    /// anything has changed.
     fn foresee(&mut self, address: u64, memory: &SimPhysical, parts: &[(Bytes, Bytes)]) -> Result<(), BackendError> {
         if !self.is_breakable(address, memory, parts) {
             return self.fail_early(CallName::MemUnmap, INVALID_VALUE);

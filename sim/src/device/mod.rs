@@ -1,7 +1,6 @@
 //! The simulated device: its options, its parts, their initial state, and the steps that all calls share.
 //!
-//! The calls, and everything else that can be called on it, are in the other files of this folder. This one
-//! knows none of them.
+//! The calls, and all other public methods, are in the other files of this folder. This file does not depend on them.
 
 mod backend;
 mod control;
@@ -27,14 +26,14 @@ use crate::virtual_memory::{AffectedMappings, VirtualMemory};
 
 /// The H200's memory as the driver reports it (facts: Memory of the device).
 const H200_TOTAL_BYTES: u64 = 150_109_880_320;
-/// What is free of it when a process starts (facts: Memory of the device).
+/// The bytes of it that are free when a process starts (facts: Memory of the device).
 const H200_FREE_BYTES: u64 = 149_557_477_376;
-/// What stays free when nothing more can be allocated: `free_when_full` in all three fill-ups of the raw
-/// data, and the difference between the free bytes and the largest block that succeeds (facts: Holes).
+/// The bytes that stay free when no more can be allocated: `free_when_full` in all three fill-ups of the raw data,
+/// and the difference between the free bytes and the largest block that succeeds (facts: Holes).
 const H200_WITHHELD_BYTES: u64 = 3_276_800;
 
-/// How a [`SimDevice`] is made: the measured driver's rules by default, and two ready-made devices. Every method
-/// returns the changed options.
+/// The options for creating a [`SimDevice`]. By default it follows the measured driver; there are two ready-made
+/// devices. Every method returns the changed options.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     index: u32,
@@ -85,11 +84,11 @@ impl SimOptions {
             .withheld(Bytes(H200_WITHHELD_BYTES))
     }
 
-    /// The fake driver that the real PyTorch allocator is tested on: every cudaMalloc takes whole pages,
-    /// cudaFree does not wait, events complete only when waited for or told to, and nothing takes time. Its
-    /// `FAKE_GPU_BASE` corresponds to
-    /// [`SimDevice::set_external_bytes`](crate::SimDevice::set_external_bytes), because its `external`
-    /// replaces the base.
+    /// The fake driver on which the real PyTorch allocator is tested: every cudaMalloc takes whole pages, cudaFree
+    /// does not wait, events complete only when the host waits for them or completes them explicitly, and no call
+    /// takes time. Its `FAKE_GPU_BASE` corresponds to
+    /// [`SimDevice::set_external_bytes`](crate::SimDevice::set_external_bytes), because its `external` replaces the
+    /// base.
     #[must_use]
     pub fn fake_driver(capacity: Bytes) -> Self {
         SimOptions::new(capacity)
@@ -114,7 +113,8 @@ impl SimOptions {
         self
     }
 
-    /// What the driver's context holds from the start; about 500 MiB on the H200 (facts: Memory of the device).
+    /// The bytes that the driver's context holds from the start; about 500 MiB on the H200 (facts: Memory of the
+    /// device).
     #[must_use]
     pub fn base(mut self, base: Bytes) -> Self {
         self.base_bytes = base.get();
@@ -142,17 +142,17 @@ impl SimOptions {
         self
     }
 
-    /// Whether the first cuMemCreate is logged twice, the first time with the fabric handle type and refused.
-    /// The real allocator probes once per process for the handle types that it may use, so switch this off
-    /// for a second device. Only the log shows it.
+    /// Whether the first cuMemCreate is logged twice, the first time as a refused attempt with the fabric handle
+    /// type. The real allocator probes once per process for the handle types that it may use, so switch this off for
+    /// a second device. It only affects the log.
     #[must_use]
     pub fn probes_fabric(mut self, probes_fabric: bool) -> Self {
         self.probes_fabric = probes_fabric;
         self
     }
 
-    /// The most handles of cuMemCreate at once; beyond them the device is out of memory. Unlimited by default. For
-    /// a device that logs each call about memory: its log grows with the number of handles, whatever they hold.
+    /// The most cuMemCreate handles at once; with more, the device is out of memory. Unlimited by default. For a
+    /// device that logs each memory call: the log grows with the number of handles, whatever their size.
     #[must_use]
     pub fn most_handles(mut self, most_handles: u64) -> Self {
         self.most_handles = most_handles;
@@ -166,15 +166,14 @@ impl SimOptions {
         self
     }
 
-    /// When events are seen complete.
+    /// When the host sees events as complete.
     #[must_use]
     pub fn event_timing(mut self, event_timing: EventTiming) -> Self {
         self.event_timing = event_timing;
         self
     }
 
-    /// Whether cudaMallocs of at most 1 MiB share pages (facts: Sizes and addresses). Otherwise each takes
-    /// whole pages.
+    /// Whether cudaMallocs of at most 1 MiB share pages (facts: Sizes and addresses). If not, each takes whole pages.
     #[must_use]
     pub fn shares_pages(mut self, shares_pages: bool) -> Self {
         self.shares_pages = shares_pages;
@@ -188,8 +187,7 @@ impl SimOptions {
         self
     }
 
-    /// Whether [`processes`](parkade::device::DeviceBackend::processes) lists anything; off is a host without
-    /// NVML.
+    /// Whether [`processes`](parkade::device::DeviceBackend::processes) lists anything; if off, the host has no NVML.
     #[must_use]
     pub fn reports_processes(mut self, reports_processes: bool) -> Self {
         self.reports_processes = reports_processes;
@@ -197,17 +195,17 @@ impl SimOptions {
     }
 }
 
-/// A GPU made of arithmetic.
+/// A simulated GPU.
 ///
-/// The allocator drives it through [`DeviceBackend`](parkade::device::DeviceBackend). The methods below are
-/// for tests and tools: they launch work, move the clock, change what others hold, inject faults, and read
-/// the accounts, the log and the races. A clone is an independent device in the same state; events and memory
-/// of the original are valid on it.
+/// The allocator drives it through [`DeviceBackend`](parkade::device::DeviceBackend). The methods below are for tests
+/// and tools: they launch work, move the clock, change what other processes hold, inject faults, and read the counts,
+/// the log and the races. A clone is an independent device in the same state; events and memory of the original are
+/// valid on it.
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     index: u32,
     total_bytes: u64,
-    /// Whether the reported total was set explicitly. Otherwise it follows the capacity.
+    /// Whether the reported total was set explicitly. If not, it follows the capacity.
     total_is_fixed: bool,
     shares_pages: bool,
     free_waits: bool,
@@ -236,7 +234,7 @@ pub struct SimDevice {
     fail_next: u64,
     faults: FaultPlan,
     log: CallLog,
-    /// Bytes held by others that appear in no process list.
+    /// The bytes held by processes that appear in no process list.
     unlisted_bytes: u64,
     /// Bytes held by other processes, by process id.
     other_processes: BTreeMap<u32, u64>,
@@ -302,7 +300,7 @@ impl SimDevice {
         self.log.push(name, result, self.clock.now_ns(), subject);
     }
 
-    /// Makes a call wait until every stream is idle. Everything is complete then, under every event timing.
+    /// Makes a call wait until every stream is idle. Afterwards everything is complete, under every event timing.
     fn wait_for_device(&mut self, name: CallName) {
         self.clock.wait_until(name, self.streams.idle_at_ns());
         self.streams.complete_all(self.clock.now_ns());

@@ -1,13 +1,13 @@
-//! Work that a program puts on the device: streams, kernels that declare what they touch, fills, copies, reads
-//! by the host, and captures of graphs.
+//! Work that a program puts on the device: streams, kernels that declare what they touch, fills, copies, reads by the
+//! host, and captures of graphs.
 //!
-//! None of it belongs to the allocator: it is not in the call counts or the log, and costs the host only the
-//! time it waits. Streams do not wait for stream 0. CUDA's legacy default stream synchronizes with blocking
+//! This work does not belong to the allocator: it is not in the call counts or the log, and costs the host only the
+//! time that it waits. Streams do not wait for stream 0. CUDA's legacy default stream synchronizes with blocking
 //! streams only; these are non-blocking, so stream 0 is a stream like any other.
 //!
-//! Contents change in program order, at the moment of the call: a read returns what earlier calls wrote, even
-//! if the work is still running by the clock. Whether real hardware could have returned something else is
-//! what [`SimDevice::races`] tells.
+//! Contents change in program order, at the moment of the call: a read returns what earlier calls wrote, even if the
+//! work is still running by the clock. [`SimDevice::races`] shows whether real hardware could have returned other
+//! data.
 
 use std::borrow::Cow;
 
@@ -35,9 +35,8 @@ impl SimDevice {
         self.streams.destroy(stream.get(), self.clock.now_ns());
     }
 
-    /// Makes a stream wait (cudaStreamWaitEvent): work queued on it from now on starts only after the work
-    /// before the event's newest record. An event that was never recorded holds nothing up. The host does not
-    /// wait.
+    /// Makes a stream wait (cudaStreamWaitEvent): work queued on it from now on starts only after the work before the
+    /// event's latest recording. An event that was never recorded causes no wait. The host does not wait.
     pub fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) {
         if let Some(mark) = event.mark() {
             self.streams.wait(stream.get(), mark);
@@ -65,7 +64,7 @@ impl SimDevice {
     /// Queues a kernel. The data it writes is unknown and reads as [`UNWRITTEN`](crate::UNWRITTEN).
     ///
     /// # Errors
-    /// If one of the accesses is illegal; then nothing is queued. (A real device would report it later.)
+    /// One of the accesses is illegal; then nothing is queued. (A real device would report it later.)
     pub fn kernel(&mut self, kernel: Kernel) -> Result<(), AccessError> {
         let touched = kernel.accesses.iter().map(|&access| self.touch(access)).collect::<Result<Vec<_>, _>>()?;
         for written in touched.iter().filter(|touched| touched.access.kind == AccessKind::Write) {
@@ -80,7 +79,7 @@ impl SimDevice {
     /// Queues a fill with a 32-bit word (cuMemsetD32Async). It takes no time on the clock.
     ///
     /// # Errors
-    /// If the write is illegal, or address or size is not a multiple of 4 bytes; then nothing is queued.
+    /// The write is illegal, or the address or size is not a multiple of 4 bytes; then nothing is queued.
     pub fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), AccessError> {
         if !address.get().is_multiple_of(4) || !size.get().is_multiple_of(4) {
             return Err(AccessError::NotWords);
@@ -92,11 +91,11 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Queues a copy within the device (cudaMemcpyAsync). It takes no time on the clock. If the two ranges
-    /// overlap, everything is read before anything is written.
+    /// Queues a copy within the device (cudaMemcpyAsync). It takes no time on the clock. If the two ranges overlap,
+    /// the copy reads all bytes before it writes any.
     ///
     /// # Errors
-    /// If the read or the write is illegal; then nothing is queued.
+    /// The read or the write is illegal; then nothing is queued.
     pub fn copy(&mut self, from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), AccessError> {
         let read = self.touch(Access::read(from, size))?;
         let written = self.touch(Access::write(to, size))?;
@@ -106,11 +105,11 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Copies bytes to the host (cudaMemcpy on stream 0): waits for work on stream 0 and on no other. Bytes
+    /// Copies bytes to the host (cudaMemcpy on stream 0): waits for work on stream 0 and on no other stream. Bytes
     /// not written since their memory was taken read as [`UNWRITTEN`](crate::UNWRITTEN).
     ///
     /// # Errors
-    /// If the read is illegal; then it does not wait, and `into` is unchanged.
+    /// The read is illegal; then the call does not wait, and `into` is unchanged.
     pub fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), AccessError> {
         let read = self.touch(Access::read(address, Bytes(into.len() as u64)))?;
         self.wait_for(StreamId::DEFAULT);
@@ -135,7 +134,7 @@ impl SimDevice {
 
 /// Races.
 impl SimDevice {
-    /// The first 100 races, in the order in which they were found. [`Race`] says what counts as one.
+    /// The first 100 races, in the order in which they were found. [`Race`] defines a race.
     #[must_use]
     pub fn races(&self) -> &[Race] {
         self.races.as_ref().map_or(&[], |races| races.found())
@@ -148,17 +147,17 @@ impl SimDevice {
     }
 }
 
-/// Captures of graphs, as the program makes them: what the driver would make of its work and its waiting while
+/// Graph captures, as the program makes them: the graph nodes that the driver would create for work and waits while
 /// streams are captured.
 ///
-/// They take no time and are in no log: nothing runs during a capture.
+/// They take no time and appear in no log: nothing runs during a capture.
 impl SimDevice {
     /// Begins the capture of a graph on a stream. Returns its number, counted from 1.
     pub fn begin_capture(&mut self, stream: StreamId) -> u64 {
         self.captures.begin(stream.get())
     }
 
-    /// Ends the stream's capture, on all streams that take part in it. Does nothing if there is none.
+    /// Ends the stream's capture, on all streams that take part in it. Does nothing if the stream takes part in none.
     pub fn end_capture(&mut self, stream: StreamId) {
         self.captures.end(stream.get());
     }
@@ -169,40 +168,40 @@ impl SimDevice {
         self.captures.of(stream.get()).is_some()
     }
 
-    /// Work on a captured stream: a node of the graph that waits for all work that the stream was given so far. `None` if the stream is not
-    /// captured.
+    /// Submits work to a captured stream: adds a node to the graph that waits for all work submitted to the stream so far.
+    /// `None` if the stream is not captured.
     pub fn capture_work(&mut self, stream: StreamId) -> Option<GraphNode> {
         self.captures.work(stream.get())
     }
 
-    /// Makes later work of `stream` wait for all that `other` was given so far, whose capture `stream` takes part in from now on. Returns
-    /// false, and does nothing, if `other` is not captured, or `stream` takes part in another capture.
+    /// Makes later work of `stream` wait for all work submitted to `other` so far. From now on `stream` takes part in the
+    /// capture of `other`. Returns false, and does nothing, if `other` is not captured, or if `stream` takes part in another
+    /// capture.
     #[must_use]
     pub fn capture_wait(&mut self, stream: StreamId, other: StreamId) -> bool {
         self.captures.wait(stream.get(), other.get())
     }
 }
 
-/// From addresses to physical bytes: what work on the device touches, or why it cannot.
+/// From addresses to physical bytes: which bytes work on the device touches, or why it cannot touch them.
 impl SimDevice {
     /// The physical page behind an address.
     ///
     /// # Errors
-    /// If the device may not touch the address; on a real GPU that is an illegal access.
+    /// The device may not touch the address; on a real GPU that is an illegal access.
     pub fn page_behind(&self, address: DeviceAddress) -> Result<PageId, AccessError> {
         let ranges = self.bytes_behind(address, Bytes(1))?;
         ranges.first().map(|range| PageId(range.start / PAGE_BYTES)).ok_or(AccessError::NotMapped)
     }
 
-    /// The physical pages of the cudaMalloc, shared page or mapping that covers an address. Empty if none does.
+    /// The physical pages of the cudaMalloc, shared page or mapping that covers an address. Empty if there is none.
     #[must_use]
     pub fn pages_at(&self, address: DeviceAddress) -> &[PageRun] {
         self.unit_at(address.get()).map_or(&[], |unit| unit.runs)
     }
 
-    /// The physical bytes behind `size` bytes at an address, which may span several cudaMallocs and mappings.
-    /// As on the real device, access goes by page: the unused rest of a page that small cudaMallocs share can
-    /// be touched too.
+    /// The physical bytes behind `size` bytes at an address, which may span several cudaMallocs and mappings. As on
+    /// the real device, access is by page: the unused rest of a page that small cudaMallocs share is accessible too.
     pub(super) fn bytes_behind(&self, address: DeviceAddress, size: Bytes) -> Result<Vec<ByteRange>, AccessError> {
         let mut ranges = Vec::new();
         let mut at = address.get();

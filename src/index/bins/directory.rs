@@ -1,9 +1,9 @@
 //! Which bins hold blocks, and where each bin begins.
 //!
-//! A size has one of 4,096 bins: its number of 512-byte units as a float with seven mantissa bits. A larger
-//! size never has a smaller bin, so the next occupied bin holds the next larger size; a bitmap of two levels
-//! finds it with two bit scans. Bins are kept in groups of 64, up to the largest bin ever used: many streams
-//! never hold a large block.
+//! A size has one of 4,096 bins: its number of 512-byte units as a float with seven mantissa bits. A larger size
+//! never has a smaller bin, so the next occupied bin holds the next larger size; a two-level bitmap finds that bin
+//! with two bit scans. Bins are kept in groups of 64, up to the largest bin ever used: many streams never hold a
+//! large block.
 
 use alloc::boxed::Box;
 
@@ -15,24 +15,25 @@ pub(super) const LAST_BIN: usize = 64 * GROUP - 1;
 const UNIT_SHIFT: u32 = 9;
 const MANTISSA_BITS: u32 = 7;
 
-/// The bin of a size. Below 128 KiB a bin is 512 bytes wide; from there on, between a 256th and a 128th of
-/// the size.
+/// The bin of a size. Below 128 KiB a bin is 512 bytes wide; above, its width is between a 256th and a 128th of the
+/// size.
 #[inline]
 pub(super) fn bin_of(size: u64) -> usize {
     unlimited_bin_of(size).min(LAST_BIN)
 }
 
-/// The same with bins beyond the last one, which no directory has: who looks one up in vain looks again in the last.
+/// The bin of a size, possibly beyond the last one. No directory has bins beyond the last: a failed lookup there has
+/// to be repeated with the last bin.
 #[inline(always)]
 pub(super) fn unlimited_bin_of(size: u64) -> usize {
     let units = size >> UNIT_SHIFT;
     let shift = (units | 1 << MANTISSA_BITS).ilog2() - MANTISSA_BITS;
-    // The mantissa's top bit adds one to the exponent's field, so small sizes come out as themselves.
+    // The mantissa's top bit adds one to the exponent field, so small sizes map to themselves.
     ((u64::from(shift) << MANTISSA_BITS) + (units >> shift)) as usize
 }
 
-/// A bin's entry: how many blocks it has, and where they begin. Only the empty bin has a fixed meaning here:
-/// count 0 and head [`NIL`].
+/// A bin's entry: its number of blocks and their beginning. Only the empty bin has a fixed representation here: count
+/// 0 and head [`NIL`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bin {
     pub(super) head: u32,
@@ -46,9 +47,9 @@ impl Bin {
 /// All bins of one collection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Directory {
-    /// One bit per group: whether it has an occupied bin.
+    /// One bit per group: whether the group has an occupied bin.
     groups: u64,
-    /// For each group one bit per bin: whether it is occupied.
+    /// For each group, one bit per bin: whether the bin is occupied.
     occupied: Box<[u64]>,
     /// The entries of all bins in these groups.
     bins: Box<[Bin]>,
@@ -67,14 +68,15 @@ impl Directory {
         self.bins.get(bin).copied().unwrap_or(Bin::EMPTY)
     }
 
-    /// The entry of an occupied bin, to change: it must stay occupied.
+    /// The entry of an occupied bin, mutable: the bin must stay occupied.
     #[inline]
     pub(super) fn at_mut(&mut self, bin: usize) -> &mut Bin {
         debug_assert!(self.get(bin).count != 0, "an empty bin is changed as if it had blocks");
         &mut self.bins[bin]
     }
 
-    /// Puts the first block into a bin. Returns false, and does nothing, if it has others or is beyond the last group.
+    /// Puts the first block into a bin. Returns false and does nothing if the bin has other blocks or is beyond the
+    /// last group.
     #[inline(always)]
     pub(super) fn fill_empty(&mut self, bin: usize, head: u32) -> bool {
         let Some(entry) = self.bins.get_mut(bin).filter(|entry| entry.count == 0) else { return false };
@@ -85,7 +87,7 @@ impl Directory {
         true
     }
 
-    /// Takes the only block out of a bin. Returns false, and does nothing, if it has others.
+    /// Takes the only block out of a bin. Returns false and does nothing if the bin has other blocks.
     #[inline(always)]
     pub(super) fn clear_single(&mut self, bin: usize) -> bool {
         let Some(entry) = self.bins.get_mut(bin).filter(|entry| entry.count == 1) else { return false };
@@ -126,7 +128,7 @@ impl Directory {
         self.last_in(LAST_BIN / GROUP, u64::MAX)
     }
 
-    /// The first occupied bin among those of a group that the mask allows, and in all later groups.
+    /// The first occupied bin among the bins of a group that the mask allows and in all later groups.
     #[inline(always)]
     fn first_in(&self, own: usize, mask: u64) -> Option<usize> {
         let here = self.occupied.get(own)? & mask;
@@ -135,7 +137,7 @@ impl Directory {
         }
         let later = self.groups & ((u64::MAX << 1) << own);
         let group = later.trailing_zeros() as usize;
-        // Without a later group this is 64, and no group has that index.
+        // If there is no later group this is 64, and no group has that index.
         let bits = self.occupied.get(group)?;
         Some(group * GROUP + bits.trailing_zeros() as usize)
     }
@@ -159,7 +161,8 @@ impl Directory {
     }
 }
 
-/// The same with more elements. A boxed slice is shorter than a vector, and there are many directories.
+/// Extends a boxed slice to `len` elements. A boxed slice takes less space than a vector, and there are many
+/// directories.
 fn longer<T: Copy>(short: &[T], len: usize, more: T) -> Box<[T]> {
     short.iter().copied().chain(core::iter::repeat(more)).take(len).collect()
 }

@@ -1,12 +1,12 @@
 //! An oversized bin: one with more blocks than a list handles quickly.
 //!
-//! Such bins are normal: workloads repeat their sizes, and remainders pile up in the smallest bins. The keys
-//! move out of the blocks into a sorted sequence, where a search touches no block. Usually all blocks of the
-//! bin have one size, and the keys leave it out; the first block of another size makes them include it.
+//! Such bins are normal: workloads repeat their sizes, and remainders pile up in the smallest bins. The keys move out of the
+//! blocks into a sorted sequence, so a search touches no block. Usually all blocks of the bin have one size, and the keys
+//! omit it; the first block of another size makes them include it.
 //!
-//! The sequence lies in chunks. A flat vector beats a tree as long as a change moves little memory, so the keys lie in chunks of bounded
-//! length, with a vector of bounds to find the chunk. Keys descend, because the smallest is taken most often
-//! and the end of a vector is its cheap side.
+//! A flat vector beats a tree as long as a change moves little memory. So the sequence is cut into chunks of bounded length,
+//! with a vector of bounds to find the right chunk. Keys are in descending order, because the smallest is taken most often,
+//! and removing the last element of a vector is cheap.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,9 +15,8 @@ use core::cmp::Ordering;
 use crate::block::Block;
 use crate::index::either::Either;
 
-/// A block's key among those of its size: rank, address and slot, from the most to the least significant of
-/// 128 bits. Two halves, because a `u128` would align keys to 16 bytes and make those with a size a third
-/// larger.
+/// A block's key among the blocks of its size: rank, address and slot, from the most to the least significant of 128
+/// bits. It has two halves, because a `u128` would align keys to 16 bytes and make keys with a size a third larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     high: u64,
@@ -26,7 +25,7 @@ pub(super) struct Place {
 
 impl Place {
     const FIRST: Place = Place { high: 0, low: 0 };
-    /// Above every block: none has the slot [`NIL`](crate::block::NIL).
+    /// Greater than the key of any block: none has the slot [`NIL`](crate::block::NIL).
     const END: Place = Place { high: u64::MAX, low: u64::MAX };
 
     #[inline]
@@ -70,7 +69,7 @@ pub(super) enum OversizedBin {
 }
 
 impl OversizedBin {
-    /// From at least one block, in descending order.
+    /// Builds a bin from at least one block, in descending order.
     pub(super) fn new<'a>(blocks: impl Iterator<Item = (u32, &'a Block)>) -> OversizedBin {
         let keys: Vec<(u64, Place)> = blocks.map(|(index, block)| (block.size, Place::of(block, index))).collect();
         let size = keys[0].0;
@@ -90,7 +89,7 @@ impl OversizedBin {
         }
     }
 
-    /// Adds a block; false if it was there.
+    /// Adds a block. Returns false if the block was already there.
     pub(super) fn insert(&mut self, block: &Block, index: u32) -> bool {
         let place = Place::of(block, index);
         match self {
@@ -105,7 +104,7 @@ impl OversizedBin {
         }
     }
 
-    /// Removes a block; false if it was not there.
+    /// Removes a block. Returns false if the block was not there.
     pub(super) fn remove(&mut self, block: &Block, index: u32) -> bool {
         let place = Place::of(block, index);
         match self {
@@ -132,9 +131,9 @@ impl OversizedBin {
         }
     }
 
-    /// The first block behind the place in the order of block `index`.
+    /// The first block that comes after block `index` in the order.
     pub(super) fn first_behind(&self, block: &Block, index: u32) -> Option<u32> {
-        // No block has this place: slots are below `NIL`.
+        // No block has this key: slots are below `NIL`.
         let behind = Place::of(block, index + 1);
         match self {
             OversizedBin::Equal(own, places) if *own == block.size => places.first_at_least(behind).map(Place::slot),
@@ -151,7 +150,7 @@ impl OversizedBin {
         }
     }
 
-    /// All blocks, descending.
+    /// All blocks, in descending order.
     pub(super) fn descending(&self) -> impl Iterator<Item = u32> + '_ {
         match self {
             OversizedBin::Equal(_, places) => Either::First(places.iter().map(Place::slot)),
@@ -159,7 +158,7 @@ impl OversizedBin {
         }
     }
 
-    /// The blocks with at least `size` bytes, ascending.
+    /// The blocks with at least `size` bytes, in ascending order.
     pub(super) fn at_least(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
         match self {
             OversizedBin::Equal(own, places) => Either::First(places.at_least(boundary(*own, size)).map(Place::slot)),
@@ -167,7 +166,7 @@ impl OversizedBin {
         }
     }
 
-    /// The blocks with fewer than `size` bytes, descending.
+    /// The blocks with fewer than `size` bytes, in descending order.
     pub(super) fn below(&self, size: u64) -> impl Iterator<Item = u32> + '_ {
         match self {
             OversizedBin::Equal(own, places) => Either::First(places.below(boundary(*own, size)).map(Place::slot)),
@@ -176,7 +175,8 @@ impl OversizedBin {
     }
 }
 
-/// Where blocks with at least `size` bytes begin among blocks of `own` bytes: before all of them or after.
+/// The key from which blocks of `own` bytes have at least `size` bytes: the first key if they all do, the end if none
+/// does.
 fn boundary(own: u64, size: u64) -> Place {
     if own >= size { Place::FIRST } else { Place::END }
 }
@@ -187,15 +187,15 @@ const CHUNK: usize = 128;
 /// Distinct keys in descending order.
 #[derive(Clone, Debug)]
 pub(super) struct Descending<K> {
-    /// At least one; none is empty unless it is the only one.
+    /// At least one chunk; no chunk is empty unless it is the only one.
     chunks: Vec<Vec<K>>,
-    /// One between each chunk and the next: keys not below the bound are in the earlier chunk.
+    /// One bound between each chunk and the next: keys not below the bound are in the earlier chunk.
     bounds: Vec<K>,
     count: usize,
 }
 
 impl<K: Copy + Ord> Descending<K> {
-    /// From keys in descending order.
+    /// Builds the sequence from keys in descending order.
     fn new(keys: Vec<K>) -> Descending<K> {
         debug_assert!(keys.is_sorted_by(|a, b| a > b));
         debug_assert!(keys.len() <= CHUNK);
@@ -218,7 +218,7 @@ impl<K: Copy + Ord> Descending<K> {
         self.bounds.partition_point(|&bound| bound > key)
     }
 
-    /// Adds a key; false if it was there.
+    /// Adds a key. Returns false if the key was already there.
     fn insert(&mut self, key: K) -> bool {
         let number = self.chunk_of(key);
         let chunk = &mut self.chunks[number];
@@ -234,7 +234,7 @@ impl<K: Copy + Ord> Descending<K> {
         true
     }
 
-    /// Removes a key; false if it was not there.
+    /// Removes a key. Returns false if the key was not there.
     fn remove(&mut self, key: K) -> bool {
         // The smallest key needs no search.
         let number = if self.first() == Some(key) { self.bounds.len() } else { self.chunk_of(key) };
@@ -264,8 +264,8 @@ impl<K: Copy + Ord> Descending<K> {
         self.chunks.insert(number + 1, low);
     }
 
-    /// Joins a small chunk with a neighbour if both together are well below a full chunk, so that they do not
-    /// split again at once.
+    /// Joins a small chunk with a neighbour if both together are well below a full chunk. Otherwise the result would
+    /// soon split again.
     #[cold]
     fn merge(&mut self, number: usize) {
         let high = number.min(self.bounds.len() - 1);
@@ -295,7 +295,7 @@ impl<K: Copy + Ord> Descending<K> {
         self.chunks[0].first().copied()
     }
 
-    /// The keys that are at least `key`, ascending.
+    /// The keys that are at least `key`, in ascending order.
     fn at_least(&self, key: K) -> impl Iterator<Item = K> + '_ {
         let number = self.chunk_of(key);
         let above = self.chunks[number].partition_point(|&other| other >= key);
@@ -303,7 +303,7 @@ impl<K: Copy + Ord> Descending<K> {
         earlier.chain(&self.chunks[number][..above]).rev().copied()
     }
 
-    /// The keys that are less than `key`, descending.
+    /// The keys that are less than `key`, in descending order.
     fn below(&self, key: K) -> impl Iterator<Item = K> + '_ {
         let number = self.chunk_of(key);
         let above = self.chunks[number].partition_point(|&other| other >= key);
@@ -311,7 +311,7 @@ impl<K: Copy + Ord> Descending<K> {
         self.chunks[number][above..].iter().chain(later).copied()
     }
 
-    /// All keys, descending.
+    /// All keys, in descending order.
     fn iter(&self) -> impl Iterator<Item = K> + '_ {
         self.chunks.iter().flatten().copied()
     }

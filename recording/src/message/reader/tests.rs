@@ -1,5 +1,5 @@
-//! Logs of several ranks: prefixes, repetitions, broken lines, cuts, times; and logs of any size, in pieces of any size: nothing is lost
-//! at a border, and every message costs the same.
+//! Logs of several ranks: prefixes, repetitions, broken lines, truncated messages, times. Also logs of any size, in pieces
+//! of any size: no message is lost at a boundary, and every message costs the same time.
 
 use std::io::{self, ErrorKind, Read};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::*;
 use crate::message::lines::PIECE;
 use crate::message::{OutOfMemoryMessage, Size, Source, ToldBy};
 
-/// A message of PyTorch since 2.1, with a size of its own.
+/// A message of PyTorch since 2.1, with a given size.
 fn new(device: u32, tried: &str) -> String {
     format!(
         "CUDA out of memory. Tried to allocate {tried}. GPU {device} has a total capacity of 24.00 GiB of which 1.00 GiB is free. Process \
@@ -28,7 +28,7 @@ fn old(device: u32, tried: &str) -> String {
     )
 }
 
-/// Rank, line, how often, and whether it is complete.
+/// Rank, line, number of occurrences, and whether the message is complete.
 fn found(log: &MessageLog) -> Vec<(Option<u32>, usize, usize, bool)> {
     log.messages.iter().map(|one| (one.rank, one.line, one.times, one.message.is_complete)).collect()
 }
@@ -49,7 +49,7 @@ fn the_messages_of_all_ranks_are_read_without_repetitions() {
     assert_eq!((log.first.clone(), log.explained()), (None, Some(0)), "no times");
 }
 
-/// On AMD's GPUs the same messages begin with HIP, and name another variable.
+/// On AMD GPUs the same messages begin with HIP, and name another variable.
 #[test]
 fn messages_of_hip_are_read_as_those_of_cuda() {
     let whole = new(3, "2.00 GiB");
@@ -72,7 +72,7 @@ fn a_message_may_be_broken_between_lines_of_other_ranks() {
     let mixed: Vec<String> = one.into_iter().zip(two).flat_map(|(one, two)| [one, two]).collect();
     let log = MessageLog::read(&mixed.join("\r\n"));
     assert_eq!(found(&log), [(Some(1), 1, 1, true), (Some(2), 2, 1, true)]);
-    // Without prefixes, as a terminal breaks it.
+    // Without prefixes, broken as by a terminal.
     let log = MessageLog::read(&format!("RuntimeError: {}", new(0, "2.00 GiB").replace(' ', "\n  ")));
     assert_eq!(found(&log), [(None, 2, 1, true)]);
     let colours = format!("\u{1b}[31m[rank4]:\u{1b}[0m {}", new(0, "2.00 GiB"));
@@ -92,7 +92,7 @@ fn times_tell_which_rank_failed_first() {
     let told = |rank, time: &str, by, place| Some((Some(rank), time.to_owned(), by, Some(place)));
     let times = text("2024-05-01 12:00:01,500", "2024-05-01 12:00:01,499");
     assert_eq!(first(&times), told(1, "2024-05-01 12:00:01,499", ToldBy::Times, 1));
-    // Equal times, times of different forms, and times around midnight tell nothing.
+    // Equal times, times of different forms, and times around midnight show nothing.
     assert_eq!(first(&text("12:00:01", "12:00:01")), None);
     assert_eq!(first(&text("12:00:01", "2024-05-01 12:00:00")), None);
     assert_eq!(first(&text("23:59:59", "00:00:01")), None);
@@ -116,18 +116,18 @@ fn what_is_left_of_a_message_is_read() {
     let (_, beginning) = cut(&whole[whole.find("of which").expect("words")..]).expect("a part");
     assert_eq!(beginning.missing(), ["the size that was tried", "the device", "the device's memory"]);
     assert!(beginning.is_limit_known() && beginning.is_private_known());
-    // Only the mark is cut.
+    // Only the mark is truncated.
     let log = MessageLog::read(whole.trim_start_matches("CUDA out of"));
     assert!(log.messages[0].message.is_complete, "{log:?}");
-    // A cut repetition of a whole message is no message of its own.
+    // A truncated repetition of a complete message is not a separate message.
     let log = MessageLog::read(&format!("[rank2]: {whole}\n{}\n", &whole[..90]));
     assert_eq!(found(&log), [(Some(2), 1, 2, true)]);
-    // Another rank's is.
+    // A truncated message of another rank is.
     let log = MessageLog::read(&format!("[rank2]: {whole}\n[rank3]: {}\n", &whole[..90]));
     assert_eq!(found(&log), [(Some(2), 1, 1, true), (Some(3), 2, 1, false)]);
 }
 
-/// Other uses of the words are no messages; those of other sources are, where PyTorch's GPU allocator wrote none.
+/// Other uses of the words are not messages. Messages of other sources are, if PyTorch's GPU allocator wrote none.
 #[test]
 fn without_a_message_of_pytorch_those_of_others_count() {
     for text in ["", "WARNING: out of memory. Retrying", "CUDA: out of memory. Tried to allocate 4.8 cups"] {
@@ -150,7 +150,7 @@ fn without_a_message_of_pytorch_those_of_others_count() {
     assert_eq!(one(&format!("{both}\n{}", old(0, "2.00 GiB"))).0, Source::PyTorch);
 }
 
-/// PowerShell writes UTF-16; people quote with signs, and boxes of characters stand around what some programs print.
+/// PowerShell writes UTF-16; people quote with signs, and some programs draw boxes of characters around their output.
 #[test]
 fn a_message_is_read_however_it_was_quoted() {
     let whole = new(1, "2.00 GiB");
@@ -175,7 +175,7 @@ fn a_message_is_read_however_it_was_quoted() {
     assert_eq!(log.messages.iter().map(|one| &one.message).collect::<Vec<_>>(), [expected]);
 }
 
-/// As many lines, ranks and beginnings of messages as a log may have are read in linear time.
+/// The time is linear in the number of lines, ranks and beginnings of messages in a log.
 #[test]
 fn a_long_log_takes_linear_time() {
     let mut text = String::new();
@@ -189,7 +189,7 @@ fn a_long_log_takes_linear_time() {
 }
 
 proptest! {
-    /// What a single message says does not depend on the log around it.
+    /// The result for a message does not depend on the log around it.
     #[test]
     fn a_message_alone_is_read_as_before(device in 0..9_u32, whole in 0..99_u32, cut in 0..400_usize, is_old in any::<bool>()) {
         let size = format!("{whole}.25 GiB");
@@ -251,7 +251,7 @@ fn messages_of_other_frameworks_beside_those_of_pytorch_are_named() {
     assert_eq!(log.messages.len(), 1);
 }
 
-/// A message of its own for each number.
+/// A different message for each number.
 fn message(number: usize) -> String {
     format!(
         "CUDA out of memory. Tried to allocate {}.{:02} GiB. GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Of the \
@@ -261,12 +261,12 @@ fn message(number: usize) -> String {
     )
 }
 
-/// Words of no message, so many bytes of them.
+/// This many bytes of words that are not a message.
 fn words(bytes: usize) -> String {
     "epoch 7, loss 0.25 ".repeat(bytes / 19 + 1)[..bytes].to_owned()
 }
 
-/// Gives so many bytes at once, the lengths in turn, and is interrupted before each.
+/// Returns this many bytes at a time, using the lengths in turn, and is interrupted before each.
 struct Pieces<'a> {
     rest: &'a [u8],
     lengths: &'a [usize],
@@ -288,7 +288,8 @@ fn in_pieces(bytes: &[u8], lengths: &[usize]) -> MessageLog {
     MessageLog::read_from(Pieces { rest: bytes, lengths, turn: 0 }).expect("it can be read")
 }
 
-/// Wherever a message is in a log, in a line or across lines, the log says what the message alone says.
+/// Wherever a message is in a log, in one line or across lines, reading the log gives the same result as reading the
+/// message alone.
 #[test]
 fn a_message_is_found_across_every_border() {
     let alone = MessageLog::read(&message(7)).messages.remove(0).message;
@@ -324,25 +325,26 @@ fn a_line_without_an_end_is_read_to_its_end() {
     assert_eq!(in_pieces(&bytes, &[1 << 14]).messages, alone);
 }
 
-/// Logs whose line breaks are blanks: the messages are those of the lines, and the rank that the line names is that of all behind it.
+/// Logs whose line breaks are spaces: the messages are the same as those of the lines, and a rank named in the line applies
+/// to all messages after it.
 #[test]
 fn the_messages_of_one_line_are_all_read() {
     let log: Vec<String> = (0..500).map(message).collect();
     let of_lines = MessageLog::read(&log.join("\n"));
     let mut of_line = MessageLog::read(&format!("{} rank=5 {}", log[..250].join(" "), log[250..].join(" ")));
     assert_eq!((of_lines.messages.len(), of_lines.left_out), (500, 0));
-    // Of one line, those of ranks come first.
+    // In a single line, the messages of ranks come first.
     of_line.messages.rotate_left(250);
     for (number, (one, other)) in of_line.messages.iter().zip(&of_lines.messages).enumerate() {
         assert_eq!((one.rank, one.line, &one.message), ((number >= 250).then_some(5), 1, &other.message));
         assert_eq!(other.line, number + 1);
     }
-    // A message that is cut does not take the figures of the next one.
+    // A truncated message does not take the figures of the next one.
     let cut = MessageLog::read(&format!("[rank3]: {} {}", &message(1)[..60], message(2)));
     assert!(!cut.messages[1].message.is_complete && cut.messages[1].message.free.is_none(), "{cut:?}");
 }
 
-/// What stands for other frameworks and for torchrun is found after so many words that nothing else is looked at.
+/// Signs of other frameworks and of torchrun are found even after many words that the search skips.
 #[test]
 fn other_messages_are_found_at_the_end_of_a_log() {
     let signs = [
@@ -397,9 +399,9 @@ fn a_source_that_fails_is_no_log_without_messages() {
     assert!(MessageLog::read_from(source.as_bytes().chain(Failing)).is_err());
 }
 
-/// Eight times as many messages take at most 16 times as long, however they stand: a reader whose
-/// time grows with the square of their number takes 64 times as long, and a busy machine changes
-/// what is measured by less than that factor of two.
+/// Eight times as many messages take at most 16 times as long, wherever they are. A reader whose time grows with the
+/// square of their number takes 64 times as long, and a busy machine distorts the measurement by less than a factor
+/// of two.
 #[test]
 fn the_time_grows_with_the_number_of_messages() {
     let whole = |separator: &str, number| (0..number).map(message).collect::<Vec<_>>().join(separator);
@@ -416,7 +418,8 @@ fn the_time_grows_with_the_number_of_messages() {
     for (name, log) in kinds {
         let logs = [log(400), log(3200)];
         let mut least = [u64::MAX; 2];
-        // The least of several: other programs only add to it. More rounds only where they disturb the measurement.
+        // The minimum of several rounds: other programs only add to the time. Runs more rounds only if they disturb
+        // the measurement.
         for round in 0..40 {
             for (log, least) in logs.iter().zip(&mut least) {
                 let start = Instant::now();
@@ -459,7 +462,7 @@ fn part_of_a_log() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
-    /// Splitting a log changes nothing, wherever it is split, within a character too.
+    /// Splitting a log changes nothing, wherever it is split, even inside a character.
     #[test]
     fn a_log_in_pieces_says_what_it_says_whole(
         parts in proptest::collection::vec(part_of_a_log(), 0..8),
