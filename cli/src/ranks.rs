@@ -228,7 +228,7 @@ fn fails_first(ranks: &Ranks) -> String {
         let survived = ranks.runs.iter().filter(|ranked| ranked.run.ooms > 0).count();
         return match survived {
             0 => "no rank runs out of memory".to_owned(),
-            _ => format!("no rank dies of an out-of-memory error; {survived} of {} survive some", ranks.runs.len()),
+            _ => format!("no rank dies of an out-of-memory error; {survived} of {} went on after some", ranks.runs.len()),
         };
     };
     let entry = ranks.runs[run].run.failure.map_or(0, |failure| failure.entry);

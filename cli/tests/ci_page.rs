@@ -92,7 +92,9 @@ fn the_workflow() {
         assert_eq!(done.code, code, "{}{}", done.out, done.err);
         let summary = fs::read_to_string(&summary).expect("a summary");
         assert!(
-            summary.starts_with("```text\nA ") && summary.ends_with("```\n") && done.out.contains("--fail-above 14GiB"),
+            summary.starts_with(if code == 0 { "```text\nholds: " } else { "```text\ntoo much: " })
+                && summary.ends_with("```\n")
+                && done.out.contains("--fail-above 14GiB"),
             "{summary}"
         );
     }

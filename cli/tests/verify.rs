@@ -99,7 +99,7 @@ fn several_files_and_devices_are_told_apart() {
     let other = folder.recording("other.pickle", &diverging());
     let run = call(&["verify", "--all", &bad_file, &good_file, &other]);
     assert_eq!(run.code, 2);
-    assert!(run.out.ends_with("\n1 of 2 recordings differ; 1 could not be verified\n"), "{}", run.out);
+    assert!(run.out.ends_with("\n1 of 2 recordings differs; 1 could not be verified\n"), "{}", run.out);
     assert_eq!(run.err.lines().count(), 1);
     let json = call(&["verify", "--all", "--json", &bad_file, &good_file]);
     assert_eq!((json.code, json.out.lines().count()), (2, 2));

@@ -215,7 +215,7 @@ _KINDS = {"settings": "set:  ", "policy": "add:  ", "program": "do:   "}
 
 
 def _ways(advice: Advice) -> list[dict[str, Any]]:
-    """The remedies. Where it is improbable that what is pasted completes the run, what the program must give up comes first, as `advise` has it."""
+    """The remedies. Where what is pasted probably does not complete the run, what the program must give up comes first: after a crash nothing is pasted blindly."""
     pasted = [remedy for remedy in advice.remedies if remedy["kind"] != "program"]
     reduced = [remedy for remedy in advice.remedies if remedy["kind"] == "program"]
     probability = pasted[0]["completes_probability"] if pasted else None

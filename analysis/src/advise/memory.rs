@@ -115,7 +115,9 @@ impl DeviceMemory {
         given: MemoryBudget,
         recorded_limits: &[Option<u64>],
     ) -> Vec<DeviceMemory> {
-        let hints = devices.iter().map(|recording| hint(recording, own));
+        // A device that later had more than it refused had been filled by something else: that error shows no limit.
+        let holds = |recording: &DeviceRecording, shown: &CapacityHint| most_reserved(recording) <= shown.below_bytes;
+        let hints = devices.iter().map(|recording| hint(recording, own).filter(|shown| holds(recording, shown)));
         let shown: Vec<(Option<CapacityHint>, Option<u64>)> = hints.zip(recorded_limits.iter().copied()).collect();
         let assumed = |hint: &CapacityHint, recorded_limit: Option<u64>| recorded_limit.unwrap_or(hint.assumed_bytes());
         let least = shown.iter().filter_map(|&(hint, recorded_limit)| Some(assumed(&hint?, recorded_limit))).min();

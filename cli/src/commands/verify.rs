@@ -432,9 +432,17 @@ fn verdict(parts: &[&Part], failed: usize) -> String {
         }
         (0, _) => output::good(&all_same(parts)),
         (1, 1) => output::bad("the recording differs"),
+        (1, _) => output::bad(&format!("1 of {verified} recordings differs")),
         _ => output::bad(&format!("{different} of {verified} recordings differ")),
     };
     let unchecked = parts.iter().filter(|part| part.not_checked.is_some()).count();
+    let without = parts.iter().filter(|part| !part.has_history && part.not_checked.is_none()).count();
+    let found = match without {
+        0 => found,
+        _ if without == verified => found,
+        1 => format!("{found}; 1 file has no history to verify"),
+        files => format!("{found}; {files} files have no history to verify"),
+    };
     let found = match unchecked {
         0 => found,
         _ if verified == 1 => found,

@@ -22,7 +22,7 @@ fn describe(verdict: &Result<DeviceVerdict, VerifyError>) -> String {
 
 #[test]
 fn every_recording_verifies_and_its_statistics_are_equal() {
-    assert_eq!(names().len(), 10);
+    assert_eq!(names().len(), 11);
     for name in names() {
         let shipped = read(&name);
         let verdict = shipped.verify(shipped.device());

@@ -12,7 +12,7 @@ use super::{all_with_pools, names, read};
 fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
     let with_pools = all_with_pools().into_iter().map(|shipped| (shipped, true));
     let all: Vec<_> = names().into_iter().map(|name| (read(&name), false)).chain(with_pools).collect();
-    assert_eq!(all.len(), 22);
+    assert_eq!(all.len(), 23);
     for (shipped, has_pools) in all {
         let name = &shipped.name;
         let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");

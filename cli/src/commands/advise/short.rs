@@ -32,13 +32,13 @@ pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice) -> 
     if report.recommendation.is_none() {
         brief.optional("holder", largest_holder(advised, report));
     }
-    brief.row("check", check(advised, report));
+    brief.optional("check", check(advised, report));
     for asked in asked_for(advised, report) {
         brief.row("asked", asked);
     }
     let notes = notes(advised, report);
     for note in notes.iter().take(NOTES) {
-        brief.row("note", note);
+        brief.optional("note", note);
     }
     for other in ways.iter().skip(1) {
         brief.optional("or", other);
@@ -68,10 +68,28 @@ fn probability(advised: &Advised) -> Option<f64> {
 fn headline(advised: &Advised, report: &Advice) -> String {
     let is_known = !report.hides_more && report.enough.is_empty();
     match (&report.recommendation, report.recommended()) {
+        (None, _) | (_, None) if advised.remedies.first().is_some_and(Remedy::is_policy) => {
+            format!("{}; parkade's own policy gets past the failure", words::no_setting(report))
+        }
         (None, _) | (_, None) => words::no_setting(report),
+        (Some(_), Some(option)) if !report.hides_more && exceeds_range(report, option) => {
+            let needed = show_bytes(smallest_on_tightest(option));
+            let below = report.enough.iter().map(|enough| enough.range.below_bytes).max().unwrap_or(0);
+            format!(
+                "probably not enough memory, even with other settings: they need about {needed}, and the limit was below {}",
+                show_bytes(below)
+            )
+        }
         (Some(_), Some(option)) if is_known && report.outcome == Fit::GetsPast => past(advised, report, option),
         _ => words::why(report),
     }
+}
+
+/// Whether what is estimated of the rest needs more than the limit can have been.
+fn exceeds_range(report: &Advice, option: &AdvisedOption) -> bool {
+    let needed = smallest_on_tightest(option);
+    let below = report.enough.iter().map(|enough| enough.range.below_bytes).max();
+    below.is_some_and(|below| needed >= below) && report.programs.iter().any(|program| program.continuation.is_some())
 }
 
 /// Whether the memory is enough for a run that died, as far as can be said.
@@ -104,20 +122,20 @@ fn spare((_, outcome): &(&Program, &DeviceOutcome)) -> i128 {
     i128::from(outcome.available_bytes.unwrap_or(0)) - i128::from(outcome.smallest_bytes)
 }
 
-/// What can be done, the best first: the settings or the policy to paste, then ways of other kinds. Where it is improbable that what is
-/// pasted completes the program, what the program itself must give up comes first.
+/// What can be done, the best first: what is pasted, as in the list of remedies, then ways of other kinds. Where it is improbable that
+/// the first way completes the program, what the program itself must give up comes next.
 fn ways(advised: &Advised, report: &Advice) -> Vec<String> {
     let is_policy = advised.remedies.first().is_some_and(Remedy::is_policy);
     let mut pasted: Vec<String> = advised.remedies.iter().filter(|way| way.is_policy()).map(remedy).collect();
     let settings = report.recommended().filter(|option| !option.is_own).map(|option| recommended(advised, report, option));
     pasted.splice(if is_policy { pasted.len()..pasted.len() } else { 0..0 }, settings);
-    pasted.splice(pasted.len().min(1)..pasted.len().min(1), other_settings(report));
+    let second = pasted.len().min(1);
+    pasted.splice(second..second, other_settings(report));
     let reduced = advised.remedies.iter().filter(|way| !way.is_pasted()).map(remedy);
-    if probability(advised).is_some_and(|likely| likely < IMPROBABLE) || pasted.is_empty() {
-        reduced.chain(pasted).collect()
-    } else {
-        pasted.into_iter().chain(reduced).collect()
-    }
+    let is_improbable = probability(advised).is_some_and(|likely| likely < IMPROBABLE);
+    let next = if is_improbable { second } else { pasted.len() };
+    pasted.splice(next..next, reduced);
+    pasted
 }
 
 /// The recommended settings, and what they give.
@@ -152,10 +170,15 @@ fn costs(report: &Advice) -> String {
 
 fn why(report: &Advice) -> String {
     let says_as_much = report.verdict == Verdict::Capacity && report.recommendation.is_none();
-    if report.verdict == Verdict::Fits || says_as_much {
+    let said = words::verdict(report);
+    let own = report.own();
+    if let Some(caution) = own.warnings().next().filter(|_| own.fits() && report.recommended().is_some_and(|best| !best.is_own)) {
+        return format!("the run's own settings are a risk: {}", caution.what);
+    }
+    if report.verdict == Verdict::Fits || says_as_much || said.is_empty() {
         return String::new();
     }
-    format!("{}: {}", report.verdict.name().replace('_', " "), words::verdict(report))
+    format!("{}: {said}", report.verdict.name().replace('_', " "))
 }
 
 fn largest_holder(advised: &Advised, report: &Advice) -> String {
@@ -166,7 +189,7 @@ fn largest_holder(advised: &Advised, report: &Advice) -> String {
 /// What the policy asks for, or what the recommended settings may break: what they do break first.
 fn check(advised: &Advised, report: &Advice) -> String {
     if let Some(policy) = advised.remedies.first().filter(|remedy| remedy.is_policy()) {
-        return format!("it asks for {}", policy.asks().join("; "));
+        return format!("it requires: {}", policy.asks().join("; "));
     }
     let Some(option) = report.recommended().filter(|option| !option.is_own) else { return String::new() };
     let unknown = words::unknown(option);
@@ -243,10 +266,10 @@ fn remedy(remedy: &Remedy) -> String {
 }
 
 fn last(advised: &Advised, report: &Advice) -> Option<String> {
-    let (recommendation, option) = report.recommendation.as_ref().zip(report.recommended())?;
+    let first = advised.remedies.first().filter(|remedy| remedy.is_pasted()).map(|remedy| remedy.line.clone());
+    let Some((recommendation, option)) = report.recommendation.as_ref().zip(report.recommended()) else { return first };
     if option.is_own {
         return Some(format!("keep the settings as they are ({})", words::name(option)));
     }
-    let first = advised.remedies.first().filter(|remedy| remedy.is_pasted());
-    Some(first.map_or(&recommendation.line, |remedy| &remedy.line).clone())
+    Some(first.unwrap_or_else(|| recommendation.line.clone()))
 }

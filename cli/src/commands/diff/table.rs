@@ -20,6 +20,12 @@ const GROUPS: usize = 10;
 const STEPS: usize = 8;
 
 pub(super) fn print(out: &mut dyn Write, compared: &Compared, all: bool) -> io::Result<()> {
+    for checked in &compared.checks {
+        write!(out, "{}", verdict(compared, checked))?;
+    }
+    if !compared.checks.is_empty() {
+        writeln!(out)?;
+    }
     for (place, shown) in compared.devices.iter().enumerate() {
         if place > 0 {
             writeln!(out)?;
@@ -42,12 +48,6 @@ pub(super) fn print(out: &mut dyn Write, compared: &Compared, all: bool) -> io::
     }
     for note in &compared.notes {
         write!(out, "{}", output::paragraph(note, 0))?;
-    }
-    if !compared.checks.is_empty() {
-        writeln!(out)?;
-    }
-    for checked in &compared.checks {
-        write!(out, "{}", verdict(compared, checked))?;
     }
     Ok(())
 }
@@ -260,7 +260,7 @@ fn verdict(compared: &Compared, checked: &Checked) -> String {
     let peak = format!("{device}peak reserved {} ({} bytes)", show_bytes(check.peak_bytes), check.peak_bytes);
     match compared.verdict(checked) {
         Verdict::Exceeded => output::alert("too much:", &format!("{peak} is above {allowed}")),
-        Verdict::Holds => output::paragraph(&format!("{peak} is not above {allowed}"), 0),
+        Verdict::Holds => output::paragraph(&format!("holds: {peak} is not above {allowed}"), 0),
         Verdict::Died(which) => {
             let (is, run) = match which {
                 Which::A => ("is above", "A"),
