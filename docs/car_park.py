@@ -178,17 +178,21 @@ def draw(n):
     for x, y, w in pieces(n.reserved, n.unreserved):
         yield rect(x + 1, y + 0.5, w - 1.5, LANE - 1, rx=4, fill=HOLE, stroke=EDGE,
                    stroke_dasharray="5 4")
-    yield text(x + w / 2, y + 22, f"longest place left: {gib(n.unreserved)}", 15,
-               text_anchor="middle")
-    # The request that failed, to the same scale, in front of the longest place.
-    start, y = W - PAD - n.request * PX, bottom + 14
-    yield from bus(start, y, n.request * PX, x - start)
-    yield tag("path", d=f"M{x:.1f} {bottom - 6}V{y + LANE + 8}", stroke=RED, stroke_width=1.5,
+    # The longest place: the stretch that is not reserved, or a hole, which may go on in the next row.
+    longest, note = n.unreserved, "longest place left"
+    if n.largest > n.unreserved:
+        longest = n.largest
+        hole = next(start for start, size in runs(n.blocks, False) if size >= n.largest)
+        x, y, w = max(pieces(hole, n.largest), key=lambda piece: piece[2])
+        note = "longest place, over two rows" if w < n.largest * PX - 1 else note
+    yield text(x + w / 2, y + 22, f"{note}: {gib(longest)}", 15, text_anchor="middle")
+    # The request that failed, to the same scale; what is red is beyond the longest place.
+    over, start, y = (n.request - longest) * PX, W - PAD - n.request * PX, bottom + 14
+    yield from bus(start, y, n.request * PX, over)
+    yield tag("path", d=f"M{start + over:.1f} {bottom - 6}V{y + LANE + 8}", stroke=RED, stroke_width=1.5,
               stroke_dasharray="4 3")
-    bold = {"text_anchor": "middle", "font_weight": 700}
-    yield text((start + 56 + x) / 2, y + 28, f"{gib(n.request - n.unreserved)} too long", 13,
-               "#fff", **bold)
-    yield text(x + w / 2, y + 28, f"the request: {gib(n.request)}", 13, **bold)
+    yield text(start + 90 if over < 90 else start + 66, y + 28,
+               f"the request: {gib(n.request)}, {gib(n.request - longest)} too long", 13, font_weight=700)
     yield text(PAD, y + 15, "The bus: one tensor,", 14, font_weight=700)
     yield text(PAD, y + 34, "needed in one piece", 14, SOFT)
 
