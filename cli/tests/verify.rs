@@ -20,6 +20,12 @@ fn a_good_recording_gives_a_short_table() {
     assert_eq!(lines[5..], ["", verdict]);
     // Nobody asked for more.
     assert_eq!(call(&["verify", &file]).out, format!("{verdict}\n"));
+    let mut last = good();
+    last.devices[0].trace.drain(..4);
+    let beside = call(&["verify", &file, &folder.recording("last.pickle", &last)]);
+    let said =
+        "every decision is the same: all 9 in 1 recording, as PyTorch 2.10 to 2.15 made them; 1 file has no history to verify\n";
+    assert_eq!((beside.code, beside.out.as_str()), (3, said));
     let both = call(&["verify", &file, &folder.recording("other.pickle", &good())]).out;
     assert_eq!(both, "every decision is the same: all 18 in 2 recordings, as PyTorch 2.10 to 2.15 made them\n");
 }

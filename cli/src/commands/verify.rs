@@ -451,19 +451,13 @@ fn verdict(parts: &[&Part], failed: usize) -> String {
     if failed == 0 { found } else { format!("{found}; {failed} could not be verified") }
 }
 
-/// That nothing differs, and of how much.
+/// That nothing differs, and of how much: files without a history, and those that could not be checked, do not count.
 fn all_same(parts: &[&Part]) -> String {
-    let decisions: u64 = parts.iter().map(|part| part.decisions).sum();
-    let of = match parts {
-        [_] => String::new(),
-        _ => {
-            let compared = parts.iter().filter(|part| part.has_history && part.not_checked.is_none()).count();
-            format!(" in {}", output::count(compared as u64, "recording"))
-        }
-    };
-    let parts: Vec<&&Part> = parts.iter().filter(|part| part.has_history && part.not_checked.is_none()).collect();
-    let releases = parts.first().map_or("", |part| &part.releases);
-    let is_one_release = !releases.is_empty() && parts.iter().all(|part| part.releases == releases);
+    let compared: Vec<&Part> = parts.iter().copied().filter(|part| part.has_history && part.not_checked.is_none()).collect();
+    let decisions: u64 = compared.iter().map(|part| part.decisions).sum();
+    let of = if parts.len() == 1 { String::new() } else { format!(" in {}", output::count(compared.len() as u64, "recording")) };
+    let releases = compared.first().map_or("", |part| &part.releases);
+    let is_one_release = !releases.is_empty() && compared.iter().all(|part| part.releases == releases);
     let by = if is_one_release { format!("PyTorch {releases}") } else { "PyTorch".to_owned() };
     format!("every decision is the same: all {decisions}{of}, as {by} made them")
 }

@@ -57,6 +57,11 @@ impl Remedy {
         !matches!(self.kind, Kind::Program)
     }
 
+    /// Whether it is enough in all of the range that contains the limit.
+    pub(super) fn is_enough(&self) -> bool {
+        self.enough_part >= 1.0
+    }
+
     /// What it asks for, each in a few words.
     pub(super) fn asks(&self) -> &[String] {
         &self.asks

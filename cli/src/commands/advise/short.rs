@@ -68,10 +68,13 @@ fn probability(advised: &Advised) -> Option<f64> {
 fn headline(advised: &Advised, report: &Advice) -> String {
     let is_known = !report.hides_more && report.enough.is_empty();
     match (&report.recommendation, report.recommended()) {
-        (None, _) | (_, None) if advised.remedies.first().is_some_and(Remedy::is_policy) => {
-            format!("{}; parkade's own policy gets past the failure", words::no_setting(report))
-        }
-        (None, _) | (_, None) => words::no_setting(report),
+        (None, _) | (_, None) => match advised.remedies.first().filter(|remedy| remedy.is_policy()) {
+            Some(policy) => {
+                let gets = if policy.is_enough() { "gets" } else { "may get" };
+                format!("{}; parkade's own policy {gets} past the failure", words::no_setting(report))
+            }
+            None => words::no_setting(report),
+        },
         (Some(_), Some(option)) if !report.hides_more && exceeds_range(report, option) => {
             let needed = show_bytes(smallest_on_tightest(option));
             let below = report.enough.iter().map(|enough| enough.range.below_bytes).max().unwrap_or(0);
