@@ -4,6 +4,7 @@ use anyhow::Result;
 use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, named};
 
 use crate::terminal::in_process::WrongArgument;
+use crate::terminal::similar::distance;
 
 /// The policy of this name, which may have parameters.
 ///
@@ -31,12 +32,6 @@ pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str
     } else {
         format!(": did you mean {}?", names.join(" or "))
     }
-}
-
-/// The edit distance of the first 60 characters.
-fn distance(one: &str, other: &str) -> usize {
-    let [one, other] = [one, other].map(|text| text.chars().take(60).collect::<String>());
-    strsim::levenshtein(&one, &other)
 }
 
 #[cfg(test)]

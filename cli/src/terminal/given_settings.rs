@@ -3,10 +3,12 @@
 use anyhow::Result;
 use parkade::profile::Profile as Rules;
 use parkade::settings::{ErrorKind, Settings, SettingsError};
+use parkade_policies::items;
 use parkade_replay::ReplaySettings;
 
 use super::in_process::WrongArgument;
 use super::output;
+use super::similar::distance;
 
 /// The settings of this text.
 ///
@@ -38,7 +40,7 @@ pub fn refusal(rules: &Rules, text: &str, error: &SettingsError) -> String {
 pub fn hint(rules: &Rules, text: &str) -> Option<String> {
     let mut keys: Vec<&str> = rules.dialect.keys().collect();
     keys.sort_unstable();
-    parts(text).into_iter().find_map(|part| hint_for(&keys, part.trim()))
+    items(text).find_map(|part| hint_for(&keys, part))
 }
 
 fn hint_for(keys: &[&str], part: &str) -> Option<String> {
@@ -69,25 +71,10 @@ const SWITCHES: [&str; 6] = [
     "throw_on_cudamalloc_oom",
 ];
 
-/// The parts between commas outside of brackets.
-fn parts(text: &str) -> Vec<&str> {
-    let mut depth = 0_usize;
-    text.split(|c| {
-        match c {
-            '[' => depth += 1,
-            ']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        c == ',' && depth == 0
-    })
-    .collect()
-}
-
 /// The key that is written nearly so.
 fn nearest<'a>(keys: &[&'a str], key: &str) -> Option<&'a str> {
-    let key: String = key.chars().take(60).collect();
-    let begins = keys.iter().find(|known| !key.is_empty() && known.starts_with(&key)).copied();
-    let near = keys.iter().map(|known| (strsim::levenshtein(&key, known), *known)).min()?;
+    let begins = keys.iter().find(|known| !key.is_empty() && known.starts_with(key)).copied();
+    let near = keys.iter().map(|known| (distance(key, known), *known)).min()?;
     begins.or((near.0 <= 3).then_some(near.1))
 }
 

@@ -16,5 +16,6 @@ pub mod release;
 pub mod run_words;
 pub mod runner;
 pub mod self_check;
+pub mod similar;
 pub mod size;
 pub mod table;
