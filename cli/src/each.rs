@@ -1,6 +1,5 @@
 //! Running a command on several recordings: one file as ever, several one after the other, and the ranks compared at the end.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
@@ -9,9 +8,10 @@ use serde_json::Value;
 
 use crate::ranks::Ranks;
 use crate::recordings::{Inputs, RankNumbers, each};
+use crate::terminal::answer::Answer;
 use crate::terminal::output;
 use crate::terminal::recording::short_name;
-use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject, fail, print_bytes, render, run};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject, fail, print_bytes, render, run, written};
 
 /// A command about recordings that answers about each on its own.
 pub trait OnEach: Command + Sync + Sized {
@@ -25,10 +25,10 @@ pub trait OnEach: Command + Sync + Sized {
     fn on(&self, file: &Path, is_one_of_several: bool) -> Self;
 
     /// What is compared between ranks.
-    fn rank_runs(&self, answer: &Self::Answer) -> Result<Vec<RankRun>>;
+    fn rank_runs(&self, found: &Self::Found) -> Result<Vec<RankRun>>;
 
     /// What [`OnEach::finish`] needs of an answer.
-    fn keep(&self, answer: &Self::Answer) -> Self::Kept;
+    fn keep(&self, found: &Self::Found) -> Self::Kept;
 
     /// Refuses what several recordings cannot have, before any is read.
     fn check_several(&self, _: &Inputs) -> Result<()> {
@@ -45,8 +45,8 @@ pub trait OnEach: Command + Sync + Sized {
         true
     }
 
-    /// Makes it, writes what text says of it, and returns what JSON adds to the comparison of ranks.
-    fn finish(&self, _: Together<'_, Self::Kept>, _: &mut dyn Write) -> Result<Finished> {
+    /// Makes it.
+    fn finish(&self, _: Together<'_, Self::Kept>) -> Result<Finished> {
         Ok(Finished::default())
     }
 }
@@ -55,6 +55,8 @@ pub trait OnEach: Command + Sync + Sized {
 pub struct Finished {
     /// Its outcome.
     pub outcome: Outcome,
+    /// What people read of it.
+    pub answer: Answer,
     /// What is added to the JSON object of ranks: a key and its value.
     pub addition: Option<(&'static str, Value)>,
 }
@@ -67,7 +69,7 @@ impl Default for Finished {
 
 impl From<Outcome> for Finished {
     fn from(outcome: Outcome) -> Finished {
-        Finished { outcome, addition: None }
+        Finished { outcome, answer: Answer::new(), addition: None }
     }
 }
 
@@ -125,7 +127,8 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let are_compared = numbers.is_some() || command.makes_one_of_all();
     let (mut worst, mut runs, mut printed, mut failures) = (Outcome::Good, Vec::new(), 0, Vec::new());
     let mut kept = Vec::new();
-    let is_rank_shown = form != Form::Text || numbers.is_none() || command.shows_each_rank();
+    let is_for_people = matches!(form, Form::Text | Form::Markdown);
+    let is_rank_shown = !is_for_people || numbers.is_none() || command.shows_each_rank();
     let answer = |file: &Path| answer(&command.on(file, true), are_compared, is_rank_shown);
     each(inputs, form == Form::Json, answer, |place, answered| {
         let file = &inputs.all[place].path;
@@ -155,17 +158,18 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let numbers = numbers.unwrap_or_else(|| RankNumbers::positions(inputs.all.len()));
     let ranks = Ranks::of_any(&numbers, &inputs.paths(), runs);
     let together = Together { kept, files: inputs.paths(), numbers: &numbers, ranks: &ranks, are_ranks, failures: &failures };
-    let mut said = Vec::new();
-    let finished = command.finish(together, &mut said);
+    let finished = command.finish(together);
     let addition = finished.as_ref().ok().and_then(|finished| finished.addition.clone());
     // The command's own answer about all of them says more.
-    let is_answered = form == Form::Text && !is_rank_shown && !said.is_empty();
+    let said =
+        finished.as_ref().ok().filter(|_| is_for_people).map(|finished| written(form, &finished.answer)).unwrap_or_default();
+    let is_answered = !is_rank_shown && !said.is_empty();
     if are_ranks && !is_answered && ranks.are_of_several_files() {
         print_ranks(form, &ranks, addition, printed == 0)?;
     }
-    print_bytes(form, if form == Form::Text { &said } else { &[] })?;
+    print_bytes(form, &said)?;
     let finished = finished?;
-    if are_ranks && form == Form::Text && !failures.is_empty() {
+    if are_ranks && is_for_people && !failures.is_empty() {
         // Once more: what was said of it above has scrolled by.
         let all = inputs.all.len();
         let names: Vec<String> = failures.iter().map(|(file, _)| file.display().to_string()).collect();
@@ -180,10 +184,10 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
 
 /// Computes the answer and turns it into text, so that the recording need not be kept.
 fn answer<C: OnEach>(command: &C, is_ranked: bool, is_shown: bool) -> Result<Answered<C::Kept>> {
-    let answer = command.compute()?;
-    let text = if is_shown { render(command, &answer)? } else { Vec::new() };
-    let runs = if is_ranked { command.rank_runs(&answer) } else { Ok(Vec::new()) };
-    let (kept, remarks, outcome) = (command.keep(&answer), command.remarks(&answer), command.outcome(&answer));
+    let found = command.compute()?;
+    let text = if is_shown { render(command, &found)? } else { Vec::new() };
+    let runs = if is_ranked { command.rank_runs(&found) } else { Ok(Vec::new()) };
+    let (kept, remarks, outcome) = (command.keep(&found), command.remarks(&found), command.outcome(&found));
     Ok(Answered { kept, text, remarks, outcome, runs })
 }
 
@@ -199,12 +203,17 @@ fn refuse<C: OnEach>(command: &C, file: &Path, error: anyhow::Error) -> Outcome 
 
 /// The name of a file above what text says of it.
 fn heading(form: Form, numbers: Option<&RankNumbers>, place: usize, file: &Path, is_first: bool) -> Vec<u8> {
-    if form != Form::Text {
+    if !matches!(form, Form::Text | Form::Markdown) {
         return Vec::new();
     }
-    let gap = if is_first { "" } else { "\n" };
     let rank = numbers.and_then(|numbers| numbers.of_files.get(place)).map_or_else(String::new, |rank| format!("rank {rank}: "));
-    format!("{gap}{}\n\n", output::dim(&format!("{rank}{}", short_name(file)))).into_bytes()
+    let mut answer = Answer::new();
+    if !is_first {
+        answer.gap();
+    }
+    answer.title(format!("{rank}{}", short_name(file)));
+    answer.gap();
+    written(form, &answer)
 }
 
 /// Rows for programs have their heading once.
@@ -215,10 +224,13 @@ fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
 
 fn print_ranks(form: Form, ranks: &Ranks, addition: Option<(&'static str, Value)>, is_first: bool) -> Result<()> {
     match form {
-        Form::Text => {
-            let mut text = if is_first { Vec::new() } else { b"\n".to_vec() };
-            ranks.print(&mut text)?;
-            print_bytes(form, &text)
+        Form::Text | Form::Markdown => {
+            let mut answer = Answer::new();
+            if !is_first {
+                answer.gap();
+            }
+            answer.append(ranks.answer());
+            print_bytes(form, &written(form, &answer))
         }
         Form::Json => {
             let mut lines = Lines::default();

@@ -9,6 +9,7 @@ use clap::Parser;
 
 use crate::each::OnEach;
 use crate::terminal::in_process::{Failure, on_threads};
+use crate::terminal::output::Width;
 use crate::terminal::progress::Watch;
 use crate::terminal::runner::{self, Outcome, Subject};
 use crate::{Cli, Command, parse};
@@ -19,6 +20,8 @@ pub struct Answered {
     pub printed: Vec<u8>,
     /// The answer as text for people, where that was asked for.
     pub text: String,
+    /// The same as a piece of HTML.
+    pub html: String,
     /// On standard error, in lines.
     pub remarks: Vec<String>,
     /// How it ended.
@@ -77,27 +80,28 @@ fn about_one<C: OnEach>(command: &C, with_text: bool) -> Result<Answered> {
         [] => about(command, with_text),
         [file] if file.is_dir() => Err(is_folder(file)),
         [file] => about(&command.on(file, false), with_text),
-        files => bail!("one file is answered about, and {} are given", files.len()),
+        files => bail!("expected one file, got {}", files.len()),
     }
 }
 
 fn is_folder(path: &Path) -> anyhow::Error {
-    anyhow!("{} is a folder, and one file is answered about", path.display())
+    anyhow!("{} is a folder: expected one file", path.display())
 }
 
 fn about<C: runner::Command>(command: &C, with_text: bool) -> Result<Answered> {
-    let answer = command.compute().map_err(|error| match command.subject() {
+    let found = command.compute().map_err(|error| match command.subject() {
         // As `runner::message` says it; the error stays of its own kind.
         Subject::File(file) => error.context(file.display().to_string()),
         _ => error,
     })?;
-    let printed = runner::render(command, &answer)?;
-    let mut text = Vec::new();
+    let printed = runner::render(command, &found)?;
+    let (mut text, mut html) = (String::new(), String::new());
     if with_text {
-        command.text(&answer, &mut text)?;
+        let answer = command.answer(&found);
+        text = anstream::adapter::strip_str(&answer.text(Width::of_output())).to_string();
+        html = answer.html(command.everything(&found).as_ref());
     }
-    let text = anstream::adapter::strip_str(&String::from_utf8_lossy(&text)).to_string();
-    Ok(Answered { printed, text, remarks: command.remarks(&answer), outcome: command.outcome(&answer) })
+    Ok(Answered { printed, text, html, remarks: command.remarks(&found), outcome: command.outcome(&found) })
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The ranks of one job beside each other, as text, as JSON and as rows of a page; what is compared is decided by
 //! `parkade_analysis::ranks`.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -9,6 +8,7 @@ use parkade_analysis::ranks::{Comparison, Difference, FailsFirst, LEAST_RANKS, M
 use serde_json::Value;
 
 use crate::recordings::{RankNumbers, RanksFrom};
+use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::recording::short_name;
 use crate::terminal::runner::Lines;
@@ -53,12 +53,13 @@ impl Ranks {
         self.runs.windows(2).any(|pair| pair[0].place != pair[1].place)
     }
 
-    /// Prints what the comparison found, and the table that shows it.
-    pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        for sentence in self.sentences() {
-            write!(out, "{}", output::paragraph(&sentence, 0))?;
-        }
-        write!(out, "\n{}", table(self).text_with_left(&[0, 1]))
+    /// What the comparison found, and the table that shows it.
+    pub fn answer(&self) -> Answer {
+        let mut answer = Answer::new();
+        answer.paragraphs(self.sentences());
+        answer.gap();
+        answer.table(table(self).with_left([0, 1]));
+        answer
     }
 
     /// What the comparison found.

@@ -50,7 +50,7 @@ fn the_answer_has_twelve_lines_and_the_line_to_paste_last() {
     for name in ["gpt2_varlen.limit16_gc", "gpt2_varlen.limit12_oom", "resnet50_sweep.limit5_oom", "deep_mlp.default"] {
         let file = format!("{shipped}/{name}.pickle.xz");
         for limit in [&[][..], &["--limit", "12GiB"], &["--limit", "1GiB"]] {
-            let run = call(&[&["advise", &file], limit].concat());
+            let run = crate::common::call_at_80_columns(&[&["advise", &file], limit].concat());
             let lines: Vec<&str> = run.out.lines().collect();
             let (last, others) = lines.split_last().expect("lines");
             assert!(lines.len() <= 12 && others.iter().all(|line| line.chars().count() <= 80), "{name}: {}", run.out);

@@ -122,7 +122,7 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
         (&held, &bare, "B reserves 20.00 MiB more than A at the end: 120.00 MiB instead of 100.00 MiB (+20.0 %)."),
     ];
     for (a, b, said) in pairs {
-        let run = call(&["diff", a, b]);
+        let run = call(&["diff", "--all", a, b]);
         assert_eq!((run.code, run.err.as_str()), (0, ""), "{a} {b}");
         assert!(run.out.contains(said), "{said}\n{}", run.out);
     }

@@ -50,7 +50,7 @@ fn each_rank_is_compared_with_its_own_and_the_worst_comes_first() {
     let text = call(&["diff", a.path(), b.path(), "--fail-above", "20%"]);
     assert_eq!((text.code, text.err.as_str()), (1, ""), "{}", text.out);
     assert!(
-        text.out.starts_with("rank 2\n") && text.out.contains("1 of 3 ranks above a bound; rank 2 is the worst."),
+        text.out.starts_with("1 of 3 ranks above a bound; rank 2 is the worst.\n") && text.out.contains("\n\nrank 2\ntoo much: "),
         "{}",
         text.out
     );

@@ -30,8 +30,8 @@ fn an_exported_file_is_written_verifies_and_says_its_settings() {
     let run = call(&["export", &file, "--settings", "expandable_segments:True", "-o", &out]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
     let lines: Vec<&str> = run.out.lines().collect();
-    assert_eq!((lines[0], lines[lines.len() - 1]), ("5 entries, at most 20.00 MiB reserved", &*format!("written to {out}")));
-    assert!(lines[1].starts_with("explained by PyTorch "), "{}", run.out);
+    assert_eq!(lines[..2], [&*format!("written to {out}"), "5 entries, at most 20.00 MiB reserved"]);
+    assert!(lines[2].starts_with("recorded by PyTorch "), "{}", run.out);
     assert_eq!(verify(&out).code, 0);
     let exported = read_file(&out).expect("a recording");
     assert_eq!(exported.annotations, timed().annotations);
@@ -126,12 +126,18 @@ fn statistics_are_shown_at_the_end_at_an_entry_and_in_rows() {
     let file = folder.recording("run.pickle", &timed());
     let run = call(&["stats", &file]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
-    assert!(run.out.contains("PyTorch CUDA memory summary, device ID 0"), "{}", run.out);
     let fullest = "device 0 at its fullest, entry 2 of 5: 20.00 MiB reserved, 8.00 MiB allocated\n";
-    assert!(run.out.starts_with(fullest), "{}", run.out);
+    assert!(
+        run.out.starts_with(fullest) && run.out.contains("\nat the end: 20.00 MiB reserved, 3.00 MiB allocated\n"),
+        "{}",
+        run.out
+    );
+    let all = call(&["stats", &file, "--all"]);
+    assert!(all.out.starts_with(fullest) && all.out.contains("PyTorch CUDA memory summary, device ID 0"), "{}", all.out);
     let run = call(&["stats", &file, "--entry", "4"]);
-    assert!(run.out.contains("device 0, after entry 4 of 5\n  fragmentation    85.0 %, a risk by the 30 % rule"), "{}", run.out);
-    assert!(run.out.contains("largest hole     12.00 MiB") && run.out.contains("partial segments 17.00 MiB"), "{}", run.out);
+    assert!(run.out.contains("PyTorch CUDA memory summary, device ID 0"), "{}", run.out);
+    assert!(run.out.contains("device 0, after entry 4 of 5\n  fragmentation     85.0 %, a risk by the 30 % rule"), "{}", run.out);
+    assert!(run.out.contains("largest hole      12.00 MiB") && run.out.contains("partial segments  17.00 MiB"), "{}", run.out);
     let keys = call(&["stats", &file, "--entry", "1", "--keys"]).out;
     assert!(keys.contains(&format!("\nallocated_bytes.all.current {}\n", 5 * MIB)) && keys.lines().count() > 122, "{keys}");
     let (code, object) = json(&["stats", &file, "--every", "2", "--json"]);
@@ -239,7 +245,7 @@ fn what_has_no_statistics_is_said_in_one_line() {
         assert!(json(&[&["stats", "--json"], arguments].concat()).1["error"].is_string());
     }
     let end = call(&["stats", &traceless]).out;
-    assert!(end.contains("device 1: no trace; its segments at the end\n  fragmentation    85.0 %"), "{end}");
+    assert!(end.contains("device 1: no trace; its segments at the end\n  fragmentation     85.0 %"), "{end}");
     assert_eq!(call(&["stats", &file, "--every", "0"]).code, 2);
     assert_eq!(call(&["stats", &file, "--every", "1", "--entry", "1"]).code, 2);
 }

@@ -56,7 +56,7 @@ fn a_table_shows_what_the_driver_says() {
     assert_eq!(lines[0], "driver 580.95.05");
     assert_eq!(lines[1], "gpu  name         total      free      used  driver's own    listed  unlisted");
     assert_eq!(lines[2], "  0  Fake GPU  8.00 GiB  3.00 GiB  4.00 GiB      1.00 GiB  3.00 GiB  1.00 GiB");
-    assert!(lines[3].starts_with(&format!("     pid {own:<8}     3.00 GiB  compute  ")), "{}", lines[3]);
+    assert!(lines[3].starts_with(&format!("  pid {own:<8}     3.00 GiB  compute  ")), "{}", lines[3]);
     assert!(run.out.contains("includes each process's CUDA context (about 500 MiB)"), "{}", run.out);
 }
 

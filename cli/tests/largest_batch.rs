@@ -21,7 +21,7 @@ fn the_table_says_what_fits_and_why_no_more() {
     let run = small(&["-c", "1GB,8GB,7.2GiB"]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     let lines: Vec<&str> = run.out.lines().collect();
-    assert_eq!(lines[0], "500.00 MiB of each device go to the driver's context");
+    assert_eq!(lines[0], "the driver's context takes 500.00 MiB of each device");
     assert_eq!(lines[2], format!("{MODEL} on 1GB (953.67 MiB): 0.12 billion parameters"));
     let why = "  nothing fits: parameters, gradients and the optimizer's states alone need 943.39 MiB, 4.0 x the bytes of the parameters";
     assert!(lines[3].starts_with(&why[..70]) && lines[3].ends_with("4.0 x the bytes of the parameters"), "{}", lines[3]);

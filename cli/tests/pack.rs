@@ -37,8 +37,8 @@ fn a_csv_file_is_packed_and_written_with_offsets() {
     let placed = format!("{}/placed.csv", folder.path());
     let run = call(&["pack", &file, "-o", &placed, "--budget", "100000"]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
-    let expected = "three.csv: 3 buffers\n  load          9 bytes  the most live bytes at once\n  \
-                    packing       9 bytes  1.0000 of the load: no packing needs less\n";
+    let expected = "three.csv: 3 buffers\n  load     9 bytes  the most live bytes at once\n  \
+                    packing  9 bytes  1.0000 of the load: no packing needs less\n";
     assert!(run.out.starts_with(expected), "{}", run.out);
     let rows: Vec<Vec<String>> = fs::read_to_string(&placed)
         .expect("the packing")

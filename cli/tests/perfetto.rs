@@ -160,7 +160,7 @@ fn a_bound_keeps_the_largest_blocks_and_all_of_the_counters() {
     assert_eq!(of_phase(&trace, "C").iter().filter(|event| event["name"] == "allocated").count(), 9);
     let target = format!("{}/again.json", folder.path());
     let run = call(&["export", &file, "--format", "perfetto", "--blocks", "2", "-o", &target]);
-    assert!(run.out.contains("2 blocks as slices, the largest; 2 smaller ones left out"), "{}", run.out);
+    assert!(run.out.contains("the 2 largest blocks are slices; 2 smaller ones are left out"), "{}", run.out);
 }
 
 /// With settings it is the run that the program would have had.

@@ -252,7 +252,7 @@ fn a_release_that_is_to_decide_is_named() {
         assert_eq!(json(&forced).1["made_by"]["replayed_as"], "2.11", "{args:?}");
         let says = |args: &[&str]| {
             let words = call(args).out.split_whitespace().collect::<Vec<_>>().join(" ");
-            words.contains("explained by PyTorch 2.12") && words.contains("; replayed as PyTorch 2.11 decides, as given")
+            words.contains("recorded by PyTorch 2.12") && words.contains("; replayed as PyTorch 2.11 decides, as given")
         };
         assert!(!says(args) && says(&forced), "{args:?}: {}", call(&forced).out);
     }

@@ -10,6 +10,7 @@ import dataclasses
 import os
 import sys
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from . import _html
@@ -52,9 +53,14 @@ class Result(_Record):
     data: Object = field(default_factory=dict)
     #: What the command prints.
     text: str = field(default="")
+    #: The same for notebooks.
+    html: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         return self.text or repr(self)
+
+    def _repr_html_(self) -> str:
+        return self.html or f"<pre>{escape(str(self))}</pre>"
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,9 +101,6 @@ class Verification(Result):
     def exact(self) -> bool:
         """Whether every recorded decision is the replay's."""
         return self.mismatches == 0
-
-    def _repr_html_(self) -> str:
-        return _html.verification(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -229,9 +232,6 @@ class Advice(Result):
             return str(self.enough["settings"])
         return None
 
-    def _repr_html_(self) -> str:
-        return _html.advice(self)
-
 
 @dataclass(frozen=True, repr=False)
 class DeviceDiagnosis(_Record):
@@ -296,9 +296,6 @@ class Diagnosis(Result):
         """The verdict on each device."""
         return [device.verdict for device in self.devices]
 
-    def _repr_html_(self) -> str:
-        return _html.diagnosis(self)
-
 
 @dataclass(frozen=True, repr=False)
 class Report(Result):
@@ -344,9 +341,6 @@ class Difference(Result):
     exceeded: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def _repr_html_(self) -> str:
-        return _html.difference(self)
-
 
 @dataclass(frozen=True, repr=False)
 class Stats(Result):
@@ -371,9 +365,6 @@ class Stats(Result):
         """`torch.cuda.memory_stats()` of the first device at the last moment asked for; empty without a trace."""
         moments: list[Object] = self.devices[0]["moments"] if self.devices else []
         return dict(moments[-1]["memory_stats"]) if moments else {}
-
-    def _repr_html_(self) -> str:
-        return _html.stats(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -419,9 +410,6 @@ class MessageDiagnosis(Result):
     first_failure: Object | None = None
     messages: list[Object] = field(default_factory=list)
     other_frameworks: list[Object] = field(default_factory=list)
-
-    def _repr_html_(self) -> str:
-        return _html.message(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -473,9 +461,6 @@ class Replay(Result):
     devices: list[Object] = field(default_factory=list)
     seconds: float = 0.0
 
-    def _repr_html_(self) -> str:
-        return _html.replay(self)
-
 
 @dataclass(frozen=True, repr=False)
 class Export(Result):
@@ -497,9 +482,6 @@ class Export(Result):
     slices: int | None = None
     left_out_slices: int | None = None
 
-    def _repr_html_(self) -> str:
-        return _html.export(self)
-
 
 @dataclass(frozen=True, repr=False)
 class Info(Result):
@@ -515,13 +497,10 @@ class Info(Result):
     def __repr__(self) -> str:
         return f"Info(source={self.source!r}, driver={self.driver!r}, devices={len(self.devices)})"
 
-    def _repr_html_(self) -> str:
-        return _html.info(self)
-
 
 def made(kind: type[_T], data: Object, answer: Answer) -> _T:
     """The result of this kind from a command's JSON object."""
-    return _of(kind, {**data, "exit_code": answer.exit_code, "data": data, "text": answer.text})
+    return _of(kind, {**data, "exit_code": answer.exit_code, "data": data, "text": answer.text, "html": answer.html})
 
 
 def _of(kind: type[_T], data: Object) -> _T:

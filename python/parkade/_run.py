@@ -33,12 +33,13 @@ _OPTIONS = (
 class Answer:
     """What a command printed."""
 
-    def __init__(self, printed: bytes, remarks: Sequence[str], exit_code: int, text: str = "") -> None:
+    def __init__(self, printed: bytes, remarks: Sequence[str], exit_code: int, text: str = "", html: str = "") -> None:
         self.printed = printed
         self.remarks = tuple(remarks)
         self.exit_code = exit_code
-        #: What it prints without `--json`.
+        #: What it prints without `--json`, and the same as HTML.
         self.text = text
+        self.html = html
 
     def object(self, files: Sequence[File]) -> dict[str, Any]:
         """The JSON object, in which temporary files have the names of what was given."""
@@ -59,12 +60,12 @@ def run(
     threads: int | None = None,
     with_text: bool = True,
 ) -> Answer:
-    """Runs `parkade` with these arguments, and then the files. `with_text` makes the answer as text too."""
+    """Runs `parkade` with these arguments, and then the files. With `with_text` the answer comes as text and HTML too."""
     whole = ["parkade", *arguments, *(["--", *(file.path for file in files)] if files else [])]
 
     def work() -> Answer:
-        printed, remarks, exit_code, text = _parkade.run(whole, told, threads, with_text)
-        return Answer(printed, remarks, exit_code, _named(text.rstrip("\n"), files))
+        printed, remarks, exit_code, text, html = _parkade.run(whole, told, threads, with_text)
+        return Answer(printed, remarks, exit_code, _named(text.rstrip("\n"), files), _named(html, files))
 
     with shown(progress) as told:
         return call(work, files)

@@ -21,10 +21,10 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 /// How long cancelled work is waited for. Work that reports nothing for longer, as the reading of a large file, ends in the background.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a command would have printed: on standard output, the lines on standard error, its exit code, and the answer as text.
-pub(crate) type Printed<'py> = (Bound<'py, PyBytes>, Vec<String>, u8, String);
+/// What a command would have printed: on standard output, the lines on standard error, its exit code, and the answer as text and as HTML.
+pub(crate) type Printed<'py> = (Bound<'py, PyBytes>, Vec<String>, u8, String, String);
 
-/// Runs a command, without printing. With `with_text` the answer comes as text too. `progress` is called with what is done, of how much, and of what; if it raises, the work is ended.
+/// Runs a command, without printing. With `with_text` the answer comes as text and as HTML too. `progress` is called with what is done, of how much, and of what; if it raises, the work is ended.
 #[pyfunction]
 #[pyo3(signature = (arguments, progress=None, threads=None, with_text=false))]
 pub(crate) fn run<'py>(
@@ -34,9 +34,9 @@ pub(crate) fn run<'py>(
     threads: Option<usize>,
     with_text: bool,
 ) -> PyResult<Printed<'py>> {
-    let Answered { printed, text, remarks, outcome } =
+    let Answered { printed, text, html, remarks, outcome } =
         interruptible(py, progress.as_ref(), move |watch| answer(&arguments, threads, watch, with_text))?;
-    Ok((PyBytes::new(py, &printed), remarks, outcome as u8, text))
+    Ok((PyBytes::new(py, &printed), remarks, outcome as u8, text, html))
 }
 
 /// Does work on a thread of its own, with the interpreter free for others.

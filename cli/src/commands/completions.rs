@@ -40,7 +40,7 @@ pub(crate) struct Completions {
 }
 
 impl Command for Completions {
-    type Answer = Vec<u8>;
+    type Found = Vec<u8>;
 
     fn compute(&self) -> Result<Vec<u8>> {
         let mut program = self.program.clone();
@@ -55,7 +55,7 @@ impl Command for Completions {
         Form::Data
     }
 
-    fn text(&self, script: &Vec<u8>, out: &mut dyn Write) -> Result<()> {
+    fn data(&self, script: &Vec<u8>, out: &mut dyn Write) -> Result<()> {
         Ok(out.write_all(script)?)
     }
 }

@@ -21,6 +21,7 @@ use parkade_conformance::scenarios::everything;
 use parkade_conformance::suite::{self, Effort, Entry, Group, Progress, Reference, Row, Status, Summary};
 
 use super::policy_names::policy;
+use crate::terminal::answer::Answer;
 use crate::terminal::args::{Force, Json};
 use crate::terminal::json_struct::view;
 use crate::terminal::output;
@@ -101,16 +102,16 @@ impl Run {
 }
 
 /// What to print.
-pub(crate) enum Answer {
+pub(crate) enum Found {
     /// The title and claim of each entry.
     List(Vec<(String, &'static str)>),
     Run(Run),
 }
 
 impl Command for Args {
-    type Answer = Answer;
+    type Found = Found;
 
-    fn compute(&self) -> Result<Answer> {
+    fn compute(&self) -> Result<Found> {
         match self.backend {
             BackendName::Sim => run_on(&AnyBackend::simulated(), Vec::new(), self, 1200),
             BackendName::Cuda => {
@@ -125,9 +126,9 @@ impl Command for Args {
         }
     }
 
-    fn outcome(&self, answer: &Answer) -> Outcome {
-        match answer {
-            Answer::Run(run) if run.summary().failed > 0 => Outcome::CheckFailed,
+    fn outcome(&self, found: &Found) -> Outcome {
+        match found {
+            Found::Run(run) if run.summary().failed > 0 => Outcome::CheckFailed,
             _ => Outcome::Good,
         }
     }
@@ -140,24 +141,25 @@ impl Command for Args {
         Subject::Command
     }
 
-    fn text(&self, answer: &Answer, out: &mut dyn Write) -> Result<()> {
-        match answer {
-            Answer::Run(run) => print(out, run)?,
-            Answer::List(entries) => {
+    fn answer(&self, found: &Found) -> Answer {
+        let mut answer = Answer::new();
+        answer.drawing(match found {
+            Found::Run(run) => text(run),
+            Found::List(entries) => {
                 let width = entries.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
-                entries.iter().try_for_each(|(title, says)| writeln!(out, "{title:width$}  {says}"))?;
+                entries.iter().map(|(title, says)| format!("{title:width$}  {says}\n")).collect()
             }
-        }
-        Ok(())
+        });
+        answer
     }
 
-    fn json(&self, answer: &Answer, lines: &mut Lines) -> Result<()> {
-        let Answer::Run(run) = answer else { return Ok(()) };
+    fn json(&self, found: &Found, lines: &mut Lines) -> Result<()> {
+        let Found::Run(run) = found else { return Ok(()) };
         run.rows.iter().try_for_each(|row| lines.add_as_declared(&Line::of(row)))
     }
 }
 
-fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Result<Answer> {
+fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Result<Found> {
     let mut entries = match args.policy.as_deref() {
         None => everything(backend, own_path().as_deref()).into_iter().chain(own).collect(),
         Some("all") => laws_any_policy::entries(backend, None, Share::Whole),
@@ -170,7 +172,7 @@ fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Res
         }
     }
     if args.list {
-        return Ok(Answer::List(entries.iter().map(|entry| (entry.title(), entry.says)).collect()));
+        return Ok(Found::List(entries.iter().map(|entry| (entry.title(), entry.says)).collect()));
     }
     // Before minutes are spent. An earlier report stays until the new one is complete.
     let outputs = Wanted::new(args.force.force, args.form()).writes("--report", args.report.as_ref()).check()?;
@@ -186,7 +188,7 @@ fn run_on(backend: &AnyBackend, own: Vec<Entry>, args: &Args, cases: u32) -> Res
     if let Some(target) = &args.report {
         outputs.write(target, markdown(&run).as_bytes())?;
     }
-    Ok(Answer::Run(run))
+    Ok(Found::Run(run))
 }
 
 /// This binary, whose commands some scenarios run. In the Python package's command the program is an interpreter, which has no such commands.
@@ -264,13 +266,16 @@ impl Progress for Watch {
 /// Longer scripts are cut; `--json` and the report have all of it.
 const SCRIPT_LINES: usize = 40;
 
-fn print(out: &mut dyn Write, run: &Run) -> io::Result<()> {
+/// A line for each entry, then failures, and how many passed.
+fn text(run: &Run) -> String {
+    let mut text = String::new();
+    let out = &mut text;
     let width = run.rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
     let mut group = None;
     for row in &run.rows {
         if group != Some(row.group) {
             group = Some(row.group);
-            writeln!(out, "{}", output::dim(row.group.name()))?;
+            let _ = writeln!(out, "{}", output::dim(row.group.name()));
         }
         let status = match row.status {
             Status::Pass => output::good("pass"),
@@ -278,15 +283,15 @@ fn print(out: &mut dyn Write, run: &Run) -> io::Result<()> {
             Status::Skip => output::dim("skip"),
         };
         let name = format!("{:width$}", row.name);
-        writeln!(out, "  {name}  {status}  {:>7.3} s  {}", row.took.as_secs_f64(), note(row))?;
+        let _ = writeln!(out, "  {name}  {status}  {:>7.3} s  {}", row.took.as_secs_f64(), note(row));
     }
     for row in run.rows.iter().filter(|row| row.status == Status::Fail) {
-        print_failure(out, row)?;
+        add_failure(out, row);
     }
     let summary = run.summary();
     let failed = format!("{} failed", summary.failed);
     let failed = if summary.failed == 0 { failed } else { output::bad(&failed) };
-    writeln!(
+    let _ = writeln!(
         out,
         "{} passed, {failed}, {} skipped; {} random operations, seed {}, {:.1} s",
         summary.passed,
@@ -294,7 +299,8 @@ fn print(out: &mut dyn Write, run: &Run) -> io::Result<()> {
         summary.operations,
         run.effort.seed,
         run.took.as_secs_f64()
-    )
+    );
+    text
 }
 
 /// The rest of the line.
@@ -306,20 +312,19 @@ fn note(row: &Row) -> String {
     }
 }
 
-fn print_failure(out: &mut dyn Write, row: &Row) -> io::Result<()> {
-    writeln!(out, "\n{} {}/{}: {}", output::bad("FAIL"), row.group.name(), row.name, row.says)?;
+fn add_failure(out: &mut String, row: &Row) {
+    let _ = writeln!(out, "\n{} {}/{}: {}", output::bad("FAIL"), row.group.name(), row.name, row.says);
     for line in row.reason.lines() {
-        writeln!(out, "  {}", output::one_line(line))?;
+        let _ = writeln!(out, "  {}", output::one_line(line));
     }
-    let Some(script) = &row.script else { return Ok(()) };
-    writeln!(out, "  the shortest sequence found (for `parkade ops`, unless it concerns a policy):")?;
+    let Some(script) = &row.script else { return };
+    let _ = writeln!(out, "  the shortest sequence found (for `parkade ops`, unless it concerns a policy):");
     for line in script.lines().take(SCRIPT_LINES) {
-        writeln!(out, "    {}", output::one_line(line))?;
+        let _ = writeln!(out, "    {}", output::one_line(line));
     }
     if script.lines().count() > SCRIPT_LINES {
-        writeln!(out, "    # ... {} lines in all (--json or --report has them)", script.lines().count())?;
+        let _ = writeln!(out, "    # ... {} lines in all (--json or --report has them)", script.lines().count());
     }
-    Ok(())
 }
 
 /// The most lines shown of a scenario.

@@ -46,7 +46,7 @@ pub(crate) struct Args {
 }
 
 impl Command for Args {
-    type Answer = Result<Line, String>;
+    type Found = Result<Line, String>;
 
     fn compute(&self) -> Result<Result<Line, String>> {
         let text = self.settings.iter().map(|setting| as_pytorch_writes(setting)).collect::<Vec<_>>().join(",");
@@ -67,7 +67,7 @@ impl Command for Args {
         Form::Data
     }
 
-    fn text(&self, line: &Result<Line, String>, out: &mut dyn Write) -> Result<()> {
+    fn data(&self, line: &Result<Line, String>, out: &mut dyn Write) -> Result<()> {
         let Ok(line) = line else { return Ok(()) };
         let mut err = std::io::stderr().lock();
         for note in &line.notes {

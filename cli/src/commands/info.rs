@@ -1,6 +1,5 @@
 //! `parkade info`: the memory of every GPU and the processes that hold it, as NVML tells, or the CUDA driver if there is no NVML.
 
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
@@ -10,9 +9,11 @@ use parkade::device::DeviceBackend;
 use parkade_gpu::nvml::{GpuProcess, Nvml, NvmlDevice, NvmlError, NvmlLibrary, NvmlMemory};
 use parkade_gpu::{CudaDevice, Unavailable};
 
+use crate::terminal::answer::Answer;
 use crate::terminal::args::{Json, interval};
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::output;
+use crate::terminal::output::Width;
 use crate::terminal::runner::{Command, Form, Lines};
 use crate::terminal::size::show_bytes;
 use crate::terminal::table::Table;
@@ -43,7 +44,7 @@ pub(crate) struct Args {
 }
 
 impl Command for Args {
-    type Answer = ();
+    type Found = ();
 
     /// Prints each reading at once.
     fn compute(&self) -> Result<()> {
@@ -79,10 +80,10 @@ impl Look {
             } else if self.in_place {
                 // Overwrites the previous text line by line, as clearing it first would flicker. An interruption leaves nothing to undo.
                 let clear = if is_first { "\x1b[2J" } else { "" };
-                let text = text(&reading).replace('\n', "\x1b[K\n");
+                let text = text(&reading, Width::of_output()).replace('\n', "\x1b[K\n");
                 write!(out, "{clear}\x1b[H{text}\x1b[J")?;
             } else {
-                write!(out, "{}{}", if is_first { "" } else { "\n" }, text(&reading))?;
+                write!(out, "{}{}", if is_first { "" } else { "\n" }, text(&reading, Width::of_output()))?;
             }
             out.flush()?;
             is_first = false;
@@ -257,49 +258,36 @@ const HIDDEN: &str =
 const BY_CUDA: &str =
     "used: everything that is not free, including parkade's own CUDA context. Only NVML shows what each process holds.";
 
-/// The table, in whole lines.
-fn text(reading: &Reading) -> String {
-    let mut text = String::new();
-    let driver = match &reading.driver {
+fn text(reading: &Reading, width: impl Into<Width>) -> String {
+    answer(reading).text(width)
+}
+
+/// The devices in a table, then what each of them lacks or who holds its memory.
+fn answer(reading: &Reading) -> Answer {
+    let mut answer = Answer::new();
+    answer.paragraph(match &reading.driver {
         Ok(version) => format!("driver {version}"),
         Err(refusal) => format!("driver version unknown: {refusal}"),
-    };
-    line(&mut text, &driver);
-    if let Some(reason) = &reading.no_nvml {
-        line(&mut text, &format!("from the CUDA driver: {reason}"));
-    }
+    });
+    answer.paragraphs(reading.no_nvml.as_ref().map(|reason| format!("from the CUDA driver: {reason}")));
     let rows: Vec<[String; 8]> = reading.devices.iter().map(row).collect();
     let shown: Vec<usize> = (0..HEADS.len()).filter(|&column| rows.iter().any(|row| !row[column].is_empty())).collect();
     let columns = |cells: &[String; HEADS.len()]| shown.iter().map(|&column| cells[column].clone()).collect::<Vec<_>>();
-    let mut table = Table::plain(0, columns(&HEADS.map(String::from)));
+    let name = shown.iter().position(|&column| column == NAME);
+    let mut table = Table::plain(0, columns(&HEADS.map(String::from))).with_left(name);
     for row in &rows {
         table.row(columns(row));
     }
-    let name = shown.iter().position(|&column| column == NAME).unwrap_or(usize::MAX);
-    let table = table.text_with_left(&[name]);
-    let mut lines = table.lines();
-    line(&mut text, lines.next().unwrap_or_default());
-    // On a terminal so narrow that rows wrap, the details follow the table.
-    let is_broken = lines.clone().count() > rows.len();
-    if is_broken {
-        lines.by_ref().for_each(|row| line(&mut text, row));
-    }
+    answer.table(table);
     for device in &reading.devices {
-        let row = lines.next().map_or_else(|| format!("gpu {}", device.index), str::to_owned);
-        line(&mut text, &row);
-        for detail in details(device) {
-            line(&mut text, &format!("     {detail}"));
+        let details = details(device);
+        if !details.is_empty() && reading.devices.len() > 1 {
+            answer.paragraph(format!("gpu {}", device.index));
         }
+        details.into_iter().for_each(|detail| answer.indented(2, detail));
     }
-    for note in if reading.no_nvml.is_some() { &[BY_CUDA][..] } else { &[USED, UNLISTED] } {
-        line(&mut text, note);
-    }
-    text
-}
-
-/// Adds a line with control characters escaped and no trailing blanks.
-fn line(text: &mut String, content: &str) {
-    let _ = writeln!(text, "{}", output::one_line(content).trim_end());
+    answer.paragraphs(if reading.no_nvml.is_some() { vec![BY_CUDA] } else { vec![USED, UNLISTED] });
+    answer
 }
 
 /// The cells of a device; unknown ones are empty.
@@ -442,19 +430,23 @@ mod tests {
 
     #[test]
     fn a_table_shows_devices_processes_and_what_nobody_lists() {
-        let text = text(&read(vec![device(0, &[(BIG, Some(GIB)), (BIG + 1, Some(GIB / 2)), (BIG + 2, None)]), device(1, &[])]));
+        let text =
+            text(&read(vec![device(0, &[(BIG, Some(GIB)), (BIG + 1, Some(GIB / 2)), (BIG + 2, None)]), device(1, &[])]), 100);
         let expected = "\
 driver 580.95.05
 gpu  name              total        free      used  driver's own    listed  unlisted
   0  NVIDIA H200  140.00 GiB  136.00 GiB  3.00 GiB      1.00 GiB  1.50 GiB  1.50 GiB
-     pid 4000000000     1.00 GiB  compute  (name unknown)
-     pid 4000000001   512.00 MiB  compute and graphics  (name unknown)
-     pid 4000000002 bytes unknown  compute  (name unknown)
   1  NVIDIA H200  140.00 GiB  136.00 GiB  3.00 GiB      1.00 GiB   0 bytes  3.00 GiB
-     memory is in use but no process is listed: in a container NVML may see none (docker run --pid=host shows them)
+gpu 0
+  pid 4000000000     1.00 GiB  compute  (name unknown)
+  pid 4000000001   512.00 MiB  compute and graphics  (name unknown)
+  pid 4000000002 bytes unknown  compute  (name unknown)
+gpu 1
+  memory is in use but no process is listed: in a container NVML may see none (docker run --pid=host
+  shows them)
 used: what the driver has allocated, as nvidia-smi shows it.";
         assert!(text.starts_with(expected), "{text}");
-        assert!(text.lines().last().is_some_and(|line| line.starts_with("unlisted: ")), "{text}");
+        assert!(text.contains("\nunlisted: "), "{text}");
     }
 
     #[test]
@@ -462,7 +454,7 @@ used: what the driver has allocated, as nvidia-smi shows it.";
         let mut idle = device(0, &[]);
         idle.memory =
             Ok(NvmlMemory { total_bytes: 140 * GIB, free_bytes: 139 * GIB, used_bytes: 4 << 20, reserved_bytes: Some(GIB) });
-        assert!(!text(&read(vec![idle])).contains("no process is listed"));
+        assert!(!text(&read(vec![idle]), 100).contains("no process is listed"));
     }
 
     #[test]
@@ -472,9 +464,9 @@ used: what the driver has allocated, as nvidia-smi shows it.";
         lost.memory = Err(REFUSED);
         lost.processes = Err(REFUSED);
         let reading = read(vec![lost, device(1, &[(BIG, Some(GIB))])]);
-        let text = text(&reading);
+        let text = text(&reading, 100);
         for part in ["name", "memory", "processes"] {
-            assert!(text.contains(&format!("     {part} unknown: nvmlDeviceGetMemoryInfo: no permission")), "{text}");
+            assert!(text.contains(&format!("  {part} unknown: nvmlDeviceGetMemoryInfo: no permission")), "{text}");
         }
         assert!(text.contains("\n  1  NVIDIA H200  140.00 GiB"), "{text}");
         let object = object(&reading);
@@ -517,7 +509,7 @@ used: what the driver has allocated, as nvidia-smi shows it.";
     fn names_cannot_speak_to_the_terminal() {
         let mut named = device(0, &[]);
         named.name = Ok("a\x1b[31m\nb".into());
-        assert!(text(&read(vec![named])).contains("a\\u{1b}[31m\\nb"));
+        assert!(text(&read(vec![named]), 100).contains("a\\u{1b}[31m\\nb"));
     }
 
     /// CUDA without NVML, as far as it goes without a GPU: a device that could not be opened is listed with the reason.
@@ -526,14 +518,14 @@ used: what the driver has allocated, as nvidia-smi shows it.";
         let full = Unavailable::Refused(DriverError { call: "cuDevicePrimaryCtxRetain", code: 2 });
         let no_nvml = NvmlError::NoLibrary { reason: "libnvidia-ml.so.1: not found".into() };
         let reading = Source::Cuda(vec![(3, Err(full))], no_nvml).read().expect("a reading");
-        let text = text(&reading);
+        let text = text(&reading, 100);
         let expected = "\
 driver version unknown: no device could be opened
 from the CUDA driver: no NVML (libnvidia-ml.so.1: not found)
 gpu
   3
-     name unknown: cuDevicePrimaryCtxRetain failed with driver code 2
-     memory unknown: cuDevicePrimaryCtxRetain failed with driver code 2
+  name unknown: cuDevicePrimaryCtxRetain failed with driver code 2
+  memory unknown: cuDevicePrimaryCtxRetain failed with driver code 2
 used: everything that is not free, including parkade's own CUDA context.";
         assert!(text.starts_with(expected), "{text}");
         let object = object(&reading);

@@ -44,7 +44,7 @@ pub(crate) struct Args {
 }
 
 impl Command for Args {
-    type Answer = Outcome;
+    type Found = Outcome;
 
     /// Prints each step at once. A process is ended, or not, whether this can be written or not.
     fn compute(&self) -> Result<Outcome> {

@@ -50,7 +50,7 @@ pub(crate) struct Manual<'a> {
 }
 
 impl Command for Manual<'_> {
-    type Answer = Vec<u8>;
+    type Found = Vec<u8>;
 
     fn compute(&self) -> Result<Vec<u8>> {
         match (&self.args.command, &self.args.output) {
@@ -67,7 +67,7 @@ impl Command for Manual<'_> {
         Form::Data
     }
 
-    fn text(&self, text: &Vec<u8>, out: &mut dyn Write) -> Result<()> {
+    fn data(&self, text: &Vec<u8>, out: &mut dyn Write) -> Result<()> {
         Ok(out.write_all(text)?)
     }
 }

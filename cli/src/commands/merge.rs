@@ -11,6 +11,7 @@ use parkade_research::study::sweep::{Plan, Row};
 use crate::sweep::finished::{Finished, Overlap};
 use crate::sweep::rows::{self, Contents, Header, Shard};
 use crate::sweep::show::{self, Shown};
+use crate::terminal::answer::Answer;
 use crate::terminal::output;
 use crate::terminal::outputs::{Target, Wanted};
 use crate::terminal::runner::{Command, Form, Lines};
@@ -44,7 +45,7 @@ pub struct Args {
 }
 
 impl Command for Args {
-    type Answer = Finished;
+    type Found = Finished;
 
     fn compute(&self) -> Result<Finished> {
         show::check_without_programs(&self.shown)?;
@@ -69,8 +70,12 @@ impl Command for Args {
         self.shown.form()
     }
 
-    fn text(&self, finished: &Finished, out: &mut dyn Write) -> Result<()> {
-        self.shown.text(finished, out)
+    fn answer(&self, finished: &Finished) -> Answer {
+        self.shown.answer(finished)
+    }
+
+    fn data(&self, finished: &Finished, out: &mut dyn Write) -> Result<()> {
+        Ok(out.write_all(self.shown.tables(finished).as_bytes())?)
     }
 
     fn json(&self, finished: &Finished, lines: &mut Lines) -> Result<()> {

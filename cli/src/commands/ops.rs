@@ -52,7 +52,7 @@ enum AddressOrder {
 }
 
 impl Command for Args {
-    type Answer = ();
+    type Found = ();
 
     /// Prints each answer at once.
     fn compute(&self) -> Result<()> {

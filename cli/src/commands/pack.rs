@@ -1,6 +1,5 @@
 //! `parkade pack`: how little memory would a recorded program need if all its requests were known in advance?
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -14,13 +13,15 @@ use parkade_research::packing::{
 };
 use serde::Serialize;
 
-use crate::terminal::args::{Force, Json, RecordedLimit};
+use crate::terminal::answer::Answer;
+use crate::terminal::args::{Force, Print, RecordedLimit};
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::outputs::{Target, Wanted};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
 use crate::terminal::size::show_bytes;
+use crate::terminal::table::{Mark, Table};
 use crate::terminal::{output, progress};
 
 /// Find the least memory into which a program's buffers can be packed.
@@ -56,7 +57,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     force: Force,
     #[command(flatten)]
-    json: Json,
+    print: Print,
 }
 
 /// One device's buffers, or a file's.
@@ -95,22 +96,22 @@ impl Packed {
 }
 
 impl Command for Args {
-    type Answer = Vec<Packed>;
+    type Found = Vec<Packed>;
 
     fn compute(&self) -> Result<Vec<Packed>> {
         pack_file(self)
     }
 
     fn form(&self) -> Form {
-        self.json.form()
+        self.print.form()
     }
 
     fn subject(&self) -> Subject<'_> {
         Subject::File(&self.file)
     }
 
-    fn text(&self, packed: &Vec<Packed>, out: &mut dyn Write) -> Result<()> {
-        Ok(print(out, &self.file, packed)?)
+    fn answer(&self, packed: &Vec<Packed>) -> Answer {
+        answer(&self.file, packed)
     }
 
     fn json(&self, packed: &Vec<Packed>, lines: &mut Lines) -> Result<()> {
@@ -130,7 +131,7 @@ fn pack_file(args: &Args) -> Result<Vec<Packed>> {
             if args.recorded.recorded_limit.is_some() {
                 bail!("--recorded-limit is for recordings; a CSV file has no recorded run");
             }
-            let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.json.json)?;
+            let (instance, found, seconds) = solve(listed.buffers.clone(), effort, args.print.json)?;
             vec![Packed {
                 device: None,
                 listed,
@@ -188,7 +189,7 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
     }
     let each = chosen.into_iter().map(|device| {
         let (number, devices) = (device.device, if is_one_of_several { 2 } else { 1 });
-        let bar = progress::entries(args.json.json);
+        let bar = progress::entries(args.print.json);
         bar.set_length(device.trace.len() as u64);
         let requests = Requests::of_recording(device, &own, &mut |entries| bar.set_position(entries as u64));
         bar.finish_and_clear();
@@ -196,7 +197,7 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
         let Recorded { buffers, refused } = Recorded::of(&requests);
         let ids = (0..buffers.len()).map(|number| number.to_string()).collect();
         let listed = CsvFile { ids, buffers, has_alignment: false };
-        let solved = solve(listed.buffers.clone(), effort, args.json.json);
+        let solved = solve(listed.buffers.clone(), effort, args.print.json);
         let (instance, found, seconds) = recording::of_device(solved, number, devices)?;
         let (device, has_lost_beginning) = (Some(device.device), requests.lost_beginning.is_some());
         let (refused, made_by) = (Some(refused), Some(made_by.clone()));
@@ -222,32 +223,33 @@ fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Insta
     Ok((instance, found, start.elapsed().as_secs_f64()))
 }
 
-fn print(out: &mut dyn Write, file: &Path, packed: &[Packed]) -> io::Result<()> {
-    let name = short_name(file);
+fn answer(file: &Path, packed: &[Packed]) -> Answer {
+    let (name, mut answer) = (short_name(file), Answer::new());
     for one in packed {
         let device = one.device.filter(|_| packed.len() > 1).map_or_else(String::new, |device| format!(" device {device}"));
         let found = &one.found;
-        writeln!(out, "{name}{device}: {}", output::count(one.instance.buffers().len(), "buffer"))?;
-        writeln!(out, "  load     {:>12}  the most live bytes at once", show_bytes(one.instance.load()))?;
-        let verdict = if one.is_best() {
-            output::good("no packing needs less")
+        answer.title(format!("{name}{device}: {}", output::count(one.instance.buffers().len(), "buffer")));
+        let (verdict, mark) = if one.is_best() {
+            ("no packing needs less".to_owned(), Mark::Good)
         } else {
-            format!("no packing needs less than {}", show_bytes(found.bound))
+            (format!("no packing needs less than {}", show_bytes(found.bound)), Mark::Plain)
         };
+        let mut table = Table::bare(2).with_left([0, 2]);
+        table.row(["load".to_owned(), show_bytes(one.instance.load()), "the most live bytes at once".to_owned()]);
         let height = show_bytes(found.packing.height);
-        writeln!(out, "  packing  {height:>12}  {:.4} of the load: {verdict}", one.ratio())?;
-        writeln!(out, "{}", output::dim(&format!("  {} steps, {:.1} s", found.steps, one.seconds)))?;
-        if let Some(line) = refused(one) {
-            writeln!(out, "  {line}")?;
-        }
+        table.marked(["packing".to_owned(), height, format!("{:.4} of the load: {verdict}", one.ratio())], 2, mark);
+        answer.table(table);
+        answer.indented(2, format!("{} steps, {:.1} s", found.steps, one.seconds));
+        refused(one).into_iter().for_each(|line| answer.indented(2, line));
         if one.has_lost_beginning {
-            writeln!(out, "  The recording lost its beginning: what was live then counts as requested before its first entry.")?;
+            answer
+                .indented(2, "The recording lost its beginning: what was live then counts as requested before its first entry.");
         }
     }
-    match packed.iter().find_map(|one| one.made_by.as_ref()) {
-        Some(made_by) => write!(out, "{}", output::paragraph(&release::words(made_by), 2)),
-        None => Ok(()),
+    if let Some(made_by) = packed.iter().find_map(|one| one.made_by.as_ref()) {
+        answer.indented(2, release::words(made_by));
     }
+    answer
 }
 
 /// The requests of the recorded run that failed.

@@ -3,7 +3,7 @@
 //! As text they are PyTorch's summary with measures of fragmentation, or a row for each moment.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -16,8 +16,10 @@ use parkade_replay::VerifyOptions;
 use parkade_replay::recognition::{Asked, Recognition};
 
 use crate::each::OnEach;
-use crate::terminal::args::{self, Files, Json, Profile};
+use crate::terminal::answer::Answer;
+use crate::terminal::args::{self, Files, Print, Profile};
 use crate::terminal::json_struct::{all, view};
+use crate::terminal::output::Tone;
 use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::terminal::size::{self, show_bytes};
@@ -83,7 +85,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     #[command(flatten)]
-    json: Json,
+    print: Print,
 }
 
 impl Args {
@@ -180,7 +182,7 @@ enum Run {
 }
 
 impl Command for Args {
-    type Answer = Shown;
+    type Found = Shown;
 
     fn compute(&self) -> Result<Shown> {
         read(self)
@@ -193,15 +195,22 @@ impl Command for Args {
     }
 
     fn form(&self) -> Form {
-        if self.csv { Form::Data } else { self.json.form() }
+        if self.csv { Form::Data } else { self.print.form() }
     }
 
     fn subject(&self) -> Subject<'_> {
         Subject::File(&self.file)
     }
 
-    fn text(&self, shown: &Shown, out: &mut dyn Write) -> Result<()> {
-        if self.csv { csv(out, self, &shown.devices) } else { Ok(print(out, self, shown)?) }
+    fn answer(&self, shown: &Shown) -> Answer {
+        answer(self, shown)
+    }
+
+    fn data(&self, shown: &Shown, out: &mut dyn Write) -> Result<()> {
+        if shown.devices.iter().all(|device| device.end.is_some()) {
+            bail!("the file has no trace, so there are no moments for the rows of --csv; without it the end is shown");
+        }
+        csv(out, self, &shown.devices)
     }
 
     fn json(&self, shown: &Shown, lines: &mut Lines) -> Result<()> {
@@ -226,7 +235,7 @@ impl OnEach for Args {
     }
 
     fn shows_each_rank(&self) -> bool {
-        self.files.all
+        self.files.all || self.entry.is_some() || self.keys || self.is_series()
     }
 
     fn keep(&self, _: &Shown) {}
@@ -379,55 +388,49 @@ fn regularly(entries: usize, every: u64) -> Vec<usize> {
 /// The documents call fragmentation above this a risk.
 const RISK: f64 = 0.3;
 
-fn print(out: &mut dyn Write, args: &Args, shown: &Shown) -> io::Result<()> {
+fn answer(args: &Args, shown: &Shown) -> Answer {
+    let mut answer = Answer::new();
     for (place, device) in shown.devices.iter().enumerate() {
         if place > 0 {
-            writeln!(out)?;
+            answer.gap();
         }
         if let Some(end) = &device.end {
-            writeln!(out, "device {}: no trace; its segments at the end", device.number)?;
-            measures(out, end)?;
+            answer.headline(Tone::Plain, format!("device {}: no trace; its segments at the end", device.number));
+            answer.table(measures(end));
         } else if args.is_series() {
-            series(out, device)?;
-        } else {
-            single(out, args, device)?;
+            series(&mut answer, device);
+        } else if let Some(Moment { sample, .. }) = device.moments.first() {
+            single(&mut answer, args, device, sample);
         }
     }
-    write!(out, "{}", output::paragraph(&release::words(&shown.made_by), 0))?;
-    for remark in shown.remarks(args) {
-        writeln!(out, "{remark}")?;
-    }
-    Ok(())
+    answer.paragraph(release::words(&shown.made_by));
+    answer.paragraphs(shown.remarks(args));
+    answer
 }
 
-fn single(out: &mut dyn Write, args: &Args, device: &Device) -> io::Result<()> {
-    let Some(Moment { sample, .. }) = device.moments.first() else { return Ok(()) };
+fn single(answer: &mut Answer, args: &Args, device: &Device, sample: &Sample) {
     if args.keys {
-        for (key, value) in sample.stats.entries() {
-            writeln!(out, "{key} {value}")?;
-        }
-    } else {
-        if let Some(peak) = &device.peak {
-            let Fragmentation { reserved_bytes, allocated_bytes, .. } = peak.fragmentation;
-            let (reserved, allocated) = (show_bytes(reserved_bytes), show_bytes(allocated_bytes));
-            let (number, entry, entries) = (device.number, peak.entry, device.entries);
-            writeln!(
-                out,
-                "device {number} at its fullest, entry {entry} of {entries}: {reserved} reserved, {allocated} allocated"
-            )?;
-            measures(out, &peak.fragmentation)?;
-            writeln!(out, "at the end:")?;
-        }
-        write!(out, "{}", memory_summary(device.number, &sample.stats, false))?;
+        return answer
+            .drawing(sample.stats.entries().into_iter().map(|(key, value)| format!("{key} {value}\n")).collect::<String>());
     }
-    if device.peak.is_some() && !args.keys {
-        return Ok(());
+    let (number, entries) = (device.number, device.entries);
+    let held =
+        |of: &Fragmentation| format!("{} reserved, {} allocated", show_bytes(of.reserved_bytes), show_bytes(of.allocated_bytes));
+    let Some(peak) = &device.peak else {
+        answer.drawing(memory_summary(number, &sample.stats, false));
+        answer.title(format!("device {number}, after entry {} of {entries}", sample.entry));
+        return answer.table(measures(&sample.fragmentation));
+    };
+    let fullest = held(&peak.fragmentation);
+    answer.headline(Tone::Plain, format!("device {number} at its fullest, entry {} of {entries}: {fullest}", peak.entry));
+    answer.table(measures(&peak.fragmentation));
+    answer.paragraph(format!("at the end: {}", held(&sample.fragmentation)));
+    if args.files.all {
+        answer.drawing(memory_summary(number, &sample.stats, false));
     }
-    writeln!(out, "device {}, after entry {} of {}", device.number, sample.entry, device.entries)?;
-    measures(out, &sample.fragmentation)
 }
 
-fn measures(out: &mut dyn Write, measures: &Fragmentation) -> io::Result<()> {
+fn measures(measures: &Fragmentation) -> Table {
     let size = show_bytes;
     let fragmentation = measures.ratio().map_or("-".to_owned(), |share| {
         // Wholly free segments are given back where memory runs short: what they hold is not fragmented.
@@ -443,10 +446,11 @@ fn measures(out: &mut dyn Write, measures: &Fragmentation) -> io::Result<()> {
         ("rounding", format!("{} beyond what was requested", size(measures.rounding_bytes()))),
         ("holes", measures.holes.to_string()),
     ];
+    let mut table = Table::bare(2).with_left([0, 1]);
     for (name, value) in rows {
-        writeln!(out, "  {name:<16} {value}")?;
+        table.row([name.to_owned(), value]);
     }
-    Ok(())
+    table
 }
 
 fn percent(share: f64) -> String {
@@ -467,22 +471,22 @@ const HEADS: [&str; 11] = [
     "oom",
 ];
 
-fn series(out: &mut dyn Write, device: &Device) -> io::Result<()> {
-    if let Some(mark) = &device.mark {
-        write!(out, "device {}: steps end with {}", device.number, output::one_line(&output::shorten(mark, 80)))?;
-        let lost =
-            if device.lost_steps > 0 { format!("; {} ended before the first entry", device.lost_steps) } else { String::new() };
-        writeln!(out, "{lost}")?;
-    } else {
-        writeln!(out, "device {}", device.number)?;
-    }
+fn series(answer: &mut Answer, device: &Device) {
+    let number = device.number;
+    answer.title(match (&device.mark, device.lost_steps) {
+        (None, _) => format!("device {number}"),
+        (Some(mark), 0) => format!("device {number}: steps end with {}", output::shorten(mark, 80)),
+        (Some(mark), lost) => {
+            format!("device {number}: steps end with {}; {lost} ended before the first entry", output::shorten(mark, 80))
+        }
+    });
     // Without steps the first column is left out.
     let first = usize::from(device.mark.is_none());
-    let mut table = Table::plain(0, HEADS.into_iter().skip(first));
+    let mut table = Table::plain(0, HEADS.into_iter().skip(first)).with_left([]);
     for moment in &device.moments {
         table.row(cells(moment).into_iter().skip(first));
     }
-    write!(out, "{}", table.text_with_left(&[]))
+    answer.table(table);
 }
 
 fn cells(moment: &Moment) -> [String; HEADS.len()] {

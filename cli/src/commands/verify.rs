@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -16,8 +15,10 @@ use parkade_replay::{Decision, DeviceVerdict, Guess, ReplaySettings, SettingsOri
 
 use crate::ranks::Ranks;
 use crate::recordings::{Inputs, each};
-use crate::terminal::args::{Files, Json, Profile};
+use crate::terminal::answer::Answer;
+use crate::terminal::args::{Files, Print, Profile};
 use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::output::Tone;
 use crate::terminal::progress::{self, Bar};
 use crate::terminal::recording::DeviceLeftOut;
 use crate::terminal::release::{self, MadeBy};
@@ -53,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long)]
     settings: Option<String>,
     #[command(flatten)]
-    json: Json,
+    print: Print,
 }
 
 /// A verified recording.
@@ -117,7 +118,7 @@ impl Reports {
 }
 
 impl Command for Args {
-    type Answer = Reports;
+    type Found = Reports;
 
     fn compute(&self) -> Result<Reports> {
         let inputs = Inputs::of(&self.files.files);
@@ -125,7 +126,7 @@ impl Command for Args {
             bail!("--stats belongs to one recording, but {} are given", inputs.all.len());
         }
         let statistics = self.stats.as_deref().map(read_statistics).transpose()?;
-        let bar = progress::entries(self.json.json);
+        let bar = progress::entries(self.print.json);
         let done = AtomicU64::new(0);
         let paths = inputs.paths();
         let names = ShortNames::of(&paths);
@@ -159,21 +160,17 @@ impl Command for Args {
     }
 
     fn form(&self) -> Form {
-        self.json.form()
+        self.print.form()
     }
 
     fn subject(&self) -> Subject<'_> {
         Subject::Command
     }
 
-    fn text(&self, reports: &Reports, out: &mut dyn Write) -> Result<()> {
+    fn answer(&self, reports: &Reports) -> Answer {
         let parts: Vec<_> = reports.all.iter().flatten().map(|report| &report.part).collect();
         let failed = reports.all.len() - parts.len();
-        Ok(if self.files.all {
-            print(out, &parts, failed, reports.ranks.as_ref())
-        } else {
-            print_short(out, &parts, failed, self.stats.is_some())
-        }?)
+        if self.files.all { whole(&parts, failed, reports.ranks.as_ref()) } else { short(&parts, failed, self.stats.is_some()) }
     }
 
     fn json(&self, reports: &Reports, lines: &mut Lines) -> Result<()> {
@@ -375,65 +372,69 @@ impl Part {
     }
 }
 
-/// Prints one sentence, and of the recordings only those that differ, that could not be checked, or of which more was asked.
-fn print_short(out: &mut dyn Write, parts: &[&Part], failed: usize, is_more_asked: bool) -> io::Result<()> {
+/// One sentence, and of the recordings only those that differ, that could not be checked, or of which more was asked.
+fn short(parts: &[&Part], failed: usize, is_more_asked: bool) -> Answer {
+    let mut answer = Answer::new();
     if parts.is_empty() {
-        return Ok(());
+        return answer;
     }
     let is_open = |part: &&Part| is_more_asked || !part.is_good() || part.not_checked.is_some();
     let open: Vec<&Part> = parts.iter().copied().filter(is_open).collect();
-    writeln!(out, "{}", verdict(parts, failed))?;
-    print_notes(out, &open)?;
+    verdict(&mut answer, parts, failed);
+    notes_of(&mut answer, &open);
     let unknown_limits = parts.iter().filter(|part| part.lacks_limit && part.is_good()).count();
     if unknown_limits > 0 {
         let of = if parts.len() == 1 { "the file".to_owned() } else { output::count(unknown_limits, "file") };
-        let note = format!("not checked: a memory limit, which {of} cannot show (--limit gives it)");
-        write!(out, "{}", output::paragraph(&note, 0))?;
+        answer.paragraph(format!("not checked: a memory limit, which {of} cannot show (--limit gives it)"));
     }
-    Ok(())
+    answer
 }
 
-fn print_notes(out: &mut dyn Write, parts: &[&Part]) -> io::Result<()> {
+fn notes_of(answer: &mut Answer, parts: &[&Part]) {
     for (name, notes) in parts.iter().flat_map(|part| &part.notes) {
-        writeln!(out, "\n{name}")?;
+        answer.gap();
+        answer.title(name);
         for note in notes {
-            write!(out, "{}", output::paragraph(note.trim_start(), 2 + note.len() - note.trim_start().len()))?;
+            answer.indented(2 + note.len() - note.trim_start().len(), note.trim_start());
         }
     }
-    Ok(())
 }
 
-/// Prints the verified recordings, their comparison as ranks, and the number of those that could not be verified.
-fn print(out: &mut dyn Write, parts: &[&Part], failed: usize, ranks: Option<&Ranks>) -> io::Result<()> {
+/// The verified recordings, their comparison as ranks, and the number of those that could not be verified.
+fn whole(parts: &[&Part], failed: usize, ranks: Option<&Ranks>) -> Answer {
+    let mut answer = Answer::new();
     if parts.is_empty() {
-        return Ok(());
+        return answer;
     }
+    verdict(&mut answer, parts, failed);
+    answer.gap();
     let mut table = Table::new(HEADS);
     for row in parts.iter().flat_map(|part| &part.rows) {
         table.marked(&row.cells, MISMATCHES, Mark::of(row.is_good));
     }
-    write!(out, "{}", table.text())?;
-    print_notes(out, parts)?;
+    answer.table(table);
+    notes_of(&mut answer, parts);
     if let Some(ranks) = ranks {
-        writeln!(out)?;
-        ranks.print(out)?;
+        answer.gap();
+        answer.append(ranks.answer());
     }
-    writeln!(out, "\n{}", verdict(parts, failed))
+    answer
 }
 
-fn verdict(parts: &[&Part], failed: usize) -> String {
+fn verdict(answer: &mut Answer, parts: &[&Part], failed: usize) {
     let verified = parts.len();
     let different = parts.iter().filter(|part| !part.is_good()).count();
-    let found = match (different, verified) {
-        (0, 1) if let Some(words) = parts[0].not_checked.as_ref() => words.clone(),
-        (0, _) if !parts.iter().any(|part| part.has_history) => {
+    let (tone, found) = match (different, verified) {
+        (0, 1) if let Some(words) = parts[0].not_checked.as_ref() => (Tone::Open, words.clone()),
+        (0, _) if !parts.iter().any(|part| part.has_history) => (
+            Tone::Open,
             "nothing to verify: the history is not in this file; record it with torch.cuda.memory._record_memory_history()"
-                .to_owned()
-        }
-        (0, _) => output::good(&all_same(parts)),
-        (1, 1) => output::bad("the recording differs"),
-        (1, _) => output::bad(&format!("1 of {verified} recordings differs")),
-        _ => output::bad(&format!("{different} of {verified} recordings differ")),
+                .to_owned(),
+        ),
+        (0, _) => (Tone::Good, all_same(parts)),
+        (1, 1) => (Tone::Bad, "the recording differs".to_owned()),
+        (1, _) => (Tone::Bad, format!("1 of {verified} recordings differs")),
+        _ => (Tone::Bad, format!("{different} of {verified} recordings differ")),
     };
     let unchecked = parts.iter().filter(|part| part.not_checked.is_some()).count();
     let without = parts.iter().filter(|part| !part.has_history && part.not_checked.is_none()).count();
@@ -448,7 +449,7 @@ fn verdict(parts: &[&Part], failed: usize) -> String {
         _ if verified == 1 => found,
         unchecked => format!("{found}; {unchecked} not checked, as kinds of entries are left out (skip_actions)"),
     };
-    if failed == 0 { found } else { format!("{found}; {failed} could not be verified") }
+    answer.headline(tone, if failed == 0 { found } else { format!("{found}; {failed} could not be verified") });
 }
 
 /// That nothing differs, and of how much: files without a history, and those that could not be checked, do not count.

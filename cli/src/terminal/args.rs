@@ -31,6 +31,24 @@ impl Json {
     }
 }
 
+/// How a command prints what it found.
+#[derive(Args, Clone, Copy, Default)]
+pub struct Print {
+    /// Print JSON, one object a line.
+    #[arg(long)]
+    pub json: bool,
+    /// Print Markdown, as for a comment on a pull request or the summary of a CI job.
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+}
+
+impl Print {
+    /// Text unless another form was asked for.
+    pub fn form(self) -> Form {
+        if self.markdown { Form::Markdown } else { Form::json_if(self.json) }
+    }
+}
+
 /// The recordings of commands that answer about each on its own.
 #[derive(Args, Clone)]
 pub struct Files {

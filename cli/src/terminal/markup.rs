@@ -1,4 +1,4 @@
-//! Text in HTML and SVG, escaped.
+//! Text in HTML, SVG and Markdown, escaped.
 
 use std::fmt::Write as _;
 
@@ -16,6 +16,18 @@ pub fn escape(text: &str) -> String {
             '\'' => escaped.push_str("&#39;"),
             c => escaped.push(c),
         }
+    }
+    escaped
+}
+
+/// The text as Markdown reads it, with what it would obey escaped.
+pub fn marked(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in output::one_line(text).chars() {
+        if matches!(c, '\\' | '`' | '*' | '_' | '<' | '|' | '[' | ']' | '#') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
     }
     escaped
 }

@@ -1,8 +1,8 @@
 //! What the commands share: how a command is run, the arguments that several take, the recording that they read, and what they print
 //! and write. It draws no conclusions.
 
+pub mod answer;
 pub mod args;
-pub mod brief;
 mod draft;
 pub mod given_settings;
 pub mod in_process;

@@ -206,33 +206,80 @@ pub fn dim(text: &str) -> String {
     styled(Style::new().dimmed(), text)
 }
 
+/// How text reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tone {
+    /// Nothing special.
+    Plain,
+    /// All is well.
+    Good,
+    /// It depends, or is not known.
+    Open,
+    /// It fails.
+    Bad,
+    /// It matters less.
+    Dim,
+}
+
+impl Tone {
+    /// The text with styles for a terminal.
+    pub fn on(self, text: &str) -> String {
+        match self {
+            Tone::Plain => text.to_owned(),
+            Tone::Good => good(text),
+            Tone::Open => open(text),
+            Tone::Bad => bad(text),
+            Tone::Dim => dim(text),
+        }
+    }
+
+    /// Its colour, which is seen on a light page and on a dark one.
+    pub(super) const fn colour(self) -> Option<&'static str> {
+        match self {
+            Tone::Plain | Tone::Open => None,
+            Tone::Good => Some("rgb(30,150,70)"),
+            Tone::Bad => Some("rgb(220,60,60)"),
+            Tone::Dim => Some("rgb(128,128,128)"),
+        }
+    }
+}
+
 fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// The columns of the terminal; a fixed number elsewhere, so that output in files does not depend on where it was made.
-pub fn width() -> usize {
-    const ELSEWHERE: usize = 200;
-    terminal().map_or(ELSEWHERE, |(columns, _)| columns)
+/// The columns of what is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Width {
+    /// Those of tables.
+    pub tables: usize,
+    /// Those of sentences.
+    pub words: usize,
+}
+
+impl Width {
+    /// As wide as the terminal, with sentences that stay easy to read; elsewhere the variable COLUMNS or 80, so that output in files does
+    /// not depend on where it was made.
+    pub fn of_output() -> Width {
+        const EASY_TO_READ: usize = 100;
+        if let Some((columns, _)) = terminal() {
+            return Width { tables: columns, words: columns.min(EASY_TO_READ) };
+        }
+        let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        Width::from(asked.filter(|&columns| columns >= 40).unwrap_or(80))
+    }
+}
+
+impl From<usize> for Width {
+    fn from(columns: usize) -> Width {
+        Width { tables: columns, words: columns }
+    }
 }
 
 /// The columns, at least 40, and the lines of the terminal; `None` if standard output is not one.
 pub fn terminal() -> Option<(usize, usize)> {
     let size = io::stdout().is_terminal().then(|| terminal_size::terminal_size_of(io::stdout())).flatten();
     size.map(|(columns, lines)| (usize::from(columns.0).max(40), usize::from(lines.0)))
-}
-
-/// An indented line of text, wrapped on a terminal.
-pub fn paragraph(text: &str, indent: usize) -> String {
-    let blanks = " ".repeat(indent);
-    let width = if io::stdout().is_terminal() { width() } else { usize::MAX };
-    let lines = wrapped(&one_line(text), width.saturating_sub(indent));
-    lines.iter().map(|line| format!("{blanks}{line}\n")).collect()
-}
-
-/// A wrapped line of text that begins with a red word.
-pub fn alert(word: &str, text: &str) -> String {
-    paragraph(&format!("{word} {text}"), 0).replacen(word, &bad(word), 1)
 }
 
 /// The text wrapped between words, in lines of at most `width` characters.

@@ -84,6 +84,7 @@ impl<'a> Wanted<'a> {
     fn check_stdout(&self, option: &str) -> Result<()> {
         let other = match self.form {
             Form::Text => return Ok(()),
+            Form::Markdown => "--markdown",
             Form::Data => "the tables",
             Form::Json => "--json",
         };

@@ -12,7 +12,8 @@ use clap::{Arg, Error};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::output;
+use super::answer::Answer;
+use super::output::{self, Width};
 
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +53,8 @@ impl From<Outcome> for ExitCode {
 pub enum Form {
     /// Text for people, with colours on a terminal.
     Text,
+    /// The same text as Markdown.
+    Markdown,
     /// Text for programs, byte for byte.
     Data,
     /// JSON, one object a line.
@@ -81,16 +84,16 @@ pub enum Subject<'a> {
 /// A command with its arguments.
 pub trait Command {
     /// What it computes.
-    type Answer;
+    type Found;
 
     /// Does the work. Output that must appear at once is printed here.
     ///
     /// # Errors
     /// Why it could not be done. The runner names the [`subject`](Command::subject) and prints it.
-    fn compute(&self) -> Result<Self::Answer>;
+    fn compute(&self) -> Result<Self::Found>;
 
     /// How the command ended.
-    fn outcome(&self, _: &Self::Answer) -> Outcome {
+    fn outcome(&self, _: &Self::Found) -> Outcome {
         Outcome::Good
     }
 
@@ -104,24 +107,34 @@ pub trait Command {
         Subject::None
     }
 
-    /// Prints the answer as text or data.
+    /// What people read of it.
+    fn answer(&self, _: &Self::Found) -> Answer {
+        Answer::new()
+    }
+
+    /// Everything that people may want to read of it, if that is more.
+    fn everything(&self, _: &Self::Found) -> Option<Answer> {
+        None
+    }
+
+    /// Writes it as text for programs, if the command has such a form.
     ///
     /// # Errors
     /// It cannot be written.
-    fn text(&self, _: &Self::Answer, _: &mut dyn Write) -> Result<()> {
+    fn data(&self, _: &Self::Found, _: &mut dyn Write) -> Result<()> {
         Ok(())
     }
 
-    /// The answer as JSON.
+    /// It as JSON.
     ///
     /// # Errors
     /// It cannot be serialised.
-    fn json(&self, _: &Self::Answer, _: &mut Lines) -> Result<()> {
+    fn json(&self, _: &Self::Found, _: &mut Lines) -> Result<()> {
         Ok(())
     }
 
     /// Lines for standard error beside the answer.
-    fn remarks(&self, _: &Self::Answer) -> Vec<String> {
+    fn remarks(&self, _: &Self::Found) -> Vec<String> {
         Vec::new()
     }
 }
@@ -157,12 +170,12 @@ impl Lines {
 
 /// Runs a command and returns how it ended. Output that nobody reads does not change that.
 pub fn run<C: Command>(command: &C) -> Outcome {
-    let answer = match command.compute() {
-        Ok(answer) => answer,
+    let found = match command.compute() {
+        Ok(found) => found,
         Err(error) => return fail(command, error),
     };
-    let printed = print(command, &answer);
-    for remark in command.remarks(&answer) {
+    let printed = print(command, &found);
+    for remark in command.remarks(&found) {
         output::complain(&remark);
     }
     match printed {
@@ -170,21 +183,21 @@ pub fn run<C: Command>(command: &C) -> Outcome {
             output::complain(&format!("{error:#}"));
             Outcome::CouldNotRun
         }
-        Ok(()) => command.outcome(&answer),
+        Ok(()) => command.outcome(&found),
     }
 }
 
-fn print<C: Command>(command: &C, answer: &C::Answer) -> Result<()> {
-    on_stdout(command.form(), |out| write_answer(command, answer, out))
+fn print<C: Command>(command: &C, found: &C::Found) -> Result<()> {
+    on_stdout(command.form(), |out| write_found(command, found, out))
 }
 
 /// The answer as it is to be printed by [`print_bytes`].
 ///
 /// # Errors
 /// It cannot be serialised.
-pub fn render<C: Command>(command: &C, answer: &C::Answer) -> Result<Vec<u8>> {
+pub fn render<C: Command>(command: &C, found: &C::Found) -> Result<Vec<u8>> {
     let mut text = Vec::new();
-    write_answer(command, answer, &mut text)?;
+    write_found(command, found, &mut text)?;
     Ok(text)
 }
 
@@ -196,13 +209,22 @@ pub fn print_bytes(form: Form, bytes: &[u8]) -> Result<()> {
     on_stdout(form, |out| Ok(out.write_all(bytes)?))
 }
 
-fn write_answer<C: Command>(command: &C, answer: &C::Answer, out: &mut dyn Write) -> Result<()> {
-    if command.form() != Form::Json {
-        return command.text(answer, out);
+fn write_found<C: Command>(command: &C, found: &C::Found, out: &mut dyn Write) -> Result<()> {
+    match command.form() {
+        Form::Json => {
+            let mut lines = Lines::default();
+            command.json(found, &mut lines)?;
+            Ok(out.write_all(lines.text().as_bytes())?)
+        }
+        Form::Data => command.data(found, out),
+        form => Ok(out.write_all(&written(form, &command.answer(found)))?),
     }
-    let mut lines = Lines::default();
-    command.json(answer, &mut lines)?;
-    Ok(out.write_all(lines.text().as_bytes())?)
+}
+
+/// An answer in the form for people that was asked for.
+pub fn written(form: Form, answer: &Answer) -> Vec<u8> {
+    let text = if form == Form::Markdown { answer.markdown() } else { answer.text(Width::of_output()) };
+    text.into_bytes()
 }
 
 fn on_stdout(form: Form, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {

@@ -2,7 +2,8 @@
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Width, presets};
 
-use crate::terminal::output;
+use crate::terminal::markup::{escape, marked};
+use crate::terminal::output::{self, Tone};
 
 /// Blanks between two columns.
 const GAP: usize = 2;
@@ -10,13 +11,18 @@ const GAP: usize = 2;
 const LEAST_TEXT: usize = 24;
 
 /// A table. Columns of numbers are aligned to the right.
+#[derive(Clone)]
 pub struct Table {
+    /// Empty if the table has no line of headings.
     heads: Vec<String>,
     rows: Vec<Row>,
+    /// The columns of text, which are aligned to the left.
+    left: Vec<usize>,
     indent: usize,
     is_styled: bool,
 }
 
+#[derive(Clone)]
 struct Row {
     cells: Vec<String>,
     marked: usize,
@@ -39,6 +45,14 @@ impl Mark {
     pub fn of(is_good: bool) -> Mark {
         if is_good { Mark::Good } else { Mark::Bad }
     }
+
+    fn tone(self) -> Tone {
+        match self {
+            Mark::Plain => Tone::Plain,
+            Mark::Good => Tone::Good,
+            Mark::Bad => Tone::Bad,
+        }
+    }
 }
 
 impl Table {
@@ -49,7 +63,23 @@ impl Table {
 
     /// An empty table without styles, with this many blanks before each line.
     pub fn plain(indent: usize, heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
-        Table { heads: heads.into_iter().map(Into::into).collect(), rows: Vec::new(), indent, is_styled: false }
+        Table { heads: heads.into_iter().map(Into::into).collect(), rows: Vec::new(), left: vec![0], indent, is_styled: false }
+    }
+
+    /// An empty table without headings, with this many blanks before each line.
+    pub fn bare(indent: usize) -> Table {
+        Table::plain(indent, [""; 0])
+    }
+
+    /// The same with these columns aligned to the left, and the others to the right. The first column alone is, unless this is called.
+    pub fn with_left(mut self, left: impl IntoIterator<Item = usize>) -> Table {
+        self.left = left.into_iter().collect();
+        self
+    }
+
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
     }
 
     /// Adds a row.
@@ -62,18 +92,10 @@ impl Table {
         self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), marked, mark });
     }
 
-    /// The lines of the table, each with its end.
-    pub fn text(&self) -> String {
-        self.text_with_left(&[0])
-    }
-
-    /// The same, with these columns to the left and the others to the right.
-    pub fn text_with_left(&self, left: &[usize]) -> String {
-        self.fitted(left, output::width().saturating_sub(self.indent))
-    }
-
-    fn fitted(&self, left: &[usize], width: usize) -> String {
-        let least: Vec<usize> = (0..self.heads.len()).map(|column| self.least_width(column, left.contains(&column))).collect();
+    /// The lines of the table, each with its end, in so many columns where that is possible.
+    pub fn text(&self, width: usize) -> String {
+        let width = width.saturating_sub(self.indent);
+        let least: Vec<usize> = (0..self.columns()).map(|column| self.least_width(column)).collect();
         let mut parts: Vec<Vec<usize>> = Vec::new();
         let (mut used, first) = (0, least.first().copied().unwrap_or(0));
         for (column, least) in least.iter().enumerate() {
@@ -89,11 +111,44 @@ impl Table {
             }
             used += GAP + least;
         }
-        parts.iter().map(|part| self.part(part, left, &least, width)).collect::<Vec<_>>().join("\n")
+        parts.iter().map(|part| self.part(part, &least, width)).collect::<Vec<_>>().join("\n")
+    }
+
+    fn columns(&self) -> usize {
+        self.heads.len().max(self.rows.iter().map(|row| row.cells.len()).max().unwrap_or(0))
+    }
+
+    /// The table as Markdown.
+    pub fn markdown(&self) -> String {
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let columns = self.columns();
+        let heads = (0..columns).map(|column| marked(self.heads.get(column).map_or("", String::as_str))).collect();
+        let rule: String = (0..columns).map(|column| if self.left.contains(&column) { "---|" } else { "--:|" }).collect();
+        let rows = self.rows.iter().map(|row| line((0..columns).map(|column| marked(row.text(column))).collect()));
+        format!("\n{}|{rule}\n{}", line(heads), rows.collect::<String>())
+    }
+
+    /// The table as HTML.
+    pub fn html(&self) -> String {
+        let align = |column: usize| if self.left.contains(&column) { " style=\"text-align:left\"" } else { "" };
+        let heads: String =
+            self.heads.iter().enumerate().map(|(column, head)| format!("<th{}>{}</th>", align(column), escape(head))).collect();
+        let head = if heads.is_empty() { heads } else { format!("<thead><tr>{heads}</tr></thead>") };
+        let row = |row: &Row| -> String {
+            let cell = |column: usize| {
+                let colour = Some(row.mark.tone()).filter(|_| column == row.marked).and_then(Tone::colour);
+                let colour = colour.map_or_else(String::new, |colour| format!(";color:{colour}"));
+                let align = if self.left.contains(&column) { "left" } else { "right" };
+                format!("<td style=\"text-align:{align}{colour}\">{}</td>", escape(row.text(column)))
+            };
+            format!("<tr>{}</tr>", (0..self.columns()).map(cell).collect::<String>())
+        };
+        format!("<table>{head}<tbody>{}</tbody></table>", self.rows.iter().map(row).collect::<String>())
     }
 
     /// The least width of a column: numbers stay whole, text wraps between words.
-    fn least_width(&self, column: usize, is_text: bool) -> usize {
+    fn least_width(&self, column: usize) -> usize {
+        let is_text = self.left.contains(&column);
         let cells = || self.rows.iter().filter_map(|row| row.cells.get(column)).map(String::as_str);
         let longest_word = |text: &str| text.split(' ').map(|word| word.chars().count()).max().unwrap_or(0);
         let head = self.heads.get(column).map_or(0, |head| longest_word(head));
@@ -105,16 +160,18 @@ impl Table {
         head.max(body)
     }
 
-    fn part(&self, columns: &[usize], left: &[usize], least: &[usize], width: usize) -> String {
+    fn part(&self, columns: &[usize], least: &[usize], width: usize) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
         table.style_text_only();
         table.set_width(u16::try_from(width).unwrap_or(u16::MAX));
         let head = |&column: &usize| {
-            let cell = Cell::new(&self.heads[column]);
+            let cell = Cell::new(self.heads.get(column).map_or("", String::as_str));
             if self.is_styled { cell.add_attribute(Attribute::Dim) } else { cell }
         };
-        table.set_header(columns.iter().map(head));
+        if !self.heads.is_empty() {
+            table.set_header(columns.iter().map(head));
+        }
         for row in &self.rows {
             table.add_row(columns.iter().map(|&column| row.cell(column)));
         }
@@ -122,24 +179,36 @@ impl Table {
             let gap = if place + 1 == columns.len() { 0 } else { GAP };
             column.set_padding((0, gap as u16));
             column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed((least[*number] + gap) as u16)));
-            if !left.contains(number) {
+            if !self.left.contains(number) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
         }
         let indent = " ".repeat(self.indent);
-        table.lines().map(|line| format!("{indent}{}\n", line.trim_end())).collect()
+        table.lines().map(|line| format!("{indent}{}\n", line.trim_end().replace('\u{a0}', " "))).collect()
     }
 }
 
 impl Row {
+    fn text(&self, column: usize) -> &str {
+        self.cells.get(column).map_or("", String::as_str)
+    }
+
     fn cell(&self, column: usize) -> Cell {
-        let cell = Cell::new(self.cells.get(column).map_or("", String::as_str));
+        let cell = Cell::new(whole_sizes(&output::one_line(self.text(column))));
         match self.mark {
             Mark::Good if column == self.marked => cell.fg(Color::DarkGreen),
             Mark::Bad if column == self.marked => cell.fg(Color::DarkRed).add_attribute(Attribute::Bold),
             _ => cell,
         }
     }
+}
+
+/// The units of sizes.
+const UNITS: [&str; 4] = ["byte", "KiB", "MiB", "GiB"];
+
+/// The text with each number and its unit held together.
+fn whole_sizes(text: &str) -> String {
+    UNITS.iter().fold(text.to_owned(), |text, unit| text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}")))
 }
 
 #[cfg(test)]
@@ -154,18 +223,18 @@ mod tests {
 
     #[test]
     fn a_row_stays_in_one_line_where_there_is_room() {
-        assert_eq!(table().fitted(&[0], 80), "recording  peak reserved  driver time\ndeep mlp       12.00 GiB       1.5 ms\n");
+        assert_eq!(table().text(80), "recording  peak reserved  driver time\ndeep mlp       12.00 GiB       1.5 ms\n");
     }
 
     #[test]
     fn headings_are_wrapped_before_numbers_are() {
-        let text = table().fitted(&[0], 30);
+        let text = table().text(30);
         assert!(text.lines().all(|line| line.chars().count() <= 30) && text.contains("12.00 GiB"), "{text}");
     }
 
     #[test]
     fn what_does_not_fit_stands_below() {
-        let text = table().fitted(&[0], 22);
+        let text = table().text(22);
         assert!(text.lines().all(|line| line.chars().count() <= 22), "{text}");
         assert!(text.contains("\n\nrecording") && text.contains("12.00 GiB") && text.contains("1.5 ms"), "{text}");
     }

@@ -45,7 +45,8 @@ impl From<Output> for Run {
 /// The binary, not yet started.
 pub(crate) fn parkade(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_parkade"));
-    command.args(args).stdin(Stdio::null());
+    // Sentences stay in one line.
+    command.args(args).env("COLUMNS", "400").stdin(Stdio::null());
     command
 }
 
@@ -66,6 +67,11 @@ pub(crate) fn words(args: &[&str]) -> (i32, String) {
     let run = call(args);
     assert_eq!(run.err, "");
     (run.code, run.out.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Runs the binary as in a pipe that nobody says the width of.
+pub(crate) fn call_at_80_columns(args: &[&str]) -> Run {
+    parkade(args).env_remove("COLUMNS").output().expect("the binary runs").into()
 }
 
 /// Runs the binary with something on its standard input.

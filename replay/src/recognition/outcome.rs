@@ -109,7 +109,7 @@ impl Recognition {
         self.releases.iter().filter(|release| release.profile.decides_like(profile, ANY_REPLAY)).copied().collect()
     }
 
-    /// A sentence without its full stop: "explained by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 on". It does not
+    /// A sentence without its full stop: "recorded by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 on". It does not
     /// mention `refuted_limit`.
     #[must_use]
     pub fn words(&self) -> String {
@@ -124,24 +124,23 @@ impl Recognition {
         let names = in_words(&self.releases);
         let mut words = match self.basis {
             Basis::Given => return format!("PyTorch {names}, as given"),
-            Basis::Contents => format!("made by PyTorch {}", or(&names)),
-            Basis::Replay => format!("explained by PyTorch {names}"),
+            Basis::Contents => format!("its keys are those of PyTorch {}", or(&names)),
+            Basis::Replay => format!("recorded by PyTorch {}", or(&names)),
             Basis::Nearest => {
                 let come = if names.contains(' ') { "come" } else { "comes" };
                 format!("no release of PyTorch explains every decision; {names} {come} nearest")
             }
         };
         let unknown = self.possible.as_ref().map_or(&[][..], |possible| &possible.unknown);
-        match (unknown, self.evidence_words(), self.contradiction_words()) {
-            (_, _, Some(contradicting)) => {
+        match (unknown, self.contradiction_words()) {
+            (_, Some(contradicting)) => {
                 words += &format!(", although the file has {contradicting}: it was changed, or another program wrote it");
             }
-            ([_, ..], ..) => {
+            ([_, ..], None) => {
                 let names: Vec<String> = unknown.iter().map(|(major, minor)| format!("{major}.{minor}")).collect();
                 words += &format!("; its keys are those of {}, whose rules are not known", names.join(" or "));
             }
-            ([], Some(evidence), None) => words += &format!("; others are excluded by {evidence}"),
-            ([], None, None) => {}
+            ([], None) => {}
         }
         if self.maps_while_off {
             words += "; the trace maps memory although expandable_segments is off: the settings changed, or another allocator decided, as a policy of \

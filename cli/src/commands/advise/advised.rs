@@ -23,7 +23,7 @@ use crate::commands::beside::{self, Needs, OnRanks};
 use crate::commands::policy_names;
 use crate::each::Together;
 use crate::recordings::{Inputs, each};
-use crate::terminal::args::{self, Files, Json, Profile, RecordedLimit};
+use crate::terminal::args::{self, Files, Print, Profile, RecordedLimit};
 use crate::terminal::runner::Outcome;
 use crate::terminal::{given_settings, output, progress, recording, release, size};
 
@@ -84,7 +84,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RELEASE")]
     pub(super) profile: Option<Profile>,
     #[command(flatten)]
-    pub(super) json: Json,
+    pub(super) print: Print,
 }
 
 impl Args {
@@ -101,7 +101,7 @@ impl Args {
             device,
             recorded: RecordedLimit { recorded_limit },
             profile: None,
-            json: Json { json: false },
+            print: Print::default(),
         }
     }
 
@@ -191,11 +191,11 @@ impl Args {
         let (mut otherwise, mut needs, mut remedies) = (Vec::new(), Vec::new(), Vec::new());
         let found = if !traced.is_empty() {
             let options = AdviseOptions { own: verify, profile, memory: space, given, only_given: self.only, devices_seen };
-            let report = search(&traced, &options, self.json.json)?;
+            let report = search(&traced, &options, self.print.json)?;
             needs = beside::needs(&self.policy, &report);
             remedies = self.remedies(&recording, &report, (&options.own, &needs));
             if named.is_none() {
-                otherwise = find_otherwise(&traced, &options, (&made_by, &report), self.json.json)?;
+                otherwise = find_otherwise(&traced, &options, (&made_by, &report), self.print.json)?;
             }
             Found::Report(Box::new(report))
         } else if recording.devices.iter().any(|device| !device.segments.is_empty()) {
@@ -371,7 +371,7 @@ impl Job {
             }
         }
         let work = |path: &Path| Ok(Args { file: path.to_owned(), ..args.clone() }.advised()?.found);
-        each(&Inputs::of(&paths), args.json.json, work, |place, found| {
+        each(&Inputs::of(&paths), args.print.json, work, |place, found| {
             if let Ok(Found::Report(report)) = found {
                 advised.push((places[place], RankAdvice::of(&report)));
             }
@@ -394,7 +394,7 @@ fn try_the_others(args: &Args, ranks: &mut [Rank]) -> Result<()> {
         Ok(again.advised()?.found)
     };
     let mut found = Vec::new();
-    each(&Inputs::of(&paths), args.json.json, work, |place, result| {
+    each(&Inputs::of(&paths), args.print.json, work, |place, result| {
         match result {
             Ok(Found::Report(later)) => found.push((missing[place].0, later)),
             Ok(Found::OnlySegments(_)) => {}

@@ -8,7 +8,6 @@ mod short;
 mod table;
 pub(crate) mod words;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -18,7 +17,7 @@ use parkade_replay::VerifyOptions;
 use self::advised::{Advised, Found, Job, Kept};
 use super::beside::OnRanks;
 use crate::each::{Finished, OnEach, Together};
-use crate::terminal::output;
+use crate::terminal::answer::Answer;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
 pub(crate) use self::advised::{Args, search};
@@ -26,7 +25,7 @@ pub(crate) use self::remedies::also;
 pub(crate) use crate::terminal::run_words::shows_no_limit;
 
 impl Command for Args {
-    type Answer = Advised;
+    type Found = Advised;
 
     fn compute(&self) -> Result<Advised> {
         self.advised()
@@ -37,19 +36,26 @@ impl Command for Args {
     }
 
     fn form(&self) -> Form {
-        self.json.form()
+        self.print.form()
     }
 
     fn subject(&self) -> Subject<'_> {
         Subject::File(&self.file)
     }
 
-    fn text(&self, advised: &Advised, out: &mut dyn Write) -> Result<()> {
-        Ok(match &advised.found {
-            Found::Report(report) if self.files.all => table::print(out, advised, report),
-            Found::Report(report) => short::print(out, advised, report),
-            Found::OnlySegments(space) => table::print_held(out, advised, space),
-        }?)
+    fn answer(&self, advised: &Advised) -> Answer {
+        match &advised.found {
+            Found::Report(report) if self.files.all => table::answer(advised, report),
+            Found::Report(report) => short::answer(advised, report),
+            Found::OnlySegments(space) => table::held(advised, space),
+        }
+    }
+
+    fn everything(&self, advised: &Advised) -> Option<Answer> {
+        match &advised.found {
+            Found::Report(report) if !self.files.all => Some(table::answer(advised, report)),
+            _ => None,
+        }
     }
 
     fn json(&self, advised: &Advised, lines: &mut Lines) -> Result<()> {
@@ -82,8 +88,8 @@ impl OnEach for Args {
         self.files.all
     }
 
-    fn finish(&self, together: Together<'_, Kept>, out: &mut dyn Write) -> Result<Finished> {
-        advise_on_job(self, together, out)
+    fn finish(&self, together: Together<'_, Kept>) -> Result<Finished> {
+        advise_on_job(self, together)
     }
 
     fn rank_runs(&self, advised: &Advised) -> Result<Vec<RankRun>> {
@@ -94,25 +100,24 @@ impl OnEach for Args {
     }
 }
 
-/// Advises on the job, writes the answer as text, and returns it as an addition to the JSON of the ranks.
-fn advise_on_job(args: &Args, together: Together<'_, Kept>, out: &mut dyn Write) -> Result<Finished> {
+/// Advises on the job.
+fn advise_on_job(args: &Args, together: Together<'_, Kept>) -> Result<Finished> {
     let traced = || together.kept.iter().filter_map(|(place, kept)| Some((*place, kept.as_ref()?)));
     let advised = traced().map(|(place, (advice, _))| (place, advice.clone())).collect();
     let Some(mut job) = Job::of(args, &together, advised)? else {
+        let mut answer = Answer::new();
         if together.are_ranks && !args.files.all {
             let read = traced().count();
-            let said = format!(
+            answer.paragraph(format!(
                 "nothing to choose between: {} of {} ranks {} a trace; parkade advise FILE answers about one of them",
                 read,
                 together.files.len(),
                 if read == 1 { "has" } else { "have" }
-            );
-            write!(out, "{}", output::paragraph(&said, 0))?;
+            ));
         }
-        return Ok(Finished::default());
+        return Ok(Finished { answer, ..Finished::default() });
     };
     let number = |place: usize| together.numbers.of_files.get(place).copied();
     job.policies = OnRanks::of(traced().filter_map(|(place, (_, needs))| Some((number(place)?, needs.as_slice()))));
-    table::print_job(out, &job)?;
-    Ok(Finished { outcome: job.outcome(), addition: Some(job.addition()?) })
+    Ok(Finished { outcome: job.outcome(), answer: table::job(&job), addition: Some(job.addition()?) })
 }

@@ -1,7 +1,5 @@
 //! Advice in twelve lines: the verdict, the best line and what it gives, why, what to check, other ways, and the line to paste last.
 
-use std::io::{self, Write};
-
 use parkade_analysis::advise::{
     Advice, AdvisedOption, DeviceMemory, DeviceOutcome, MemoryBudget, Outcome as Fit, Program, Verdict,
 };
@@ -13,7 +11,8 @@ use super::devices::{self, on_it, smallest_on_tightest};
 use super::remedies::{self, Remedy};
 use super::words;
 use crate::commands::beside::{self, Needs};
-use crate::terminal::brief::{Brief, Tone};
+use crate::terminal::answer::Answer;
+use crate::terminal::output::Tone;
 use crate::terminal::size::{show_apart, show_bytes};
 use crate::terminal::{output, recording, release, run_words};
 
@@ -23,32 +22,32 @@ const IMPROBABLE: f64 = 0.4;
 /// At most so many notes stand in a short answer.
 const NOTES: usize = 2;
 
-pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()> {
-    let mut brief = Brief::new(tone(advised, report), headline(advised, report));
-    brief.row("warn", words::self_check_failed(report).unwrap_or_default());
+pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
+    let mut answer = Answer::short(tone(advised, report), headline(advised, report));
+    answer.row("warn", words::self_check_failed(report).unwrap_or_default());
     let ways = ways(advised, report);
-    brief.row("best", ways.first().map_or("", String::as_str));
-    brief.row("why", why(report));
+    answer.row("best", ways.first().map_or("", String::as_str));
+    answer.row("why", why(report));
     if report.recommendation.is_none() {
-        brief.optional("holder", largest_holder(advised, report));
+        answer.optional("holder", largest_holder(advised, report));
     }
-    brief.optional("check", check(advised, report));
+    answer.optional("check", check(advised, report));
     for asked in asked_for(advised, report) {
-        brief.row("asked", asked);
+        answer.row("asked", asked);
     }
     let notes = notes(advised, report);
     for note in notes.iter().take(NOTES) {
-        brief.optional("note", note);
+        answer.optional("note", note);
     }
     for other in ways.iter().skip(1) {
-        brief.optional("or", other);
+        answer.optional("or", other);
     }
-    brief.optional("cost", costs(report));
-    brief.optional("more", "--all has every setting that was tried, every caution and every note");
+    answer.optional("cost", costs(report));
+    answer.hint("--all has every setting that was tried, every caution and every note");
     if let Some(last) = last(advised, report) {
-        brief.paste(last);
+        answer.code(Tone::Good, last);
     }
-    brief.print(out)
+    answer
 }
 
 fn tone(advised: &Advised, report: &Advice) -> Tone {
@@ -201,7 +200,7 @@ fn check(advised: &Advised, report: &Advice) -> String {
     let breaks = if worst.needs_warning() { "this program is affected: " } else { "" };
     let more = match all.len() - 1 {
         0 => String::new(),
-        more => format!(" ({more} more: --all)"),
+        more => format!(" (1 of {} cautions)", more + 1),
     };
     let limit = remedies::also(option.needs_limit()).map_or_else(String::new, |limit| format!(" {limit}"));
     format!("{breaks}{}{more}{limit}", worst.what)

@@ -3,8 +3,6 @@
 //! The ranks of a job have a row each, with what is best for it alone and with the one setting for all. Of a file without a trace there is
 //! what was held at its end, and what that says about other amounts of memory.
 
-use std::io::{self, Write};
-
 use parkade_analysis::advise::{
     Advice, AdvisedOption, Held, MemoryBudget, Outcome, Outcome as Fit, Program, Verdict, paste_line,
 };
@@ -16,7 +14,8 @@ use super::devices;
 use super::remedies::{self, Remedy};
 use super::words::{self, notes_without_trace, shown};
 use crate::commands::beside::{self, Needs};
-use crate::terminal::output;
+use crate::terminal::answer::Answer;
+use crate::terminal::output::{self, Tone};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::size::{show, show_bytes};
 use crate::terminal::table::{Mark, Table};
@@ -26,26 +25,22 @@ const HEADS: [&str; 9] =
 /// Said below the table of several devices.
 const OF_SEVERAL_DEVICES: &str = "sizes are those of the device where they are worst (--json has each device)";
 
-pub(super) fn print(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()> {
-    let name = short_name(&advised.file);
-    let header = output::paragraph(&format!("{name}: {}", header(advised, report)), 0);
-    writeln!(out, "{}", output::dim(header.trim_end()))?;
+pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
+    let mut answer = Answer::new();
+    answer.toned(Tone::Dim, format!("{}: {}", short_name(&advised.file), header(advised, report)));
     if let Some(failed) = words::self_check_failed(report) {
-        writeln!(out, "{}", output::bad(&failed))?;
+        answer.toned(Tone::Bad, failed);
     }
-    options(out, report)?;
-    for line in advised.policies.iter().map(Needs::words).chain(beside::measure(&advised.policies)) {
-        write!(out, "{}", output::paragraph(&line, 0))?;
-    }
+    options(&mut answer, report);
+    answer.paragraphs(advised.policies.iter().map(Needs::words).chain(beside::measure(&advised.policies)));
     let notes = words::notes(advised, report);
     if !notes.is_empty() {
-        writeln!(out)?;
+        answer.gap();
     }
-    for note in notes {
-        write!(out, "{}", output::paragraph(&note, 0))?;
-    }
-    writeln!(out)?;
-    end(out, advised, report)
+    answer.paragraphs(notes);
+    answer.gap();
+    end(&mut answer, advised, report);
+    answer
 }
 
 fn header(advised: &Advised, report: &Advice) -> String {
@@ -72,7 +67,7 @@ fn header(advised: &Advised, report: &Advice) -> String {
 }
 
 /// The recorded run's own settings first, then the most useful ones.
-fn options(out: &mut dyn Write, report: &Advice) -> io::Result<()> {
+fn options(answer: &mut Answer, report: &Advice) {
     let name = |option: &AdvisedOption| {
         let own = if option.is_own { " (the run's own)" } else { "" };
         let caution = if option.has_warnings() { " (!)" } else { "" };
@@ -88,17 +83,16 @@ fn options(out: &mut dyn Write, report: &Advice) -> io::Result<()> {
         let fits = if has_memory { 1 } else { usize::MAX };
         table.marked(columns(cells(report, place, option, name(option))), fits, Mark::of(option.fits()));
     }
-    write!(out, "{}", table.text())?;
+    answer.table(table);
     if report.programs.len() > 1 {
-        writeln!(out, "{}", output::dim(OF_SEVERAL_DEVICES))?;
+        answer.toned(Tone::Dim, OF_SEVERAL_DEVICES);
     }
     if report.programs.iter().any(|program| program.continuation.is_some()) {
-        writeln!(out, "{}", output::dim("peaks, memory, retries and times include what is estimated of the rest"))?;
+        answer.toned(Tone::Dim, "peaks, memory, retries and times include what is estimated of the rest");
     }
     if report.options.iter().any(|option| option.fits() && option.reaches_beyond()) {
-        write!(out, "{}", output::paragraph(words::REACHES_BEYOND, 0))?;
+        answer.paragraph(words::REACHES_BEYOND);
     }
-    Ok(())
 }
 
 fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) -> [String; HEADS.len()] {
@@ -135,15 +129,15 @@ fn show_signed(bytes: i64) -> String {
     format!("{sign}{}", show_bytes(bytes.unsigned_abs()))
 }
 
-fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()> {
+fn end(answer: &mut Answer, advised: &Advised, report: &Advice) {
     if report.verdict != Verdict::Fits {
-        write!(out, "{}", output::alert(&format!("{}:", report.verdict.name()), &words::verdict(report)))?;
+        answer.alert(format!("{}:", report.verdict.name()), words::verdict(report));
     }
     let Some((recommendation, option)) = report.recommendation.as_ref().zip(report.recommended()) else {
-        return none(out, advised, report);
+        return none(answer, advised, report);
     };
     for caution in option.warnings() {
-        write!(out, "{}", output::alert("warning:", &format!("{} {} [{}]", caution.what, caution.instead, caution.source)))?;
+        answer.alert("warning:", format!("{} {} [{}]", caution.what, caution.instead, caution.source));
     }
     let check = |caution: &&Caution| {
         format!("a recording cannot show this, so check first: {} {} [{}]", caution.what, caution.instead, caution.source)
@@ -158,45 +152,41 @@ fn end(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()
         String::new()
     };
     lines.extend([format!("{with}{}", words::why(report)), format!("{with}costs: {}", words::costs(report))]);
-    for line in lines {
-        write!(out, "{}", output::paragraph(&line, 0))?;
-    }
-    list(out, &advised.remedies)?;
-    if option.is_own {
-        return writeln!(out, "{}", output::good(&format!("keep the settings as they are ({})", words::name(option))));
-    }
-    // The last line is pasted, so it is not wrapped.
+    answer.paragraphs(lines);
+    list(answer, &advised.remedies);
     let first = advised.remedies.first().filter(|remedy| remedy.is_pasted());
-    writeln!(out, "{}", output::good(&output::one_line(first.map_or(&recommendation.line, |remedy| &remedy.line))))
+    answer.code(
+        Tone::Good,
+        match first {
+            _ if option.is_own => format!("keep the settings as they are ({})", words::name(option)),
+            Some(remedy) => remedy.line.clone(),
+            None => recommendation.line.clone(),
+        },
+    );
 }
 
 /// What completes a program, if there is more than one way, or if it is known how likely it does.
-fn list(out: &mut dyn Write, remedies: &[Remedy]) -> io::Result<()> {
+fn list(answer: &mut Answer, remedies: &[Remedy]) {
     let is_said_below = |remedy: &Remedy| remedy.is_pasted() && remedy.details().is_empty();
     if remedies.len() < 2 && remedies.iter().all(is_said_below) {
-        return Ok(());
+        return;
     }
-    writeln!(out, "what to try, in this order:")?;
+    answer.paragraph("what to try, in this order:");
     for (place, remedy) in remedies.iter().enumerate() {
-        write!(out, "{}", output::paragraph(&format!("{}. {}", place + 1, remedy.line), 2))?;
-        for detail in remedy.details() {
-            write!(out, "{}", output::paragraph(&detail, 5))?;
-        }
+        answer.indented(2, format!("{}. {}", place + 1, remedy.line));
+        remedy.details().into_iter().for_each(|detail| answer.indented(5, detail));
     }
-    Ok(())
 }
 
 /// No setting helps.
-fn none(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<()> {
-    let Some((fullest, _)) = devices::fullest(report) else { return Ok(()) };
+fn none(answer: &mut Answer, advised: &Advised, report: &Advice) {
+    let Some((fullest, _)) = devices::fullest(report) else { return };
     let on = devices::on_it(report, fullest.device);
     let holders = words::holders(advised, fullest);
     if !holders.is_empty() {
-        writeln!(out, "the largest holders{on} at entry {}:", fullest.live.entry)?;
+        answer.paragraph(format!("the largest holders{on} at entry {}:", fullest.live.entry));
     }
-    for holder in holders {
-        write!(out, "{}", output::paragraph(&holder, 2))?;
-    }
+    holders.into_iter().for_each(|holder| answer.indented(2, holder));
     let mut lines = Vec::new();
     let smallest = |option: &AdvisedOption| {
         devices::outcome(option, fullest.device).map_or(0, |outcome| option.smallest_capacity_bytes_of(outcome))
@@ -209,23 +199,18 @@ fn none(out: &mut dyn Write, advised: &Advised, report: &Advice) -> io::Result<(
     if report.options.iter().any(AdvisedOption::may_survive) {
         lines.push("the failing requests may be workspaces that a library such as cuDNN can do without".to_owned());
     }
-    for line in lines {
-        write!(out, "{}", output::paragraph(&line, 0))?;
-    }
-    list(out, &advised.remedies)?;
-    let verdict = output::paragraph(&words::no_setting(report), 0);
-    writeln!(out, "{}", output::bad(verdict.trim_end()))
+    answer.paragraphs(lines);
+    list(answer, &advised.remedies);
+    answer.headline(Tone::Bad, words::no_setting(report));
 }
 
 const RANK_HEADS: [&str; 7] = ["rank", "recording", "best alone", "needs", "one for all", "needs with it", "headroom"];
-/// The columns of text.
-const TEXT: [usize; 3] = [0, 1, 2];
 /// The column that is coloured.
 const ONE_FOR_ALL: usize = 4;
 const HEADROOM: usize = 6;
 
-/// Prints the table, what it shows, and the line to paste last.
-pub(super) fn print_job(out: &mut dyn Write, job: &Job) -> io::Result<()> {
+/// The table, what it shows, and the line to paste last.
+pub(super) fn job(job: &Job) -> Answer {
     // Without any memory nothing fails and there is no headroom.
     let has_memory = job.advice.ranks.iter().any(|rank| rank.available_bytes.is_some());
     let is_shown = |column: &usize| has_memory || ![ONE_FOR_ALL, HEADROOM].contains(column);
@@ -253,26 +238,21 @@ pub(super) fn print_job(out: &mut dyn Write, job: &Job) -> io::Result<()> {
     }
     let sentences = words::sentences(job);
     let (conclusion, others) = sentences.split_last().map_or(("", &[][..]), |(last, others)| (last.as_str(), others));
-    let said = output::paragraph(conclusion, 0);
     let is_served = job.advice.serves_all;
-    writeln!(out, "{}", if is_served { said.trim_end().to_owned() } else { output::bad(said.trim_end()) })?;
-    write!(out, "\n{}", table.text_with_left(&TEXT))?;
-    for found in &job.policies {
-        write!(out, "{}", output::paragraph(&found.words(&words::ranks(found.worst_ranks())), 0))?;
-    }
+    let mut answer = Answer::new();
+    answer.headline(if is_served { Tone::Plain } else { Tone::Bad }, conclusion);
+    answer.gap();
+    answer.table(table.with_left([0, 1, 2]));
+    answer.paragraphs(job.policies.iter().map(|found| found.words(&words::ranks(found.worst_ranks()))));
     for warning in words::warnings(job) {
-        write!(out, "{}", output::alert("warning:", &warning))?;
+        answer.alert("warning:", warning);
     }
-    for sentence in others {
-        write!(out, "{}", output::paragraph(sentence, 0))?;
+    answer.paragraphs(others);
+    if is_served {
+        let keep = || format!("keep the settings as they are ({})", shown(&job.advice.settings));
+        answer.code(Tone::Good, if job.advice.is_own { keep() } else { paste_line(&job.advice.settings) });
     }
-    if !is_served {
-        return Ok(());
-    }
-    // The last line is pasted into a shell, so it is not wrapped.
-    let line = output::one_line(&paste_line(&job.advice.settings));
-    let keep = format!("keep the settings as they are ({})", shown(&job.advice.settings));
-    writeln!(out, "{}", output::good(if job.advice.is_own { &keep } else { &line }))
+    answer
 }
 
 const fn fit(outcome: Fit) -> &'static str {
@@ -284,12 +264,13 @@ const fn fit(outcome: Fit) -> &'static str {
     }
 }
 
-pub(super) fn print_held(out: &mut dyn Write, advised: &Advised, space: &MemoryBudget) -> io::Result<()> {
-    writeln!(out, "the history is not in {}, so only what was held at its end is known", short_name(&advised.file))?;
+/// What a file without a trace shows: what was held at its end.
+pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
+    let mut answer = Answer::new();
+    answer.paragraph(format!("the history is not in {}, so only what was held at its end is known", short_name(&advised.file)));
     for device in &advised.recording.devices {
         let held = Held::at_end(device);
-        writeln!(
-            out,
+        answer.paragraph(format!(
             "device {}: {} in use, {} waiting for other streams, {} free in the cache (largest hole {}), {} free in private pools; \
              {} reserved",
             device.device,
@@ -299,22 +280,22 @@ pub(super) fn print_held(out: &mut dyn Write, advised: &Advised, space: &MemoryB
             show_bytes(held.largest_free_bytes),
             show_bytes(held.private_pools_bytes),
             show_bytes(held.reserved_bytes)
-        )?;
+        ));
         match available(space) {
             Some(available) if held.live_bytes > available => {
-                let short = held.live_bytes - available;
-                writeln!(out, "no setting helps: what is in use exceeds the memory by {}", show_bytes(short))?;
+                let short = show_bytes(held.live_bytes - available);
+                answer.paragraph(format!("no setting helps: what is in use exceeds the memory by {short}"));
             }
             Some(available) if held.reserved_bytes > available => {
-                let over = held.reserved_bytes - available;
-                writeln!(out, "what is in use would fit, but {} of the cache would not", show_bytes(over))?;
+                let over = show_bytes(held.reserved_bytes - available);
+                answer.paragraph(format!("what is in use would fit, but {over} of the cache would not"));
             }
             _ => {}
         }
     }
     let left_out = advised.recording.devices.iter().filter_map(|device| device.left_out.as_ref()).map(recording::left_out_words);
-    for note in left_out.chain(notes_without_trace(advised)) {
-        writeln!(out, "{note}")?;
-    }
-    writeln!(out, "\nfor an answer, {}", recording::RECORD_IT)
+    answer.paragraphs(left_out.chain(notes_without_trace(advised)));
+    answer.gap();
+    answer.paragraph(format!("for an answer, {}", recording::RECORD_IT));
+    answer
 }

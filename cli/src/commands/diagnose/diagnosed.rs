@@ -5,7 +5,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use parkade_analysis::StackNames;
@@ -18,12 +17,14 @@ use parkade_recording::{Recording, StackId};
 use parkade_replay::recognition::{Basis, Recognition};
 use parkade_replay::{ReplaySettings, SettingsOrigin};
 
-use super::layout::{POOLS_DO_NOT_SHARE, STEPS, hanging, step, width, wrapped};
+use super::layout::{self, POOLS_DO_NOT_SHARE};
 use super::stacks;
-use crate::terminal::output::{self, count};
+use crate::terminal::answer::Answer;
+use crate::terminal::output::{self, Tone, count};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::run_words;
 use crate::terminal::size::{self, show_apart, show_bytes};
+use crate::terminal::table::Table;
 
 /// A diagnosed recording.
 pub(crate) struct Diagnosed {
@@ -220,16 +221,21 @@ fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
     match diagnosis.verdict {
         Verdict::Capacity if diagnosis.steps.settings == Applies::Unknown => {
             let rounding = show_bytes(diagnosis.heap.rounding_bytes);
-            format!("rounding costs {rounding}, at least what is missing (roundup_power2_divisions):\n{}", advise())
+            format!(
+                "rounding costs {rounding}, at least what is missing (roundup_power2_divisions); to see what it would be without:\n{}",
+                advise()
+            )
         }
         Verdict::Capacity => "no setting reduces live memory".to_owned(),
         Verdict::NoFailure if diagnosis.why == Why::End => {
-            format!("whether a request failed is not in the file; what would fit a smaller device:\n{}", advise())
+            format!("whether a request failed is not in the file; to fit a smaller device:\n{}", advise())
         }
         Verdict::NoFailure => format!("nothing failed; to fit a smaller device:\n{}", advise()),
         Verdict::Undecided => format!("yes, if this is fragmentation; to find out:\n{}", advise()),
         Verdict::PrivatePools if diagnosis.steps.settings == Applies::No => POOLS_DO_NOT_SHARE.to_owned(),
-        Verdict::PrivatePools => format!("not for what private pools have cached, but perhaps for the rest:\n{}", advise()),
+        Verdict::PrivatePools => {
+            format!("not for what private pools have cached, but perhaps for the rest; to find out:\n{}", advise())
+        }
         Verdict::Streams => format!("streams do not share cached memory; to see what helps:\n{}", advise()),
         _ => format!("to see which one, and what it costs:\n{}", advise()),
     }
@@ -245,7 +251,9 @@ fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
         (_, Some(limit)) if diagnosed.refuted(diagnosis).is_some() => format!(" --capacity {}", size::exact(limit)),
         (_, Some(limit)) => format!(" --limit {}", size::exact(limit)),
         (Limit::Given { bytes } | Limit::DeviceFull { bytes }, None) => format!(" --capacity {}", size::exact(bytes)),
-        _ => " --capacity SIZE".to_owned(),
+        // The error in the file shows it.
+        (Limit::Between { .. } | Limit::NotFixed { .. }, None) => String::new(),
+        (Limit::NeverReached { .. }, None) => " --capacity SIZE".to_owned(),
     };
     format!("parkade advise {}{limit}", output::one_line(&file))
 }
@@ -482,128 +490,135 @@ fn peaks(diagnosis: &Diagnosis) -> Option<String> {
     ))
 }
 
-/// The number of stacks and fences shown.
-const SHOWN: usize = 5;
+/// The number of stacks and fences shown, and with `--all`.
+const SHOWN: [usize; 2] = [3, 10];
 
-pub(super) fn print(out: &mut dyn Write, diagnosed: &Diagnosed) -> io::Result<()> {
+pub(super) fn answer(diagnosed: &Diagnosed, all: bool) -> Answer {
+    let mut answer = Answer::new();
     for (place, diagnosis) in diagnosed.devices.iter().enumerate() {
         if place > 0 {
-            writeln!(out)?;
+            answer.gap();
         }
-        device(out, diagnosed, diagnosis)?;
+        device(&mut answer, diagnosed, diagnosis, SHOWN[usize::from(all)]);
     }
-    Ok(())
+    answer
 }
 
-fn device(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
+fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, most: usize) {
     let number = if diagnosed.recording.devices.len() > 1 { format!(" device {}", diagnosis.device) } else { String::new() };
     let trace = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
     let entries = trace.map_or(0, |device| device.trace.len());
     if let Some((reserved, limit)) = diagnosed.refuted(diagnosis) {
-        hanging(out, "", 0, &recording::not_its_limit(reserved, limit))?;
-        writeln!(out)?;
+        answer.paragraph(recording::not_its_limit(reserved, limit));
+        answer.gap();
     }
-    let occasion = occasion(diagnosis, entries);
-    hanging(out, "", 0, &format!("{}{number}: {occasion}", short_name(&diagnosed.file)))?;
-    let headline = headline(diagnosis);
-    let is_good = diagnosis.verdict == Verdict::NoFailure;
-    let headline = wrapped(&headline, width()).join("\n");
-    writeln!(out, "\n{}", if is_good { headline } else { output::bad(&headline) })?;
+    let tone = if diagnosis.verdict == Verdict::NoFailure { Tone::Plain } else { Tone::Bad };
+    answer.headline(tone, headline(diagnosis));
     if let Some(warning) = warning(diagnosis) {
-        writeln!(out, "{}", output::bad(&wrapped(&warning, width()).join("\n")))?;
+        answer.toned(Tone::Bad, warning);
     }
-    if let Some(peaks) = peaks(diagnosis).filter(|_| is_asked(diagnosis)) {
-        hanging(out, "", 0, &peaks)?;
-    }
+    answer.toned(Tone::Dim, format!("{}{number}: {}", short_name(&diagnosed.file), occasion(diagnosis, entries)));
+    answer.paragraphs(peaks(diagnosis).filter(|_| is_asked(diagnosis)));
     let request = diagnosis.request.filter(|_| !is_asked(diagnosis));
     let asked = request.and_then(|request| stacks::line(&diagnosed.names, &diagnosed.recording, request.stack));
-    if let Some(line) = asked {
-        hanging(out, &format!("{} ", output::dim("requested by")), 13, &line)?;
-    }
-    writeln!(out)?;
-    steps(out, diagnosed, diagnosis)?;
-    bytes(out, diagnosis)?;
-    fences(out, diagnosed, diagnosis)?;
-    live(out, diagnosed, diagnosis)?;
+    answer.paragraphs(asked.map(|line| format!("requested by {line}")));
+    answer.gap();
+    let (steps, command) = steps(diagnosed, diagnosis);
+    answer.table(steps);
+    bytes(answer, diagnosis);
+    fences(answer, diagnosed, diagnosis, most);
+    live(answer, diagnosed, diagnosis, most);
     if let Some(onset) = &diagnosis.onset {
-        writeln!(out, "\n{}", output::dim("when it began"))?;
-        indented(out, &onset_in_words(&diagnosed.recording, diagnosis, onset))?;
+        answer.gap();
+        answer.title("when it began");
+        answer.indented(2, onset_in_words(&diagnosed.recording, diagnosis, onset));
     }
-    writeln!(out, "\n{}", output::dim("how certain this is"))?;
-    for note in notes(diagnosed, diagnosis) {
-        indented(out, &output::one_line(&note))?;
+    answer.gap();
+    answer.title("how certain this is");
+    notes(diagnosed, diagnosis).into_iter().for_each(|note| answer.indented(2, note));
+    if let Some(command) = command {
+        answer.gap();
+        answer.code(Tone::Good, command);
     }
-    Ok(())
 }
 
-fn steps(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
+/// The first four steps as a table, and the command that one of them leads to.
+fn steps(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> (Table, Option<String>) {
     let steps = &diagnosis.steps;
     let answers = [steps.capacity, steps.fragmentation, steps.settings, steps.empty_cache];
-    for (place, (finding, answer)) in findings(diagnosed, diagnosis).iter().zip(answers).enumerate() {
-        let word = format!("{:<7}", answer.name());
-        let word = if answer == Applies::Yes { output::bad(&word) } else { word };
-        step(out, place, &word, finding)?;
+    let (mut table, mut next) = (layout::steps(), None);
+    for (place, (finding, answer)) in findings(diagnosed, diagnosis).into_iter().zip(answers).enumerate() {
+        let finding = match finding.split_once(":\n") {
+            Some((finding, command)) => {
+                next = Some(command.to_owned());
+                format!("{finding}, run the last line")
+            }
+            None => finding,
+        };
+        layout::add_step(&mut table, place, answer, finding);
     }
-    writeln!(out, "  5 {:<13}  {:<7}  where the memory is, who holds it, since when:", STEPS[4], "below")
+    (table, next)
 }
 
-fn indented(out: &mut dyn Write, text: &str) -> io::Result<()> {
-    hanging(out, "  ", 2, text)
+/// A table of sizes, each with what it is of.
+fn sizes() -> Table {
+    Table::bare(2).with_left([1])
 }
 
-fn bytes(out: &mut dyn Write, diagnosis: &Diagnosis) -> io::Result<()> {
+fn bytes(answer: &mut Answer, diagnosis: &Diagnosis) {
     let heap = &diagnosis.heap;
-    let title =
-        format!("where the {} of reserved memory is ({})", show_bytes(heap.reserved_bytes), count(heap.segments, "segment"));
-    writeln!(out, "\n{}", output::dim(&title))?;
-    row(out, heap.requested_bytes, &format!("live, in {}", count(heap.live_blocks, "block")))?;
-    row(out, heap.rounding_bytes, "lost to rounding in those blocks")?;
+    answer.gap();
+    answer.title(format!(
+        "where the {} of reserved memory is ({})",
+        show_bytes(heap.reserved_bytes),
+        count(heap.segments, "segment")
+    ));
+    let mut table = sizes();
+    table.row([show_bytes(heap.requested_bytes), format!("live, in {}", count(heap.live_blocks, "block"))]);
+    table.row([show_bytes(heap.rounding_bytes), "lost to rounding in those blocks".to_owned()]);
     if is_asked(diagnosis) {
         for (bytes, text) in rows(&diagnosis.excess) {
-            row(out, bytes, &text)?;
+            table.row([show_bytes(bytes), text]);
         }
-        return Ok(());
+        return answer.table(table);
     }
     for strand in heap.strands.iter().filter(|strand| strand.bytes > 0) {
         let holes = match strand.holes {
             1 => count(1_u8, "hole"),
             holes => format!("{}, the largest {}", count(holes, "hole"), show_bytes(strand.largest_bytes)),
         };
-        row(out, strand.bytes, &format!("{} ({holes})", cause(strand.cause, diagnosis.is_for_request)))?;
+        table.row([show_bytes(strand.bytes), format!("{} ({holes})", cause(strand.cause, diagnosis.is_for_request))]);
     }
+    answer.table(table);
     if let Some(request) = diagnosis.request.filter(|_| diagnosis.why != Why::OutOfMemory) {
         let given = diagnosis.given_back.bytes;
         let given = if given > 0 { format!(", {} was released", show_bytes(given)) } else { String::new() };
         let after = show_bytes(diagnosis.reserved_after_bytes);
         let requested = show_bytes(request.requested_bytes);
-        indented(out, &format!("then {requested} was requested{given}, and {after} was reserved"))?;
+        answer.indented(2, format!("then {requested} was requested{given}, and {after} was reserved"));
     }
     if diagnosis.why == Why::OutOfMemory && diagnosis.met != diagnosis.heap {
-        indented(out, &format!("before the allocator released what it could: {}", met(&diagnosis.met)))?;
+        answer.indented(2, format!("before the allocator released what it could: {}", met(&diagnosis.met)));
     }
-    Ok(())
 }
 
 fn met(met: &Breakdown) -> String {
     format!("{} reserved, {} of it free", show_bytes(met.reserved_bytes), show_bytes(met.stranded_bytes()))
 }
 
-fn row(out: &mut dyn Write, bytes: u64, text: &str) -> io::Result<()> {
-    hanging(out, &format!("  {:>12}  ", show_bytes(bytes)), 16, text)
-}
-
-fn fences(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
+fn fences(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, most: usize) {
     if diagnosis.fences.is_empty() {
-        return Ok(());
+        return;
     }
-    writeln!(out, "\n{}", output::dim("blocks that pin free memory"))?;
-    for fence in diagnosis.fences.iter().take(SHOWN) {
-        row(out, fence.bytes, &fence_text(diagnosis, fence))?;
-        if let Some(line) = stacks::line(&diagnosed.names, &diagnosed.recording, fence.owner.stack) {
-            hanging(out, &format!("{:16}", ""), 16, &line)?;
-        }
+    answer.gap();
+    answer.title("blocks that pin free memory");
+    let mut table = sizes();
+    for fence in diagnosis.fences.iter().take(most) {
+        let owner = stacks::line(&diagnosed.names, &diagnosed.recording, fence.owner.stack);
+        let owner = owner.map_or_else(String::new, |line| format!("\n{line}"));
+        table.row([show_bytes(fence.bytes), format!("{}{owner}", fence_text(diagnosis, fence))]);
     }
-    Ok(())
+    answer.table(table);
 }
 
 fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
@@ -628,12 +643,13 @@ fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
     format!("{effect}{state}{age}")
 }
 
-fn live(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io::Result<()> {
+fn live(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, most: usize) {
     // A single row "no stack in the file" is useless.
     if diagnosis.stacks.iter().all(|held| held.stack == StackId::NONE) {
-        return Ok(());
+        return;
     }
-    writeln!(out, "\n{}", output::dim("stacks that hold the most live memory"))?;
+    answer.gap();
+    answer.title("stacks that hold the most live memory");
     // Stacks that look the same in one line share a row.
     let mut rows: BTreeMap<String, (u64, usize)> = BTreeMap::new();
     for held in &diagnosis.stacks {
@@ -644,10 +660,11 @@ fn live(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> io
     }
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by_key(|&(_, (bytes, _))| Reverse(bytes));
-    for (line, (bytes, blocks)) in rows.into_iter().take(SHOWN) {
-        row(out, bytes, &format!("in {}: {line}", count(blocks, "block")))?;
+    let mut table = sizes();
+    for (line, (bytes, blocks)) in rows.into_iter().take(most) {
+        table.row([show_bytes(bytes), format!("in {}: {line}", count(blocks, "block"))]);
     }
-    Ok(())
+    answer.table(table);
 }
 
 #[cfg(test)]

@@ -4,18 +4,17 @@
 //! remaining figures decide what they can, and the text names the missing ones. The messages of a log become a table with one
 //! row for each different message of each rank, and in JSON an array beside the explained message.
 
-use std::io::{self, Write};
-
 use anyhow::{Result, bail};
-use parkade_analysis::diagnose::{Applies, Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
+use parkade_analysis::diagnose::{Certainty, MessageDiagnosis, MessageVerdict, diagnose_message};
 use parkade_recording::message::{
     FirstFailure, LoggedMessage, MOST_MESSAGES, MessageError, MessageLog, OtherMessage, Size, Source, ToldBy,
 };
 
 use super::explanation;
-use super::layout::{Step, hanging, step, width, wrapped};
+use super::layout::{self, Step};
+use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{all, view};
-use crate::terminal::output::{self, count};
+use crate::terminal::output::{self, Tone, count};
 use crate::terminal::runner::Outcome;
 use crate::terminal::size::show_bytes;
 use crate::terminal::table::{Mark, Table};
@@ -75,50 +74,56 @@ fn is_cut(diagnosis: &MessageDiagnosis) -> bool {
     !diagnosis.message.is_complete && matches!(diagnosis.message.source, Source::PyTorch | Source::CudaMallocAsync | Source::Mps)
 }
 
-pub(super) fn print(out: &mut dyn Write, diagnosis: &LogDiagnosis) -> io::Result<()> {
+pub(super) fn answer(diagnosis: &LogDiagnosis) -> Answer {
     let explained = diagnosis.explained();
+    let mut answer = Answer::new();
+    answer.headline(Tone::Bad, explanation::headline(explained));
     let device = explained.message.device.map_or_else(String::new, |device| format!(" from device {device}"));
     let cut = if is_cut(explained) { ", which is cut" } else { "" };
+    let logged = diagnosis.logged();
+    let of = match explained.message.source {
+        Source::PyTorch => String::new(),
+        source => format!(" of {}", source.name()),
+    };
+    let rank = logged.rank.map_or_else(String::new, |rank| format!(", rank {rank}"));
     if diagnosis.log.messages.len() > 1 {
-        print_messages(out, diagnosis)?;
+        answer.paragraph(heading(diagnosis));
+        answer.toned(Tone::Dim, format!("explained: line {}{device}{rank}{cut}", logged.line));
     } else {
-        let rank = diagnosis.logged().rank.map_or_else(String::new, |rank| format!(", rank {rank}"));
-        let source = explained.message.source;
-        let of = if source == Source::PyTorch { String::new() } else { format!(" of {}", source.name()) };
-        hanging(out, "", 0, &format!("an out-of-memory message{of}{device}{rank}{cut}"))?;
-        writeln!(out)?;
+        answer.toned(Tone::Dim, format!("an out-of-memory message{of}{device}{rank}{cut}"));
     }
-    writeln!(out, "{}", output::bad(&wrapped(&explanation::headline(explained), width()).join("\n")))?;
-    if explanation::has_steps(explained) {
-        writeln!(out)?;
+    let mut steps = layout::steps();
+    for (place, (applies, finding)) in explanation::steps(explained).into_iter().enumerate() {
+        layout::add_step(&mut steps, place, applies, finding);
     }
-    for (place, (answer, finding)) in explanation::steps(explained).iter().enumerate() {
-        let word = format!("{:<7}", answer.name());
-        let word = if *answer == Applies::Yes { output::bad(&word) } else { word };
-        step(out, place, &word, finding)?;
+    if !steps.is_empty() {
+        answer.gap();
     }
-    if let Some((line, why)) = explanation::remedy(explained) {
-        writeln!(out, "\n{}\n  {line}", output::dim("to try"))?;
-        hanging(out, "  ", 2, &why)?;
+    answer.table(steps);
+    if diagnosis.log.messages.len() > 1 {
+        messages(&mut answer, diagnosis);
     }
     let notes: Vec<String> = diagnosis.notes().into_iter().chain(diagnosis.log.others.iter().map(other)).collect();
     if !notes.is_empty() {
-        writeln!(out, "\n{}", output::dim("how certain this is"))?;
+        answer.gap();
+        answer.title("how certain this is");
     }
-    for note in notes {
-        hanging(out, "  ", 2, &note)?;
+    notes.into_iter().for_each(|note| answer.indented(2, note));
+    if let Some((line, why)) = explanation::remedy(explained) {
+        answer.gap();
+        answer.paragraph(format!("to try: {why}"));
+        answer.code(Tone::Good, line);
     }
-    Ok(())
+    answer
 }
 
 /// The number of rows shown; JSON has all of them.
 const SHOWN: usize = 40;
 
-/// The messages of a log with more than one, before the first is explained.
-fn print_messages(out: &mut dyn Write, diagnosis: &LogDiagnosis) -> io::Result<()> {
+/// The messages of a log with more than one.
+fn messages(answer: &mut Answer, diagnosis: &LogDiagnosis) {
     let messages = &diagnosis.log.messages;
-    hanging(out, "", 0, &heading(diagnosis))?;
-    writeln!(out)?;
+    answer.gap();
     let mut table = Table::new(["rank", "device", "line", "times", "tried", "allocated", "reserved", "free", "verdict"]);
     for (place, (logged, explained)) in messages.iter().zip(&diagnosis.diagnoses).enumerate().take(SHOWN) {
         let or_dash = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
@@ -138,13 +143,10 @@ fn print_messages(out: &mut dyn Write, diagnosis: &LogDiagnosis) -> io::Result<(
         ];
         table.marked(cells, 0, if place == diagnosis.explained { Mark::Bad } else { Mark::Plain });
     }
-    write!(out, "{}", table.text_with_left(&[8]))?;
+    answer.table(table.with_left([8]));
     if let Some(more @ 1..) = messages.len().checked_sub(SHOWN) {
-        writeln!(out, "and {} more; --json lists all", count(more, "message"))?;
+        answer.paragraph(format!("and {} more; --json lists all", count(more, "message")));
     }
-    let logged = &messages[diagnosis.explained];
-    let rank = logged.rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
-    writeln!(out, "\nexplained: {rank}line {}\n", logged.line)
 }
 
 /// The number of messages, and which rank failed first.

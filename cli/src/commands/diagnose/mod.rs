@@ -8,7 +8,6 @@ mod message;
 pub(crate) mod stacks;
 
 use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -23,7 +22,8 @@ use parkade_replay::recognition::Asked;
 
 use self::diagnosed::{Diagnosed, refuting_bytes};
 use crate::each::OnEach;
-use crate::terminal::args::{self, Json, Profile};
+use crate::terminal::answer::Answer;
+use crate::terminal::args::{self, Print, Profile};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::terminal::{given_settings, output, progress, recording, release, size};
 
@@ -80,7 +80,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     #[command(flatten)]
-    json: Json,
+    print: Print,
 }
 
 /// The object of a diagnosis: a recording, or messages alone.
@@ -90,7 +90,7 @@ pub(crate) enum Found {
 }
 
 impl Command for Args {
-    type Answer = Found;
+    type Found = Found;
 
     fn compute(&self) -> Result<Found> {
         match (&self.message, &self.file) {
@@ -111,18 +111,18 @@ impl Command for Args {
     }
 
     fn form(&self) -> Form {
-        self.json.form()
+        self.print.form()
     }
 
     fn subject(&self) -> Subject<'_> {
         Subject::Named(self.file.as_deref())
     }
 
-    fn text(&self, found: &Found, out: &mut dyn Write) -> Result<()> {
-        Ok(match found {
-            Found::Recording(diagnosed) => diagnosed::print(out, diagnosed),
-            Found::Message(diagnosis) => message::print(out, diagnosis),
-        }?)
+    fn answer(&self, found: &Found) -> Answer {
+        match found {
+            Found::Recording(diagnosed) => diagnosed::answer(diagnosed, self.all),
+            Found::Message(diagnosis) => message::answer(diagnosis),
+        }
     }
 
     fn json(&self, found: &Found, lines: &mut Lines) -> Result<()> {
@@ -200,7 +200,7 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
         let numbers = output::list(chosen.iter().map(|device| device.device));
         bail!("--entry needs one device, and the file has {numbers}: choose one with --device");
     }
-    let bar = progress::entries(args.json.json);
+    let bar = progress::entries(args.print.json);
     bar.set_length(recording::entries(&chosen));
     let (mut devices, mut done) = (Vec::new(), 0);
     for device in &chosen {

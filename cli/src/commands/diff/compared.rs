@@ -12,7 +12,7 @@ use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::VerifyOptions;
 use parkade_replay::recognition::Recognition;
 
-use crate::terminal::args::{Json, RecordedLimit};
+use crate::terminal::args::{Print, RecordedLimit};
 use crate::terminal::output::list;
 use crate::terminal::runner::Outcome;
 use crate::terminal::{recording, size};
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "json")]
     pub(super) all: bool,
     #[command(flatten)]
-    pub(super) json: Json,
+    pub(super) print: Print,
 }
 
 /// Reads the numbers of two steps.

@@ -4,7 +4,6 @@
 //! that only one pair is in memory at a time. All are shown in a table after the full comparison of the worst, or as one JSON
 //! object.
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -14,10 +13,11 @@ use super::compared::{Args, Compared, Shown, compare};
 use super::json::check;
 use super::words::{change, percent};
 use crate::recordings::{Inputs, RankNumbers, RanksFrom};
+use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{all, view};
-use crate::terminal::output::{self, count, list};
+use crate::terminal::output::{self, Tone, count, list};
 use crate::terminal::recording::{self, short_name};
-use crate::terminal::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render, run};
+use crate::terminal::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render, run, written};
 use crate::terminal::size::show_bytes;
 use crate::terminal::table::{Mark, Table};
 
@@ -41,7 +41,9 @@ pub(super) struct Rank {
     /// Whether the checked run died.
     pub(super) died: bool,
     /// The full answer.
-    pub(super) answer: Vec<u8>,
+    pub(super) answer: Answer,
+    /// The same as JSON, if that is printed.
+    pub(super) json: Vec<u8>,
 }
 
 /// The peaks of the first side, if there are two, and of the last.
@@ -120,7 +122,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
         outcome = outcome.worse(Outcome::NotKnown);
     }
     let job = Job { ranks, matched, has_bounds, outcome };
-    print(args, &job)?;
+    print(args, job)?;
     Ok(outcome)
 }
 
@@ -159,7 +161,8 @@ fn rank(args: &Args, pair: &Pair) -> Result<Rank> {
         levels: levels(&compared),
         is_unlike: compared.devices.iter().any(is_unlike),
         died: compared.devices.iter().any(|shown| shown.last().ending.death().is_some()),
-        answer: render(&of_rank, &compared)?,
+        json: if args.form() == Form::Json { render(&of_rank, &compared)? } else { Vec::new() },
+        answer: of_rank.answer(&compared),
     })
 }
 
@@ -195,17 +198,15 @@ impl Rank {
     }
 }
 
-fn print(args: &Args, job: &Job) -> Result<()> {
+fn print(args: &Args, job: Job) -> Result<()> {
     let form = args.form();
     if form == Form::Json {
-        job.ranks.iter().try_for_each(|rank| print_bytes(form, &rank.answer))?;
+        job.ranks.iter().try_for_each(|rank| print_bytes(form, &rank.json))?;
         let mut lines = Lines::default();
-        lines.add(&Object::of(job))?;
+        lines.add(&Object::of(&job))?;
         return print_bytes(form, lines.text().as_bytes());
     }
-    let mut text = Vec::new();
-    print_table(&mut text, job, args.all)?;
-    print_bytes(form, &text)
+    print_bytes(form, &written(form, &answer(job, args.all)))
 }
 
 /// A rank's files.
@@ -281,28 +282,21 @@ fn matched(a: &[PathBuf], b: Option<&[PathBuf]>) -> Matched {
     Matched { notes, ..found }
 }
 
-/// The columns of text.
-const TEXT: [usize; 2] = [0, 1];
-
-/// Prints the comparison of the worst rank, or of all, then the table.
-fn print_table(out: &mut dyn Write, job: &Job, all: bool) -> io::Result<()> {
+/// What grew most, the table of ranks, and the comparison of the worst, or of all.
+fn answer(job: Job, all: bool) -> Answer {
+    let mut answer = Answer::new();
+    let tone = if job.outcome == Outcome::CheckFailed { Tone::Bad } else { Tone::Plain };
+    sentence(&job).into_iter().for_each(|said| answer.headline(tone, said));
+    answer.paragraphs(&job.matched.notes);
+    answer.gap();
+    answer.table(table(&job));
     let in_full = if all { job.ranks.len() } else { 1 };
-    for rank in job.ranks.iter().take(in_full) {
-        writeln!(out, "{}\n", output::dim(&format!("rank {}", rank.number)))?;
-        out.write_all(&rank.answer)?;
-        writeln!(out)?;
+    for rank in job.ranks.into_iter().take(in_full) {
+        answer.gap();
+        answer.title(format!("rank {}", rank.number));
+        answer.append(rank.answer);
     }
-    write!(out, "{}", table(job).text_with_left(&TEXT))?;
-    let mut said = job.matched.notes.clone();
-    said.extend(sentence(job));
-    for text in said {
-        write!(out, "{}", output::paragraph(&text, 0))?;
-    }
-    if job.ranks.len() > in_full {
-        let others = job.ranks.len() - in_full;
-        writeln!(out, "{}", output::dim(&format!("the comparison in full is that of the worst; of {others} more with --all")))?;
-    }
-    Ok(())
+    answer
 }
 
 fn table(job: &Job) -> Table {
@@ -315,7 +309,7 @@ fn table(job: &Job) -> Table {
     });
     heads.push(if job.has_bounds { "check" } else { "ended" });
     let marked = heads.len() - 1;
-    let mut table = Table::new(heads);
+    let mut table = Table::new(heads).with_left([0, 1]);
     for rank in &job.ranks {
         let mark = match rank.outcome {
             Outcome::CheckFailed | Outcome::CouldNotRun => Mark::Bad,

@@ -6,18 +6,17 @@ mod json;
 mod table;
 mod words;
 
-use std::io::Write;
-
 use anyhow::Result;
 
 use self::compared::{Compared, compare};
+use crate::terminal::answer::Answer;
 use crate::terminal::runner::{Command, Form, Lines, Outcome};
 
 pub(crate) use self::compared::Args;
 pub(crate) use self::folders::run_diff;
 
 impl Command for Args {
-    type Answer = Compared;
+    type Found = Compared;
 
     fn compute(&self) -> Result<Compared> {
         compare(self)
@@ -28,11 +27,11 @@ impl Command for Args {
     }
 
     fn form(&self) -> Form {
-        self.json.form()
+        self.print.form()
     }
 
-    fn text(&self, compared: &Compared, out: &mut dyn Write) -> Result<()> {
-        Ok(table::print(out, compared, self.all)?)
+    fn answer(&self, compared: &Compared) -> Answer {
+        table::answer(compared, self.all)
     }
 
     fn json(&self, compared: &Compared, lines: &mut Lines) -> Result<()> {

@@ -3,90 +3,95 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 
-use parkade_analysis::diff::{Comparison, Held, Part, Peak, Phase, Relation, Run, StepPair, Which};
+use parkade_analysis::diff::{Comparison, Held, Part, Peak, Phase, Relation, Run, Which};
 
 use super::compared::{Checked, Compared, Shown, Verdict};
 use super::words::{self, change, percent};
-use crate::terminal::output::{self, count};
+use crate::terminal::answer::Answer;
+use crate::terminal::output::{Tone, count};
 use crate::terminal::recording::short_name;
 use crate::terminal::size::show_bytes;
 use crate::terminal::table::Table;
 
 /// Groups of blocks that are listed without --all.
 const GROUPS: usize = 10;
-/// Steps that are listed without --all.
-const STEPS: usize = 8;
 
-pub(super) fn print(out: &mut dyn Write, compared: &Compared, all: bool) -> io::Result<()> {
+pub(super) fn answer(compared: &Compared, all: bool) -> Answer {
+    let mut answer = Answer::new();
     for checked in &compared.checks {
-        write!(out, "{}", verdict(compared, checked))?;
+        verdict(&mut answer, compared, checked);
     }
     if !compared.checks.is_empty() {
-        writeln!(out)?;
+        answer.gap();
     }
     for (place, shown) in compared.devices.iter().enumerate() {
         if place > 0 {
-            writeln!(out)?;
+            answer.gap();
         }
-        files(out, compared, shown)?;
+        if let Shown::Two(comparison) = shown {
+            answer.headline(Tone::Plain, words::headline(comparison));
+            answer.paragraphs(words::relation(compared, comparison));
+        }
         for text in words::out_of_memory(compared, shown) {
-            write!(out, "{}", output::alert("out of memory:", &text))?;
+            answer.alert("out of memory:", text);
         }
+        files(&mut answer, compared, shown);
         match shown {
-            Shown::One(run) => peaks(out, &[run])?,
-            Shown::Two(comparison) => two(out, compared, comparison, all)?,
+            Shown::One(run) => {
+                answer.gap();
+                peaks(&mut answer, &[run]);
+                details(&mut answer, &[run]);
+            }
+            Shown::Two(comparison) => two(&mut answer, compared, comparison, all),
         }
         let notes = words::notes(compared, shown);
         if !notes.is_empty() {
-            writeln!(out)?;
+            answer.gap();
         }
-        for note in notes {
-            write!(out, "{}", output::paragraph(&note, 0))?;
-        }
+        answer.paragraphs(notes);
     }
-    for note in &compared.notes {
-        write!(out, "{}", output::paragraph(note, 0))?;
+    answer.paragraphs(&compared.notes);
+    if !all && compared.devices.iter().any(|shown| matches!(shown, Shown::Two(_))) {
+        answer.hint("--all shows how memory is used at the peaks, driver calls, phases and steps too");
     }
-    Ok(())
+    answer
 }
 
 /// A line for each side: its file, settings and extent.
-fn files(out: &mut dyn Write, compared: &Compared, shown: &Shown) -> io::Result<()> {
+fn files(answer: &mut Answer, compared: &Compared, shown: &Shown) {
     let runs = shown.runs();
     let has_several = compared.devices.len() > 1 || runs.iter().any(|run| run.device != runs[0].device);
     let files = [("A", &compared.a), ("B", compared.second())];
-    let name = |place: usize| {
-        let device = if has_several { format!(" device {}", runs[place].device) } else { String::new() };
-        format!("{}{device}", short_name(&files[place].1.path))
-    };
-    let longest = (0..runs.len()).map(|place| name(place).chars().count()).max().unwrap_or(0);
-    for (place, run) in runs.iter().enumerate() {
-        let letter = if runs.len() > 1 { format!("{} ", files[place].0) } else { String::new() };
-        writeln!(out, "{letter}{:<longest$}  {}", name(place), output::dim(&words::run(files[place].1, run)))?;
+    for ((letter, file), run) in files.into_iter().zip(&runs) {
+        let letter = if runs.len() > 1 { format!("{letter}: ") } else { String::new() };
+        let device = if has_several { format!(" device {}", run.device) } else { String::new() };
+        answer.toned(Tone::Dim, format!("{letter}{}{device}, {}", short_name(&file.path), words::run(file, run)));
     }
-    writeln!(out)
 }
 
-fn two(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all: bool) -> io::Result<()> {
-    for text in std::iter::once(words::headline(comparison)).chain(words::relation(compared, comparison)) {
-        write!(out, "{}", output::paragraph(&text, 0))?;
+fn two(answer: &mut Answer, compared: &Compared, comparison: &Comparison, all: bool) {
+    answer.gap();
+    let runs = [&comparison.a, &comparison.b];
+    peaks(answer, &runs);
+    if all {
+        details(answer, &runs);
     }
-    writeln!(out)?;
-    peaks(out, &[&comparison.a, &comparison.b])?;
-    groups(out, compared, comparison, all)?;
-    if comparison.likeness.relation == Relation::LittleInCommon {
-        // A phase or a step of one program says nothing about another program's.
-        return Ok(());
+    groups(answer, compared, comparison, all);
+    // A phase or a step of one program says nothing about another program's.
+    if all && comparison.likeness.relation != Relation::LittleInCommon {
+        phases(answer, comparison);
+        steps(answer, comparison);
     }
-    phases(out, comparison)?;
-    steps(out, comparison, all)
 }
 
-/// Where the peaks are, how reserved memory is used at them, and the driver calls.
-fn peaks(out: &mut dyn Write, runs: &[&Run]) -> io::Result<()> {
-    let has_trace = runs.iter().all(|run| run.entries > 0 && run.part != Part::End);
+fn has_trace(runs: &[&Run]) -> bool {
+    runs.iter().all(|run| run.entries > 0 && run.part != Part::End)
+}
+
+/// How high the peaks are, and where.
+fn peaks(answer: &mut Answer, runs: &[&Run]) {
+    let has_trace = has_trace(runs);
     let mut table = Columns::new("memory", runs);
     table.bytes("peak allocated", |run| run.peak_allocated.bytes);
     if has_trace {
@@ -96,16 +101,20 @@ fn peaks(out: &mut dyn Write, runs: &[&Run]) -> io::Result<()> {
     if has_trace {
         table.text("  at", |run| place(&run.peak_reserved));
     }
-    write!(out, "{}", table.table.text())?;
-    if !has_trace {
-        return heap(out, "at the end", runs, |run| &run.peak_reserved);
+    answer.table(table.table);
+}
+
+/// How reserved memory is used at the peaks, and the driver calls.
+fn details(answer: &mut Answer, runs: &[&Run]) {
+    if !has_trace(runs) {
+        return heap(answer, "at the end", runs, |run| &run.peak_reserved);
     }
     let is_at_both = |run: &Run| run.peak_allocated.heap.reserved_bytes == run.peak_reserved.bytes;
     if runs.iter().all(|run| is_at_both(run)) {
-        heap(out, "at both peaks", runs, |run| &run.peak_allocated)?;
+        heap(answer, "at both peaks", runs, |run| &run.peak_allocated);
     } else {
-        heap(out, "at the peak of allocated memory", runs, |run| &run.peak_allocated)?;
-        heap(out, "at the peak of reserved memory", runs, |run| &run.peak_reserved)?;
+        heap(answer, "at the peak of allocated memory", runs, |run| &run.peak_allocated);
+        heap(answer, "at the peak of reserved memory", runs, |run| &run.peak_reserved);
     }
     let mut table = Columns::new("driver calls", runs);
     table.number("segments taken", |run| run.driver.segments_taken);
@@ -116,11 +125,12 @@ fn peaks(out: &mut dyn Write, runs: &[&Run]) -> io::Result<()> {
     table.rare_number("retries after a refusal", |run| run.retries);
     table.rare_number("calls of empty_cache", |run| run.empty_cache_calls);
     table.rare_number("requests out of memory", |run| run.ooms);
-    write!(out, "\n{}", table.table.text())
+    answer.gap();
+    answer.table(table.table);
 }
 
 /// How memory is used at a peak.
-fn heap(out: &mut dyn Write, title: &str, runs: &[&Run], peak: fn(&Run) -> &Peak) -> io::Result<()> {
+fn heap(answer: &mut Answer, title: &str, runs: &[&Run], peak: fn(&Run) -> &Peak) {
     let mut table = Columns::new(title, runs);
     table.bytes("reserved", |run| peak(run).heap.reserved_bytes);
     for (place, (name, _)) in words::parts(&runs[0].peak_reserved.heap).into_iter().enumerate() {
@@ -135,7 +145,8 @@ fn heap(out: &mut dyn Write, title: &str, runs: &[&Run], peak: fn(&Run) -> &Peak
     table.text("1 - allocated / reserved", |run| {
         peak(run).heap.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0))
     });
-    write!(out, "\n{}", table.table.text())
+    answer.gap();
+    answer.table(table.table);
 }
 
 fn place(peak: &Peak) -> String {
@@ -145,9 +156,9 @@ fn place(peak: &Peak) -> String {
 }
 
 /// What holds the memory. Stacks that look the same in one line share a row; JSON lists each.
-fn groups(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all: bool) -> io::Result<()> {
+fn groups(answer: &mut Answer, compared: &Compared, comparison: &Comparison, all: bool) {
     if comparison.growth.is_empty() {
-        return Ok(());
+        return;
     }
     let mut rows: BTreeMap<String, [Held; 2]> = BTreeMap::new();
     for group in &comparison.growth {
@@ -162,10 +173,9 @@ fn groups(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all
     } else {
         "at the peak of allocated memory"
     };
-    writeln!(out)?;
+    answer.gap();
     if changed.is_empty() {
-        let text = format!("held {when}: the same in {}", count(same.len(), "group"));
-        return writeln!(out, "{}", output::dim(&text));
+        return answer.toned(Tone::Dim, format!("held {when}: the same in {}", count(same.len(), "group")));
     }
     let held = format!("held {when}");
     let mut table = Table::new(["change", "A (blocks)", "B (blocks)", held.as_str()]);
@@ -181,7 +191,7 @@ fn groups(out: &mut dyn Write, compared: &Compared, comparison: &Comparison, all
     }
     let [(a, b), (c, d)] = [sum(&changed), sum(&same)].map(|[a, b]| (a, b));
     table.row(cells("together", [a.and(c), b.and(d)]));
-    write!(out, "{}", table.text_with_left(&[3]))
+    answer.table(table.with_left([3]));
 }
 
 fn sum(rows: &[(String, [Held; 2])]) -> [Held; 2] {
@@ -193,9 +203,9 @@ fn cells(name: &str, [a, b]: [Held; 2]) -> [String; 4] {
     [change(a.bytes, b.bytes), held(a), held(b), name.to_owned()]
 }
 
-fn phases(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
+fn phases(answer: &mut Answer, comparison: &Comparison) {
     if comparison.phases.is_empty() {
-        return Ok(());
+        return;
     }
     let of_optimizer = |phase: &Phase| matches!(phase, Phase::Optimizer | Phase::ZeroGrad | Phase::Outside | Phase::BeforeTrace);
     let has_others = comparison.phases.iter().any(|change| !of_optimizer(&change.phase));
@@ -221,23 +231,19 @@ fn phases(out: &mut dyn Write, comparison: &Comparison) -> io::Result<()> {
             change(a.peak_allocated_bytes, b.peak_allocated_bytes),
         ]);
     }
-    write!(out, "\n{}", table.text())
+    answer.gap();
+    answer.table(table);
 }
 
-fn steps(out: &mut dyn Write, comparison: &Comparison, all: bool) -> io::Result<()> {
+fn steps(answer: &mut Answer, comparison: &Comparison) {
     let pairs = &comparison.steps.pairs;
-    let Some(said) = words::steps(&comparison.steps) else { return Ok(()) };
-    write!(out, "\n{}", output::paragraph(&said, 0))?;
-    if let Some(kept) = words::kept(&comparison.steps) {
-        write!(out, "{}", output::paragraph(&kept, 0))?;
-    }
+    let Some(said) = words::steps(&comparison.steps) else { return };
+    answer.gap();
+    answer.paragraph(said);
+    answer.paragraphs(words::kept(&comparison.steps));
     let mut table =
         Table::new(["step", "A peak allocated", "B peak allocated", "change", "A peak reserved", "B peak reserved", "change"]);
-    let shown: Vec<&StepPair> = match pairs.len() {
-        many if many > STEPS && !all => (0..STEPS).map(|place| &pairs[place * (many - 1) / (STEPS - 1)]).collect(),
-        _ => pairs.iter().collect(),
-    };
-    for pair in shown {
+    for pair in pairs {
         let (a, b) = (&pair.a, &pair.b);
         table.row([
             pair.step.to_string(),
@@ -249,18 +255,18 @@ fn steps(out: &mut dyn Write, comparison: &Comparison, all: bool) -> io::Result<
             change(a.peak_reserved_bytes, b.peak_reserved_bytes),
         ]);
     }
-    write!(out, "{}", table.text_with_left(&[]))
+    answer.table(table.with_left([]));
 }
 
 /// Whether a bound holds.
-fn verdict(compared: &Compared, checked: &Checked) -> String {
+fn verdict(answer: &mut Answer, compared: &Compared, checked: &Checked) {
     let check = &checked.check;
     let device = if compared.devices.len() > 1 { format!("device {}: ", checked.device) } else { String::new() };
     let allowed = format!("{} (--fail-above {}; {} bytes)", show_bytes(check.allowed_bytes), checked.text, check.allowed_bytes);
     let peak = format!("{device}peak reserved {} ({} bytes)", show_bytes(check.peak_bytes), check.peak_bytes);
     match compared.verdict(checked) {
-        Verdict::Exceeded => output::alert("too much:", &format!("{peak} is above {allowed}")),
-        Verdict::Holds => output::paragraph(&format!("holds: {peak} is not above {allowed}"), 0),
+        Verdict::Exceeded => answer.alert("too much:", format!("{peak} is above {allowed}")),
+        Verdict::Holds => answer.headline(Tone::Good, format!("holds: {peak} is not above {allowed}")),
         Verdict::Died(which) => {
             let (is, run) = match which {
                 Which::A => ("is above", "A"),
@@ -268,7 +274,7 @@ fn verdict(compared: &Compared, checked: &Checked) -> String {
                 Which::B => ("is not above", "the run"),
             };
             let because = format!("{run} died, and its peak is that of what came before");
-            output::alert("not known:", &format!("{peak} {is} {allowed}, but {because}"))
+            answer.alert("not known:", format!("{peak} {is} {allowed}, but {because}"));
         }
     }
 }

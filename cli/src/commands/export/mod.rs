@@ -3,7 +3,6 @@
 
 mod perfetto;
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -18,8 +17,10 @@ use parkade_replay::recognition::Recognition;
 use parkade_replay::{AfterFailure, ReplaySettings, Requests, SelfCheck, VerifyError, VerifyOptions, verify_device};
 
 use self::perfetto::{Run, Slices};
+use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Force, Json};
 use crate::terminal::json_struct::{all, view};
+use crate::terminal::output::Tone;
 use crate::terminal::outputs::{Outputs, Target, Wanted};
 use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
@@ -106,7 +107,7 @@ pub(crate) struct Made {
 }
 
 impl Command for Args {
-    type Answer = Made;
+    type Found = Made;
 
     fn compute(&self) -> Result<Made> {
         let args = &self.replay;
@@ -164,30 +165,29 @@ impl Command for Args {
         Subject::File(&self.file)
     }
 
-    fn text(&self, made: &Made, out: &mut dyn Write) -> Result<()> {
+    fn answer(&self, made: &Made) -> Answer {
+        let mut answer = Answer::new();
+        answer.headline(Tone::Good, format!("written to {}", self.output));
         let exported = &made.exported;
         for (device, &recorded) in exported.devices.iter().zip(&made.recorded) {
             let is_one_of_many = exported.recording.devices.len() > 1;
             let name = if is_one_of_many { format!("device {}: ", device.device) } else { String::new() };
             let reserved = device.stats.family(Family::ReservedBytes).all.peak;
             let entries = output::count(device.entries, "entry");
-            writeln!(out, "{name}{entries}, at most {} reserved", size::show(reserved))?;
-            for note in notes(&self.replay, device, recorded) {
-                writeln!(out, "  {note}")?;
-            }
+            answer.paragraph(format!("{name}{entries}, at most {} reserved", size::show(reserved)));
+            notes(&self.replay, device, recorded).into_iter().for_each(|note| answer.indented(2, note));
         }
-        write!(out, "{}", output::paragraph(&release::words(&made.made_by), 0))?;
+        answer.paragraph(release::words(&made.made_by));
         for device in &exported.kept_devices {
-            writeln!(out, "device {device}: no trace, its segments are as recorded")?;
+            answer.paragraph(format!("device {device}: no trace, its segments are as recorded"));
         }
         if let Some(slices) = made.slices.filter(|slices| slices.left_out > 0) {
             let (blocks, left_out) = (slices.blocks, slices.left_out);
-            writeln!(
-                out,
-                "{blocks} blocks as slices, the largest; {left_out} smaller ones left out (--blocks); the counters count all"
-            )?;
+            answer.paragraph(format!(
+                "the {blocks} largest blocks are slices; {left_out} smaller ones are left out (--blocks); the counters include all"
+            ));
         }
-        Ok(writeln!(out, "written to {}", output::one_line(&self.output.to_string()))?)
+        answer
     }
 
     fn json(&self, made: &Made, lines: &mut Lines) -> Result<()> {

@@ -5,7 +5,6 @@ mod judged;
 mod policy;
 mod settings;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -17,7 +16,8 @@ use self::policy::UnderPolicy;
 use crate::commands::policy_names;
 use crate::each::OnEach;
 use crate::recordings::Inputs;
-use crate::terminal::args::{self, Files, Json};
+use crate::terminal::answer::Answer;
+use crate::terminal::args::{self, Files, Print};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
 pub use self::settings::UnderSettings;
@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     #[command(flatten)]
-    json: Json,
+    print: Print,
 }
 
 /// A replayed recording.
@@ -95,16 +95,19 @@ impl Args {
 }
 
 impl Command for Args {
-    type Answer = Replayed;
+    type Found = Replayed;
 
     fn compute(&self) -> Result<Replayed> {
         self.check()?;
         Ok(match &self.policy {
-            None => Replayed::Settings(Box::new(settings::replay(&self.file, &self.replay, self.json.json)?)),
+            None => Replayed::Settings(Box::new(settings::replay(&self.file, &self.replay, self.print.json)?)),
             // A mistyped name fails before the file is read.
-            Some(name) => {
-                Replayed::Policy(Box::new(policy::replay(&self.file, &self.replay, self.json.json, policy_names::policy(name)?)?))
-            }
+            Some(name) => Replayed::Policy(Box::new(policy::replay(
+                &self.file,
+                &self.replay,
+                self.print.json,
+                policy_names::policy(name)?,
+            )?)),
         })
     }
 
@@ -126,18 +129,18 @@ impl Command for Args {
     }
 
     fn form(&self) -> Form {
-        self.json.form()
+        self.print.form()
     }
 
     fn subject(&self) -> Subject<'_> {
         Subject::File(&self.file)
     }
 
-    fn text(&self, replayed: &Replayed, out: &mut dyn Write) -> Result<()> {
-        Ok(match replayed {
-            Replayed::Settings(replayed) => settings::print(out, &self.file, &self.replay, replayed),
-            Replayed::Policy(replayed) => policy::print(out, &self.file, replayed),
-        }?)
+    fn answer(&self, replayed: &Replayed) -> Answer {
+        match replayed {
+            Replayed::Settings(replayed) => settings::answer(&self.file, &self.replay, replayed),
+            Replayed::Policy(replayed) => policy::answer(&self.file, replayed),
+        }
     }
 
     fn json(&self, replayed: &Replayed, lines: &mut Lines) -> Result<()> {

@@ -5,7 +5,6 @@
 //! program's end, and what would have followed otherwise is not estimated. Requests that failed and were survived are repeated
 //! and freed immediately, as under settings.
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -21,13 +20,14 @@ use parkade_research::study::{self, PLENTY_BYTES, RunOptions, make_for};
 use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
 
 use super::judged::Known;
-use super::settings::{Device, FITS, HIDDEN, Numbers, OneOrMany, Recorded, Sums, before_first_entry, empty_cache_calls};
+use super::settings::{Device, HIDDEN, Numbers, OneOrMany, Recorded, Row, Sums, before_first_entry, empty_cache_calls, shown};
+use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
 use crate::terminal::json_struct::{all, view};
-use crate::terminal::recording::{self, short_name};
+use crate::terminal::recording;
 use crate::terminal::release::MadeBy;
 use crate::terminal::self_check::Checked;
-use crate::terminal::table::{Mark, Table};
+use crate::terminal::table::Mark;
 use crate::terminal::{output, progress, release, run_words, self_check, size};
 
 /// A recording that was replayed under a policy.
@@ -216,30 +216,15 @@ impl UnderPolicy {
     }
 }
 
-const HEADS: [&str; 9] =
-    ["recording", "policy", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
+const HEADS: [&str; 8] = ["policy", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
 
-pub(super) fn print(out: &mut dyn Write, file: &Path, replayed: &UnderPolicy) -> io::Result<()> {
-    let name = short_name(file);
-    let is_one_of_many = replayed.devices.len() > 1;
-    let name_of = |device: &OnDevice| if is_one_of_many { format!("{name} device {}", device.device) } else { name.clone() };
-    let mut table = Table::new(HEADS);
-    for (place, device) in replayed.devices.iter().enumerate() {
+pub(super) fn answer(file: &Path, replayed: &UnderPolicy) -> Answer {
+    let row = |(place, device): (usize, &OnDevice)| {
         let fits = fits(replayed, device, place);
         let mark = if fits == "-" { Mark::Plain } else { Mark::of(device.fails_at.is_none()) };
-        table.marked(cells(replayed, device, name_of(device), fits), FITS, mark);
-    }
-    write!(out, "{}", table.text())?;
-    for (place, device) in replayed.devices.iter().enumerate() {
-        writeln!(out, "\n{}", name_of(device))?;
-        for note in notes(replayed, device, place) {
-            write!(out, "{}", output::paragraph(&note, 2))?;
-        }
-    }
-    let (is_good, said) = said(replayed);
-    let lines = output::paragraph(&said, 0);
-    let lines = lines.trim_end();
-    writeln!(out, "\n{}", if is_good { output::good(lines) } else { output::bad(lines) })
+        Row { device: device.device, cells: cells(replayed, device, fits), mark, notes: notes(replayed, device, place) }
+    };
+    shown(file, said(replayed), &HEADS, replayed.devices.iter().enumerate().map(row).collect())
 }
 
 /// Whether a device's requests are served, in one word; a dash if that is not known.
@@ -255,10 +240,9 @@ fn fits(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> &'static str
     }
 }
 
-fn cells(replayed: &UnderPolicy, device: &OnDevice, name: String, fits: &str) -> [String; HEADS.len()] {
+fn cells(replayed: &UnderPolicy, device: &OnDevice, fits: &str) -> [String; HEADS.len()] {
     let run = &device.run;
     [
-        name,
         replayed.policy.name.to_string(),
         fits.to_owned(),
         u64::from(device.fails_at.is_some()).to_string(),

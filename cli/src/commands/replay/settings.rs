@@ -1,6 +1,5 @@
 //! Replays the requests of a recording under settings of PyTorch's allocator, as a table with notes and as one JSON object.
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -19,8 +18,10 @@ use parkade_replay::{
 use serde::Serialize;
 
 use super::judged::{Judged, Known};
+use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
 use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::output::Tone;
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::release::MadeBy;
 use crate::terminal::self_check::{Checked, OtherReading, ReadFlush};
@@ -152,34 +153,59 @@ fn self_check(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookO
     SelfCheck::reusing(recording, own, &outlook.requests, &learned, is_own.then_some(&outlook.prediction))
 }
 
-const HEADS: [&str; 9] =
-    ["recording", "settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
+const HEADS: [&str; 8] = ["settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
 /// Why the content of the file does not decide the question.
 pub(super) const HIDDEN: &str = "what came before its first entry needed more than there is";
 /// The column that is coloured.
-pub(super) const FITS: usize = 2;
+pub(super) const FITS: usize = 1;
 
-pub(super) fn print(out: &mut dyn Write, file: &Path, args: &Replay, replayed: &UnderSettings) -> io::Result<()> {
-    let name = short_name(file);
-    let is_one_of_many = replayed.devices.len() > 1;
-    let name_of = |device: &Outlook| if is_one_of_many { format!("{name} device {}", device.device) } else { name.clone() };
-    let mut table = Table::new(HEADS);
-    for (place, device) in replayed.devices.iter().enumerate() {
+pub(super) fn answer(file: &Path, args: &Replay, replayed: &UnderSettings) -> Answer {
+    let row = |(place, device): (usize, &Outlook)| {
         let fits = fits(args, replayed, place);
         let mark = if fits == "-" { Mark::Plain } else { Mark::of(replayed.answer.fails_at(place).is_none()) };
-        table.marked(cells(replayed, device, place, name_of(device), fits), FITS, mark);
-    }
-    write!(out, "{}", table.text())?;
-    for (place, device) in replayed.devices.iter().enumerate() {
-        let notes = notes(args, replayed, device, place);
-        if !notes.is_empty() {
-            writeln!(out, "\n{}", name_of(device))?;
+        Row {
+            device: device.device,
+            cells: cells(replayed, device, place, fits),
+            mark,
+            notes: notes(args, replayed, device, place),
         }
-        for note in notes {
-            write!(out, "{}", output::paragraph(&note, 2))?;
+    };
+    shown(file, said(args, replayed), &HEADS, replayed.devices.iter().enumerate().map(row).collect())
+}
+
+/// What a replay came to on one device.
+pub(super) struct Row {
+    pub(super) device: u32,
+    pub(super) cells: [String; HEADS.len()],
+    pub(super) mark: Mark,
+    pub(super) notes: Vec<String>,
+}
+
+/// The answer, whether it is good news, and the figures: of several devices a row for each.
+pub(super) fn shown(file: &Path, (is_good, said): (bool, String), heads: &[&str; HEADS.len()], rows: Vec<Row>) -> Answer {
+    let mut answer = Answer::new();
+    answer.headline(if is_good { Tone::Good } else { Tone::Bad }, said);
+    answer.toned(Tone::Dim, short_name(file));
+    if let [row] = rows.as_slice() {
+        let mut table = Table::bare(2).with_left([0, 1]);
+        for (place, (head, cell)) in heads.iter().zip(&row.cells).enumerate() {
+            table.marked([*head, cell], 1, if place == FITS { row.mark } else { Mark::Plain });
         }
+        answer.table(table);
+        answer.paragraphs(&row.notes);
+        return answer;
     }
-    write!(out, "\n{}", verdict(args, replayed))
+    let mut table = Table::new(std::iter::once("device").chain(heads.iter().copied()));
+    for row in &rows {
+        table.marked(std::iter::once(&row.device.to_string()).chain(&row.cells), FITS + 1, row.mark);
+    }
+    answer.table(table);
+    for row in rows.into_iter().filter(|row| !row.notes.is_empty()) {
+        answer.gap();
+        answer.title(format!("device {}", row.device));
+        row.notes.into_iter().for_each(|note| answer.indented(2, note));
+    }
+    answer
 }
 
 /// Whether a device's program fits, in one word; a dash if that is not known.
@@ -198,12 +224,11 @@ fn fits(args: &Replay, replayed: &UnderSettings, place: usize) -> &'static str {
     }
 }
 
-fn cells(replayed: &UnderSettings, device: &Outlook, place: usize, name: String, fits: &str) -> [String; HEADS.len()] {
+fn cells(replayed: &UnderSettings, device: &Outlook, place: usize, fits: &str) -> [String; HEADS.len()] {
     let prediction = &device.prediction;
     let text = &replayed.settings.settings.text;
     let settings = if text.is_empty() { "default".to_owned() } else { output::one_line(&output::shorten(text, 60)) };
     [
-        name,
         settings,
         fits.to_owned(),
         replayed.answer.ooms(place, device).to_string(),
@@ -213,14 +238,6 @@ fn cells(replayed: &UnderSettings, device: &Outlook, place: usize, name: String,
         prediction.driver_calls.to_string(),
         format!("{:.1} ms", prediction.driver_ns as f64 / 1e6),
     ]
-}
-
-/// The answer, wrapped to the terminal.
-fn verdict(args: &Replay, replayed: &UnderSettings) -> String {
-    let (is_good, said) = said(args, replayed);
-    let lines = output::paragraph(&said, 0);
-    let lines = lines.trim_end();
-    format!("{}\n", if is_good { output::good(lines) } else { output::bad(lines) })
 }
 
 /// The answer, and whether it is good news.

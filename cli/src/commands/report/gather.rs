@@ -6,7 +6,6 @@
 //! `parkade advise`.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
@@ -35,7 +34,7 @@ use super::labels::Labels;
 use crate::commands::advise;
 use crate::terminal::args::{Files, Force, Json, Profile};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
-use crate::terminal::{given_settings, output, progress, recording, release, size};
+use crate::terminal::{given_settings, progress, recording, release, size};
 
 /// Draw a run: memory over time, the heap at any moment, who holds it.
 ///
@@ -152,12 +151,10 @@ impl Args {
 /// The only target that several recordings can have.
 pub(super) const PAGE: &str = "page";
 
-/// Reports that a file was written.
-pub(super) fn wrote(out: &mut dyn Write, target: &Target) -> Result<()> {
-    let Some(file) = target.file() else { return Ok(()) };
-    let bytes = fs::metadata(file).map_or(0, |data| data.len());
-    let (name, size) = (output::one_line(&target.to_string()), size::show_bytes(bytes));
-    Ok(writeln!(out, "wrote {name} ({size})")?)
+/// That a file was written; `None` of standard output.
+pub(super) fn wrote(target: &Target) -> Option<String> {
+    let bytes = fs::metadata(target.file()?).map_or(0, |data| data.len());
+    Some(format!("wrote {target} ({})", size::show_bytes(bytes)))
 }
 
 /// Buckets of the curves that a page always has.

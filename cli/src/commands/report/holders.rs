@@ -4,7 +4,6 @@
 //! (`web/holders.js`, `web/kinds.js`).
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
 
 use parkade_analysis::holders::{Held, How, Kind, KindUse, StepLife, StepMark, Steps, Told, WithoutStack};
 use parkade_analysis::timeline::HolderKey;
@@ -12,10 +11,12 @@ use parkade_recording::StackId;
 
 use super::gather::{Device, Report};
 use super::{labels, words};
+use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::markup::{counted, escape, grouped};
-use crate::terminal::output;
+use crate::terminal::output::{self, Tone};
 use crate::terminal::size::show_bytes;
+use crate::terminal::table::Table;
 
 view! {
     pub(super) struct OfKind(used: &KindUse) {
@@ -72,45 +73,25 @@ pub(super) fn without_stack(device: &Device) -> Option<WithoutStack> {
     device.told.without_stack(&device.timeline.log, device.peak_allocated_moment)
 }
 
-/// The column at which the words below a kind begin in a terminal.
-const HOW: usize = 35;
-/// With fewer columns left than this, the table does not say how a kind was recognised.
-const LEAST: usize = 10;
-
-/// The table for terminals. Files without a trace have no table, because their blocks have no lifetimes.
-pub(super) fn print_kinds(out: &mut dyn Write, device: &Device, columns: usize) -> io::Result<()> {
+/// The kinds for terminals. Files without a trace have none, because their blocks have no lifetimes.
+pub(super) fn kinds(answer: &mut Answer, device: &Device) {
     let uses = kinds_at_peak(device);
     let total: u64 = uses.iter().map(|used| used.held.bytes).sum();
     if total == 0 || device.verdict.is_none() {
-        return Ok(());
+        return;
     }
-    let heading = format!("of what kind it is ({})", passes(device));
-    writeln!(out, "{}", output::wrapped(&heading, columns).join("\n"))?;
-    if let Some(steps) = steps(device) {
-        writeln!(out, "{}", output::wrapped(&output::one_line(&steps), columns).join("\n"))?;
-    }
+    answer.title(format!("of what kind it is ({})", passes(device)));
+    answer.paragraphs(steps(device));
+    let mut table = Table::bare(2).with_left([3, 4]);
     for used in &uses {
-        let share = used.held.bytes as f64 / total as f64 * 100.0;
-        let (bytes, blocks) = (show_bytes(used.held.bytes), grouped(used.held.blocks));
-        let row = format!("{bytes:>12} {share:>5.1} %  {blocks:>6} x  {}", kind_name(used.kind));
+        let share = format!("{:.1} %", used.held.bytes as f64 / total as f64 * 100.0);
+        let blocks = format!("{} x", grouped(used.held.blocks));
         let how: Vec<String> = [told_by(used), lives(used)].into_iter().flatten().collect();
-        let how = how.join("; ");
-        if !how.is_empty() && row.chars().count() + 2 + how.chars().count() <= columns {
-            writeln!(out, "{row}  {}", output::dim(&how))?;
-            continue;
-        }
-        writeln!(out, "{row}")?;
-        let room = columns.saturating_sub(HOW);
-        for line in output::wrapped(&how, room).iter().filter(|_| !how.is_empty() && room >= LEAST) {
-            writeln!(out, "{:HOW$}{}", "", output::dim(line))?;
-        }
+        table.row([show_bytes(used.held.bytes), share, blocks, kind_name(used.kind).to_owned(), how.join("; ")]);
     }
-    for line in without_stack(device).map(frameless).unwrap_or_default() {
-        for line in output::wrapped(&line, columns) {
-            writeln!(out, "{}", output::dim(&line))?;
-        }
-    }
-    writeln!(out)
+    answer.table(table);
+    without_stack(device).map(frameless).unwrap_or_default().into_iter().for_each(|line| answer.toned(Tone::Dim, line));
+    answer.gap();
 }
 
 /// The passes that were found.

@@ -15,7 +15,6 @@ mod svg;
 mod text;
 mod words;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -24,6 +23,7 @@ use parkade_analysis::ranks::RankRun;
 use self::gather::{PAGE, Part, Report, wrote};
 use crate::each::{Finished, OnEach, Together};
 use crate::recordings::Inputs;
+use crate::terminal::answer::Answer;
 use crate::terminal::output;
 use crate::terminal::outputs::Target;
 use crate::terminal::runner::{Command, Form, Lines, Subject};
@@ -38,7 +38,7 @@ pub(crate) struct Shown {
 }
 
 impl Command for Args {
-    type Answer = Shown;
+    type Found = Shown;
 
     fn compute(&self) -> Result<Shown> {
         if self.part == Part::RunsOnly {
@@ -63,12 +63,16 @@ impl Command for Args {
         Subject::Named(Some(&self.file))
     }
 
-    fn text(&self, shown: &Shown, out: &mut dyn Write) -> Result<()> {
+    fn answer(&self, shown: &Shown) -> Answer {
         let targets = self.targets();
-        if let Some(report) = shown.report.as_ref().filter(|_| targets.is_empty()) {
-            text::print(out, report, text::Size::of_terminal())?;
+        match &shown.report {
+            Some(report) if targets.is_empty() => text::answer(report, text::Size::of_terminal()),
+            _ => {
+                let mut answer = Answer::new();
+                answer.paragraphs(targets.iter().filter_map(|(_, target)| wrote(target)));
+                answer
+            }
         }
-        targets.iter().try_for_each(|(_, target)| wrote(out, target))
     }
 
     fn json(&self, shown: &Shown, lines: &mut Lines) -> Result<()> {
@@ -111,9 +115,9 @@ impl OnEach for Args {
         self.output.is_some()
     }
 
-    fn finish(&self, together: Together<'_, ()>, out: &mut dyn Write) -> Result<Finished> {
+    fn finish(&self, together: Together<'_, ()>) -> Result<Finished> {
         let Some(target) = &self.output else { return Ok(Finished::default()) };
-        several::write_page(self, &together, target, out)
+        several::write_page(self, &together, target)
     }
 }
 

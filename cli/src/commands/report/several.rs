@@ -5,7 +5,6 @@
 //! are ever in memory. A page stays below its size however many ranks there are.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -23,6 +22,7 @@ use crate::commands::advise::words::what_to_do;
 use crate::each::{Finished, Together};
 use crate::ranks::{Ranks, Row, Standing};
 use crate::recordings::{Inputs, each};
+use crate::terminal::answer::Answer;
 use crate::terminal::markup::{counted, escape};
 use crate::terminal::outputs::Target;
 use crate::terminal::recording::{self, short_name};
@@ -49,7 +49,7 @@ pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
 }
 
 /// Writes the page of all.
-pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Target, out: &mut dyn Write) -> Result<Finished> {
+pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Target) -> Result<Finished> {
     let rows = together.ranks.rows();
     if rows.is_empty() {
         bail!("no page is written: there is nothing to show");
@@ -74,15 +74,15 @@ pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Targ
         sections: &sections,
     };
     args.outputs::<&Path>(&[])?.write(target, html::frame(&frame).as_bytes())?;
-    wrote(out, target)?;
+    let mut answer = Answer::new();
+    answer.paragraphs(wrote(target));
     if in_full < of {
-        let said = format!(
+        answer.paragraph(format!(
             "{in_full} of {of} are in full, {} in the table only: a page of the files that you name shows up to {MOST_IN_FULL} in full",
             of - in_full
-        );
-        write!(out, "{}", output::paragraph(&said, 0))?;
+        ));
     }
-    Ok(Finished { outcome, addition: job.map(|job| job.addition()).transpose()? })
+    Ok(Finished { outcome, answer, addition: job.map(|job| job.addition()).transpose()? })
 }
 
 /// The sections of the runs in full, each of at most this many bytes. Runs whose section cannot be made are dropped from the

@@ -1,6 +1,6 @@
 //! A timeline for terminals, as wide as the terminal, readable without colours.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
 
 use crate::terminal::size::show_bytes;
 use parkade_analysis::advise::Outcome;
@@ -9,15 +9,15 @@ use parkade_analysis::timeline::{Curve, MarkerKind};
 use super::gather::{Device, Report, curves};
 use super::{holders, words};
 use crate::commands::advise::words::REACHES_BEYOND;
+use crate::terminal::answer::Answer;
 use crate::terminal::markup::grouped;
-use crate::terminal::output::{self, wrapped};
+use crate::terminal::output::{self, Tone, wrapped};
 use crate::terminal::recording::short_name;
 use crate::terminal::size;
+use crate::terminal::table::{Mark, Table};
 
 /// Columns left of the graph.
 const LABELS: usize = 12;
-/// The maximum width of a line of words, because longer lines are hard to read.
-const WORDS: usize = 110;
 
 /// The size of the drawing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,53 +43,43 @@ impl Size {
     const fn graph(self) -> usize {
         self.columns.saturating_sub(LABELS)
     }
-
-    /// Columns of words.
-    fn words(self) -> usize {
-        self.columns.min(WORDS)
-    }
 }
 
 /// The lower eighths of a cell.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 /// Reserved but not in use.
 const RESERVED: char = '░';
-/// The columns of a row of tried settings that precede the settings.
-const ROW: usize = 31;
-/// Names are not cut shorter than this.
-const SHORTEST: usize = 10;
 /// The number of holders listed.
 const HOLDERS: usize = 5;
 
-pub(super) fn print(out: &mut dyn Write, report: &Report, size: Size) -> io::Result<()> {
+pub(super) fn answer(report: &Report, size: Size) -> Answer {
     let name = short_name(&report.file);
+    let mut answer = Answer::new();
     for (place, device) in report.devices.iter().enumerate() {
         if place > 0 {
-            writeln!(out)?;
+            answer.gap();
         }
         let of = if report.devices.len() > 1 { format!(" device {}", device.number) } else { String::new() };
-        writeln!(out, "{}{of}", name)?;
-        for line in wrapped(&words::what_happened(device), size.words()) {
-            writeln!(out, "{line}")?;
-        }
+        answer.headline(Tone::Plain, words::what_happened(device));
         let settings = format!("settings {}; {}; {}", words::settings(report), words::exactness(device), words::version(report));
-        writeln!(out, "{}\n", output::dim(&wrapped(&output::one_line(&settings), size.words()).join("\n")))?;
+        answer.toned(Tone::Dim, format!("{name}{of}: {settings}"));
+        answer.gap();
         if device.timeline.entries > 0 {
-            graph(out, device, size)?;
+            answer.drawing(graph(device, size));
+            answer.gap();
         }
-        holders(out, report, device, size)?;
-        holders::print_kinds(out, device, size.words())?;
-        tried(out, device, size)?;
-        for note in words::notes(report, device) {
-            for line in wrapped(&output::one_line(&note), size.words()) {
-                writeln!(out, "{}", output::dim(&line))?;
-            }
-        }
+        held(&mut answer, report, device);
+        holders::kinds(&mut answer, device);
+        tried(&mut answer, device);
+        words::notes(report, device).into_iter().for_each(|note| answer.toned(Tone::Dim, note));
     }
-    Ok(())
+    answer
 }
 
-fn graph(out: &mut dyn Write, device: &Device, size: Size) -> io::Result<()> {
+/// The graph, with its axes and its legend.
+fn graph(device: &Device, size: Size) -> String {
+    let mut drawn = String::new();
+    let out = &mut drawn;
     let (columns, lines) = (size.graph(), size.lines);
     let curves = curves(&device.timeline.levels, columns);
     let top = curves.reserved.peak().max(device.limit.run_bytes.unwrap_or(0)).max(1);
@@ -121,25 +111,27 @@ fn graph(out: &mut dyn Write, device: &Device, size: Size) -> io::Result<()> {
                 eighths => EIGHTHS[eighths],
             })
             .collect();
-        writeln!(out, "{label:>10} {}{cells}", if label.is_empty() { '│' } else { '┤' })?;
+        let _ = writeln!(out, "{label:>10} {}{cells}", if label.is_empty() { '│' } else { '┤' });
     }
-    writeln!(out, "{:>10} └{}", "", "─".repeat(active.len()))?;
-    markers(out, device, active.len(), size)?;
+    let _ = writeln!(out, "{:>10} └{}", "", "─".repeat(active.len()));
+    markers(out, device, active.len(), size);
     let last = format!("entry {}", grouped(device.timeline.entries as u64));
-    writeln!(out, "{:>10}  0{last:>width$}", "", width = active.len().saturating_sub(1))?;
+    let _ = writeln!(out, "{:>10}  0{last:>width$}", "", width = active.len().saturating_sub(1));
     let assumed = if device.limit.is_assumed() { ", assumed" } else { "" };
     let limit = device.limit.run_bytes.map_or_else(String::new, |limit| format!("  ┄ limit {}{assumed}", show_bytes(limit)));
-    indented(out, &format!("█ in use  {RESERVED} reserved, not in use{limit}"), size)?;
-    writeln!(out)
+    indented(out, &format!("█ in use  {RESERVED} reserved, not in use{limit}"), size);
+    drawn
 }
 
 /// Words below the graph.
-fn indented(out: &mut dyn Write, text: &str, size: Size) -> io::Result<()> {
-    wrapped(text, size.columns.saturating_sub(LABELS).max(10)).iter().try_for_each(|line| writeln!(out, "{:>10}  {line}", ""))
+fn indented(out: &mut String, text: &str, size: Size) {
+    for line in wrapped(text, size.columns.saturating_sub(LABELS).max(10)) {
+        let _ = writeln!(out, "{:>10}  {line}", "");
+    }
 }
 
 /// A line with a letter for the most serious event of each column.
-fn markers(out: &mut dyn Write, device: &Device, columns: usize, size: Size) -> io::Result<()> {
+fn markers(out: &mut String, device: &Device, columns: usize, size: Size) {
     let moments = device.timeline.entries + 1;
     let mut worst: Vec<Option<MarkerKind>> = vec![None; columns];
     for marker in &device.timeline.markers {
@@ -148,7 +140,7 @@ fn markers(out: &mut dyn Write, device: &Device, columns: usize, size: Size) -> 
         worst[column] = Some(worst[column].map_or(marker.kind, |kind| kind.min(marker.kind)));
     }
     if worst.iter().all(Option::is_none) {
-        return Ok(());
+        return;
     }
     let letter = |kind: &Option<MarkerKind>| match kind {
         None => " ".to_owned(),
@@ -157,7 +149,7 @@ fn markers(out: &mut dyn Write, device: &Device, columns: usize, size: Size) -> 
         Some(MarkerKind::EmptyCache) => "e".to_owned(),
     };
     let line: String = worst.iter().map(letter).collect();
-    writeln!(out, "{:>10}  {}", "", line.trim_end())?;
+    let _ = writeln!(out, "{:>10}  {}", "", line.trim_end());
     let kinds =
         [(MarkerKind::OutOfMemory, "X out of memory"), (MarkerKind::Retry, "R retry"), (MarkerKind::EmptyCache, "e empty_cache")];
     let count = |kind| words::count_of(device, kind) as u64;
@@ -168,71 +160,61 @@ fn markers(out: &mut dyn Write, device: &Device, columns: usize, size: Size) -> 
             format!("{name}{} ({})", if is_guess { " in the replay" } else { "" }, grouped(count(*kind)))
         })
         .collect();
-    indented(out, &said.join("  "), size)
+    indented(out, &said.join("  "), size);
 }
 
-fn holders(out: &mut dyn Write, report: &Report, device: &Device, size: Size) -> io::Result<()> {
+fn held(answer: &mut Answer, report: &Report, device: &Device) {
     let total = device.curves.allocated.peak();
     if total == 0 {
-        return Ok(());
+        return;
     }
     let place = if device.verdict.is_some() {
         format!("at the peak of allocated memory ({})", words::after(device.peak_allocated_moment))
     } else {
         "at the end".to_owned()
     };
-    let title = format!("who holds the {} {place}", show_bytes(total));
-    writeln!(out, "{}", wrapped(&title, size.words()).join("\n"))?;
+    answer.title(format!("who holds the {} {place}", show_bytes(total)));
+    let mut table = Table::bare(2).with_left([3]);
     for holder in device.holders.iter().take(HOLDERS) {
-        let share = holder.bytes as f64 / total as f64 * 100.0;
-        let words =
-            output::fitted(&output::one_line(&words::holder(report, holder.key)), size.columns.saturating_sub(32).max(SHORTEST));
-        let (bytes, blocks) = (show_bytes(holder.bytes), grouped(holder.blocks));
-        writeln!(out, "{bytes:>12} {share:>5.1} %  {blocks:>6} x  {words}")?;
+        let share = format!("{:.1} %", holder.bytes as f64 / total as f64 * 100.0);
+        let blocks = format!("{} x", grouped(holder.blocks));
+        table.row([show_bytes(holder.bytes), share, blocks, words::holder(report, holder.key)]);
     }
-    writeln!(out)
+    answer.table(table);
+    answer.gap();
 }
 
-fn tried(out: &mut dyn Write, device: &Device, size: Size) -> io::Result<()> {
+fn tried(answer: &mut Answer, device: &Device) {
     if device.tried.is_empty() {
-        return Ok(());
+        return;
     }
     let assumed = if device.limit.is_assumed() { " (assumed)" } else { "" };
     let memory = device.limit.tried_bytes.map_or_else(|| "as much memory as is needed".to_owned(), show_bytes);
-    writeln!(out, "{}", wrapped(&format!("with other settings, in {memory}{assumed}"), size.words()).join("\n"))?;
-    writeln!(out, "{}", output::dim("peak reserved  fits   retries  settings"))?;
+    answer.title(format!("with other settings, in {memory}{assumed}"));
+    let mut table = Table::new(["peak reserved", "fits", "retries", "settings"]).with_left([1, 3]);
     for (tried, _) in &device.tried {
-        let fits = match tried.outcome {
-            Outcome::Fits => output::good("yes  "),
-            Outcome::GetsPast => "past ".to_owned(),
-            Outcome::DoesNotFit => output::bad("no   "),
-            Outcome::Unknown => "-    ".to_owned(),
+        let (fits, mark) = match tried.outcome {
+            Outcome::Fits => ("yes", Mark::Good),
+            Outcome::GetsPast => ("past", Mark::Plain),
+            Outcome::DoesNotFit => ("no", Mark::Bad),
+            Outcome::Unknown => ("-", Mark::Plain),
         };
-        let (peak, retries) = (size::show(tried.run().peak_reserved_bytes), tried.run().retries);
+        let (peak, retries) = (size::show(tried.run().peak_reserved_bytes), tried.run().retries.to_string());
         let own = if tried.is_own { " (the run's own)" } else { "" };
-        let room = size.columns.saturating_sub(ROW);
-        let own = if room < own.len() + SHORTEST { "" } else { own };
-        let label = output::fitted(&output::one_line(&tried.label), room.saturating_sub(own.len()).max(SHORTEST));
-        writeln!(out, "{peak:>13}  {fits}  {retries:>7}  {label}{own}")?;
+        table.marked([peak, fits.to_owned(), retries, format!("{}{own}", tried.label)], 1, mark);
     }
+    answer.table(table);
     if device.tried.iter().any(|(tried, _)| tried.outcome == Outcome::GetsPast) {
         let rest = if device.rest.is_some() { "is estimated" } else { "is not known" };
-        let past = format!("past: gets past the error of which the run died; the rest {rest}");
-        for line in wrapped(&past, size.words()) {
-            writeln!(out, "{}", output::dim(&line))?;
-        }
+        answer.toned(Tone::Dim, format!("past: gets past the error of which the run died; the rest {rest}"));
     }
     if device.tried.iter().any(|(tried, _)| tried.reaches_beyond(device.limit.tried_bytes)) {
-        for line in wrapped(REACHES_BEYOND, size.words()) {
-            writeln!(out, "{}", output::dim(&line))?;
-        }
+        answer.toned(Tone::Dim, REACHES_BEYOND);
     }
     if device.rest.is_some() {
-        for line in wrapped("peaks and retries include what is estimated of the rest", size.words()) {
-            writeln!(out, "{}", output::dim(&line))?;
-        }
+        answer.toned(Tone::Dim, "peaks and retries include what is estimated of the rest");
     }
-    writeln!(out)
+    answer.gap();
 }
 
 #[cfg(test)]
@@ -249,9 +231,8 @@ mod tests {
         let file = format!("{}/../conformance/recordings/{file}.pickle.xz", env!("CARGO_MANIFEST_DIR"));
         let report =
             gather::gather(&Args::parse_from(["report", "--json", &file]).on(Path::new(&file), false)).expect("a report");
-        let mut text = Vec::new();
-        print(&mut text, &report, Size::new(columns, 50)).expect("text");
-        let text = anstream::adapter::strip_str(std::str::from_utf8(&text).expect("text")).to_string();
+        let text = answer(&report, Size::new(columns, 50)).text(columns);
+        let text = anstream::adapter::strip_str(&text).to_string();
         text.lines().map(str::to_owned).collect()
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::terminal::answer::Answer;
 use crate::terminal::markup::escape;
 use crate::terminal::output;
 use crate::terminal::table::Table;
@@ -36,12 +37,14 @@ impl Head {
 }
 
 impl Grid {
-    pub(super) fn text(&self) -> String {
+    /// Adds it to an answer, with its title and short headings.
+    pub(super) fn add_to(&self, answer: &mut Answer) {
         let mut table = Table::plain(0, self.header.iter().map(|head| output::one_line(&head.short)));
         for row in &self.rows {
             table.row(row.iter().map(|cell| output::one_line(cell)));
         }
-        format!("{}\n{}", self.title, table.text())
+        answer.title(&self.title);
+        answer.table(table);
     }
 
     pub(super) fn markdown(&self) -> String {
@@ -123,7 +126,10 @@ mod tests {
 
     #[test]
     fn one_table_in_four_notations() {
-        assert_eq!(grid().text(), "Memory\npolicy        1\nfirst|fit  1.05\nb             –\n");
+        let mut answer = Answer::new();
+        grid().add_to(&mut answer);
+        let text = anstream::adapter::strip_str(&answer.text(80)).to_string();
+        assert_eq!(text, "Memory\npolicy        1\nfirst|fit  1.05\nb             –\n");
         assert!(grid().markdown().ends_with("| policy | a_long name |\n|---|--:|\n| first\\|fit | 1.05 |\n| b | – |\n"));
         assert!(
             grid()

@@ -3,8 +3,6 @@
 //! The workloads, policies and capacities of a sweep define the search; the capacities are devices. The results are shown as
 //! tables, JSON and CSV.
 
-use std::io::Write;
-
 use anyhow::{Result, anyhow, bail};
 use parkade_research::study::largest_batch::{CARDS, Case, Grid as Search, Point, Training, Why, card};
 use parkade_research::workload;
@@ -13,9 +11,9 @@ use serde::Serialize;
 use super::args::{Args, threads};
 use super::grid::Grid;
 use super::names::{self, workload_items};
+use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::outputs::Wanted;
-use crate::terminal::runner::Form;
 use crate::terminal::size::{self, show_bytes};
 use crate::terminal::table::Table;
 use crate::terminal::{output, progress};
@@ -130,31 +128,37 @@ impl Found {
         self.points.iter().any(|point| point.batch > 0)
     }
 
-    /// Prints a table for each training and device.
-    pub(super) fn print(&self, args: &Args, out: &mut dyn Write) -> Result<()> {
-        let grids: Vec<Grid> = self.points.chunk_by(|a, b| a.case == b.case).map(|of_case| self.grid(of_case)).collect();
-        if args.shown.form() == Form::Data {
-            let tables: Vec<String> = grids.iter().map(|grid| args.shown.noted(grid)).collect();
-            return Ok(write!(out, "{}", tables.join("\n"))?);
-        }
-        writeln!(out, "{} of each device go to the driver's context", show_bytes(self.context_bytes))?;
-        for grid in &grids {
-            writeln!(out, "\n{}\n  {}", grid.title, grid.note)?;
-            let mut table = Table::plain(2, HEADS);
-            grid.rows.iter().for_each(|row| table.row(row.clone()));
-            if !grid.rows.is_empty() {
-                write!(out, "{}", table.text_with_left(&[0, HEADS.len() - 1]))?;
-            }
+    /// A table for each training and device.
+    fn grids(&self) -> impl Iterator<Item = Grid> {
+        self.points.chunk_by(|a, b| a.case == b.case).map(|of_case| self.grid(of_case))
+    }
+
+    /// The same for documents.
+    pub(super) fn tables(&self, args: &Args) -> String {
+        self.grids().map(|grid| args.shown.noted(&grid)).collect::<Vec<_>>().join("\n")
+    }
+
+    /// The same for people.
+    pub(super) fn answer(&self) -> Answer {
+        let mut answer = Answer::new();
+        answer.paragraph(format!("the driver's context takes {} of each device", show_bytes(self.context_bytes)));
+        for grid in self.grids() {
+            answer.gap();
+            answer.title(grid.title);
+            answer.indented(2, grid.note);
+            let mut table = Table::plain(2, HEADS).with_left([0, HEADS.len() - 1]);
+            grid.rows.into_iter().for_each(|row| table.row(row));
+            answer.table(table);
         }
         let searched = self.points.iter().filter(|point| point.runs > 0).count();
         if searched > 0 {
             let count = self.not_monotone();
-            writeln!(
-                out,
-                "\nthe batch is the largest tried that fits; in {count} of {searched} searches a smaller one does not fit"
-            )?;
+            answer.gap();
+            answer.paragraph(format!(
+                "the batch is the largest tried that fits; in {count} of {searched} searches a smaller one does not fit"
+            ));
         }
-        Ok(())
+        answer
     }
 
     /// The number of searches in which a batch below the one found does not fit.

@@ -1,6 +1,6 @@
 //! `--list`: the names of workloads, generators, policies and address models.
 
-use std::io::{self, Write};
+use std::fmt::Write as _;
 
 use parkade_policies::{BESIDE, CATALOGUE as POLICIES, Named, PARAMETERS, Parameter, needs_serial_work};
 use parkade_research::study::Addresses;
@@ -8,40 +8,43 @@ use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 
 use crate::terminal::json_struct::{all, view};
 
-pub(super) fn print(out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "workloads")?;
+/// The names, in columns.
+pub(super) fn text() -> String {
+    let mut text = String::new();
+    let out = &mut text;
+    let _ = writeln!(out, "workloads");
     for known in &CATALOGUE {
-        writeln!(out, "  {:<26} {}", known.name, known.says)?;
+        let _ = writeln!(out, "  {:<26} {}", known.name, known.says);
     }
-    writeln!(out, "  {:<26} the requests of a recorded program (a PyTorch memory snapshot)", "FILE")?;
-    writeln!(out, "\ngenerators and the options of their descriptions (NAME:option=value,...)")?;
+    let _ = writeln!(out, "  {:<26} the requests of a recorded program (a PyTorch memory snapshot)", "FILE");
+    let _ = writeln!(out, "\ngenerators and the options of their descriptions (NAME:option=value,...)");
     for name in workload::generator_names() {
-        writeln!(out, "  {name:<26} {}", workload::keys(name).unwrap_or_default().join(", "))?;
+        let _ = writeln!(out, "  {name:<26} {}", workload::keys(name).unwrap_or_default().join(", "));
     }
-    writeln!(out, "\npolicies")?;
-    POLICIES.iter().try_for_each(|policy| print_policy(out, policy))?;
-    writeln!(out, "\npolicies that are not among `all`")?;
-    BESIDE.iter().try_for_each(|policy| print_policy(out, policy))?;
-    writeln!(out, "\nparameters of policies (NAME:key=value;key=value)")?;
+    let _ = writeln!(out, "\npolicies");
+    POLICIES.iter().for_each(|policy| add_policy(out, policy));
+    let _ = writeln!(out, "\npolicies that are not among `all`");
+    BESIDE.iter().for_each(|policy| add_policy(out, policy));
+    let _ = writeln!(out, "\nparameters of policies (NAME:key=value;key=value)");
     for Parameter { policy, key, says, usual, values } in PARAMETERS {
         let usual = if usual.is_empty() { String::new() } else { format!("; {usual} unless given") };
-        writeln!(out, "  {:<26} {says}{usual}", format!("{policy}:{key}="))?;
+        let _ = writeln!(out, "  {:<26} {says}{usual}", format!("{policy}:{key}="));
         if !values.is_empty() {
-            writeln!(out, "  {:<26} {}", "", values.join(", "))?;
+            let _ = writeln!(out, "  {:<26} {}", "", values.join(", "));
         }
     }
-    writeln!(out, "\naddress models: where the device places segments (--addresses)")?;
+    let _ = writeln!(out, "\naddress models: where the device places segments (--addresses)");
     for model in Addresses::ALL {
-        writeln!(out, "  {:<26} {}", model.name(), model.says())?;
+        let _ = writeln!(out, "  {:<26} {}", model.name(), model.says());
     }
-    Ok(())
+    text
 }
 
-fn print_policy(out: &mut dyn Write, policy: &Named) -> io::Result<()> {
+fn add_policy(out: &mut String, policy: &Named) {
     let serial = if needs_serial_work(&policy.name) { "; needs serial work (serial=True of parkade.enable)" } else { "" };
     // A long name gets its own line, so that the descriptions of policies line up in one column.
     let gap = if policy.name.len() > 26 { format!("\n{:28}", "") } else { String::new() };
-    writeln!(out, "  {:<26}{gap} {}\n  {:<26} from {}{serial}", policy.name, policy.says, "", policy.source)
+    let _ = writeln!(out, "  {:<26}{gap} {}\n  {:<26} from {}{serial}", policy.name, policy.says, "", policy.source);
 }
 
 view! {

@@ -29,6 +29,7 @@ use self::finished::{Finished, Overlap};
 use self::names::Study;
 use self::rows::Header;
 use self::show::Shown;
+use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::view;
 use crate::terminal::output::{self, Stream};
 use crate::terminal::outputs::Wanted;
@@ -38,7 +39,7 @@ use crate::terminal::runner::{Command, Form, Lines, Outcome};
 pub use self::args::Args;
 
 /// What to print.
-pub enum Answer {
+pub enum Found {
     /// The names that `--list` shows.
     List,
     /// The rows of one part.
@@ -50,14 +51,14 @@ pub enum Answer {
 }
 
 impl Command for Args {
-    type Answer = Answer;
+    type Found = Found;
 
-    fn compute(&self) -> Result<Answer> {
+    fn compute(&self) -> Result<Found> {
         if self.list {
-            return Ok(Answer::List);
+            return Ok(Found::List);
         }
         if self.asked.largest_batch {
-            return largest_batch::find(self).map(Answer::Batches);
+            return largest_batch::find(self).map(Found::Batches);
         }
         let study = names::study(self)?;
         if self.force && self.output.is_none() && !self.shown.writes() {
@@ -75,18 +76,18 @@ impl Command for Args {
         warn_of_same_programs(&study);
         let rows = do_jobs(self, &study)?;
         if self.shard.parts > 1 {
-            return Ok(Answer::Part(rows));
+            return Ok(Found::Part(rows));
         }
         let beside = find_bounds(self, &study)?;
         let Study { plan, sources, policies, .. } = study;
         let finished = Finished { sources, policies, beside, ..self.shown.finish(plan, rows, Overlap::default())? };
         self.shown.made(&finished)?.iter().try_for_each(|(target, bytes)| outputs.write(target, bytes))?;
-        Ok(Answer::Whole(Box::new(finished)))
+        Ok(Found::Whole(Box::new(finished)))
     }
 
-    fn outcome(&self, answer: &Answer) -> Outcome {
-        match answer {
-            Answer::Batches(found) if !found.is_any() => Outcome::CheckFailed,
+    fn outcome(&self, found: &Found) -> Outcome {
+        match found {
+            Found::Batches(found) if !found.is_any() => Outcome::CheckFailed,
             _ => Outcome::Good,
         }
     }
@@ -95,28 +96,36 @@ impl Command for Args {
         self.shown.form()
     }
 
-    fn text(&self, answer: &Answer, out: &mut dyn Write) -> Result<()> {
-        match answer {
-            Answer::List => Ok(list::print(out)?),
-            Answer::Whole(finished) => self.shown.text(finished, out),
-            Answer::Batches(found) => found.print(self, out),
-            Answer::Part(rows) => {
-                let (path, count) = (output::one_line(&self.path()), output::count(rows.len() as u64, "row"));
-                writeln!(out, "part {}: {count} in {path}; parkade merge puts the parts together", self.shard)?;
-                for line in finished::lines_about_builds(rows, &Overlap::default()) {
-                    writeln!(out, "{}", output::one_line(&line))?;
-                }
-                Ok(())
+    fn answer(&self, found: &Found) -> Answer {
+        let mut answer = Answer::new();
+        match found {
+            Found::List => answer.drawing(list::text()),
+            Found::Whole(finished) => answer = self.shown.answer(finished),
+            Found::Batches(found) => answer = found.answer(),
+            Found::Part(rows) => {
+                let (path, count) = (self.path(), output::count(rows.len() as u64, "row"));
+                answer.paragraph(format!("part {}: {count} in {path}; parkade merge puts the parts together", self.shard));
+                answer.paragraphs(finished::lines_about_builds(rows, &Overlap::default()));
             }
         }
+        answer
     }
 
-    fn json(&self, answer: &Answer, lines: &mut Lines) -> Result<()> {
-        match answer {
-            Answer::List => lines.add(&list::Object::of()),
-            Answer::Whole(finished) => Shown::json(finished, lines),
-            Answer::Batches(found) => lines.add(&largest_batch::Object::of(found)),
-            Answer::Part(rows) => lines.add(&Part::of(self, rows)),
+    fn data(&self, found: &Found, out: &mut dyn Write) -> Result<()> {
+        let tables = match found {
+            Found::Whole(finished) => self.shown.tables(finished),
+            Found::Batches(found) => found.tables(self),
+            Found::List | Found::Part(_) => return Ok(out.write_all(self.answer(found).markdown().as_bytes())?),
+        };
+        Ok(out.write_all(tables.as_bytes())?)
+    }
+
+    fn json(&self, found: &Found, lines: &mut Lines) -> Result<()> {
+        match found {
+            Found::List => lines.add(&list::Object::of()),
+            Found::Whole(finished) => Shown::json(finished, lines),
+            Found::Batches(found) => lines.add(&largest_batch::Object::of(found)),
+            Found::Part(rows) => lines.add(&Part::of(self, rows)),
         }
     }
 }

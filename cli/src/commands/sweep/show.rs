@@ -1,7 +1,6 @@
 //! Printing and writing the results of a sweep, and the result as one JSON object.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
 use anyhow::{Result, anyhow, bail};
 use clap::Parser;
@@ -13,9 +12,11 @@ use parkade_research::study::sweep::{
 use super::finished::{self, Finished, OfOverlap, Overlap};
 use super::grid::Grid;
 use super::{grids, html};
+use crate::terminal::answer::Answer;
 use crate::terminal::args::Json;
 use crate::terminal::json_struct::{all, view};
 use crate::terminal::output;
+use crate::terminal::output::Tone;
 use crate::terminal::outputs::{Target, Wanted};
 use crate::terminal::runner::{Form, Lines};
 
@@ -131,33 +132,37 @@ impl Shown {
         csv.chain(self.html.iter().map(|target| Ok((target, page())))).collect()
     }
 
-    /// Prints the tables.
-    pub(crate) fn text(&self, finished: &Finished, out: &mut dyn Write) -> Result<()> {
-        if self.form() == Form::Data {
-            let mut grids = grids::all(finished);
-            // Tables are copied separately, so each has the notes.
-            for grid in &mut grids {
-                let about_builds = finished.about_builds().iter().fold(String::new(), |text, line| text + " " + line);
-                grid.note += &output::one_line(&about_builds);
-            }
-            let tables: Vec<String> = grids.iter().map(|grid| self.noted(grid)).collect();
-            return Ok(write!(out, "{}", tables.join("\n"))?);
+    /// The tables for documents.
+    pub(crate) fn tables(&self, finished: &Finished) -> String {
+        let mut grids = grids::all(finished);
+        // Tables are copied separately, so each has the notes.
+        for grid in &mut grids {
+            let about_builds = finished.about_builds().iter().fold(String::new(), |text, line| text + " " + line);
+            grid.note += &output::one_line(&about_builds);
         }
-        if !self.all {
-            write!(out, "{}", output::paragraph(&grids::verdict(finished), 0))?;
-            write!(out, "\n{}", grids::brief(finished).text())?;
-            writeln!(out, "{}; --all shows each workload", finished::subject(&finished.plan))?;
-        } else {
-            writeln!(out, "{}", finished::subject(&finished.plan))?;
+        grids.iter().map(|grid| self.noted(grid)).collect::<Vec<_>>().join("\n")
+    }
+
+    /// What the sweep found.
+    pub(crate) fn answer(&self, finished: &Finished) -> Answer {
+        let (mut answer, subject) = (Answer::new(), finished::subject(&finished.plan));
+        answer.headline(Tone::Plain, grids::verdict(finished));
+        answer.gap();
+        if self.all {
+            answer.paragraph(subject);
             for grid in grids::short(finished) {
-                write!(out, "\n{}", grid.text())?;
+                answer.gap();
+                grid.add_to(&mut answer);
             }
-            write!(out, "\n{}", output::paragraph(&grids::about_smallest(finished), 0))?;
+            answer.gap();
+            answer.paragraph(grids::about_smallest(finished));
+        } else {
+            grids::brief(finished).add_to(&mut answer);
+            answer.paragraph(subject);
+            answer.hint("--all shows each workload");
         }
-        for line in finished.about_builds() {
-            writeln!(out, "{}", output::one_line(&line))?;
-        }
-        Ok(())
+        answer.paragraphs(finished.about_builds());
+        answer
     }
 
     /// Prints the result as JSON.

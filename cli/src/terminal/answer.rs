@@ -1,0 +1,324 @@
+//! An answer for people: one structure, written as text, Markdown or HTML.
+//!
+//! A command says what its answer consists of, and in which order; how that looks is decided here. A short answer has a limit on its
+//! lines: where it would be too long, the rows that may be left out go, the last one first.
+
+use crate::terminal::markup::{escape, marked};
+use crate::terminal::output::{self, Tone, Width};
+use crate::terminal::table::Table;
+
+/// The columns of a row's label and the blanks after it.
+const LABEL: usize = 7;
+/// The most lines of a short answer.
+const SHORT: usize = 12;
+
+/// An answer: its parts in the order in which they are read.
+#[derive(Clone, Default)]
+pub struct Answer {
+    parts: Vec<Part>,
+    most_lines: Option<usize>,
+}
+
+#[derive(Clone)]
+enum Part {
+    /// The verdict.
+    Headline(Tone, String),
+    /// A line with a label; whether it may be left out for want of room.
+    Row {
+        label: &'static str,
+        text: String,
+        may_go: bool,
+    },
+    /// How a terminal shows more.
+    Hint(String),
+    /// A paragraph, indented by this many blanks.
+    Text {
+        tone: Tone,
+        indent: usize,
+        text: String,
+    },
+    /// A paragraph that begins with a red word.
+    Alert {
+        word: String,
+        text: String,
+    },
+    /// The title of what follows.
+    Title(String),
+    Table(Table),
+    /// A line to paste, which is never wrapped.
+    Code(Tone, String),
+    /// Lines whose blanks matter, each with styles for a terminal.
+    Drawing(String),
+    /// A blank line.
+    Gap,
+}
+
+impl Answer {
+    /// An empty answer of any length.
+    pub fn new() -> Answer {
+        Answer::default()
+    }
+
+    /// A short answer that begins with this verdict.
+    pub fn short(tone: Tone, verdict: impl Into<String>) -> Answer {
+        let mut answer = Answer { most_lines: Some(SHORT), ..Answer::default() };
+        answer.headline(tone, capitalised(&output::one_line(&verdict.into())));
+        answer
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Adds a verdict.
+    pub fn headline(&mut self, tone: Tone, verdict: impl Into<String>) {
+        self.parts.push(Part::Headline(tone, verdict.into()));
+    }
+
+    /// Adds a line with a label; nothing if the text is empty.
+    pub fn row(&mut self, label: &'static str, text: impl Into<String>) {
+        self.add_row(label, text.into(), false);
+    }
+
+    /// Adds a line with a label that a short answer may leave out; nothing if the text is empty.
+    pub fn optional(&mut self, label: &'static str, text: impl Into<String>) {
+        self.add_row(label, text.into(), true);
+    }
+
+    fn add_row(&mut self, label: &'static str, text: String, may_go: bool) {
+        if !text.is_empty() {
+            self.parts.push(Part::Row { label, text, may_go });
+        }
+    }
+
+    /// Adds how a terminal shows more, which a short answer may leave out.
+    pub fn hint(&mut self, text: impl Into<String>) {
+        self.parts.push(Part::Hint(text.into()));
+    }
+
+    /// Adds a paragraph.
+    pub fn paragraph(&mut self, text: impl Into<String>) {
+        self.toned(Tone::Plain, text);
+    }
+
+    /// Adds paragraphs.
+    pub fn paragraphs(&mut self, texts: impl IntoIterator<Item = impl Into<String>>) {
+        texts.into_iter().for_each(|text| self.paragraph(text));
+    }
+
+    /// Adds an indented paragraph.
+    pub fn indented(&mut self, indent: usize, text: impl Into<String>) {
+        self.parts.push(Part::Text { tone: Tone::Plain, indent, text: text.into() });
+    }
+
+    /// Adds a paragraph that reads so.
+    pub fn toned(&mut self, tone: Tone, text: impl Into<String>) {
+        self.parts.push(Part::Text { tone, indent: 0, text: text.into() });
+    }
+
+    /// Adds a paragraph that begins with a red word.
+    pub fn alert(&mut self, word: impl Into<String>, text: impl Into<String>) {
+        self.parts.push(Part::Alert { word: word.into(), text: text.into() });
+    }
+
+    /// Adds a title.
+    pub fn title(&mut self, text: impl Into<String>) {
+        self.parts.push(Part::Title(text.into()));
+    }
+
+    /// Adds a table; nothing if it has no rows.
+    pub fn table(&mut self, table: Table) {
+        if !table.is_empty() {
+            self.parts.push(Part::Table(table));
+        }
+    }
+
+    /// Adds a line to paste.
+    pub fn code(&mut self, tone: Tone, line: impl Into<String>) {
+        self.parts.push(Part::Code(tone, line.into()));
+    }
+
+    /// Adds lines whose blanks matter. They may have styles for a terminal.
+    pub fn drawing(&mut self, lines: impl Into<String>) {
+        self.parts.push(Part::Drawing(lines.into()));
+    }
+
+    /// Adds a blank line.
+    pub fn gap(&mut self) {
+        self.parts.push(Part::Gap);
+    }
+
+    /// Adds all of another answer.
+    pub fn append(&mut self, other: Answer) {
+        self.parts.extend(other.parts);
+    }
+
+    /// As text with styles, in lines of so many columns. Only what is pasted, and a table of wide numbers, may be wider.
+    pub fn text(&self, width: impl Into<Width>) -> String {
+        let width = width.into();
+        self.kept(width).into_iter().map(|part| part.text(width)).collect()
+    }
+
+    /// The parts that a short answer has room for.
+    fn kept(&self, width: Width) -> Vec<&Part> {
+        let mut kept: Vec<(&Part, usize)> = self.parts.iter().map(|part| (part, part.text(width).lines().count())).collect();
+        let may_go = |part: &Part| matches!(part, Part::Hint(_) | Part::Row { may_go: true, .. });
+        while let Some(most) = self.most_lines
+            && kept.iter().map(|(_, lines)| lines).sum::<usize>() > most
+            && let Some(place) = kept.iter().rposition(|(part, _)| may_go(part))
+        {
+            kept.remove(place);
+        }
+        kept.into_iter().map(|(part, _)| part).collect()
+    }
+
+    /// As Markdown.
+    pub fn markdown(&self) -> String {
+        let parts = self.parts.iter().map(Part::markdown).filter(|text| !text.is_empty());
+        parts.collect::<Vec<_>>().join("\n")
+    }
+
+    /// As a piece of HTML for notebooks, in the colours of the page around it; with everything that was found, folded, if there is more.
+    pub fn html(&self, everything: Option<&Answer>) -> String {
+        // Half-transparent grey is seen on white and on black.
+        const STYLE: &str =
+            "text-align:left;max-width:70em;border:1px solid rgba(128,128,128,.4);border-radius:4px;padding:.6em .9em";
+        let pieces = |answer: &Answer| answer.parts.iter().map(Part::html).collect::<String>();
+        let more =
+            everything.map(|all| format!("<details><summary>everything that was found</summary>{}</details>", pieces(all)));
+        format!("<div class=\"parkade\" style=\"{STYLE}\">{}{}</div>", pieces(self), more.unwrap_or_default())
+    }
+}
+
+impl Part {
+    fn text(&self, Width { tables, words }: Width) -> String {
+        match self {
+            Part::Headline(tone, verdict) => wrapped(verdict, words, 0, *tone),
+            Part::Row { label, text, .. } => {
+                let lines = output::wrapped(&output::one_line(text), words.saturating_sub(LABEL));
+                let label = |place: usize| format!("{:LABEL$}", if place == 0 { label } else { "" });
+                lines.iter().enumerate().map(|(place, line)| format!("{}{line}\n", output::dim(&label(place)))).collect()
+            }
+            Part::Hint(text) => wrapped(text, words, 0, Tone::Dim),
+            Part::Text { tone, indent, text } => wrapped(text, words, *indent, *tone),
+            Part::Alert { word, text } => {
+                wrapped(&format!("{word} {text}"), words, 0, Tone::Plain).replacen(word.as_str(), &output::bad(word), 1)
+            }
+            Part::Title(text) => wrapped(text, words, 0, Tone::Dim),
+            Part::Table(table) => table.text(tables),
+            Part::Code(tone, line) => format!("{}\n", tone.on(&output::one_line(line))),
+            Part::Drawing(lines) => lines.clone(),
+            Part::Gap => "\n".to_owned(),
+        }
+    }
+
+    fn markdown(&self) -> String {
+        let strong = |text: &str| format!("**{}**", marked(text));
+        match self {
+            Part::Headline(_, text) => strong(text) + "\n",
+            Part::Row { label, text, .. } => format!("- {}: {}", strong(label), marked(text)),
+            Part::Text { text, .. } => marked(text) + "\n",
+            Part::Alert { word, text } => format!("{} {}\n", strong(word), marked(text)),
+            Part::Title(text) => format!("#### {}\n", marked(text)),
+            Part::Table(table) => table.markdown(),
+            Part::Code(_, line) => format!("\n```sh\n{}\n```\n", output::one_line(line)),
+            Part::Drawing(lines) => format!("```text\n{}\n```\n", anstream::adapter::strip_str(lines).to_string().trim_end()),
+            Part::Hint(_) | Part::Gap => String::new(),
+        }
+    }
+
+    fn html(&self) -> String {
+        let colour = |tone: &Tone| tone.colour().map_or_else(String::new, |colour| format!(" style=\"color:{colour}\""));
+        match self {
+            Part::Headline(tone, text) => format!("<p><b{}>{}</b></p>", colour(tone), escape(text)),
+            Part::Row { label, text, .. } => format!("<p style=\"margin:.2em 0\"><b>{}</b> {}</p>", escape(label), escape(text)),
+            Part::Text { tone, text, .. } => format!("<p{}>{}</p>", colour(tone), escape(text)),
+            Part::Alert { word, text } => format!("<p><b{}>{}</b> {}</p>", colour(&Tone::Bad), escape(word), escape(text)),
+            Part::Title(text) => format!("<h4>{}</h4>", escape(text)),
+            Part::Table(table) => table.html(),
+            Part::Code(_, line) => format!("<pre>{}</pre>", escape(line)),
+            Part::Drawing(lines) => {
+                let plain = anstream::adapter::strip_str(lines).to_string();
+                format!("<pre>{}</pre>", plain.lines().map(escape).collect::<Vec<_>>().join("\n"))
+            }
+            Part::Hint(_) | Part::Gap => String::new(),
+        }
+    }
+}
+
+/// Lines of text, each with its end.
+fn wrapped(text: &str, columns: usize, indent: usize, tone: Tone) -> String {
+    let blanks = " ".repeat(indent);
+    let lines = output::wrapped(&output::one_line(text), columns.saturating_sub(indent));
+    lines.iter().map(|line| format!("{blanks}{}\n", tone.on(line))).collect()
+}
+
+/// The sentence with a capital letter, unless it begins with a name that is written as it is.
+fn capitalised(text: &str) -> String {
+    let first_word = text.split(' ').next().unwrap_or_default();
+    match text.chars().next() {
+        Some(first) if first_word.chars().all(|c| c.is_ascii_lowercase() || c == ':') => {
+            first.to_uppercase().chain(text.chars().skip(1)).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plain(answer: &Answer, columns: usize) -> Vec<String> {
+        let text = anstream::adapter::strip_str(&answer.text(columns)).to_string();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn rows_are_wrapped_below_their_text() {
+        let mut answer = Answer::short(Tone::Good, "it fits");
+        answer.row("why", "one two three four");
+        answer.row("note", "");
+        assert_eq!(plain(&answer, LABEL + 9), ["It fits", "why    one two", "       three", "       four"]);
+    }
+
+    #[test]
+    fn rows_that_may_go_go_from_the_end_until_the_rest_has_room() {
+        let mut answer = Answer::short(Tone::Open, "not known");
+        answer.row("why", "a a a a a a a");
+        for alternative in ["first", "second", "third"] {
+            answer.optional("or", alternative);
+        }
+        answer.row("note", "stays");
+        answer.code(Tone::Good, "export X=1");
+        let lines = plain(&answer, LABEL + 1);
+        let labels: Vec<&str> = lines.iter().filter_map(|line| line.get(..LABEL)).map(str::trim).collect();
+        let labels: Vec<&str> = labels.into_iter().filter(|label| ["why", "or", "note"].contains(label)).collect();
+        assert_eq!((labels, lines.len()), (vec!["why", "or", "note"], 12), "the headline has two lines: {lines:?}");
+    }
+
+    #[test]
+    fn one_answer_in_three_notations() {
+        let mut answer = Answer::short(Tone::Bad, "does not fit");
+        answer.row("why", "a_b < c");
+        let mut table = Table::new(["settings", "needs"]);
+        table.row(["a|b", "1 GiB"]);
+        answer.table(table);
+        answer.code(Tone::Good, "export X='1'");
+        assert_eq!(plain(&answer, 80), ["Does not fit", "why    a_b < c", "settings  needs", "a|b       1 GiB", "export X='1'"]);
+        let markdown = "**Does not fit**\n\n- **why**: a\\_b \\< c\n\n| settings | needs |\n|---|--:|\n| a\\|b | 1 GiB |\n\n\n\
+                        ```sh\nexport X='1'\n```\n";
+        assert_eq!(answer.markdown(), markdown);
+        let html = answer.html(None);
+        assert!(html.contains("<b>why</b> a_b &lt; c") && html.contains(">a|b</td>"), "{html}");
+        assert!(html.contains("<pre>export X=&#39;1&#39;</pre>"), "{html}");
+    }
+
+    #[test]
+    fn text_from_a_file_obeys_nothing() {
+        let mut answer = Answer::new();
+        answer.paragraph("a\x1b[31m\n<script>`*");
+        assert_eq!(plain(&answer, 80), ["a\\u{1b}[31m\\n<script>`*"]);
+        assert!(!answer.html(None).contains("<script>") && answer.markdown().contains("\\<script>\\`\\*"));
+    }
+}
