@@ -56,10 +56,12 @@ inline void install_bridge() {
   const char* path = getenv("ORACLE_BRIDGE");
   if (!path || !*path) return;
   void* library = dlopen(path, RTLD_NOW);
-  auto install = library ? (const char* (*)(const char*, const char*, unsigned))dlsym(library, "parkade_bridge_install") : nullptr;
-  const char* problem = install ? install("pytorch", ("2." + std::to_string(TORCH_MINOR)).c_str(), 0) : dlerror();
-  if (!problem) return;
-  fprintf(stderr, "cannot install the allocator of %s: %s\n", path, problem);
+  auto install = library ? (int (*)(const char*, const char*, unsigned))dlsym(library, "parkade_bridge_install") : nullptr;
+  auto error_text = library ? (const char* (*)())dlsym(library, "parkade_bridge_error_text") : nullptr;
+  const int status = install && error_text ? install("pytorch", ("2." + std::to_string(TORCH_MINOR)).c_str(), 0) : -1;
+  if (status == 0) return;
+  const char* problem = status == -1 ? dlerror() : error_text();
+  fprintf(stderr, "cannot install the allocator of %s: status %d: %s\n", path, status, problem ? problem : "");
   _Exit(2);
 }
 
