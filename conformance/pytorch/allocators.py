@@ -23,7 +23,9 @@ def chosen():
 
 def environment(setting="", **more):
     """The environment of a child: the allocator's settings are those given and no others."""
-    result = {key: value for key, value in os.environ.items() if key not in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
+    result = {
+        key: value for key, value in os.environ.items() if key not in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    }
     if setting:
         result["PYTORCH_CUDA_ALLOC_CONF"] = setting
     result["PYTHONHASHSEED"] = "0"
@@ -50,4 +52,6 @@ def need_parkade(parser):
     import importlib.util
 
     if importlib.util.find_spec("parkade") is None:
-        parser.error("there is no Python module parkade: put its folder on PYTHONPATH, or compare PyTorch with itself by --control")
+        parser.error(
+            "there is no Python module parkade: put its folder on PYTHONPATH, or compare PyTorch with itself by --control"
+        )

@@ -12,9 +12,19 @@ def compiled(folder):
 
     folder.mkdir(parents=True, exist_ok=True)
     source = pathlib.Path(__file__).with_name("raw.cpp")
-    cpp_extension.load("parkade_raw", [str(source)], extra_cflags=["-O2"], with_cuda=True, is_python_module=False, build_directory=str(folder))
+    cpp_extension.load(
+        "parkade_raw",
+        [str(source)],
+        extra_cflags=["-O2"],
+        with_cuda=True,
+        is_python_module=False,
+        build_directory=str(folder),
+    )
     library = ctypes.CDLL(str(folder / "parkade_raw.so"))
-    library.raw_pairs.restype, library.raw_pairs.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    library.raw_pairs.restype, library.raw_pairs.argtypes = (
+        ctypes.c_double,
+        [ctypes.c_int, ctypes.c_int, ctypes.c_int64],
+    )
     library.allocator_in_use.restype, library.use_allocator.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     library.begin_allocator.restype, library.begin_allocator.argtypes = ctypes.c_bool, [ctypes.c_void_p, ctypes.c_int]
     return library

@@ -141,7 +141,9 @@ def differing(left, right, what):
 def first_difference(left, right):
     if isinstance(left, dict) and isinstance(right, dict):
         keys = [key for key in {**left, **right} if left.get(key, "missing") != right.get(key, "missing")]
-        shown = ", ".join(f"{key} {left.get(key, 'missing')} and {right.get(key, 'missing')}" for key in keys if key != "blocks")
+        shown = ", ".join(
+            f"{key} {left.get(key, 'missing')} and {right.get(key, 'missing')}" for key in keys if key != "blocks"
+        )
         if "blocks" in keys:
             blocks = differing(left.get("blocks", []), right.get("blocks", []), "block")[1]
             shown = "; ".join(part for part in (shown, blocks) if part)
@@ -182,7 +184,9 @@ def compare(left, right):
         "ended": ([left["ended"]], [right["ended"]]),
     }
     # A dictionary of keys, so that a missing key counts once.
-    found["keys"], text = compare_stats(dict.fromkeys(left["snapshot"], "there"), dict.fromkeys(right["snapshot"], "there"), "keys")
+    found["keys"], text = compare_stats(
+        dict.fromkeys(left["snapshot"], "there"), dict.fromkeys(right["snapshot"], "there"), "keys"
+    )
     found["texts"] += [text] if text else []
     for kind, (ours, theirs) in lists.items():
         if kind == "stats":

@@ -58,7 +58,9 @@ def data_loader():
 
     weight = torch.ones(64, 64, device="cuda")
     data = TensorDataset(torch.ones(512, 64))
-    loader = DataLoader(data, batch_size=32, num_workers=2, persistent_workers=True, pin_memory=True, multiprocessing_context="fork")
+    loader = DataLoader(
+        data, batch_size=32, num_workers=2, persistent_workers=True, pin_memory=True, multiprocessing_context="fork"
+    )
     for _ in range(2):
         for (batch,) in loader:
             total = (batch.cuda(non_blocking=True) @ weight).sum()
@@ -204,7 +206,19 @@ def threads():
     assert torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated()
 
 
-CASES = (live_tensors, history, out_of_memory, data_loader, fork, spawned, spawned_across, spawned_under_policy, exception_in_capture, exit_in_capture, threads)
+CASES = (
+    live_tensors,
+    history,
+    out_of_memory,
+    data_loader,
+    fork,
+    spawned,
+    spawned_across,
+    spawned_under_policy,
+    exception_in_capture,
+    exit_in_capture,
+    threads,
+)
 # Lines that PyTorch also writes to standard error on its own allocator.
 KNOWN = (
     "The CUDA Graph is empty",

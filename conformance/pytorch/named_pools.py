@@ -48,7 +48,10 @@ def tell():
 
 def named(snapshot):
     """The snapshot with a `pool_id` in every entry: of requests, the metadata's; of everything else, that of the memory."""
-    return {**snapshot, "device_traces": [trace_with_pools(trace, snapshot["segments"]) for trace in snapshot["device_traces"]]}
+    return {
+        **snapshot,
+        "device_traces": [trace_with_pools(trace, snapshot["segments"]) for trace in snapshot["device_traces"]],
+    }
 
 
 def trace_with_pools(trace, segments):

@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from ._oom import OnOom, on_oom
     from ._parkade import VERSION as __version__
     from ._record import record
-    from ._results import Advice, Diagnosis, Difference, Export, Info, MessageDiagnosis, Replay, Report, Stats, Verification
+    from ._results import (
+        Advice,
+        Diagnosis,
+        Difference,
+        Export,
+        Info,
+        MessageDiagnosis,
+        Replay,
+        Report,
+        Stats,
+        Verification,
+    )
     from ._sweep import Sweep, sweep
     from ._watch import Watch, watch
 

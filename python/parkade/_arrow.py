@@ -72,7 +72,9 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
 def _table(found: list[dict[str, Any]], kinds: dict[str, str]) -> Any:
     pyarrow = _pyarrow()
     types = {"string": pyarrow.string(), "int64": pyarrow.int64(), "bool": pyarrow.bool_()}
-    return pyarrow.Table.from_pylist(found, schema=pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()]))
+    return pyarrow.Table.from_pylist(
+        found, schema=pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()])
+    )
 
 
 def _pyarrow() -> Any:

@@ -129,7 +129,9 @@ def _compiler() -> list[str]:
 
 def _cuda_include() -> Path:
     """The folder that has CUDA's headers."""
-    homes = [Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if home]
+    homes = [
+        Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if home
+    ]
     if nvidia := importlib.util.find_spec("nvidia"):
         places = nvidia.submodule_search_locations or []
         homes += [Path(place, part) for place in places for part in ("cu13", "cuda_runtime", "cu12")]

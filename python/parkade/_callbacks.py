@@ -59,7 +59,9 @@ def trainer_callback(
     return ParkadeCallback()
 
 
-def lightning_callback(*, path: str | os.PathLike[str] | None = PATH, limit: Size | None = "auto", share: float = 0.01) -> Any:
+def lightning_callback(
+    *, path: str | os.PathLike[str] | None = PATH, limit: Size | None = "auto", share: float = 0.01
+) -> Any:
     """A `Callback` for `lightning.Trainer(callbacks=[...])`: `on_oom(path, limit)` now, and `watch` after each batch.
 
     What `watch` sees goes to the trainer's loggers. `path=None` leaves `on_oom` out. At most the `share` of the time is spent on looks. Without a GPU the callback does nothing.

@@ -13,7 +13,19 @@ from typing import overload
 from ._errors import Error, UsageError, of_memory
 from ._inputs import Recording, as_file
 from ._progress import Progress
-from ._results import Advice, Diagnosis, Difference, Export, Info, MessageDiagnosis, Replay, Report, Stats, Verification, made
+from ._results import (
+    Advice,
+    Diagnosis,
+    Difference,
+    Export,
+    Info,
+    MessageDiagnosis,
+    Replay,
+    Report,
+    Stats,
+    Verification,
+    made,
+)
 from ._run import Answer, Device, Settings, Size, options, run
 
 Path = str | os.PathLike[str]
@@ -115,14 +127,18 @@ def diagnose(
     chosen = options(limit=limit, capacity=capacity, entry=entry, device=device, settings=settings, profile=profile)
     if message is None:
         if recording is None:
-            raise UsageError("nothing to diagnose: give a recording, or message= with the text of an out-of-memory error")
+            raise UsageError(
+                "nothing to diagnose: give a recording, or message= with the text of an out-of-memory error"
+            )
         with as_file(recording) as file:
             answer = run(["diagnose", "--json", *chosen], [file], progress=progress)
             return made(Diagnosis, answer.object([file]), answer)
     if recording is not None or chosen:
         raise UsageError("a message is diagnosed alone: leave out the recording and the other arguments")
     if not isinstance(message, str):
-        raise TypeError(f"message is text, and not {type(message).__name__}: of an exception, parkade.explain(exception) takes it")
+        raise TypeError(
+            f"message is text, and not {type(message).__name__}: of an exception, parkade.explain(exception) takes it"
+        )
     if message.strip() in ("", "-"):
         raise UsageError(f"message is {message!r}, and that is no out-of-memory error")
     answer = run(["diagnose", "--json", f"--message={message}"], progress=progress)
@@ -313,7 +329,10 @@ def export(
 def info() -> Info:
     """The memory of every GPU of this machine, and the processes that hold it. Raises `Error` without a GPU."""
     # In a process of its own: without NVML the CUDA driver is asked, and a context would stay in this one.
-    found = [subprocess.run([sys.executable, "-m", "parkade", "info", *form], capture_output=True) for form in (["--json"], [])]
+    found = [
+        subprocess.run([sys.executable, "-m", "parkade", "info", *form], capture_output=True)
+        for form in (["--json"], [])
+    ]
     first, text = found
     if first.returncode != 0:
         said = first.stderr.decode(errors="replace").strip()

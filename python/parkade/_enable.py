@@ -98,7 +98,8 @@ def enable(
     of_environment = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")
     if policy != "pytorch" and of_environment:
         warnings.warn(
-            f"the policy {policy!r} takes no settings: {of_environment!r} in PYTORCH_CUDA_ALLOC_CONF has no effect", stacklevel=2
+            f"the policy {policy!r} takes no settings: {of_environment!r} in PYTORCH_CUDA_ALLOC_CONF has no effect",
+            stacklevel=2,
         )
     if plug_in:
         _plug_in(torch, policy, settings, release, serial)
@@ -113,7 +114,9 @@ def _torch() -> Any:
     except ImportError as error:
         raise EnableError(f"parkade.enable() needs PyTorch, which cannot be imported here: {error}") from None
     if torch.version.cuda is None:
-        raise EnableError(f"this PyTorch ({torch.__version__}) is built without CUDA, so it has no CUDA allocator to replace")
+        raise EnableError(
+            f"this PyTorch ({torch.__version__}) is built without CUDA, so it has no CUDA allocator to replace"
+        )
     return torch
 
 
@@ -194,7 +197,9 @@ def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, serial
     try:
         bridge = ctypes.CDLL(path)
     except OSError as error:
-        raise EnableError(f"the compiled bridge cannot be loaded: {error}; remove {path} to have it compiled again") from None
+        raise EnableError(
+            f"the compiled bridge cannot be loaded: {error}; remove {path} to have it compiled again"
+        ) from None
     if bridge.parkade_bridge_interface() != library.parkade_interface_version():
         raise EnableError(
             f"the compiled bridge is for another version of parkade's interface: remove {path} to have it compiled again"

@@ -169,7 +169,9 @@ class _Run:
             # As the broken one, where that can be seen.
             workers, context = getattr(self.pool, "_max_workers", None), getattr(self.pool, "_mp_context", None)
             return ProcessPoolExecutor(workers, mp_context=context)
-        raise LostJobs(f"the executor broke: {error}. Give a function that makes one, so that the rest can go on in another") from error
+        raise LostJobs(
+            f"the executor broke: {error}. Give a function that makes one, so that the rest can go on in another"
+        ) from error
 
 
 def _is_loss(error: BaseException) -> bool:

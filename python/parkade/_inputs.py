@@ -79,4 +79,6 @@ def _pickled(snapshot: Mapping[str, Any]) -> bytes:
     try:
         return pickle.dumps(dict(snapshot), protocol=4)
     except Exception as error:
-        raise Error(f"the dictionary cannot be pickled, so it is not what torch.cuda.memory._snapshot() returned: {error}") from error
+        raise Error(
+            f"the dictionary cannot be pickled, so it is not what torch.cuda.memory._snapshot() returned: {error}"
+        ) from error

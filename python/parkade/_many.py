@@ -44,7 +44,11 @@ class Diagnoses:
 
     def __repr__(self) -> str:
         failed = sum("error" in json.loads(line) for line in self.lines)
-        return f"Diagnoses({len(self)} files, {failed} of which could not be diagnosed)" if failed else f"Diagnoses({len(self)} files)"
+        return (
+            f"Diagnoses({len(self)} files, {failed} of which could not be diagnosed)"
+            if failed
+            else f"Diagnoses({len(self)} files)"
+        )
 
     def write(self, path: Path) -> None:
         """Writes the lines to a file."""

@@ -59,7 +59,12 @@ class _Shortage:
 class OnOom:
     """Watches this process for out-of-memory errors. `path` is where the snapshot is written, `ooms` how many there were so far."""
 
-    def __init__(self, path: str | os.PathLike[str] = PATH, limit: Size | None = "auto", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = PATH,
+        limit: Size | None = "auto",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.path = _snapshot.filled(path)
         self.ooms = 0
         self._limit, self._clock = limit, clock
@@ -153,7 +158,9 @@ class OnOom:
     def _limit_at(self, last: _Shortage, snapshot: Any) -> _snapshot.Limit:
         reserved = _snapshot.reserved_bytes(snapshot, last.device)
         total = self._torch.cuda.mem_get_info(last.device)[1]
-        return _snapshot.smaller_limit(last.allowed_bytes if last.allowed_bytes < total else None, reserved + last.free_bytes)
+        return _snapshot.smaller_limit(
+            last.allowed_bytes if last.allowed_bytes < total else None, reserved + last.free_bytes
+        )
 
 
 def _words(error: BaseException) -> str:

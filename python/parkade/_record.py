@@ -61,7 +61,9 @@ def record(
     recorded = Recorded(_snapshot.filled(path))
     _snapshot.check_writable(recorded.path)
     if os.path.exists(recorded.path) and not force:
-        warnings.warn(f"{recorded.path} exists, and is replaced when the block ends (force=True does not say so)", stacklevel=3)
+        warnings.warn(
+            f"{recorded.path} exists, and is replaced when the block ends (force=True does not say so)", stacklevel=3
+        )
     import torch
 
     was_on = _snapshot.has_history(torch)

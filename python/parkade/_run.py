@@ -98,7 +98,10 @@ def options(**given: Any) -> list[str]:
         elif isinstance(value, Mapping):
             raise TypeError(f"{name} is text, a number or a list of them, and not a dictionary")
         else:
-            each = (settings_text(item) if name == "settings" and isinstance(item, Mapping) else _text(name, item) for item in value)
+            each = (
+                settings_text(item) if name == "settings" and isinstance(item, Mapping) else _text(name, item)
+                for item in value
+            )
             arguments.extend(f"{option}={text}" for text in each)
     return arguments
 
@@ -157,7 +160,9 @@ def _as_arguments(text: str) -> str:
         return _FLAGS.get(flag) or (f"{flag[2:].replace('-', '_')}=" if flag[2:] in _OPTIONS else flag)
 
     parts = re.split(r"(`[^`]*`|\bparkade [a-z]+ [^;\n]*)", text)
-    return "".join(part if at % 2 else re.sub(r"(?<![\w-])--[a-z][a-z-]*", argument, part) for at, part in enumerate(parts))
+    return "".join(
+        part if at % 2 else re.sub(r"(?<![\w-])--[a-z][a-z-]*", argument, part) for at, part in enumerate(parts)
+    )
 
 
 def _named(text: str, files: Sequence[File]) -> str:

@@ -29,7 +29,9 @@ def filled(path: str | os.PathLike[str]) -> str:
     """The path with the machine's name for `{host}` and the process's rank for `{rank}`."""
     text = os.fsdecode(path)
     if "{rank}" not in text and os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
-        warnings.warn(f"every rank of this job writes {text}, and the last one stays: put {{rank}} into the name", stacklevel=4)
+        warnings.warn(
+            f"every rank of this job writes {text}, and the last one stays: put {{rank}} into the name", stacklevel=4
+        )
     return text.replace("{rank}", rank()).replace("{host}", socket.gethostname())
 
 

@@ -137,7 +137,9 @@ def _jobs(arguments: tuple[str, ...]) -> _parkade.Jobs:
 def _rows(arguments: tuple[str, ...], program: str, numbers: Sequence[int]) -> list[bytes]:
     """The lines of these jobs. This runs on the workers."""
     if _parkade.Jobs.program != program:
-        raise Error(f"a worker has parkade {_parkade.Jobs.program}, and the sweep was begun by {program}: install one build everywhere")
+        raise Error(
+            f"a worker has parkade {_parkade.Jobs.program}, and the sweep was begun by {program}: install one build everywhere"
+        )
     return call(lambda: _jobs(arguments).rows(numbers, look))
 
 
@@ -155,9 +157,13 @@ def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tup
             # Cut by an interruption.
             lines.pop()
         if lines and lines[0] != header:
-            raise Error(f"{os.fspath(output)} has rows of another sweep, or is no file of rows: choose another file, or remove it")
+            raise Error(
+                f"{os.fspath(output)} has rows of another sweep, or is no file of rows: choose another file, or remove it"
+            )
         if any(json.loads(line).get("program") != program for line in lines[1:]):
-            raise Error(f"{os.fspath(output)} has rows of another build of parkade than {program}: choose another file, or remove it")
+            raise Error(
+                f"{os.fspath(output)} has rows of another build of parkade than {program}: choose another file, or remove it"
+            )
         file.seek(sum(map(len, lines)))
         file.truncate()
         if not lines:

@@ -12,7 +12,9 @@ def cuda() -> Any:
     try:
         import torch
     except ImportError as error:
-        raise NoCuda(f"PyTorch cannot be imported ({error}), and this needs it: the functions about recordings work without it") from error
+        raise NoCuda(
+            f"PyTorch cannot be imported ({error}), and this needs it: the functions about recordings work without it"
+        ) from error
     if not torch.cuda.is_available():
         raise NoCuda("PyTorch sees no GPU, and this needs one: the functions about recordings work without it")
     return torch.cuda

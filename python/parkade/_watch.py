@@ -159,7 +159,11 @@ class Watch:
         return self._heavy.looks
 
     def __repr__(self) -> str:
-        seen = "nothing seen yet" if self.seen is None else f"step {self.seen.step}, reserved {self.seen.reserved_bytes} bytes"
+        seen = (
+            "nothing seen yet"
+            if self.seen is None
+            else f"step {self.seen.step}, reserved {self.seen.reserved_bytes} bytes"
+        )
         return f"Watch({seen}, {self.snapshots} snapshots, share {self.share:.4f})"
 
     def close(self, timeout: float | None = 60.0) -> None:
@@ -170,17 +174,23 @@ class Watch:
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _stats(self) -> Mapping[str, int]:
-        found: Mapping[str, int] = self._cuda.memory_stats() if self._device is None else self._cuda.memory_stats(self._device)
+        found: Mapping[str, int] = (
+            self._cuda.memory_stats() if self._device is None else self._cuda.memory_stats(self._device)
+        )
         return found
 
     def _look(self) -> Look:
         stats = self._stats()
         allocated, reserved = (stats.get(f"{kind}_bytes.all.current", 0) for kind in ("allocated", "reserved"))
-        entries = sum(stats.get(f"{kind}.all.{what}", 0) for kind in ("allocation", "segment") for what in ("allocated", "freed"))
+        entries = sum(
+            stats.get(f"{kind}.all.{what}", 0) for kind in ("allocation", "segment") for what in ("allocated", "freed")
+        )
         if self._heavy.looks == 0:
             self._heavy.likely = _ENTRY_SECONDS * entries
         self.seen = Look(

@@ -80,9 +80,13 @@ def _bounds(mark: pytest.Mark) -> list[str]:
         raise pytest.UsageError(f"@pytest.mark.parkade does not know {wrong}; it knows {', '.join(sorted(_ARGUMENTS))}")
     limit, before = mark.kwargs.get("limit"), mark.kwargs.get("before")
     if before is None and "growth" in mark.kwargs:
-        raise pytest.UsageError("@pytest.mark.parkade has growth= and nothing that it is growth from: give before='a recording.pickle' too")
+        raise pytest.UsageError(
+            "@pytest.mark.parkade has growth= and nothing that it is growth from: give before='a recording.pickle' too"
+        )
     if limit is None and before is None:
-        raise pytest.UsageError("@pytest.mark.parkade has nothing to check: give limit='14GiB', or before='a recording.pickle'")
+        raise pytest.UsageError(
+            "@pytest.mark.parkade has nothing to check: give limit='14GiB', or before='a recording.pickle'"
+        )
     bounds = [] if limit is None else [limit]
     return bounds if before is None else [*bounds, str(mark.kwargs.get("growth", "0%"))]
 

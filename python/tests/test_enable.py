@@ -39,7 +39,9 @@ def test_the_policies_are_those_of_the_library():
 
 
 def test_a_policy_that_replaces_memory_needs_a_promise(torch):
-    with pytest.raises(ValueError, match="pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"):
+    with pytest.raises(
+        ValueError, match="pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
+    ):
         parkade.enable(policy="breaking-handles")
     assert parkade.enabled() is None
 

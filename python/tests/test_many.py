@@ -66,7 +66,9 @@ def test_the_executor_changes_nothing(folder, of_one_machine):
         assert parkade.diagnose_many([folder], executor=processes).lines == of_one_machine
     with ThreadPoolExecutor(3) as threads:
         # By name, rank10 comes before rank2.
-        assert parkade.diagnose_many(sorted(folder.iterdir()), executor=threads).lines == [of_one_machine[at] for at in (0, 1, 3, 2)]
+        assert parkade.diagnose_many(sorted(folder.iterdir()), executor=threads).lines == [
+            of_one_machine[at] for at in (0, 1, 3, 2)
+        ]
 
 
 def test_wrong_arguments_are_not_taken_for_bad_files(folder):
@@ -179,7 +181,9 @@ def dask():
 
 
 @needs_sigkill
-def test_dask_makes_the_same_bytes_while_a_worker_is_killed(dask, folder, of_one_machine, rows_of_one_machine, tmp_path):
+def test_dask_makes_the_same_bytes_while_a_worker_is_killed(
+    dask, folder, of_one_machine, rows_of_one_machine, tmp_path
+):
     executor = dask.get_executor()
     assert parkade.diagnose_many(folder, executor=executor).lines == of_one_machine
     killed = []
@@ -216,7 +220,9 @@ def test_tables_are_read_by_others(folder, rows_of_one_machine, tmp_path):
     diagnoses = parkade.diagnose_many(folder)
     diagnoses.to_parquet(tmp_path / "ranks.parquet")
     ranks = pyarrow.parquet.read_table(tmp_path / "ranks.parquet").to_pydict()
-    assert ranks["verdict"][2:] == ["fragmentation", None] and ranks["error"][3] and ranks["reserved_bytes"][2] > 4 << 30
+    assert (
+        ranks["verdict"][2:] == ["fragmentation", None] and ranks["error"][3] and ranks["reserved_bytes"][2] > 4 << 30
+    )
     pandas = pytest.importorskip("pandas")
     assert len(pandas.read_parquet(tmp_path / "rows.parquet")) == len(found)
     polars = pytest.importorskip("polars")

@@ -27,7 +27,11 @@ def run(tmp_path, died_bytes):
     torch = write_torch(tmp_path)
     package = os.path.dirname(os.path.dirname(parkade.__file__))
     paths = [str(torch), package, *filter(None, [os.environ.get("PYTHONPATH")])]
-    own = {"PYTHONPATH": os.pathsep.join(paths), "STAND_IN_SNAPSHOT": str(tmp_path / "snapshot"), "PYTHONWARNINGS": "error"}
+    own = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "STAND_IN_SNAPSHOT": str(tmp_path / "snapshot"),
+        "PYTHONWARNINGS": "error",
+    }
 
     def run(program, *options, arguments=(), wrapped=True, wait=True, **variables):
         (tmp_path / "train.py").write_text(program)
@@ -35,10 +39,16 @@ def run(tmp_path, died_bytes):
         if "-m" not in options:
             command.append("train.py")
         whole = [sys.executable, *command, *arguments]
-        clean = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID")}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID")
+        }
         env = {**clean, **own, **variables}
         if not wait:
-            return subprocess.Popen(whole, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            return subprocess.Popen(
+                whole, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
         return subprocess.run(whole, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
 
     return run
@@ -57,12 +67,19 @@ def test_a_program_that_dies_is_explained_after_its_own_traceback(run, tmp_path)
     name = f"oom-{socket.gethostname()}-0.pickle"
     said = found.stderr.splitlines()
     own = said.index("Traceback (most recent call last):")
-    assert found.returncode == 1 and 'train.py", line 5, in <module>' in said[own + 1], "the traceback begins with the program"
+    assert found.returncode == 1 and 'train.py", line 5, in <module>' in said[own + 1], (
+        "the traceback begins with the program"
+    )
     assert "runpy" not in found.stderr and "_run_program" not in found.stderr
-    assert said[0] == f"parkade: out of memory on device 0: tried to allocate 49.00 MiB; the process may reserve 80.00 GiB, and the device has 22.00 MiB free; the snapshot is {name}"
+    assert (
+        said[0]
+        == f"parkade: out of memory on device 0: tried to allocate 49.00 MiB; the process may reserve 80.00 GiB, and the device has 22.00 MiB free; the snapshot is {name}"
+    )
     told = said[next(place for place, line in enumerate(said) if line.startswith("torch.OutOfMemoryError")) + 1 :]
     assert told[0].startswith("parkade: cause: fragmentation: 49.00 MiB requested")
-    assert told[1].startswith("parkade: do:    reduce the peak by ") and "activations hold" in told[2], "no settings are probable to help"
+    assert told[1].startswith("parkade: do:    reduce the peak by ") and "activations hold" in told[2], (
+        "no settings are probable to help"
+    )
     assert told[3].startswith(f"parkade: or:    {LINE}") and "with a probability of" in told[3]
     assert told[-1] == f"parkade: page:  parkade report {name} -o {name.replace('.pickle', '.html')}"
     assert len(told) == 5 and found.stdout == "history all [('max_entries', 1000000), ('stacks', 'python')]\n"
@@ -119,7 +136,10 @@ except torch.OutOfMemoryError as error:
 def test_the_snapshot_is_written_at_the_end_if_asked_for(run, tmp_path):
     found = run("import torch\ntorch.cuda.use()\n", "--always", "--snapshot=run.pickle", "--limit=14GiB")
     assert found.returncode == 0 and found.stderr == "parkade: the snapshot is run.pickle\n"
-    assert pickle.loads((tmp_path / "run.pickle").read_bytes())["parkade"] == {"limit_bytes": 14 << 30, "limit_source": "given"}
+    assert pickle.loads((tmp_path / "run.pickle").read_bytes())["parkade"] == {
+        "limit_bytes": 14 << 30,
+        "limit_source": "given",
+    }
     unused = run("print('no GPU')", "--always", "--snapshot=other.pickle")
     assert unused.returncode == 0 and "did not use CUDA" in unused.stderr and not (tmp_path / "other.pickle").exists()
     failed = run("import torch\ntorch.cuda.use()\nraise SystemExit(4)\n", "--always", "--snapshot=run.pickle")
@@ -160,14 +180,18 @@ def test_what_cannot_be_started_is_refused_with_exit_code_2(run, tmp_path, optio
     run("")
     package = os.path.dirname(os.path.dirname(parkade.__file__))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), package])}
-    found = subprocess.run([sys.executable, "-m", "parkade", "run", *options], cwd=tmp_path, env=env, capture_output=True, text=True)
+    found = subprocess.run(
+        [sys.executable, "-m", "parkade", "run", *options], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     assert found.returncode == 2 and said in found.stderr and "Traceback" not in found.stderr, found.stderr
 
 
 def test_help_names_the_options(command):
     for asked in (["run", "--help"], ["help", "run"]):
         found = command(*asked)
-        assert found.returncode == 0 and all(option in found.stdout for option in (b"--snapshot", b"--policy", b"Exit code: the program's own"))
+        assert found.returncode == 0 and all(
+            option in found.stdout for option in (b"--snapshot", b"--policy", b"Exit code: the program's own")
+        )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
@@ -196,14 +220,33 @@ def test_on_oom_does_the_same_in_a_program(run, tmp_path):
     found = run(program, wrapped=False)
     said = found.stderr.splitlines()
     assert found.returncode == 1 and said[0].endswith("the snapshot is own-0.pickle")
-    assert said.index("Traceback (most recent call last):") < next(place for place, line in enumerate(said) if LINE in line)
+    assert said.index("Traceback (most recent call last):") < next(
+        place for place, line in enumerate(said) if LINE in line
+    )
     again = "import parkade\nfirst = parkade.on_oom()\nassert parkade.on_oom('other.pickle') is first and first.path == 'other.pickle'\n"
     assert run(again, wrapped=False).returncode == 0
 
 
-SETTINGS = {"kind": "settings", "line": LINE + "a:1", "asks": [], "completes_probability": 0.9, "completes_base": {"completed": 8, "runs": 8}}
-POLICY = {"kind": "policy", "line": "parkade.enable()", "asks": ["a compiler", "a promise"], "completes_probability": 0.5, "completes_base": None}
-PROGRAM = {"kind": "program", "line": "reduce the peak by 1 GiB", "asks": ["activations hold it"], "completes_probability": None}
+SETTINGS = {
+    "kind": "settings",
+    "line": LINE + "a:1",
+    "asks": [],
+    "completes_probability": 0.9,
+    "completes_base": {"completed": 8, "runs": 8},
+}
+POLICY = {
+    "kind": "policy",
+    "line": "parkade.enable()",
+    "asks": ["a compiler", "a promise"],
+    "completes_probability": 0.5,
+    "completes_base": None,
+}
+PROGRAM = {
+    "kind": "program",
+    "line": "reduce the peak by 1 GiB",
+    "asks": ["activations hold it"],
+    "completes_probability": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -256,7 +299,9 @@ def test_a_fraction_is_the_limit_where_one_is_set():
     from parkade import _snapshot
 
     assert _snapshot.smaller_limit(10 << 30, 12 << 30) == _snapshot.Limit(10 << 30, "fraction")
-    assert _snapshot.smaller_limit(14 << 30, 12 << 30) == _snapshot.Limit(12 << 30, "mem_get_info"), "others hold the rest"
+    assert _snapshot.smaller_limit(14 << 30, 12 << 30) == _snapshot.Limit(12 << 30, "mem_get_info"), (
+        "others hold the rest"
+    )
     assert _snapshot.smaller_limit(None, 12 << 30).limit_source == "mem_get_info"
 
 

@@ -29,7 +29,11 @@ class Attention(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.norm, self.qkv, self.out = nn.GroupNorm(8, width), nn.Conv2d(width, 3 * width, 1), nn.Conv2d(width, width, 1)
+        self.norm, self.qkv, self.out = (
+            nn.GroupNorm(8, width),
+            nn.Conv2d(width, 3 * width, 1),
+            nn.Conv2d(width, width, 1),
+        )
 
     def forward(self, x):
         query, key, value = self.qkv(self.norm(x)).flatten(2).chunk(3, 1)
