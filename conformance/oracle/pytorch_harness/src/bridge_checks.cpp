@@ -1,10 +1,10 @@
-// Checks what the bridge adds to parkade and no script of the comparison reaches: trackers that call the allocator or throw,
-// and how long a pool's own allocator lives. bridge.sh builds and runs it, with ORACLE_BRIDGE set.
-#include "release.hpp"
-#include <functional>
-#include <cstring>
-#include <memory>
+// Checks what the bridge adds to parkade and no script of the comparison reaches: trackers that call the allocator or
+// throw, and how long a pool's own allocator lives. bridge.sh builds and runs it, with ORACLE_BRIDGE set.
 #include <unistd.h>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include "release.hpp"
 
 namespace {
 namespace CCA = release::CCA;
@@ -58,7 +58,8 @@ void a_pools_own_allocator_lives_as_long_as_its_memory(CCA::CUDAAllocator* nativ
   bool is_gone = false;
   const MempoolId_t pool{0, 77};
   const auto before = native->getDeviceStats(0).allocated_bytes[0].current;
-  CCA::createOrIncrefPool(0, pool, std::shared_ptr<CCA::CUDAAllocator>(native, [&](CCA::CUDAAllocator*) { is_gone = true; }));
+  CCA::createOrIncrefPool(0, pool,
+                          std::shared_ptr<CCA::CUDAAllocator>(native, [&](CCA::CUDAAllocator*) { is_gone = true; }));
   CCA::beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
   void* address = CCA::raw_alloc(1 << 20);
   CCA::get()->endAllocateToPool(0, pool);
