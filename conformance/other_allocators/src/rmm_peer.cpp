@@ -7,12 +7,14 @@
 // reclaiming, cutting) makes only one CUDA call that matters: for the pool's first segment. This program does it
 // itself. Build with -fno-access-control.
 #include <algorithm>
+
+#include "common.hpp"
+#include "timed.hpp"
+
 #include <rmm/cuda_device.hpp>
 #include <rmm/error.hpp>
 #include <rmm/logger.hpp>
 #include <rmm/mr/detail/pool_memory_resource_impl.hpp>
-#include "common.hpp"
-#include "timed.hpp"
 
 struct Upstream {
   void* allocate_sync(std::size_t n, std::size_t) {

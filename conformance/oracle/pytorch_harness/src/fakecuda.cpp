@@ -834,23 +834,39 @@ X CUresult fake_cuMemGetAddressRange(CUdeviceptr* b, size_t* n, CUdeviceptr p) {
   X CUresult fake_##name() __asm__(#name); \
   X CUresult fake_##name() { die(#name " is not modelled"); }
 UNMODELLED(cuMemRetainAllocationHandle)
-UNMODELLED(cuMemGetAllocationPropertiesFromHandle) UNMODELLED(cuMemsetD32Async) UNMODELLED(cuStreamWriteValue32)
-    UNMODELLED(cuMulticastAddDevice) UNMODELLED(cuMulticastBindMem)
-        UNMODELLED(cuMulticastCreate) static void* entry(const char* n) {
+UNMODELLED(cuMemGetAllocationPropertiesFromHandle)
+UNMODELLED(cuMemsetD32Async)
+UNMODELLED(cuStreamWriteValue32)
+UNMODELLED(cuMulticastAddDevice)
+UNMODELLED(cuMulticastBindMem)
+UNMODELLED(cuMulticastCreate)
+static void* entry(const char* n) {
 #define E(f) \
   if (!strcmp(n, #f)) return (void*)&f;
   E(cuDeviceGet)
-  E(cuDeviceGetAttribute) E(cuMemAddressReserve) E(cuMemRelease) E(cuMemMap) E(cuMemAddressFree) E(cuMemSetAccess)
-      E(cuMemUnmap) E(cuMemCreate) E(cuMemGetAllocationGranularity) E(cuMemExportToShareableHandle)
-          E(cuMemImportFromShareableHandle) E(cuGetErrorString) E(cuInit)
+  E(cuDeviceGetAttribute)
+  E(cuMemAddressReserve)
+  E(cuMemRelease)
+  E(cuMemMap)
+  E(cuMemAddressFree)
+  E(cuMemSetAccess)
+  E(cuMemUnmap)
+  E(cuMemCreate)
+  E(cuMemGetAllocationGranularity)
+  E(cuMemExportToShareableHandle)
+  E(cuMemImportFromShareableHandle)
+  E(cuGetErrorString)
+  E(cuInit)
 #undef E
-              if (!strcmp(n, "cuMemGetAddressRange")) return (void*)&fake_cuMemGetAddressRange;
+  if (!strcmp(n, "cuMemGetAddressRange")) return (void*)&fake_cuMemGetAddressRange;
 #define E(f) \
   if (!strcmp(n, #f)) return (void*)&fake_##f;
   E(cuMemRetainAllocationHandle)
-  E(cuMemGetAllocationPropertiesFromHandle) E(cuMemsetD32Async) E(cuStreamWriteValue32)
+  E(cuMemGetAllocationPropertiesFromHandle)
+  E(cuMemsetD32Async)
+  E(cuStreamWriteValue32)
 #undef E
-      return nullptr;
+  return nullptr;
 }
 X cudaError_t cudaGetDriverEntryPointByVersion(const char* sym, void** f, unsigned v, unsigned long long,
                                                cudaDriverEntryPointQueryResult* r) {
@@ -959,5 +975,8 @@ X CUresult cuEventRecord(CUevent e, CUstream st) { return as_driver(cudaEventRec
 X CUresult cuEventQuery(CUevent e) { return as_driver(cudaEventQuery(e)); }
 X CUresult cuEventSynchronize(CUevent e) { return as_driver(cudaEventSynchronize(e)); }
 UNMODELLED(cuMemcpyDtoH_v2)
-UNMODELLED(cuMemcpyDtoDAsync_v2) UNMODELLED(cuModuleLoadData) UNMODELLED(cuModuleGetFunction) UNMODELLED(cuModuleUnload)
-    UNMODELLED(cuLaunchKernel)
+UNMODELLED(cuMemcpyDtoDAsync_v2)
+UNMODELLED(cuModuleLoadData)
+UNMODELLED(cuModuleGetFunction)
+UNMODELLED(cuModuleUnload)
+UNMODELLED(cuLaunchKernel)
