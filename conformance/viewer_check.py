@@ -22,8 +22,40 @@ import tempfile
 from pathlib import Path
 
 # The opcodes that the page's unpickler knows (spec 7.6).
-KNOWN = """APPEND APPENDS BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE BININT BININT1 BININT2 LONG1 BINFLOAT EMPTY_DICT EMPTY_LIST EMPTY_TUPLE LIST DICT TUPLE
-TUPLE1 TUPLE2 TUPLE3 MARK SETITEM SETITEMS SHORT_BINUNICODE BINUNICODE FRAME NEWTRUE NEWFALSE NONE STOP PROTO""".split()
+KNOWN = [
+    "APPEND",
+    "APPENDS",
+    "BINGET",
+    "LONG_BINGET",
+    "BINPUT",
+    "LONG_BINPUT",
+    "MEMOIZE",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG1",
+    "BINFLOAT",
+    "EMPTY_DICT",
+    "EMPTY_LIST",
+    "EMPTY_TUPLE",
+    "LIST",
+    "DICT",
+    "TUPLE",
+    "TUPLE1",
+    "TUPLE2",
+    "TUPLE3",
+    "MARK",
+    "SETITEM",
+    "SETITEMS",
+    "SHORT_BINUNICODE",
+    "BINUNICODE",
+    "FRAME",
+    "NEWTRUE",
+    "NEWFALSE",
+    "NONE",
+    "STOP",
+    "PROTO",
+]
 
 
 def run(*command: str) -> str:

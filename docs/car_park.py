@@ -94,7 +94,7 @@ def tag(name, body=None, **attr):
     for key, value in attr.items():
         if isinstance(value, float):
             value = f"{value:.2f}".rstrip("0").rstrip(".")
-        attrs += ' %s="%s"' % (key.replace("_", "-"), value)
+        attrs += ' {}="{}"'.format(key.replace("_", "-"), value)
     return f"<{name}{attrs}/>" if body is None else f"<{name}{attrs}>{body}</{name}>"
 
 

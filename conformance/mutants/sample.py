@@ -17,9 +17,9 @@ import json
 import pathlib
 import random
 import sys
-import tomllib
 
 import switch
+import tomllib
 
 
 def read_mutants(path):

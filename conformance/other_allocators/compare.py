@@ -17,7 +17,7 @@ def calls_of(words, line):
         return [call] if call else []
     if words[0] in "+!":
         return [(words[0], int(words[-1]))]
-    return {"-": lambda: [("-", int(words[1]))], "w": lambda: [("w",)]}.get(words[0], lambda: [])()
+    return {"-": lambda: [("-", int(words[1]))], "w": lambda: [("w",)]}.get(words[0], list)()
 
 
 def driver_call(call):

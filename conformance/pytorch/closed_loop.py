@@ -35,7 +35,6 @@ def attempt(options):
     if options.policy:
         allocators.choose("parkade", options.policy)
     import torch
-
     from programs import varied
 
     if options.limit:

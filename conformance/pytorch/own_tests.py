@@ -24,11 +24,30 @@ import allocators
 
 FILES = ("test_cuda.py", "inductor/test_cudagraph_trees.py")
 # Names of classes and of tests in test_cuda.py; the other file's tests all run.
-MEMORY = (
-    "TestBlockStateAbsorption TestMemPool TestCudaMallocAsync TestCudaAllocator TestFXMemoryProfiler "
-    "memory alloc cach graph pool snapshot oom block segment stream free stats garbage expandable pinned ipc"
-).split()
-QUICK = "TestBlockStateAbsorption TestMemPool".split()
+MEMORY = [
+    "TestBlockStateAbsorption",
+    "TestMemPool",
+    "TestCudaMallocAsync",
+    "TestCudaAllocator",
+    "TestFXMemoryProfiler",
+    "memory",
+    "alloc",
+    "cach",
+    "graph",
+    "pool",
+    "snapshot",
+    "oom",
+    "block",
+    "segment",
+    "stream",
+    "free",
+    "stats",
+    "garbage",
+    "expandable",
+    "pinned",
+    "ipc",
+]
+QUICK = ["TestBlockStateAbsorption", "TestMemPool"]
 
 
 class Side:

@@ -220,7 +220,7 @@ class Programs:
                 else:
                     cuda.memory._snapshot()
             except self.oom:
-                graph = x = y = z = None
+                graph = x = y = z = None  # noqa: F841 - frees them
                 kept.clear()
                 cuda.empty_cache()
             if len(kept) > 4:
@@ -344,7 +344,7 @@ def main():
             parser.error(f"{options.folder} has no recordings (*.pickle.xz)")
         if not os.access(options.verify, os.X_OK):
             parser.error(f"{options.verify} cannot be run")
-        verified, differing = verify_all(options.folder, options.verify)
+        _, differing = verify_all(options.folder, options.verify)
         return int(differing > 0)
     if importlib.util.find_spec("torch") is None:
         parser.error("recording needs PyTorch; --verify verifies recordings without it")

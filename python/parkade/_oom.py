@@ -5,6 +5,7 @@ PyTorch calls an observer at each out-of-memory error, before it raises it, so t
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.util
 import os
@@ -39,10 +40,8 @@ PATH = "oom-{host}-{rank}.pickle"
 
 def say(text: str) -> None:
     """A line on standard error, which may be closed."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         print(f"parkade: {text}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        pass
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ class OnOom:
         self.ooms += 1
         self._last = _Shortage(device, wanted, allowed, free)
         now = self._clock()
-        if self._said_at is not None and now - self._said_at < _EVERY or not self._writing.acquire(blocking=False):
+        if (self._said_at is not None and now - self._said_at < _EVERY) or not self._writing.acquire(blocking=False):
             return
         try:
             self._said_at = now

@@ -24,10 +24,29 @@ _T = TypeVar("_T")
 
 #: Options of the commands that are arguments of the functions, and how errors name them.
 _FLAGS = {"--force": "force=True", "--only": "only=True", "--stop-at-oom": "stop_at_oom=True"}
-_OPTIONS = (
-    "blocks capacity device entry every fail-above format limit message output policy profile recorded-limit settings steps "
-    "workloads policies capacities seeds prealloc addresses"
-).split()
+_OPTIONS = [
+    "blocks",
+    "capacity",
+    "device",
+    "entry",
+    "every",
+    "fail-above",
+    "format",
+    "limit",
+    "message",
+    "output",
+    "policy",
+    "profile",
+    "recorded-limit",
+    "settings",
+    "steps",
+    "workloads",
+    "policies",
+    "capacities",
+    "seeds",
+    "prealloc",
+    "addresses",
+]
 
 
 class Answer:

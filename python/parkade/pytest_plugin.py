@@ -47,9 +47,9 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 
 def _recorded(item: pytest.Item, mark: pytest.Mark, runs: Callable[[], None]) -> None:
+    from ._errors import NoCuda
     from ._record import record
     from ._torch import cuda
-    from ._errors import NoCuda
 
     bounds = _bounds(mark)
     before = mark.kwargs.get("before")

@@ -34,7 +34,7 @@ def torch(monkeypatch):
 
 def test_the_policies_are_those_of_the_library():
     policies = parkade.policies()
-    assert list(policies)[0] == "pytorch" and len(policies) > 15
+    assert next(iter(policies)) == "pytorch" and len(policies) > 15
     assert all(policies.values())
 
 

@@ -209,17 +209,15 @@ def test_dask_does_a_task_again_that_killed_its_worker(dask, tmp_path):
 
 
 def test_tables_are_read_by_others(folder, rows_of_one_machine, tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
     found = parkade.sweep(SMALL, POLICIES, seeds=2)
     table = found.to_arrow()
     assert table.num_rows == len(found) and table.to_pylist() == found.rows
     found.to_parquet(tmp_path / "rows.parquet")
-    import pyarrow.parquet
-
-    assert pyarrow.parquet.read_table(tmp_path / "rows.parquet").equals(table)
+    assert parquet.read_table(tmp_path / "rows.parquet").equals(table)
     diagnoses = parkade.diagnose_many(folder)
     diagnoses.to_parquet(tmp_path / "ranks.parquet")
-    ranks = pyarrow.parquet.read_table(tmp_path / "ranks.parquet").to_pydict()
+    ranks = parquet.read_table(tmp_path / "ranks.parquet").to_pydict()
     assert (
         ranks["verdict"][2:] == ["fragmentation", None] and ranks["error"][3] and ranks["reserved_bytes"][2] > 4 << 30
     )

@@ -140,7 +140,7 @@ def test_what_is_seen_is_logged(fake_cuda, clock):
     watch = parkade.Watch(lambda *scalar: logged.append(scalar), advice=False, clock=clock)
     _, looks = steps(watch, clock, 10, 1.0)
     assert looks == 10 and len(logged) == 60
-    assert dict((name, value) for name, value, step in logged if step == 3) == {
+    assert {name: value for name, value, step in logged if step == 3} == {
         "parkade/allocated_bytes": 600,
         "parkade/reserved_bytes": 1000,
         "parkade/stranded_bytes": 300,

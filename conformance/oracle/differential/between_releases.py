@@ -21,8 +21,8 @@ import subprocess
 import sys
 
 import gen
-from releases import accepts, built_oracle, minor, program, release, releases
 from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, RELEASES_POOLS, SINCE, environment
+from releases import accepts, built_oracle, minor, program, release, releases
 from run import seeds
 
 KINDS = {
@@ -123,7 +123,7 @@ def narrowed(one, other):
         pairs = [(a, b) for a, b in zip(one["segments"], other["segments"]) if a != b]
         one, other = pairs[0] if pairs else (len(one["segments"]), len(other["segments"]))
     one, other = (json.dumps(side) for side in (one, other))
-    same = len(os.path.commonprefix([one, other]))
+    same = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
     start = max(0, same - 60)
     return ("..." if start else "") + one[start : start + 300], ("..." if start else "") + other[start : start + 300]
 
@@ -202,7 +202,7 @@ def main():
         flush=True,
     )
     details = []
-    for older, newer in zip(names, names[1:]):
+    for older, newer in itertools.pairwise(names):
         runs, equal, counts, first = compare_pair(older, newer, options)
         cells = [f"{equal[group]} of {runs[group]}" for group in GROUPS] + [str(counts[kind]) for kind in kinds]
         print(f"| {older}, {newer} | {' | '.join(cells)} |", flush=True)

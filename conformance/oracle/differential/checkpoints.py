@@ -58,7 +58,7 @@ class Script:
         self.answers.append(self.process.stdout.readline().decode().rstrip("\n"))
         answer = json.loads(self.answers[-1])
         is_damaged = line.startswith("ckpt_load") and (
-            reuses_pending(self.pending, answer) or answer["ok"] == 0 and "ev" in answer
+            reuses_pending(self.pending, answer) or (answer["ok"] == 0 and "ev" in answer)
         )
         follow_pending(self.pending, answer)
         if is_damaged:

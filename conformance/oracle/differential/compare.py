@@ -242,13 +242,11 @@ class Waiting:
 def moved_alike(before, now, op, peaks_may_differ=False):
     """Whether counters that differ moved by the same amounts, and their peaks, where beyond the former ones, to the same height."""
     (a, b), (old_a, old_b) = now, before
-    totals = (
-        op == "reset_accumulated"
-        and a[2:] == b[2:]
-        or all(a[place] - old_a[place] == b[place] - old_b[place] for place in (2, 3))
+    totals = (op == "reset_accumulated" and a[2:] == b[2:]) or all(
+        a[place] - old_a[place] == b[place] - old_b[place] for place in (2, 3)
     )
     reached = max(peak if peak > old else 0 for peak, old in ((a[1], old_a[1]), (b[1], old_b[1])))
-    peaks = op == "reset_peak" and a[1] == b[1] or [a[1], b[1]] == [max(old, reached) for old in (old_a[1], old_b[1])]
+    peaks = (op == "reset_peak" and a[1] == b[1]) or [a[1], b[1]] == [max(old, reached) for old in (old_a[1], old_b[1])]
     return totals and (peaks or peaks_may_differ)
 
 

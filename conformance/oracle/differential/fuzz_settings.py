@@ -15,7 +15,14 @@ conformance/oracle/pytorch_harness/setup.sh builds the last two in target/oracle
 Exit status 1 if anything differs.
 """
 
-import argparse, json, os, random, re, struct, subprocess, sys
+import argparse
+import json
+import os
+import random
+import re
+import struct
+import subprocess
+import sys
 
 from releases import BUILT, ROOT, accepts, built, built_oracle, program, release, short
 
@@ -353,7 +360,7 @@ def answered(command, texts):
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
         env.pop(name, None)
     output = subprocess.run(command, input=script, env=env, capture_output=True, check=True).stdout
-    lines = [json.loads(l, strict=False) for l in output.decode(errors="surrogateescape").split("\n") if l]
+    lines = [json.loads(line, strict=False) for line in output.decode(errors="surrogateescape").split("\n") if line]
     assert len(lines) == 2 * len(texts), (command[0], len(lines), len(texts))
     return lines
 
@@ -395,7 +402,7 @@ def against_oracle(args, texts):
         real = (
             conf.get("err"),
             conf.get("msg", ""),
-            "%g" % c["gc_threshold"],
+            "{:g}".format(c["gc_threshold"]),
             c["max_split_size"],
             c["expandable_segments"],
             c["release_lock"],
@@ -406,7 +413,7 @@ def against_oracle(args, texts):
         mine = (
             {"-": None, "value": "c10", "internal": "c10"}.get(kind, "std"),
             message,
-            "%g" % float("%g" % as_double(f["gc"])),
+            "{:g}".format(float("{:g}".format(as_double(f["gc"])))),
             int(f["split"]),
             int(f["expandable"]),
             int(f["release"]),

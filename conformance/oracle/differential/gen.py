@@ -432,7 +432,7 @@ def adapted(line, minor):
         return f"pool_begin {words[0]} {words[1]} stream 0"
     if kind == "snapshot" and minor < 8:
         return kind
-    is_missing = kind == "empty_cache" and words and minor < 8 or minor < SINCE.get(kind, 0)
+    is_missing = (kind == "empty_cache" and words and minor < 8) or minor < SINCE.get(kind, 0)
     return None if is_missing else line
 
 

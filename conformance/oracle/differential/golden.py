@@ -26,8 +26,8 @@ import subprocess
 
 import checkpoints
 import gen
-from releases import BUILT, built_oracle, minor, program, release
 from programs import CHECKPOINTS, CONFIGS, FLAVOURS, environment
+from releases import BUILT, built_oracle, minor, program, release
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 G = 1 << 30

@@ -21,7 +21,7 @@ import tempfile
 import as_recording
 import gen
 import releases
-from programs import CONFIGS, FLAVOURS, environment
+from programs import CONFIGS, environment
 from run import seeds
 
 # With private pools the real answers depend on the addresses of the allocator's objects: another run of the same release may

@@ -15,8 +15,8 @@ import subprocess
 import sys
 
 import gen
-from releases import accepts, built_oracle, release
 from programs import CHECKPOINTS, CONFIGS, FLAVOURS, SINCE
+from releases import accepts, built_oracle, release
 
 # Settings that parkade does not model but that the real allocator must survive.
 MORE_CONFIGS = {

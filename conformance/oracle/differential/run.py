@@ -30,7 +30,6 @@ import time
 
 import checkpoints
 import gen
-import programs
 import progress
 from compare import Captures, beginning_in_common, compare
 from programs import (
@@ -220,7 +219,7 @@ def first_lines(script, number):
 
 def gives_pools_back(flavour, release):
     """Whether private pools go back in the midst of the scripts. Before 2.6 every pool can; before 2.5 none has expandable segments."""
-    return flavour in RELEASES_POOLS or minor(release) == 5 and flavour in ("pools", "everything")
+    return flavour in RELEASES_POOLS or (minor(release) == 5 and flavour in ("pools", "everything"))
 
 
 def agreement(options, flavour, config, addresses, script):

@@ -7,7 +7,6 @@ import os
 import tempfile
 import unittest
 
-import gen
 import progress
 import run
 from compare import beginning_in_common, compare

@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "differential"))
-from releases import built_oracle, release  # noqa: E402
+from releases import built_oracle, release
 
 QUIET_CALLS = ("cudaGetDeviceProperties", "cuMemSetAccess")
 EXTRA = ("freed", "allocd", "largest", "fraction", "n", "sizes", "size", "noop", "used")

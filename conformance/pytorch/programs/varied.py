@@ -245,7 +245,7 @@ def make(what, draw):
         batch, length = (
             law(2, draw.randint(4, 12), more)
             if draw.random() < 0.4
-            else (lambda index, of=more * draw.randint(4, 10): of),
+            else (lambda index, of=more * draw.randint(4, 10): of),  # noqa: B008 - drawn once
             law(96, draw.randint(256, 640)),
         )
 

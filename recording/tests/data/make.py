@@ -1,6 +1,13 @@
 """Makes the fixtures of the recording tests: python3 make.py (in its own directory; needs zstd on the PATH)."""
 
-import base64, copy, gzip, json, lzma, pickle, pickletools, subprocess
+import base64
+import copy
+import gzip
+import json
+import lzma
+import pickle
+import pickletools
+import subprocess
 
 BASE = 0x7F3000000000
 frame = {"filename": "/home/u/model.py", "line": 12, "name": "forward"}
