@@ -1,7 +1,8 @@
-"""Compiles the bridge, the C++ class that PyTorch's allocator is replaced with, and keeps the result in the user's cache folder.
+"""Compiles the bridge, the C++ class that PyTorch's allocator is replaced with, and keeps the result in the user's
+cache folder.
 
-PyTorch's headers differ from release to release, so the bridge is compiled on the user's machine, once for each PyTorch, compiler and
-version of parkade.
+PyTorch's headers differ from release to release, so the bridge is compiled on the user's machine, once for each
+PyTorch, compiler and version of parkade.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def built(torch: Any, library: str, header: bytes, release: str, verbose: bool) 
                 _compile(command, header, path, verbose)
     except OSError as error:
         raise EnableError(
-            f"the compiled bridge cannot be stored in {folder}: {error}; set XDG_CACHE_HOME to a folder that you can write to"
+            f"the compiled bridge cannot be stored in {folder}: {error}; set XDG_CACHE_HOME to a folder that you "
+            "can write to"
         ) from None
     return str(path)
 

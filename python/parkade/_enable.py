@@ -1,8 +1,9 @@
 """Puts parkade in the place of PyTorch's allocator, in this process and before CUDA is used.
 
-PyTorch's interface for allocators is a C++ class whose functions differ from release to release. `_bridge_build` therefore compiles a
-class that passes the calls on to parkade, for the installed PyTorch. With `plug_in=True`, PyTorch's plug-in interface passes them on: that
-needs no compiler, but has none of the functions that the plug-in interface lacks.
+PyTorch's interface for allocators is a C++ class whose functions differ from release to release. `_bridge_build`
+therefore compiles a class that passes the calls on to parkade, for the installed PyTorch. With `plug_in=True`,
+PyTorch's plug-in interface passes them on: that needs no compiler, but has none of the functions that the plug-in
+interface lacks.
 """
 
 from __future__ import annotations
@@ -68,19 +69,20 @@ def enable(
 ) -> None:
     """Makes PyTorch allocate GPU memory through parkade from now on. Call it once, before CUDA is used.
 
-    policy: a name from `policies()`. Some policies take parameters (`floating-handles:handle=32MiB`). `pytorch` makes the same
-        decisions as the allocator of the installed PyTorch, under the same settings.
+    policy: a name from `policies()`. Some policies take parameters (`floating-handles:handle=32MiB`). `pytorch` makes
+        the same decisions as the allocator of the installed PyTorch, under the same settings.
     settings: replaces PYTORCH_CUDA_ALLOC_CONF and has the same form. Only the policy `pytorch` takes settings.
-    serial: your promise that only one thread at a time uses the GPU, that no other GPU uses its tensors, and that no tensor is
-        registered for RDMA. `breaking-handles` needs the promise: it replaces the memory of live tensors while a request waits, or
-        before a graph is captured, and would lose what another thread writes meanwhile. A backward pass keeps the promise if the
-        whole graph is on the GPU, because the calling thread waits for it. DataLoader workers keep it, too.
-    plug_in: use PyTorch's plug-in interface. Nothing is compiled, but there are no statistics, snapshots, memory pools or CUDA graph
-        trees, and running out of memory does not raise torch.OutOfMemoryError.
+    serial: your promise that only one thread at a time uses the GPU, that no other GPU uses its tensors, and that no
+        tensor is registered for RDMA. `breaking-handles` needs the promise: it replaces the memory of live tensors
+        while a request waits, or before a graph is captured, and would lose what another thread writes meanwhile. A
+        backward pass keeps the promise if the whole graph is on the GPU, because the calling thread waits for it.
+        DataLoader workers keep it, too.
+    plug_in: use PyTorch's plug-in interface. Nothing is compiled, but there are no statistics, snapshots, memory pools
+        or CUDA graph trees, and running out of memory does not raise torch.OutOfMemoryError.
     verbose: print the command that compiles the bridge.
 
-    Raises EnableError if PyTorch cannot run on parkade here, ValueError for an unknown policy, and PyTorch's own exception for
-    settings that PyTorch refuses.
+    Raises EnableError if PyTorch cannot run on parkade here, ValueError for an unknown policy, and PyTorch's own
+    exception for settings that PyTorch refuses.
     """
     global _enabled
     if settings is not None:
@@ -128,7 +130,8 @@ def _release(torch: Any) -> str:
     major, minor = int(found[1]), int(found[2])
     if (major, minor) < (2, _FIRST_MINOR):
         raise EnableError(
-            f"parkade.enable() is for PyTorch 2.{_FIRST_MINOR} and later, and this is {torch.__version__}: install a later PyTorch"
+            f"parkade.enable() is for PyTorch 2.{_FIRST_MINOR} and later, and this is {torch.__version__}: "
+            "install a later PyTorch"
         )
     return f"{major}.{minor}"
 
@@ -164,7 +167,8 @@ def _check_options(library: ctypes.CDLL, policy: str, settings: str | None, rele
     """Raises if parkade does not know the release, the policy or the settings."""
     if policy.partition(":")[0] in _BREAKING and not serial:
         raise UsageError(
-            f"the policy {policy!r} replaces the memory of live tensors, which loses what another thread writes meanwhile: "
+            f"the policy {policy!r} replaces the memory of live tensors, which loses what another thread writes "
+            "meanwhile: "
             "pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
         )
     if problem := _refusal(library, "pytorch", None, release):
@@ -175,7 +179,9 @@ def _check_options(library: ctypes.CDLL, policy: str, settings: str | None, rele
 
 
 def _refusal(library: ctypes.CDLL, policy: str, settings: str | None, release: str) -> tuple[int, str] | None:
-    """Why parkade creates no allocator with these options: the status and the text. None if it creates one on a simulated GPU."""
+    """Why parkade creates no allocator with these options: the status and the text. None if it creates one on a
+    simulated GPU.
+    """
     options = _Options(
         size=ctypes.sizeof(_Options),
         simulated_bytes=1 << 30,
@@ -202,7 +208,8 @@ def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, serial
         ) from None
     if bridge.parkade_bridge_interface() != library.parkade_interface_version():
         raise EnableError(
-            f"the compiled bridge is for another version of parkade's interface: remove {path} to have it compiled again"
+            f"the compiled bridge is for another version of parkade's interface: remove {path} to have it "
+            "compiled again"
         )
     # PyTorch keeps pointers into it for the life of the process.
     _bridge = bridge

@@ -1,4 +1,4 @@
-"""Running a command of parkade in this process."""
+"""Runs commands of parkade in this process."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ._errors import Error, UsageError
 from ._inputs import File
 from ._progress import Progress, shown
 
-#: Bytes: a whole number, also written as 12e9, or text such as "12GiB".
+#: A number of bytes, such as 12e9, or text such as "12GiB".
 Size = int | float | str
 #: Settings of PyTorch's allocator: text as in PYTORCH_CUDA_ALLOC_CONF, or a dictionary.
 Settings = str | Mapping[str, object]
-#: A device: its number, "cuda:0" or a `torch.device`. Without a number it is the first.
+#: A device: its number, text such as "cuda:0", or a `torch.device`. Without a number, it is device 0.
 Device = int | str | object
 _T = TypeVar("_T")
 
-#: Options of the commands that are arguments of the functions, and how errors name them.
+#: Options of the commands and the arguments that stand for them, which error messages name.
 _FLAGS = {"--force": "force=True", "--only": "only=True", "--stop-at-oom": "stop_at_oom=True"}
 _OPTIONS = [
     "blocks",
@@ -56,15 +56,15 @@ class Answer:
         self.printed = printed
         self.remarks = tuple(remarks)
         self.exit_code = exit_code
-        #: What it prints without `--json`.
+        #: The command's output without `--json`.
         self.text = text
 
     def object(self, files: Sequence[File]) -> dict[str, Any]:
-        """The JSON object, in which temporary files have the names of what was given."""
+        """Returns the JSON object. Names of temporary files in it are replaced with the names of the arguments."""
         found: dict[str, Any] = json.loads(self.printed)
         if "error" in found and "file" in found:
             said = _as_arguments(_named(str(found["error"]), files))
-            # A command about several files says it of each, as `VerifyError::GivenSettings` does.
+            # A command with several files reports the error for each file, as `VerifyError::GivenSettings`.
             raise (UsageError if re.match(r'the settings ".*" are refused: ', said) else Error)(said)
         temporary = [file for file in files if file.path != file.name]
         return {key: _renamed(value, temporary) for key, value in found.items()} if temporary else found
@@ -78,7 +78,7 @@ def run(
     threads: int | None = None,
     with_text: bool = True,
 ) -> Answer:
-    """Runs `parkade` with these arguments, and then the files. `with_text` makes the answer as text too."""
+    """Runs `parkade` with these arguments, followed by the files. `with_text` also makes the text output."""
     whole = ["parkade", *arguments, *(["--", *(file.path for file in files)] if files else [])]
 
     def work() -> Answer:
@@ -90,7 +90,7 @@ def run(
 
 
 def call(work: Callable[[], _T], files: Sequence[File] = ()) -> _T:
-    """Does work of the extension module, with the package's exceptions."""
+    """Calls the extension module, and raises the package's exceptions instead of the module's."""
     try:
         return work()
     except _parkade.UsageError as error:
@@ -100,7 +100,7 @@ def call(work: Callable[[], _T], files: Sequence[File] = ()) -> _T:
 
 
 def options(**given: Any) -> list[str]:
-    """Options of a command: none for None and False, several for a list."""
+    """Returns a command's options. None and False give no option, and a list gives several."""
     arguments: list[str] = []
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
@@ -126,7 +126,7 @@ def options(**given: Any) -> list[str]:
 
 
 def size_bytes(name: str, size: Size) -> int:
-    """A size in bytes, by the rules of the commands: "12GiB" is one."""
+    """Returns a size in bytes, read as the commands read it."""
     text = _text(name, size)
     try:
         return _parkade.size(text)
@@ -135,26 +135,28 @@ def size_bytes(name: str, size: Size) -> int:
 
 
 def settings_text(settings: Settings) -> str:
-    """Settings as in PYTORCH_CUDA_ALLOC_CONF: `{"expandable_segments": True}` is `expandable_segments:True`."""
+    """Returns settings as in PYTORCH_CUDA_ALLOC_CONF: `{"expandable_segments": True}` becomes
+    `expandable_segments:True`.
+    """
     if isinstance(settings, str):
         return settings
     for key, value in settings.items():
         if not isinstance(key, str) or not isinstance(value, (str, int, float)):
-            raise TypeError(f"settings are a dictionary of names with texts or numbers, and {key!r} is {value!r}")
+            raise TypeError(f"settings map names to text or numbers, and {key!r} is mapped to {value!r}")
     return ",".join(f"{key}:{value}" for key, value in settings.items())
 
 
 def device_number(device: Device) -> int:
-    """The number of a device."""
+    """Returns the number of a device."""
     if not isinstance(device, bool):
         try:
             return operator.index(device)  # type: ignore[arg-type]
         except TypeError:
             pass
-    # A `torch.device` prints itself as "cuda:0".
+    # The text of a `torch.device` is such as "cuda:0".
     found = re.fullmatch(r"(?:cuda|hip)(?::(\d+))?|(\d+)", str(device))
     if found is None or isinstance(device, bool):
-        raise UsageError(f"device is a number such as 0, or a device such as 'cuda:0', and not {device!r}")
+        raise UsageError(f"device is a number such as 0 or a device such as 'cuda:0', and not {device!r}")
     return int(found[1] or found[2] or 0)
 
 
@@ -172,7 +174,9 @@ def _text(name: str, value: Any) -> str:
 
 
 def _as_arguments(text: str) -> str:
-    """An error of a command with its options as the arguments of functions. What stands in a command line to run is left as it is."""
+    """Returns a command's error message with arguments of functions in place of options, except in command lines that
+    the user is to run.
+    """
 
     def argument(found: re.Match[str]) -> str:
         flag = found[0]
@@ -191,7 +195,7 @@ def _named(text: str, files: Sequence[File]) -> str:
 
 
 def _renamed(value: Any, files: Sequence[File]) -> Any:
-    """The same with the files' names in its texts: keys and sentences name files."""
+    """Returns the value with the names of temporary files replaced in all texts."""
     if isinstance(value, str):
         return _named(value, files)
     if isinstance(value, list):

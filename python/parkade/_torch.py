@@ -1,4 +1,4 @@
-"""PyTorch, imported where it is needed alone."""
+"""Imports PyTorch, for the functions that need it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ._errors import NoCuda
 
 
 def cuda() -> Any:
-    """The module `torch.cuda`, of a PyTorch that sees a GPU."""
+    """Returns the module `torch.cuda`. Raises `NoCuda` if PyTorch is missing or sees no GPU."""
     try:
         import torch
     except ImportError as error:

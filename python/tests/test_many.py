@@ -102,7 +102,7 @@ def test_a_sweep_is_continued(rows_of_one_machine, tmp_path, command):
         parkade.sweep(SMALL, "pytorch", output=path)
     older = rows_of_one_machine.replace(b'"program":"', b'"program":"0-')
     path.write_bytes(older)
-    with pytest.raises(parkade.Error, match="another build"):
+    with pytest.raises(parkade.Error, match="a build of parkade other than"):
         parkade.sweep(SMALL, POLICIES, seeds=2, output=path)
     assert path.read_bytes() == older
 
@@ -146,7 +146,7 @@ needs_sigkill = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="proce
 def test_tasks_that_died_with_a_process_are_done_again(is_made, tmp_path):
     tasks = [(str(tmp_path / "killed") if number == 5 else None, number) for number in range(40)]
     executor = spawned if is_made else spawned()
-    with pytest.warns(RuntimeWarning, match="go on in a new pool"):
+    with pytest.warns(RuntimeWarning, match="continue in a new pool"):
         found = list(_executors.in_order(_kills_once, tasks, executor, retries=3))
     assert found == [number * number for number in range(40)] and (tmp_path / "killed").exists()
 

@@ -87,7 +87,7 @@ def test_each_rank_writes_a_file_of_its_own(fake_cuda, tmp_path, monkeypatch):
 
 def test_a_file_that_is_replaced_is_said_to_be(fake_cuda, tmp_path):
     (tmp_path / "run.pickle").write_text("older")
-    with pytest.warns(UserWarning, match="exists, and is replaced"), parkade.record(tmp_path / "run.pickle"):
+    with pytest.warns(UserWarning, match="exists and will be replaced"), parkade.record(tmp_path / "run.pickle"):
         assert (tmp_path / "run.pickle").read_text() == "older", "until the block has ended"
     assert parkade.verify(tmp_path / "run.pickle").exact
 

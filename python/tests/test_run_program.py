@@ -1,4 +1,4 @@
-"""`parkade run` and `on_oom` with a stand-in for PyTorch: what is written and said, and that the program runs as it does without."""
+"""`parkade run` and `on_oom` with a stand-in for PyTorch: what they write and print, and that the program runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_a_program_that_dies_is_explained_after_its_own_traceback(run, tmp_path)
     assert "runpy" not in found.stderr and "_run_program" not in found.stderr
     assert (
         said[0]
-        == f"parkade: out of memory on device 0: tried to allocate 49.00 MiB; the process may reserve 80.00 GiB, and the device has 22.00 MiB free; the snapshot is {name}"
+        == f"parkade: out of memory on device 0: tried to allocate 49.00 MiB; the process may reserve 80.00 GiB, "
+        f"and the device has 22.00 MiB free; the snapshot is {name}"
     )
     told = said[next(place for place, line in enumerate(said) if line.startswith("torch.OutOfMemoryError")) + 1 :]
     assert told[0].startswith("parkade: cause: fragmentation: 49.00 MiB requested")
@@ -105,7 +106,10 @@ print("done")
 
 
 def test_exit_codes_arguments_and_names_are_the_programs_own(run, tmp_path):
-    program = "import sys\nprint(sys.argv, __name__, sys.path[0] == sys.argv[1])\nprint(__import__('helper').said)\nsys.exit(3)\n"
+    program = (
+        "import sys\nprint(sys.argv, __name__, sys.path[0] == sys.argv[1])\n"
+        "print(__import__('helper').said)\nsys.exit(3)\n"
+    )
     (tmp_path / "helper.py").write_text("said = 'helped'\n")
     folder = os.path.realpath(tmp_path)
     expected = run(program, arguments=[folder, "--limit", "5"], wrapped=False)
@@ -147,7 +151,10 @@ def test_the_snapshot_is_written_at_the_end_if_asked_for(run, tmp_path):
 
 
 def test_settings_that_the_program_makes_before_its_import_hold(run):
-    program = "import sys\nassert 'torch' not in sys.modules\nimport torch\nassert torch.__spec__.loader.__class__.__name__ == 'SourceFileLoader'\n"
+    program = (
+        "import sys\nassert 'torch' not in sys.modules\nimport torch\n"
+        "assert torch.__spec__.loader.__class__.__name__ == 'SourceFileLoader'\n"
+    )
     assert run(program).stderr == ""
 
 
@@ -223,7 +230,10 @@ def test_on_oom_does_the_same_in_a_program(run, tmp_path):
     assert said.index("Traceback (most recent call last):") < next(
         place for place, line in enumerate(said) if LINE in line
     )
-    again = "import parkade\nfirst = parkade.on_oom()\nassert parkade.on_oom('other.pickle') is first and first.path == 'other.pickle'\n"
+    again = (
+        "import parkade\nfirst = parkade.on_oom()\n"
+        "assert parkade.on_oom('other.pickle') is first and first.path == 'other.pickle'\n"
+    )
     assert run(again, wrapped=False).returncode == 0
 
 
