@@ -1,4 +1,4 @@
-"""Both allocators in one process: PyTorch's own and parkade, of which PyTorch uses one at a time."""
+"""Puts both allocators into one process: PyTorch's own and parkade. PyTorch uses one of them at a time."""
 
 import ctypes
 import pathlib
@@ -7,7 +7,7 @@ import allocators
 
 
 def compiled(folder):
-    """The functions of raw.cpp, which the first of several processes that ask compiles into the folder."""
+    """Returns the functions of raw.cpp. The first of several processes compiles them into the folder."""
     from torch.utils import cpp_extension
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def compiled(folder):
 
 
 class Both:
-    """The allocators of this process. Make it before CUDA is used; parkade is in use then."""
+    """The allocators of this process. Create it before CUDA is used. PyTorch then uses parkade."""
 
     def __init__(self, library, policy):
         import torch
@@ -44,7 +44,7 @@ class Both:
             raise RuntimeError("PyTorch's allocator did not begin")
 
     def use(self, name):
-        """From now on tensors come from this allocator. Those that there are go back to where they came from."""
+        """Makes PyTorch allocate new tensors with this allocator. Existing tensors are freed by the allocator that they came from."""
         import torch
 
         torch.cuda.synchronize()
@@ -54,7 +54,7 @@ class Both:
         self.library.use_allocator(self.addresses[name])
 
     def limit(self, limit_bytes):
-        """What each of them may reserve. Not for programs that capture graphs on both: graphs keep the workspaces of cuBLAS."""
+        """Limits the memory that each allocator may reserve. Do not use it for programs that capture graphs on both: graphs keep the workspaces of cuBLAS."""
         import torch
 
         self.is_limited = True

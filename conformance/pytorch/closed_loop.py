@@ -31,7 +31,7 @@ POLICY = 'parkade.enable(policy="'
 
 
 def attempt(options):
-    """Runs the program in this process; a dictionary: how it ended, and its peaks."""
+    """Runs the program in this process. Returns a dictionary: how it ended, and its peaks."""
     if options.policy:
         allocators.choose("parkade", options.policy)
     import torch
@@ -56,7 +56,7 @@ def attempt(options):
 
 
 def run(number, settings="", policy="", limit_bytes=0, snapshot=""):
-    """The same in a process of its own."""
+    """Runs the program in a new process."""
     command = [
         sys.executable,
         __file__,
@@ -85,7 +85,7 @@ def advise(options, snapshot, limit_bytes):
 
 
 def tried(remedy):
-    """How a remedy is tried: by settings or by a policy, and which."""
+    """Returns how to try a remedy: with settings or with a policy, and which."""
     if remedy["kind"] == "policy":
         return "policy", remedy["line"].removeprefix(POLICY).split('"')[0]
     words = shlex.split(remedy["line"])
@@ -93,7 +93,7 @@ def tried(remedy):
 
 
 def loop(options, number, times, live_bytes):
-    """One run that may die, and what its remedies do; `None` if it completes."""
+    """Runs a program that may die, and then its remedies. Returns their outcomes, or None if the program completes."""
     limit_bytes = int(live_bytes * times)
     snapshot = options.out / f"{number}-{times}.pickle"
     if run(number, limit_bytes=limit_bytes, snapshot=snapshot)["ending"] == "completes":
@@ -119,7 +119,7 @@ def loop(options, number, times, live_bytes):
 
 
 def report(runs):
-    """Prints the table; whether the first remedy completes enough."""
+    """Prints the table. Returns whether the first remedy completes enough runs."""
     print(
         "| program | times its tensors | outcome | first remedy | likely | completes | second | likely | completes | something completes |"
     )

@@ -172,7 +172,7 @@ def compare_traces(left, right, found):
 
 
 def compare(left, right):
-    """What differs between two reports: a number for each kind of thing, and `texts`, the first difference of each kind."""
+    """Compares two reports. Returns the number of differences of each kind, and `texts`, the first difference of each kind."""
     found = {"texts": []}
     compare_traces(left, right, found)
     lists = {
@@ -203,7 +203,7 @@ def settings(report):
 
 
 def compare_stats(left, right, what="stats"):
-    """A key that only one side has is a difference too."""
+    """Returns how many statistics differ, and the first difference. A key that only one side has counts, too."""
     keys = [key for key in sorted({**left, **right}) if left.get(key, "missing") != right.get(key, "missing")]
     if not keys:
         return 0, None
@@ -212,5 +212,5 @@ def compare_stats(left, right, what="stats"):
 
 
 def differences(found):
-    """How many differences a comparison found."""
+    """Returns how many differences a comparison found."""
     return sum(count for kind, count in found.items() if kind != "texts")

@@ -143,7 +143,7 @@ class Program:
         self.torch.cuda.empty_cache()
 
     def step(self):
-        """Ten random acts. Running out of memory is part of it; another failure of the driver for want of memory is counted by itself."""
+        """Does ten random things. Running out of memory is expected; other failures of the driver for lack of memory are counted separately."""
         acts, weights = zip(*self.acts)
         for act in self.draw.choices(acts, weights, k=10):
             failed = False
@@ -163,7 +163,7 @@ class Program:
                 self.kept.pop(self.draw.randrange(len(self.kept)))
 
     def drop_all(self):
-        """Everything goes. The bytes that are free on the GPU then."""
+        """Drops everything. Returns the bytes that are then free on the GPU."""
         torch = self.torch
         self.kept.clear()
         self.graphs.clear()
@@ -202,7 +202,7 @@ def steps_here(options):
 
 
 def judge(result, options):
-    """What is wrong with the result of the steps, in words; nothing if it is good."""
+    """Returns what is wrong with the result of the steps, or an empty text."""
     wrong = [f"{key} {result[key]}" for key in ("allocated_bytes", "reserved_bytes", "active_bytes") if result[key]]
     if result["lost_bytes"] > options.tolerance_mib * MIB:
         wrong.append(f"{result['lost_bytes']} bytes of the GPU's memory are lost")
@@ -244,7 +244,7 @@ def run_steps(options, name):
 
 
 def run_ends(options):
-    """Runs every end and prints its row. How many ended badly."""
+    """Runs every end and prints its row. Returns how many ended badly."""
 
     def one(job):
         case, setting = job

@@ -150,12 +150,12 @@ class Runner:
         return result
 
     def keep(self):
-        """Writes what was run so far."""
+        """Writes the results so far."""
         (self.options.out / "largest.json").write_text(json.dumps(list(self.log), indent=1))
 
 
 def largest(fits, start):
-    """The largest count that fits, 0 if none does: from `start` in growing strides to a count of each kind, then between them. `fits` is asked for counts from 1."""
+    """Returns the largest count that fits, or 0 if none does: from `start` in growing strides to a count of each kind, then between them. `fits` is asked for counts from 1."""
     low, high, stride, place = 0, None, 1, max(start, 1)
     while high is None or high - low > 1:
         if fits(place):
@@ -175,7 +175,7 @@ def largest(fits, start):
 
 
 def least(fits, low, high, step):
-    """The least of `low`, `low + step` and so on below `high` that fits, by bisection; `high` is known to fit."""
+    """Returns the least of `low`, `low + step` and so on below `high` that fits, by bisection; `high` is known to fit."""
     low -= step
     while high - low > step:
         place = low + max((high - low) // step // 2, 1) * step
@@ -232,7 +232,7 @@ def same_losses(runner, program, counts):
 
 
 def at_once(ask, sides):
-    """The answers for all sides, asked at the same time."""
+    """Returns the answers for all sides, which run at the same time."""
     with concurrent.futures.ThreadPoolExecutor(len(sides)) as pool:
         return list(pool.map(ask, sides))
 
@@ -270,7 +270,7 @@ def timed(runner, program, count):
 
 
 def limit_of(options, program):
-    """The bytes that a program may reserve."""
+    """Returns the bytes that a program may reserve."""
     return options.limit_bytes or size(LIMITS.get(program, USUAL_LIMIT))
 
 

@@ -10,7 +10,7 @@ import contextlib
 
 
 def tell():
-    """From now on every entry that is made inside of `use_mem_pool` or of a capture has the pool's id as metadata."""
+    """Makes PyTorch attach the pool's id, as metadata, to every entry from inside `use_mem_pool` or a capture."""
     import torch
 
     active = []

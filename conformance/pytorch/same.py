@@ -43,7 +43,7 @@ SECONDS_A_RUN = 240
 
 
 def record(options):
-    """One run, in this process. Writes its report and its snapshot."""
+    """Runs a program in this process, and writes its report and its snapshot."""
     rank = int(os.environ.get("RANK", "0"))
     programs.settle()
     allocators.choose(options.allocator)
@@ -96,7 +96,7 @@ class Runs:
         self.pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
 
     def child(self, side, program, setting, limit_bytes, name):
-        """One run of a program on one side; the side is the folder that its report goes to. True if there is a report."""
+        """Runs a program on one side, which names the folder of its report. Returns True if there is a report."""
         allocator = "native" if side != "parkade" else "parkade"
         folder = self.options.out / side
         # Delete the output of earlier runs, so that a failed run leaves nothing to compare with.
@@ -150,7 +150,7 @@ class Runs:
             return child.communicate()[0] + f"\nkilled after {SECONDS_A_RUN} s"
 
     def both(self, program, setting, limit_bytes, total_bytes):
-        """Submits the two runs to be compared; the result is a row for the table."""
+        """Submits the two runs for comparison. The result is a row of the table."""
         name = name_of(program, setting, limit_bytes, total_bytes)
         other = "control" if self.options.control else "parkade"
         return name, [
@@ -209,7 +209,7 @@ def compare_files(files):
 
 
 def compare_all(options, names):
-    """Compares the reports and prints the table. How many runs differ, and how many could not be compared."""
+    """Compares the reports and prints the table. Returns how many runs differ, and how many could not be compared."""
     other, differ, missing, lines, pairs = "control" if options.control else "parkade", 0, 0, [], []
     for name in names:
         reports = sorted((options.out / "native").glob(f"{name}.report")) + sorted(

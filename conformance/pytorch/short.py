@@ -24,7 +24,7 @@ PAGE_BYTES = 2 << 20
 
 
 def attempt(options):
-    """Runs the program in this process; a dictionary: how it ended, its losses, its peaks, the mean time of its later steps."""
+    """Runs the program in this process. Returns a dictionary: how it ended, its losses, its peaks, the mean time of its later steps."""
     programs.settle()
     allocators.choose("native" if options.side in largest.NATIVE else "parkade", options.side)
     import torch

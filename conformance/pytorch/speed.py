@@ -77,7 +77,7 @@ PROCESSORS = 4
 
 
 def started(name, options):
-    """The step function of a new copy of a program."""
+    """Returns the step function of a new copy of a program."""
     count = options.counts.get(name)
     return programs.load(name).start(count) if count else programs.load(name).start()
 
@@ -377,7 +377,7 @@ def ratio(sides, side, base="native"):
 
 
 def target(thing):
-    """The largest ratio of parkade's time to PyTorch's that is good enough."""
+    """Returns the largest ratio of parkade's time to PyTorch's that is good enough."""
     for text, (_, _, faster) in RAW.items():
         if thing.startswith(text):
             return 1 / faster
@@ -390,7 +390,7 @@ def verdict(low, high, most):
 
 
 def table(found):
-    """Prints the table. How many targets are missed."""
+    """Prints the table. Returns how many targets are missed."""
     missed = 0
     print(
         "| what | native | parkade | parkade / native | interval | native again / native | interval | at most | |\n|---|---|---|---|---|---|---|---|---|"

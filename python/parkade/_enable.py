@@ -168,8 +168,7 @@ def _check_options(library: ctypes.CDLL, policy: str, settings: str | None, rele
     if policy.partition(":")[0] in _BREAKING and not serial:
         raise UsageError(
             f"the policy {policy!r} replaces the memory of live tensors, which loses what another thread writes "
-            "meanwhile: "
-            "pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
+            "meanwhile: pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
         )
     if problem := _refusal(library, "pytorch", None, release):
         raise EnableError(problem[1])

@@ -144,8 +144,7 @@ class _Run:
         if self.lost[number] > self.retries:
             raise LostJobs(
                 f"task {number + 1} of {len(self.tasks)} was lost {self.lost[number]} times, with its worker each "
-                f"time: {error}. "
-                "A worker that is killed usually had too little memory"
+                f"time: {error}. A worker that is killed usually had too little memory"
             ) from error
 
     def _renew(self, error: BrokenExecutor) -> None:

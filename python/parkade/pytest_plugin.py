@@ -151,8 +151,7 @@ def _verdict(answer: Answer, files: Any) -> str:
         elif check["check"] == "not_known":
             lines.append(
                 f"{device}: parkade cannot tell whether {bound} holds: the recorded peak is {peak}, but an "
-                "out-of-memory error ended the run, "
-                "which would have needed more"
+                "out-of-memory error ended the run, which would have needed more"
             )
     return "\n".join(lines) or "the bounds cannot be checked with this recording"
 
