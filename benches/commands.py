@@ -25,7 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PARKADE = "target/release/parkade"
 EVENTS = "target/release/examples/events"
 SHIPPED = "conformance/recordings"
-SWEPT = ",".join(["all", *(f"{SHIPPED}/{name}.default.pickle.xz" for name in ("deep_mlp", "gpt2_varlen", "resnet50_sweep"))])
+SWEPT = ",".join(
+    ["all", *(f"{SHIPPED}/{name}.default.pickle.xz" for name in ("deep_mlp", "gpt2_varlen", "resnet50_sweep"))]
+)
 # In a separate process, because Linux also attributes a process's peak memory to the processes that it starts.
 UNPACK = "import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], 'wb'))"
 # Loads once and drops the result, like a program that reads a snapshot.
@@ -85,11 +87,23 @@ def of_recording(recording: Path, rounds: int, folder: Path) -> list[list[str]]:
     rows = [
         [f"CPython's `pickle.load` of {name}, for comparison", seconds(pickle), ""],
         ["`parkade verify` of it", seconds(verify) + speed, "0.12 s of processor time"],
-        ["its memory", f"{verify.peak_bytes / 1e6:.0f} MB, {verify.peak_bytes / size:.1f} times the file", "3 times the file"],
+        [
+            "its memory",
+            f"{verify.peak_bytes / 1e6:.0f} MB, {verify.peak_bytes / size:.1f} times the file",
+            "3 times the file",
+        ],
     ]
     if recording.name.endswith(".xz"):
-        rows.append(["`parkade verify` of the packed file", seconds(best([PARKADE, "verify", str(recording)], rounds)), ""])
-    rows.append(["`parkade advise` on the unpacked file", seconds(best([PARKADE, "advise", str(unpacked)], 1)), "5 s in all, on two cores"])
+        rows.append(
+            ["`parkade verify` of the packed file", seconds(best([PARKADE, "verify", str(recording)], rounds)), ""]
+        )
+    rows.append(
+        [
+            "`parkade advise` on the unpacked file",
+            seconds(best([PARKADE, "advise", str(unpacked)], 1)),
+            "5 s in all, on two cores",
+        ]
+    )
     return rows
 
 
@@ -120,7 +134,13 @@ def main() -> int:
         rows = of_recording(arguments.recording.resolve(), arguments.rounds, Path(folder))
     rows += of_policies()
     if arguments.sweep:
-        rows.append(["the sweep of [numbers](numbers.md#how-are-the-tables-made)", seconds(best([PARKADE, "sweep", "-w", SWEPT, "--markdown"], 1)), "88 s of processor time"])
+        rows.append(
+            [
+                "the sweep of [numbers](numbers.md#how-are-the-tables-made)",
+                seconds(best([PARKADE, "sweep", "-w", SWEPT, "--markdown"], 1)),
+                "88 s of processor time",
+            ]
+        )
     head = f"`benches/commands.py {arguments.recording.name} --rounds {arguments.rounds}`, {origin()}:\n\n"
     text = head + "\n".join("| " + " | ".join(row) + " |" for row in [["", "measured", "aim"], ["---"] * 3, *rows])
     print(text)

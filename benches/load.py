@@ -47,7 +47,9 @@ def main() -> int:
         with tempfile.NamedTemporaryFile(suffix=".pickle") as unpacked:
             unpacked.write(data)
             unpacked.flush()
-            loader = subprocess.Popen([arguments.load, unpacked.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            loader = subprocess.Popen(
+                [arguments.load, unpacked.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
             with_gc, without_gc, ours = [], [], []
             for _ in range(arguments.rounds):
                 with_gc.append(python_seconds(data, collect=True))
@@ -60,7 +62,9 @@ def main() -> int:
         python, off, parkade = min(with_gc), min(without_gc), min(ours)
         slow |= python < 8 * parkade
         name = path.rsplit("/", 1)[-1].removesuffix(".pickle.xz")
-        print(f"{name:<30} {len(data) / 1e6:>7.1f} {python * 1e3:>12.1f} {off * 1e3:>9.1f} {parkade * 1e3:>9.2f} {python / parkade:>7.1f} {off / parkade:>7.1f}")
+        print(
+            f"{name:<30} {len(data) / 1e6:>7.1f} {python * 1e3:>12.1f} {off * 1e3:>9.1f} {parkade * 1e3:>9.2f} {python / parkade:>7.1f} {off / parkade:>7.1f}"
+        )
     return int(slow)
 
 

@@ -47,7 +47,11 @@ def on_lines(text: str) -> str:
     for line in text.split("\n"):
         sentences = [line] if line.startswith("|") else re.split(r"(?<=\.) (?=[A-Z–])", line)
         for sentence in sentences:
-            lines += [sentence] if line.startswith("|") else textwrap.wrap(sentence, 190, break_long_words=False, break_on_hyphens=False) or [""]
+            lines += (
+                [sentence]
+                if line.startswith("|")
+                else textwrap.wrap(sentence, 190, break_long_words=False, break_on_hyphens=False) or [""]
+            )
     return "\n".join(lines)
 
 

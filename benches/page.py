@@ -26,7 +26,9 @@ def replace_marked(path: Path, program: str, text: str) -> None:
 def origin() -> str:
     """The day, the commit and the machine, in words."""
     root = Path(__file__).resolve().parent
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True
+    ).stdout.strip()
     if subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ":/", ":!/docs"], cwd=root).returncode:
         commit += " with changes"
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())

@@ -121,7 +121,16 @@ CASES = {
 }
 # The same sequences again; here parkade's blocks are identified by their addresses, as the others' always are.
 BY_POINTER = ", by pointer"
-for case in ("pair 4 KiB", "pair 2 MiB", "pair 32 MiB", "mix of 100", "mix of 1,000", "mix of 10,000", "mix of 100,000", "replay of a recording"):
+for case in (
+    "pair 4 KiB",
+    "pair 2 MiB",
+    "pair 32 MiB",
+    "mix of 100",
+    "mix of 1,000",
+    "mix of 10,000",
+    "mix of 100,000",
+    "replay of a recording",
+):
     CASES[case + BY_POINTER] = CASES[case]
 
 

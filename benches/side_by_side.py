@@ -44,11 +44,19 @@ class Allocator:
     def is_built(self) -> bool:
         """Whether the program is there and newer than its sources. Without sources, the build command knows."""
         program = ROOT / self.program[0]
-        return bool(self.sources) and program.exists() and all(program.stat().st_mtime > (ROOT / source).stat().st_mtime for source in self.sources)
+        return (
+            bool(self.sources)
+            and program.exists()
+            and all(program.stat().st_mtime > (ROOT / source).stat().st_mtime for source in self.sources)
+        )
 
 
 HARNESS, OTHERS = "conformance/oracle/pytorch_harness", "conformance/other_allocators"
-PARKADE = Allocator("parkade", ["target/wheel/timed"], ["cargo", "build", "--locked", "--quiet", "--profile", "wheel", "-p", "parkade-benches", "--bin", "timed"])
+PARKADE = Allocator(
+    "parkade",
+    ["target/wheel/timed"],
+    ["cargo", "build", "--locked", "--quiet", "--profile", "wheel", "-p", "parkade-benches", "--bin", "timed"],
+)
 PYTORCH = Allocator(
     "PyTorch 2.11",
     ["target/oracle/timed-2.11.0"],
@@ -60,7 +68,10 @@ RMM = Allocator(
     "RMM pool",
     ["target/peers/rmm_peer", "pool", DEVICE_BYTES, POOL_BYTES, "-", "timed"],
     [f"{OTHERS}/build_rmm.sh"],
-    sources=(f"{HARNESS}/src/timed.hpp", *(f"{OTHERS}/src/{name}" for name in ("rmm_peer.cpp", "fake_cudart.cpp", "common.hpp"))),
+    sources=(
+        f"{HARNESS}/src/timed.hpp",
+        *(f"{OTHERS}/src/{name}" for name in ("rmm_peer.cpp", "fake_cudart.cpp", "common.hpp")),
+    ),
 )
 BFC = Allocator(
     "TensorFlow BFC",
@@ -130,7 +141,9 @@ class Running:
     def line(self) -> str:
         line = self.process.stdout.readline()
         if not line:
-            sys.exit(f"side_by_side.py: {self.name} ended early, with exit code {self.process.wait()}: run {self.process.args} to see why")
+            sys.exit(
+                f"side_by_side.py: {self.name} ended early, with exit code {self.process.wait()}: run {self.process.args} to see why"
+            )
         return line
 
     def run(self) -> float:
@@ -171,7 +184,11 @@ def measure(allocators: list[Allocator], case: str, rounds: int, folder: Path) -
     print("timing:", case, file=sys.stderr)
     sequence = folder / "sequence"
     sequences.write(case, sequence)
-    running = [Running(allocator, case, sequence) for allocator in allocators if allocator.name not in LEFT_OUT.get(case.removesuffix(sequences.BY_POINTER), ())]
+    running = [
+        Running(allocator, case, sequence)
+        for allocator in allocators
+        if allocator.name not in LEFT_OUT.get(case.removesuffix(sequences.BY_POINTER), ())
+    ]
     for number in range(rounds + 1):
         for one in running:
             nanoseconds = one.run()
@@ -187,7 +204,14 @@ def instructions(allocator: Allocator, case: str, folder: Path) -> float:
     steps = COUNTED[case]
     sequence = folder / "sequence"
     sequences.write(case, sequence, steps)
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", ROOT / allocator.program[0], *allocator.program[1:], sequence]
+    command = [
+        "valgrind",
+        "--tool=callgrind",
+        "--callgrind-out-file=/dev/null",
+        ROOT / allocator.program[0],
+        *allocator.program[1:],
+        sequence,
+    ]
     counts = []
     for lines in ("\n", "\n\n"):
         done = subprocess.run(command, env=environment(allocator, case), input=lines, capture_output=True, text=True)
@@ -231,7 +255,9 @@ def table_of_times(measured: dict[str, dict[str, Running]], names: list[str]) ->
     return lines
 
 
-def table_of_sums(measured: dict[str, dict[str, Running]], counts: dict[str, dict[str, float]], names: list[str]) -> list[str]:
+def table_of_sums(
+    measured: dict[str, dict[str, Running]], counts: dict[str, dict[str, float]], names: list[str]
+) -> list[str]:
     """What follows from several cases, or is not a time."""
     lines = [row(["", *names, "aim for parkade"]), "|---" + "|--:" * (len(names) + 1) + "|"]
 
@@ -254,14 +280,39 @@ def table_of_sums(measured: dict[str, dict[str, Running]], counts: dict[str, dic
     for case in measured:
         if (count := threads_of(case)) > 1:
             text = f"{count} threads, each on its stream: pairs a second, over those of one"
-            each(text, 2, lambda name, case=case: middle(one, name) / middle(case, name), one, case, least=1 if count == 2 else 0)
+            each(
+                text,
+                2,
+                lambda name, case=case: middle(one, name) / middle(case, name),
+                one,
+                case,
+                least=1 if count == 2 else 0,
+            )
     few, many = "mix of 100,000", "mix of 1,000,000"
-    each("a step of the mix of 1,000,000, over one of 100,000", 2, lambda name: middle(many, name) / middle(few, name), few, many, most=3)
+    each(
+        "a step of the mix of 1,000,000, over one of 100,000",
+        2,
+        lambda name: middle(many, name) / middle(few, name),
+        few,
+        many,
+        most=3,
+    )
     for live in (10_000, 1_000_000):
         case = f"mix of {live:,}"
-        each(f"{case}: bytes of memory a live block", 0, lambda name: measured[case][name].grown_bytes / live, case, most=96)
+        each(
+            f"{case}: bytes of memory a live block",
+            0,
+            lambda name: measured[case][name].grown_bytes / live,
+            case,
+            most=96,
+        )
     pointers = f"mix of 100,000{sequences.BY_POINTER}"
-    each(f"{pointers}: bytes of memory a live block", 0, lambda name: measured[pointers][name].grown_bytes / 100_000, pointers)
+    each(
+        f"{pointers}: bytes of memory a live block",
+        0,
+        lambda name: measured[pointers][name].grown_bytes / 100_000,
+        pointers,
+    )
     for case, count in counts.items():
         each(f"{case}: instructions a step", 0, count.__getitem__, case, most=MOST_INSTRUCTIONS.get(case, float("inf")))
     return lines
@@ -271,13 +322,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--cases", nargs="+", metavar="TEXT", help="only cases whose name contains one of these")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="beside parkade, only allocators whose name contains one of these")
-    parser.add_argument("--rebuild", action="store_true", help="build the real allocators' programs again, even those that are there")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="beside parkade, only allocators whose name contains one of these"
+    )
+    parser.add_argument(
+        "--rebuild", action="store_true", help="build the real allocators' programs again, even those that are there"
+    )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the tables between the marks of a page")
     arguments = parser.parse_args()
     if arguments.write:
         parts(arguments.write, "side_by_side.py")  # fail here and not after minutes
-    allocators = [one for one in ALLOCATORS if one is PARKADE or not arguments.only or any(text.lower() in one.name.lower() for text in arguments.only)]
+    allocators = [
+        one
+        for one in ALLOCATORS
+        if one is PARKADE or not arguments.only or any(text.lower() in one.name.lower() for text in arguments.only)
+    ]
     cases = [case for case in sequences.CASES if not arguments.cases or any(text in case for text in arguments.cases)]
     allocators = build(allocators, arguments.rebuild)
     names = [one.name for one in allocators]
@@ -286,7 +345,9 @@ def main() -> int:
         counts = {}
         for case in (case for case in COUNTED if case in cases and shutil.which("valgrind")):
             print("counting:", case, file=sys.stderr)
-            counts[case] = {one.name: instructions(one, case, Path(folder)) for one in allocators if one.name in measured[case]}
+            counts[case] = {
+                one.name: instructions(one, case, Path(folder)) for one in allocators if one.name in measured[case]
+            }
     lines = [f"`benches/side_by_side.py --rounds {arguments.rounds}`, {origin()}:", ""]
     lines += table_of_times(measured, names) + [""] + table_of_sums(measured, counts, names)
     if not shutil.which("valgrind"):

@@ -62,7 +62,14 @@ def of_a_step(case: str, folder: Path) -> Counter:
     runs = []
     for steps in (STEPS, 2 * STEPS):
         out = folder / str(steps)
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "target/wheel/count", case, str(steps)]
+        command = [
+            "valgrind",
+            "--tool=callgrind",
+            f"--callgrind-out-file={out}",
+            "target/wheel/count",
+            case,
+            str(steps),
+        ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"where.py: {case} could not be counted:\n{done.stderr}")
@@ -72,16 +79,30 @@ def of_a_step(case: str, folder: Path) -> Counter:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", metavar="CASE", default=["4KiB", "mix1000", "replay", "expandable", "streams"])
+    parser.add_argument(
+        "--cases", nargs="+", metavar="CASE", default=["4KiB", "mix1000", "replay", "expandable", "streams"]
+    )
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the table between its marks in a page")
     arguments = parser.parse_args()
     if arguments.write:
         parts(arguments.write, "where.py")  # fail here and not after minutes
-    subprocess.run(["cargo", "build", "--locked", "--quiet", "--profile", "wheel", "-p", "parkade-benches", "--bin", "count"], cwd=ROOT, check=True)
+    subprocess.run(
+        ["cargo", "build", "--locked", "--quiet", "--profile", "wheel", "-p", "parkade-benches", "--bin", "count"],
+        cwd=ROOT,
+        check=True,
+    )
     with tempfile.TemporaryDirectory() as folder:
         counted = {case: of_a_step(case, Path(folder)) for case in arguments.cases}
-    places = sorted({where for counts in counted.values() for where in counts}, key=lambda where: -sum(counts[where] for counts in counted.values()))
-    lines = [f"`benches/where.py`, {origin()}:", "", "| instructions a step | " + " | ".join(counted) + " |", "|---" + "|--:" * len(counted) + "|"]
+    places = sorted(
+        {where for counts in counted.values() for where in counts},
+        key=lambda where: -sum(counts[where] for counts in counted.values()),
+    )
+    lines = [
+        f"`benches/where.py`, {origin()}:",
+        "",
+        "| instructions a step | " + " | ".join(counted) + " |",
+        "|---" + "|--:" * len(counted) + "|",
+    ]
     rest: dict[str, float] = dict.fromkeys(counted, 0.0)
     for where in places:
         if max(counts[where] for counts in counted.values()) >= SHOWN:

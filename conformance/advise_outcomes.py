@@ -17,7 +17,13 @@ from pathlib import Path
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="FOLDER", type=Path)
-    parser.add_argument("parkade", metavar="PARKADE", nargs="?", default="target/release/parkade", help="the binary (default: %(default)s)")
+    parser.add_argument(
+        "parkade",
+        metavar="PARKADE",
+        nargs="?",
+        default="target/release/parkade",
+        help="the binary (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     folder, parkade = arguments.folder, arguments.parkade
     runs = [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
@@ -26,7 +32,15 @@ def main() -> int:
         groups.setdefault((run["w"], run["limit"]), []).append(run)
     right = close = 0
     for (program, limit), group in sorted(groups.items()):
-        command = [parkade, "advise", f"{folder}/{program}.default.pickle.xz", "--json", "--only", "--capacity", limit + "GiB"]
+        command = [
+            parkade,
+            "advise",
+            f"{folder}/{program}.default.pickle.xz",
+            "--json",
+            "--only",
+            "--capacity",
+            limit + "GiB",
+        ]
         for run in group:
             command += ["--settings", run["conf"]]
         advice = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
@@ -37,7 +51,9 @@ def main() -> int:
             right += option["fits"] == fits
             close += option["close"]
             if option["fits"] != fits:
-                print(f"wrong: {program} {run['conf']!r} {limit} GiB: fits {fits}; close: {option['close']}, timings: {option['timings']}")
+                print(
+                    f"wrong: {program} {run['conf']!r} {limit} GiB: fits {fits}; close: {option['close']}, timings: {option['timings']}"
+                )
     print(f"{right} of {len(runs)} outcomes right; {close} are called close")
     return int(len(runs) - right > 1)
 

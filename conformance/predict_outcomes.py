@@ -18,7 +18,13 @@ from pathlib import Path
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="FOLDER", type=Path)
-    parser.add_argument("parkade", metavar="PARKADE", nargs="?", default="target/release/parkade", help="the binary (default: %(default)s)")
+    parser.add_argument(
+        "parkade",
+        metavar="PARKADE",
+        nargs="?",
+        default="target/release/parkade",
+        help="the binary (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     folder, parkade = arguments.folder, arguments.parkade
     runs = [json.loads(line) for line in (folder / "outcomes.jsonl").read_text().splitlines()]
@@ -32,11 +38,15 @@ def main() -> int:
             right += 1
         else:
             extremes = f"{replayed.get('fits_earliest', '-')} / {replayed.get('fits_latest', '-')}"
-            print(f"wrong: {run['w']} {run['conf']!r} {run['limit']} GiB: fits {fits}, predicted {replayed['fits']}; at the extremes of timing {extremes}")
+            print(
+                f"wrong: {run['w']} {run['conf']!r} {run['limit']} GiB: fits {fits}, predicted {replayed['fits']}; at the extremes of timing {extremes}"
+            )
         if fits:
             fitted += 1
             exact += replayed["peak_reserved_bytes"] == run["reserved_bytes.all.peak"]
-    print(f"{right} of {len(runs)} outcomes right; of the {fitted} that fitted {exact} with the exact peak of reserved bytes")
+    print(
+        f"{right} of {len(runs)} outcomes right; of the {fitted} that fitted {exact} with the exact peak of reserved bytes"
+    )
     return int(len(runs) - right > 1)
 
 

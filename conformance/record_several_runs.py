@@ -32,7 +32,7 @@ def streams(torch, count):
 
 def double_buffer(torch, sizes, steps, least, most):
     """The next batch is copied while this one trains."""
-    side, = streams(torch, 1)
+    (side,) = streams(torch, 1)
     main = torch.cuda.current_stream()
     weights = [torch.randn(1024, 1024, device="cuda", requires_grad=True) for _ in range(6)]
     pinned = torch.randn(9000, 1024).pin_memory()
@@ -62,7 +62,7 @@ def double_buffer(torch, sizes, steps, least, most):
 
 def gradient_buckets(torch, sizes, steps, least, most):
     """Gradients are summed in buckets on another stream while the backward pass goes on."""
-    side, = streams(torch, 1)
+    (side,) = streams(torch, 1)
     main = torch.cuda.current_stream()
     weight = torch.randn(1536, 1536, device="cuda")
     for step in range(steps):
@@ -95,7 +95,7 @@ def gradient_buckets(torch, sizes, steps, least, most):
 
 def layer_prefetch(torch, sizes, steps, least, most):
     """Weights are copied from the host two layers ahead."""
-    side, = streams(torch, 1)
+    (side,) = streams(torch, 1)
     main = torch.cuda.current_stream()
     widths = [4, 4, 8, 4, 4, 12, 4, 4, 8, 4, 4, 16]
     host = [torch.randn(1024, 256 * width).pin_memory() for width in widths]
@@ -204,18 +204,34 @@ def pipeline(torch, sizes, steps, least, most):
             torch.cuda.synchronize()
 
 
-PROGRAMS = {body.__name__: body for body in (double_buffer, gradient_buckets, layer_prefetch, serving, offload, pipeline)}
+PROGRAMS = {
+    body.__name__: body for body in (double_buffer, gradient_buckets, layer_prefetch, serving, offload, pipeline)
+}
 
 # The seed, and for each program its steps and the least and the most rows of a batch.
 SETS = {
-    "first": (77, {
-        "double_buffer": (60, 1000, 9000), "gradient_buckets": (60, 300, 6000), "layer_prefetch": (70, 300, 5000),
-        "serving": (120,), "offload": (50, 500, 4096), "pipeline": (40, 200, 5000),
-    }),
-    "second": (4242, {
-        "double_buffer": (75, 2500, 7000), "gradient_buckets": (75, 1500, 5000), "layer_prefetch": (64, 1200, 4000),
-        "serving": (140,), "offload": (64, 1500, 4096), "pipeline": (52, 800, 4200),
-    }),
+    "first": (
+        77,
+        {
+            "double_buffer": (60, 1000, 9000),
+            "gradient_buckets": (60, 300, 6000),
+            "layer_prefetch": (70, 300, 5000),
+            "serving": (120,),
+            "offload": (50, 500, 4096),
+            "pipeline": (40, 200, 5000),
+        },
+    ),
+    "second": (
+        4242,
+        {
+            "double_buffer": (75, 2500, 7000),
+            "gradient_buckets": (75, 1500, 5000),
+            "layer_prefetch": (64, 1200, 4000),
+            "serving": (140,),
+            "offload": (64, 1500, 4096),
+            "pipeline": (52, 800, 4200),
+        },
+    ),
 }
 
 
@@ -241,9 +257,16 @@ def one(torch, out, which, program, setting, run, limit_bytes):
     with open(out / "raw" / f"{program}.{setting}.{run}.pickle", "wb") as file:
         pickle.dump(torch.cuda.memory._snapshot(), file)
     line = {
-        "program": program, "setting": setting, "run": run, "torch": torch.__version__,
-        "reserved_peak": stats["reserved_bytes.all.peak"], "allocated_peak": stats["allocated_bytes.all.peak"],
-        "ooms": stats["num_ooms"], "retries": stats["num_alloc_retries"], "limit_bytes": limit_bytes, "failed": failed,
+        "program": program,
+        "setting": setting,
+        "run": run,
+        "torch": torch.__version__,
+        "reserved_peak": stats["reserved_bytes.all.peak"],
+        "allocated_peak": stats["allocated_bytes.all.peak"],
+        "ooms": stats["num_ooms"],
+        "retries": stats["num_alloc_retries"],
+        "limit_bytes": limit_bytes,
+        "failed": failed,
     }
     with open(out / "peaks.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")
@@ -310,7 +333,9 @@ def compress(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", nargs="?", choices=SETS, default="first", help="which programs (default: first)")
-    parser.add_argument("--out", type=pathlib.Path, default="recordings", help="the folder, which is made (default: recordings)")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default="recordings", help="the folder, which is made (default: recordings)"
+    )
     parser.add_argument("--worker", choices=SETTINGS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
@@ -329,7 +354,9 @@ def main():
     (given.out / "limits.txt").write_text("".join(f"{name} {limit_bytes}\n" for name, limit_bytes in limits.items()))
     for program in PROGRAMS:
         for setting in SETTINGS:
-            peaks = [line["reserved_peak"] >> 20 for line in done if (line["program"], line["setting"]) == (program, setting)]
+            peaks = [
+                line["reserved_peak"] >> 20 for line in done if (line["program"], line["setting"]) == (program, setting)
+            ]
             print(program, setting, peaks, "MiB reserved")
 
 

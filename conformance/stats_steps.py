@@ -20,7 +20,13 @@ NOT_KEYS = {"w", "conf", "limit", "step"}
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="FOLDER", type=Path)
-    parser.add_argument("parkade", metavar="PARKADE", nargs="?", default="target/release/parkade", help="the binary (default: %(default)s)")
+    parser.add_argument(
+        "parkade",
+        metavar="PARKADE",
+        nargs="?",
+        default="target/release/parkade",
+        help="the binary (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     folder, parkade = arguments.folder, arguments.parkade
     runs = {}
@@ -31,7 +37,11 @@ def main() -> int:
     differ = compared = 0
     for path in sorted(folder.glob("*.pickle.xz")):
         name = path.name.removesuffix(".pickle.xz")
-        limits = {limit for program, _, limit in runs if program == name.split(".")[0] and limit and f"limit{limit.split('.')[0]}" in name}
+        limits = {
+            limit
+            for program, _, limit in runs
+            if program == name.split(".")[0] and limit and f"limit{limit.split('.')[0]}" in name
+        }
         if "tail" in name or len(limits) > 1:
             continue
         limit = limits.pop() if limits else ""

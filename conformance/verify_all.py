@@ -37,7 +37,9 @@ def limit_of(name: str) -> str | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", metavar="FOLDER", type=Path)
-    parser.add_argument("--parkade", metavar="PATH", default="target/release/parkade", help="the binary (default: %(default)s)")
+    parser.add_argument(
+        "--parkade", metavar="PATH", default="target/release/parkade", help="the binary (default: %(default)s)"
+    )
     options = parser.parse_args()
     recordings = sorted(options.folder.glob("*.pickle.xz"))
     if not recordings:
@@ -57,7 +59,9 @@ def main() -> int:
             continue
         statistics = answer["statistics"]
         differing = f"{len(statistics['differences'])} of {statistics['compared']}"
-        print(f"| {name} | {limit or ''} | {answer['entries']:,} | {answer['decisions']:,} | {answer['mismatches']} | {differing} |")
+        print(
+            f"| {name} | {limit or ''} | {answer['entries']:,} | {answer['decisions']:,} | {answer['mismatches']} | {differing} |"
+        )
     return worst
 
 

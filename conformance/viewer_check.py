@@ -22,8 +22,40 @@ import tempfile
 from pathlib import Path
 
 # The opcodes that the page's unpickler knows (spec 7.6).
-KNOWN = """APPEND APPENDS BINGET LONG_BINGET BINPUT LONG_BINPUT MEMOIZE BININT BININT1 BININT2 LONG1 BINFLOAT EMPTY_DICT EMPTY_LIST EMPTY_TUPLE LIST DICT TUPLE
-TUPLE1 TUPLE2 TUPLE3 MARK SETITEM SETITEMS SHORT_BINUNICODE BINUNICODE FRAME NEWTRUE NEWFALSE NONE STOP PROTO""".split()
+KNOWN = [
+    "APPEND",
+    "APPENDS",
+    "BINGET",
+    "LONG_BINGET",
+    "BINPUT",
+    "LONG_BINPUT",
+    "MEMOIZE",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG1",
+    "BINFLOAT",
+    "EMPTY_DICT",
+    "EMPTY_LIST",
+    "EMPTY_TUPLE",
+    "LIST",
+    "DICT",
+    "TUPLE",
+    "TUPLE1",
+    "TUPLE2",
+    "TUPLE3",
+    "MARK",
+    "SETITEM",
+    "SETITEMS",
+    "SHORT_BINUNICODE",
+    "BINUNICODE",
+    "FRAME",
+    "NEWTRUE",
+    "NEWFALSE",
+    "NONE",
+    "STOP",
+    "PROTO",
+]
 
 
 def run(*command: str) -> str:
@@ -42,14 +74,22 @@ def check(arguments, tools, recording: Path, settings: str | None, folder: Path)
     assert data[:2] == b"\x80\x04" and not unknown, f"opcodes {unknown}"
     python = (sys.executable, arguments.memory_viz)
     output = str(folder / "output.html")
-    for command in (["stats"], ["trace"], ["trace_plot", "-o", output], ["trace_plot", "-s", "-o", output], ["trace_plot", "-f", "-o", output],
-                    ["segment_plot", "-o", output]):
+    for command in (
+        ["stats"],
+        ["trace"],
+        ["trace_plot", "-o", output],
+        ["trace_plot", "-s", "-o", output],
+        ["trace_plot", "-f", "-o", output],
+        ["segment_plot", "-o", output],
+    ):
         run(*python, command[0], file, *command[1:])
     # The flame graphs themselves need a script from the network, so their input is checked.
     snapshot = pickle.loads(data)
     for make in (tools.memory, tools.segments):
         lines = make(snapshot, format_flamegraph=lambda text: text).splitlines()
-        assert sum(int(line.rsplit(" ", 1)[1]) for line in lines) == sum(segment["total_size"] for segment in snapshot["segments"])
+        assert sum(int(line.rsplit(" ", 1)[1]) for line in lines) == sum(
+            segment["total_size"] for segment in snapshot["segments"]
+        )
     verified = json.loads(run(arguments.parkade, "verify", "--json", file))
     assert verified["mismatches"] == 0, verified["first_mismatch"]
     return f"{exported['devices'][0]['entries']} entries"
@@ -59,7 +99,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("memory_viz", metavar="MEMORY_VIZ_PY")
     parser.add_argument("recordings", metavar="RECORDING", nargs="+", type=Path)
-    parser.add_argument("--parkade", metavar="PATH", default="target/release/parkade", help="the binary (default: %(default)s)")
+    parser.add_argument(
+        "--parkade", metavar="PATH", default="target/release/parkade", help="the binary (default: %(default)s)"
+    )
     parser.add_argument("--settings", action="append", help="a settings string; may be given several times")
     arguments = parser.parse_args()
     spec = importlib.util.spec_from_file_location("memory_viz", arguments.memory_viz)

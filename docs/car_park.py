@@ -7,6 +7,7 @@ The heap is rebuilt by walking the trace up to its first `oom` entry.
 Everything is drawn to one scale: segments lie end to end in address order and
 wrap like text into rows of 2 GiB; the space up to the limit closes the last row.
 """
+
 import argparse
 import bisect
 import lzma
@@ -93,7 +94,7 @@ def tag(name, body=None, **attr):
     for key, value in attr.items():
         if isinstance(value, float):
             value = f"{value:.2f}".rstrip("0").rstrip(".")
-        attrs += ' %s="%s"' % (key.replace("_", "-"), value)
+        attrs += ' {}="{}"'.format(key.replace("_", "-"), value)
     return f"<{name}{attrs}/>" if body is None else f"<{name}{attrs}>{body}</{name}>"
 
 
@@ -137,8 +138,7 @@ def runs(blocks, wanted):
 def bus(x, y, w, over):
     """A bus seen from the side, exactly w long, its rear part `over` in red."""
     yield rect(x, y, w, LANE, rx=6, fill=BUS)
-    yield tag("path", d=f"M{x + over:.1f} {y}H{x + 6:.1f}q-6 0-6 6v{LANE - 12}q0 6 6 6"
-              f"H{x + over:.1f}z", fill=RED)
+    yield tag("path", d=f"M{x + over:.1f} {y}H{x + 6:.1f}q-6 0-6 6v{LANE - 12}q0 6 6 6H{x + over:.1f}z", fill=RED)
     for i in range(int((w - 50) // 26)):
         yield rect(x + 10 + i * 26, y + 5, 20, 9, rx=2, fill=GLASS)
     yield rect(x + w - 30, y + 5, 24, 15, rx=3, fill=GLASS)  # windscreen
@@ -154,15 +154,20 @@ def street(n):
 
 def draw(n):
     bottom = street(n)
-    yield text(PAD, 45, f"Out of memory: {gib(n.empty)} is empty, "
-               f"but a {gib(n.request)} bus does not fit", 22, font_weight=700)
-    yield text(PAD, 70, f"{ABOUT}. Limit {n.limit / GIB:g} GiB, reserved {gib(n.reserved)}. "
-               "Blocks in address order, one row is 2 GiB.", 14, SOFT)
+    yield text(
+        PAD, 45, f"Out of memory: {gib(n.empty)} is empty, but a {gib(n.request)} bus does not fit", 22, font_weight=700
+    )
+    yield text(
+        PAD,
+        70,
+        f"{ABOUT}. Limit {n.limit / GIB:g} GiB, reserved {gib(n.reserved)}. Blocks in address order, one row is 2 GiB.",
+        14,
+        SOFT,
+    )
     x = PAD
     for fill, line, dash, label, note, step in [
         (CARS[0], CARS[1], "none", gib(n.live), f"live, in {n.cars} blocks", 252),
-        (HOLE, EDGE, "none", gib(n.free),
-         f"free, in {n.holes} holes, largest {n.largest / MIB:.1f} MiB", 366),
+        (HOLE, EDGE, "none", gib(n.free), f"free, in {n.holes} holes, largest {n.largest / MIB:.1f} MiB", 366),
         (HOLE, EDGE, "3 2", gib(n.unreserved), "not reserved", 0),
     ]:
         yield rect(x + 0.5, 86.5, 13, 13, rx=3, fill=fill, stroke=line, stroke_dasharray=dash)
@@ -173,11 +178,9 @@ def draw(n):
             yield rect(x, y, w, LANE, fill=HOLE)
     for i, (start, size) in enumerate(runs(n.blocks, True)):
         for x, y, w in pieces(start, size):
-            yield rect(x, y, w - 0.6 if w > 4 else w, LANE, rx=min(2.5, w / 3),
-                       fill=CARS[i % len(CARS)])
+            yield rect(x, y, w - 0.6 if w > 4 else w, LANE, rx=min(2.5, w / 3), fill=CARS[i % len(CARS)])
     for x, y, w in pieces(n.reserved, n.unreserved):
-        yield rect(x + 1, y + 0.5, w - 1.5, LANE - 1, rx=4, fill=HOLE, stroke=EDGE,
-                   stroke_dasharray="5 4")
+        yield rect(x + 1, y + 0.5, w - 1.5, LANE - 1, rx=4, fill=HOLE, stroke=EDGE, stroke_dasharray="5 4")
     # The longest place: the stretch that is not reserved, or a hole, which may go on in the next row.
     longest, note = n.unreserved, "longest place left"
     if n.largest > n.unreserved:
@@ -189,30 +192,57 @@ def draw(n):
     # The request that failed, to the same scale; what is red is beyond the longest place.
     over, start, y = (n.request - longest) * PX, W - PAD - n.request * PX, bottom + 14
     yield from bus(start, y, n.request * PX, over)
-    yield tag("path", d=f"M{start + over:.1f} {bottom - 6}V{y + LANE + 8}", stroke=RED, stroke_width=1.5,
-              stroke_dasharray="4 3")
-    yield text(start + 90 if over < 90 else start + 66, y + 28,
-               f"the request: {gib(n.request)}, {gib(n.request - longest)} too long", 13, font_weight=700)
+    yield tag(
+        "path",
+        d=f"M{start + over:.1f} {bottom - 6}V{y + LANE + 8}",
+        stroke=RED,
+        stroke_width=1.5,
+        stroke_dasharray="4 3",
+    )
+    yield text(
+        start + 90 if over < 90 else start + 66,
+        y + 28,
+        f"the request: {gib(n.request)}, {gib(n.request - longest)} too long",
+        13,
+        font_weight=700,
+    )
     yield text(PAD, y + 15, "The bus: one tensor,", 14, font_weight=700)
     yield text(PAD, y + 34, "needed in one piece", 14, SOFT)
 
 
 def svg(n):
-    title = (f"GPU memory at an out-of-memory error: {gib(n.live)} live, {gib(n.free)} free in "
-             f"{n.holes} holes, {gib(n.unreserved)} not reserved, limit {n.limit / GIB:g} GiB; "
-             f"a request of {gib(n.request)} fits nowhere")
+    title = (
+        f"GPU memory at an out-of-memory error: {gib(n.live)} live, {gib(n.free)} free in "
+        f"{n.holes} holes, {gib(n.unreserved)} not reserved, limit {n.limit / GIB:g} GiB; "
+        f"a request of {gib(n.request)} fits nowhere"
+    )
     height = street(n) + 80
     card = rect(0.5, 0.5, W - 1, height - 1, rx=14, fill="#fbfbf9", stroke="#d5d8da")
     body = "\n".join(["", tag("title", title), card, *draw(n), ""])
-    return tag("svg", body, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {W} {height}",
-               width=W, height=height, role="img", font_family="system-ui, sans-serif") + "\n"
+    return (
+        tag(
+            "svg",
+            body,
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=f"0 0 {W} {height}",
+            width=W,
+            height=height,
+            role="img",
+            font_family="system-ui, sans-serif",
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recording", metavar="RECORDING.pickle[.xz]", help="the file; unpickling runs code, so it must come from you")
+    parser.add_argument(
+        "recording", metavar="RECORDING.pickle[.xz]", help="the file; unpickling runs code, so it must come from you"
+    )
     parser.add_argument("out", metavar="OUT.svg", help="the picture to write")
-    parser.add_argument("limit", metavar="LIMIT_GIB", type=float, nargs="?", default=12, help="the memory limit in GiB (default: 12)")
+    parser.add_argument(
+        "limit", metavar="LIMIT_GIB", type=float, nargs="?", default=12, help="the memory limit in GiB (default: 12)"
+    )
     options = parser.parse_args()
     numbers = measure(*heap_at_oom(load(options.recording)), int(options.limit * GIB))
     if not numbers.unreserved < numbers.request < ROW:

@@ -1,9 +1,9 @@
 // Two vectors in memory of parkade, added on one stream and read on another. How to build it: README.md.
 #include "parkade.h"
 
+#include <cuda_runtime.h>
 #include <cstdio>
 #include <cstdlib>
-#include <cuda_runtime.h>
 #include <vector>
 
 static void must(parkade_status status) {
@@ -25,7 +25,8 @@ __global__ void add(float* to, const float* from, int count) {
 int main() {
   constexpr int count = 1 << 20, blocks = count / 256;
   constexpr size_t bytes = count * sizeof(float);
-  if (parkade_interface_version() != PARKADE_INTERFACE_VERSION) return std::fprintf(stderr, "another version of parkade\n"), 1;
+  if (parkade_interface_version() != PARKADE_INTERFACE_VERSION)
+    return std::fprintf(stderr, "another version of parkade\n"), 1;
   cudaStream_t adds, reads;
   cudaStreamCreate(&adds);
   cudaStreamCreate(&reads);
@@ -55,8 +56,8 @@ int main() {
 
   parkade_stats stats{};
   must(parkade_read_stats(allocator, &stats));
-  std::printf("sum of the last: %.0f; reserved %lld bytes, at most %lld allocated\n", sums.back(), (long long)stats.reserved_bytes.all.current,
-              (long long)stats.allocated_bytes.all.peak);
+  std::printf("sum of the last: %.0f; reserved %lld bytes, at most %lld allocated\n", sums.back(),
+              (long long)stats.reserved_bytes.all.current, (long long)stats.allocated_bytes.all.peak);
   parkade_destroy(allocator);
   return sums.back() == 3.0f * (count - 1) ? 0 : 1;
 }

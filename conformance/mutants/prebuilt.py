@@ -2,6 +2,7 @@
 
 run.py writes and reads such folders; this module is not a command. It needs Python 3.10 and no Rust.
 """
+
 import contextlib
 import dataclasses
 import json
@@ -26,7 +27,12 @@ def write(folder, programs, bugs):
         shutil.copy(path, folder / names[name])
         subprocess.run(["strip", folder / names[name]], check=True)
     # The scripts themselves, so that the folder needs nothing else.
-    shutil.copytree(pathlib.Path(__file__).parent, folder / "mutants", dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        pathlib.Path(__file__).parent,
+        folder / "mutants",
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     for part in READ:
         shutil.copytree(switch.WORK / part, folder / part, dirs_exist_ok=True)
     content = {

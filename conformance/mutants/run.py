@@ -17,6 +17,7 @@ At the end stand two rates: what the suite catches alone, and what suite and tes
 Exit code: 0 if the suite catches every bug, or the recorded answers do where the list says that no law can see it; 1 if not, or if the
 list does not fit the sources; 2 if a bug does not compile.
 """
+
 import argparse
 import concurrent.futures
 import json
@@ -53,7 +54,9 @@ def read_list(path, only):
             wrong.append(f"{entry['id']}: its old text occurs {text.count(entry['old'])} times in {entry['file']}")
             continue
         start = text.index(entry["old"])
-        bug = switch.Bug(entry["id"], entry["file"], start, start + len(entry["old"]), entry["new"], entry["says"], number)
+        bug = switch.Bug(
+            entry["id"], entry["file"], start, start + len(entry["old"]), entry["new"], entry["says"], number
+        )
         bugs.append((bug, entry.get("unseen")))
     return bugs, wrong
 
@@ -67,7 +70,12 @@ def failures(output):
 def law_names(found):
     """The names of failed laws without their variants, each once."""
     names = [name.removeprefix("law/") for name, _ in found]
-    short = ["/".join(name.split("/")[:2]) if name.startswith(("faults", "monotone", "endings/dropped", "policy")) else name.split("/")[0] for name in names]
+    short = [
+        "/".join(name.split("/")[:2])
+        if name.startswith(("faults", "monotone", "endings/dropped", "policy"))
+        else name.split("/")[0]
+        for name in names
+    ]
     return list(dict.fromkeys(short))
 
 
@@ -140,13 +148,29 @@ def short(reason):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="bugs to try, by their ids in the list")
-    parser.add_argument("--list", type=pathlib.Path, default=OWN_LIST, metavar="FILE", help="the bugs (default: bugs.toml beside this program)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="how many bugs to try at a time (default: %(default)s)")
+    parser.add_argument(
+        "--list",
+        type=pathlib.Path,
+        default=OWN_LIST,
+        metavar="FILE",
+        help="the bugs (default: bugs.toml beside this program)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="how many bugs to try at a time (default: %(default)s)"
+    )
     parser.add_argument("--check", action="store_true", help="check the list and run nothing")
-    parser.add_argument("--limit", type=float, default=180, metavar="SECONDS", help="the longest that a run may take (default: %(default)s)")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=180,
+        metavar="SECONDS",
+        help="the longest that a run may take (default: %(default)s)",
+    )
     parser.add_argument("--lean", action="store_true", help="leave out the documents' scenarios")
     parser.add_argument("--pack", type=pathlib.Path, metavar="DIR", help="build into this folder and try nothing")
-    parser.add_argument("--prebuilt", type=pathlib.Path, metavar="DIR", help="try the bugs that were built into this folder")
+    parser.add_argument(
+        "--prebuilt", type=pathlib.Path, metavar="DIR", help="try the bugs that were built into this folder"
+    )
     options = parser.parse_args()
     if options.prebuilt:
         with prebuilt.opened(options.prebuilt) as (programs, bugs):

@@ -11,14 +11,15 @@ cases, the tests with recordings. Results are kept in --results and not computed
 
 Exit code: 0 if at least 95 % of the mutants that compile are caught, else 1.
 """
+
 import argparse
 import json
 import pathlib
 import random
 import sys
-import tomllib
 
 import switch
+import tomllib
 
 
 def read_mutants(path):
@@ -54,7 +55,7 @@ def equivalents(bugs):
 
     def line(bug):
         text = (switch.ROOT / bug.file).read_text()
-        return text[text.rfind("\n", 0, bug.start) + 1:].split("\n")[0].strip()
+        return text[text.rfind("\n", 0, bug.start) + 1 :].split("\n")[0].strip()
 
     reasons = {bug.id: known.get((bug.id.split(": ", 1)[1], line(bug))) for bug in bugs}
     return {name: why for name, why in reasons.items() if why}
@@ -89,12 +90,27 @@ def main():
     parser.add_argument("list", metavar="LIST", type=pathlib.Path, help="the output of `cargo mutants --list --json`")
     parser.add_argument("--count", type=int, default=300, help="size of the sample (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="where the sample begins (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="instead of a sample, the mutants whose names contain one of these texts")
-    parser.add_argument("--results", type=pathlib.Path, default=switch.ROOT / "target/mutants/results.jsonl", help="default: target/mutants/results.jsonl")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="instead of a sample, the mutants whose names contain one of these texts",
+    )
+    parser.add_argument(
+        "--results",
+        type=pathlib.Path,
+        default=switch.ROOT / "target/mutants/results.jsonl",
+        help="default: target/mutants/results.jsonl",
+    )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     options = parser.parse_args()
     bugs = read_mutants(options.list)
-    sample = [bug for bug in bugs if any(text in bug.id for text in options.only)] if options.only else even_sample(bugs, options.count, options.seed)
+    sample = (
+        [bug for bug in bugs if any(text in bug.id for text in options.only)]
+        if options.only
+        else even_sample(bugs, options.count, options.seed)
+    )
     switch.copy_workspace()
     viable, refused = switch.without_those_that_do_not_compile(sample)
     print(f"{len(bugs)} mutants listed, {len(sample)} sampled, {len(refused)} do not compile", flush=True)
@@ -134,7 +150,10 @@ def main():
             print(f"not caught: {row['name']}: {same.get(row['name'], 'MISSED')}")
     missed, equivalent = by.get("missed", 0), by.get("equivalent", 0)
     caught = len(rows) - missed - equivalent
-    print(f"{caught} of {len(rows)} viable mutants caught: {100 * caught / max(len(rows), 1):.1f} %; {equivalent} are equivalent; ", end="")
+    print(
+        f"{caught} of {len(rows)} viable mutants caught: {100 * caught / max(len(rows), 1):.1f} %; {equivalent} are equivalent; ",
+        end="",
+    )
     print(f"of the other {len(rows) - equivalent} are caught {100 * caught / max(len(rows) - equivalent, 1):.1f} %")
     return 0 if caught >= 0.95 * len(rows) else 1
 

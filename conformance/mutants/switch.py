@@ -7,6 +7,7 @@ whose errors name the lines, and are left out.
 
 run.py and sample.py use this module; it is not a command.
 """
+
 import dataclasses
 import json
 import os
@@ -19,7 +20,11 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORK = ROOT / "target" / "mutants" / "work"
 # Everything except build output and git's own files.
-PARTS = [path.name for path in sorted(ROOT.iterdir()) if path.name not in ("target", ".git")] if (ROOT / "Cargo.toml").exists() else []
+PARTS = (
+    [path.name for path in sorted(ROOT.iterdir()) if path.name not in ("target", ".git")]
+    if (ROOT / "Cargo.toml").exists()
+    else []
+)
 
 # Without debug assertions and overflow checks, so that tests of the outcome must find a bug, not the core itself.
 PROFILE = {
@@ -79,7 +84,9 @@ class Function:
 
 def blanked(text):
     """The text with comments, strings and characters blanked, so that all positions stay the same."""
-    token = re.compile(r"""//[^\n]*|/\*.*?\*/|r\#"(?:.*?)"\#|b?"(?:\\.|[^"\\])*"|b?'(?:\\(?:x..|u\{[^}]*\}|.)|[^'\\\n])'""", re.S)
+    token = re.compile(
+        r"""//[^\n]*|/\*.*?\*/|r\#"(?:.*?)"\#|b?"(?:\\.|[^"\\])*"|b?'(?:\\(?:x..|u\{[^}]*\}|.)|[^'\\\n])'""", re.S
+    )
     return token.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
@@ -121,20 +128,20 @@ def switched(text, bugs):
     every, groups, outside = functions(text), {}, []
     for bug in bugs:
         function = around(every, bug)
-        if function is None or text[function.word:].split("(")[0].split()[1] in EVALUATED:
+        if function is None or text[function.word :].split("(")[0].split()[1] in EVALUATED:
             outside.append(bug)
         else:
             groups.setdefault(function.word, (function, []))[1].append(bug)
     # From the last to the first, so that earlier positions stay valid.
     marks = []
     for function, own in sorted(groups.values(), key=lambda group: -group[0].word):
-        head, body = text[function.word:function.open], text[function.open:function.close + 1]
+        head, body = text[function.word : function.open], text[function.open : function.close + 1]
         returned = re.search(r"->\s*impl\s+(?P<kind>.*?)\s*(?P<where>\bwhere\b.*)?$", head, re.S)
         wrap = "{}"
         if returned:
             # The arms' types differ, so they are boxed.
             kind = re.sub(r"\s*\+\s*use<[^>]*>", "", returned["kind"])
-            given = head[:returned.start()]
+            given = head[: returned.start()]
             if "'" not in kind and kind == returned["kind"]:
                 if given.count("&") > 1:
                     # An omitted lifetime would be that of `self` alone.
@@ -152,10 +159,10 @@ def switched(text, bugs):
             changed = changed if changed.lstrip().startswith("{") else "{" + changed + "}"
             arms.append(f"/*<{bug.number}*/{bug.number}u32 => {wrap.format(changed)}/*{bug.number}>*/\n")
         whole = head + "{\nmatch crate::mutant::active() {\n" + "".join(arms) + f"_ => {wrap.format(body)}\n}}\n}}"
-        before = text[:function.word]
+        before = text[: function.word]
         # A function that reads the switch cannot be const.
         before = re.sub(r"\bconst\s+$", "", before)
-        text = before + whole + text[function.close + 1:]
+        text = before + whole + text[function.close + 1 :]
     for bug in bugs:
         begin, end = text.find(f"/*<{bug.number}*/"), text.find(f"/*{bug.number}>*/")
         if begin >= 0:
@@ -225,7 +232,12 @@ def without_those_that_do_not_compile(bugs):
             if not isinstance(message, dict) or message.get("level") != "error":
                 continue
             spans = [span for span in all_spans(message) if span["file_name"] in places]
-            found = [bug for span in spans for first, last, bug in places[span["file_name"]] if first <= span["line_start"] <= last]
+            found = [
+                bug
+                for span in spans
+                for first, last, bug in places[span["file_name"]]
+                if first <= span["line_start"] <= last
+            ]
             # The first location that the compiler names is the cause.
             if found:
                 wrong.setdefault(found[0].id, message["message"])
@@ -252,14 +264,23 @@ def build(lean=False):
     """
     programs = {}
     jobs = [
-        ("parkade", ["build", "-p", "parkade-conformance", "--example", "suite", "--no-default-features"] if lean else ["build", "-p", "parkade-cli"]),
+        (
+            "parkade",
+            ["build", "-p", "parkade-conformance", "--example", "suite", "--no-default-features"]
+            if lean
+            else ["build", "-p", "parkade-cli"],
+        ),
         ("core", ["test", "-p", "parkade", "--no-run", "--lib", "--tests"]),
         ("tests", ["test", "-p", "parkade-conformance", "--no-run", "--test", "laws"]),
     ]
     for name, arguments in jobs:
         answer = cargo(*arguments, "--message-format", "json")
         if answer.returncode != 0:
-            errors = [json.loads(line)["message"]["rendered"] for line in answer.stdout.splitlines() if '"level":"error"' in line]
+            errors = [
+                json.loads(line)["message"]["rendered"]
+                for line in answer.stdout.splitlines()
+                if '"level":"error"' in line
+            ]
             raise SystemExit(f"cargo {' '.join(arguments)} failed:\n" + "".join(errors)[-4000:] + answer.stderr[-1500:])
         artifacts = [json.loads(line) for line in answer.stdout.splitlines() if line.startswith("{")]
         for artifact in artifacts:
@@ -274,7 +295,14 @@ def run(command, number, limit_s, room=None):
     start = time.monotonic()
     environment = {**os.environ, "PARKADE_MUTANT": str(number), "RUST_BACKTRACE": "0"}
     process = subprocess.Popen(
-        command, cwd=room or WORK, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
+        command,
+        cwd=room or WORK,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=limit_s)

@@ -3,6 +3,7 @@
 
 Prints one line. Exit code 1 if a placement or a driver call differs.
 """
+
 import argparse
 import json
 import re
@@ -16,7 +17,7 @@ def calls_of(words, line):
         return [call] if call else []
     if words[0] in "+!":
         return [(words[0], int(words[-1]))]
-    return {"-": lambda: [("-", int(words[1]))], "w": lambda: [("w",)]}.get(words[0], lambda: [])()
+    return {"-": lambda: [("-", int(words[1]))], "w": lambda: [("w",)]}.get(words[0], list)()
 
 
 def driver_call(call):
@@ -74,13 +75,17 @@ def main():
     pairs = [(a, b) for a, b in zip(real, policy) if a[0] == "a"]
     percent = lambda number: f"{100 * number / max(1, len(pairs)):.2f}%"
     refused = [[operation[2] == "oom" for operation in pair] for pair in pairs]
-    segments = [sum(call[0] == "+" for operation in operations for call in operation[3]) for operations in (real, policy)]
-    print(f"allocs {len(pairs)} same place {percent(sum(a[2] == b[2] for a, b in pairs))}"
-          f" same driver calls {percent(sum(memory(a[3]) == memory(b[3]) for a, b in pairs))}"
-          f" first difference at {'-' if first is None else first} of {count};"
-          f" oom real {sum(a for a, _ in refused)} policy {sum(b for _, b in refused)} both {sum(a and b for a, b in refused)};"
-          f" segments {segments[0]} {segments[1]}; peak MiB {real_totals.get('peak', 0) / 2**20:.1f} {policy_totals.get('peak', 0) / 2**20:.1f};"
-          f" waits {real_totals.get('waits')} {policy_totals.get('waits')}")
+    segments = [
+        sum(call[0] == "+" for operation in operations for call in operation[3]) for operations in (real, policy)
+    ]
+    print(
+        f"allocs {len(pairs)} same place {percent(sum(a[2] == b[2] for a, b in pairs))}"
+        f" same driver calls {percent(sum(memory(a[3]) == memory(b[3]) for a, b in pairs))}"
+        f" first difference at {'-' if first is None else first} of {count};"
+        f" oom real {sum(a for a, _ in refused)} policy {sum(b for _, b in refused)} both {sum(a and b for a, b in refused)};"
+        f" segments {segments[0]} {segments[1]}; peak MiB {real_totals.get('peak', 0) / 2**20:.1f} {policy_totals.get('peak', 0) / 2**20:.1f};"
+        f" waits {real_totals.get('waits')} {policy_totals.get('waits')}"
+    )
     sys.exit(first is not None)
 
 

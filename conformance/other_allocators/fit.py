@@ -6,6 +6,7 @@
 Found by bisection in steps of a 256th of the script's largest load, and printed as a multiple of that load. The streams are those of the script for
 RMM; BFC, which has none, and its policies take all for one. DIR is target/peers, PROGRAM target/release/examples/peer.
 """
+
 import argparse
 import os
 import subprocess
@@ -25,11 +26,31 @@ def commands(built, peer):
     real = lambda name, *words: [os.path.join(built, name), *map(str, words), "stop"]
     policy = lambda name, *words: lambda capacity, script: [peer, name, str(capacity), "-", script, *words, "stop"]
     return {
-        "rmm-pool": ("rmm_peer", RMM, lambda c, s: real("rmm_peer", "pool", c, unit(c // 2), "-", s), policy("rmm-pool")),
+        "rmm-pool": (
+            "rmm_peer",
+            RMM,
+            lambda c, s: real("rmm_peer", "pool", c, unit(c // 2), "-", s),
+            policy("rmm-pool"),
+        ),
         "bfc": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow", c, c, s), policy("bfc", "one")),
-        "bfc:kind=one-region": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "one", c, c, s), policy("bfc:kind=one-region", "one")),
-        "bfc:kind=xla": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "prealloc", c, c * 3 // 4, s), policy("bfc:kind=xla", "one")),
-        "bfc:kind=xla-growth": ("bfc_peer", BFC, lambda c, s: real("bfc_peer", "grow-keep", c, c * 3 // 4, s), policy("bfc:kind=xla-growth", "one")),
+        "bfc:kind=one-region": (
+            "bfc_peer",
+            BFC,
+            lambda c, s: real("bfc_peer", "one", c, c, s),
+            policy("bfc:kind=one-region", "one"),
+        ),
+        "bfc:kind=xla": (
+            "bfc_peer",
+            BFC,
+            lambda c, s: real("bfc_peer", "prealloc", c, c * 3 // 4, s),
+            policy("bfc:kind=xla", "one"),
+        ),
+        "bfc:kind=xla-growth": (
+            "bfc_peer",
+            BFC,
+            lambda c, s: real("bfc_peer", "grow-keep", c, c * 3 // 4, s),
+            policy("bfc:kind=xla-growth", "one"),
+        ),
     }
 
 
@@ -79,9 +100,17 @@ def smallest(make, script, guess=None):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--built", default=BUILT, help="the folder of the real allocators (default: target/peers)")
-    parser.add_argument("--peer", default=PEER, help="the program that runs parkade's policies (default: target/release/examples/peer)")
-    parser.add_argument("--only", default="rmm-pool,bfc,bfc:kind=one-region,bfc:kind=xla,bfc:kind=xla-growth", help="the allocators, separated by commas")
-    parser.add_argument("scripts", nargs="+", metavar="SCRIPT", help="scripts of requests, as gen.py and rec2script.py write them")
+    parser.add_argument(
+        "--peer", default=PEER, help="the program that runs parkade's policies (default: target/release/examples/peer)"
+    )
+    parser.add_argument(
+        "--only",
+        default="rmm-pool,bfc,bfc:kind=one-region,bfc:kind=xla,bfc:kind=xla-growth",
+        help="the allocators, separated by commas",
+    )
+    parser.add_argument(
+        "scripts", nargs="+", metavar="SCRIPT", help="scripts of requests, as gen.py and rec2script.py write them"
+    )
     options = parser.parse_args()
     known = commands(options.built, options.peer)
     chosen = options.only.split(",")

@@ -4,6 +4,7 @@
 Sizes are log-uniform from 512 B, or --smallest, to LARGEST_BYTES. With --waves, every so many operations nearly everything is freed, and the sizes are
 those of another octave, up to LIVE_BYTES. The same arguments always give the same script.
 """
+
 import argparse
 import math
 import random
@@ -15,10 +16,26 @@ def main():
     parser.add_argument("operations", metavar="OPERATIONS", type=int, help="how many requests and frees")
     parser.add_argument("streams", metavar="STREAMS", type=int, help="on how many streams")
     parser.add_argument("live_bytes", metavar="LIVE_BYTES", type=int, help="the most bytes that are live at once")
-    parser.add_argument("largest", metavar="LARGEST_BYTES", type=int, nargs="?", default=64 << 20, help="the largest request (default: 64 MiB)")
-    parser.add_argument("--smallest", metavar="BYTES", type=int, default=512, help="the smallest request (default: 512)")
-    parser.add_argument("--resident", metavar="BYTES", type=int, help="begin with a block of this size on stream 0, which is never freed")
-    parser.add_argument("--waves", metavar="OPERATIONS", type=int, default=0, help="how many operations a wave has (default: no waves)")
+    parser.add_argument(
+        "largest",
+        metavar="LARGEST_BYTES",
+        type=int,
+        nargs="?",
+        default=64 << 20,
+        help="the largest request (default: 64 MiB)",
+    )
+    parser.add_argument(
+        "--smallest", metavar="BYTES", type=int, default=512, help="the smallest request (default: 512)"
+    )
+    parser.add_argument(
+        "--resident",
+        metavar="BYTES",
+        type=int,
+        help="begin with a block of this size on stream 0, which is never freed",
+    )
+    parser.add_argument(
+        "--waves", metavar="OPERATIONS", type=int, default=0, help="how many operations a wave has (default: no waves)"
+    )
     options = parser.parse_args()
     streams, live_bytes, largest, smallest = options.streams, options.live_bytes, options.largest, options.smallest
     r = random.Random(options.seed)
@@ -35,7 +52,9 @@ def main():
         size = int(math.exp(r.uniform(math.log(smallest), math.log(largest))))
         if live and (kept is not None or total + size > live_bytes or r.random() < 0.35):
             # Any block, one of the newest or one of the oldest.
-            place = r.choice([r.randrange(len(live)), len(live) - 1 - r.randrange(min(8, len(live))), r.randrange(min(8, len(live)))])
+            place = r.choice(
+                [r.randrange(len(live)), len(live) - 1 - r.randrange(min(8, len(live))), r.randrange(min(8, len(live)))]
+            )
             name, size = live.pop(place)
             total -= size
             print("f", name)

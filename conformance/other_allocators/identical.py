@@ -11,6 +11,7 @@ must come from you.
 Compared are placements, growths, refusals, releases and waits. Prints what differs, and how many scripts are answered identically; exit code 1 if any
 is not. A script that TensorFlow 2.21.0 never returns from is compared up to there, and counted.
 """
+
 import argparse
 import os
 import random
@@ -49,7 +50,9 @@ def commands(name, device, limit):
 def random_job(name, seed, streams, operations):
     """A random script's arguments, the device and the limit."""
     r = random.Random(f"{name.replace(':', '-').split('-')[0]} {seed} {streams}")
-    size = r.choice([1 << 31, 2_000_000_000, 1_999_999_999, 1 << 30, 1 << 29, int(r.uniform(2e8, 3e9)), int(r.uniform(2e7, 5e8))])
+    size = r.choice(
+        [1 << 31, 2_000_000_000, 1_999_999_999, 1 << 30, 1 << 29, int(r.uniform(2e8, 3e9)), int(r.uniform(2e7, 5e8))]
+    )
     device, limit = size, None
     if name == "rmm-pool":
         # RMM runs with maxima of many sizes, because only then does it release segments.
@@ -86,7 +89,9 @@ def answers(options, name, device, limit, script):
         paths = [os.path.join(folder, "real"), os.path.join(folder, "policy")]
         for command, path in zip(both, paths):
             with open(path, "w") as file:
-                done = subprocess.run(list(map(str, command)), stdout=file, stderr=subprocess.PIPE, text=True, env=environment)
+                done = subprocess.run(
+                    list(map(str, command)), stdout=file, stderr=subprocess.PIPE, text=True, env=environment
+                )
             if done.returncode:
                 return f"{' '.join(map(str, command))}: exit code {done.returncode}: {done.stderr[-200:]}", False, 0
         hung = open(paths[0]).read().endswith("= hangs\n")
@@ -94,7 +99,11 @@ def answers(options, name, device, limit, script):
     if not totals or (len(ours) != len(theirs) and not hung):
         return f"{len(theirs)} operations were answered, and {len(ours)} by the policy", hung, 0
     first = compare.first_difference(theirs, ours)
-    return None if first is None else f"operation {first}: real {theirs[first]}, policy {ours[first]}", hung, len(theirs)
+    return (
+        None if first is None else f"operation {first}: real {theirs[first]}, policy {ours[first]}",
+        hung,
+        len(theirs),
+    )
 
 
 def run(options, job):
@@ -114,7 +123,9 @@ def jobs(options, folder):
                 make, device, limit = random_job(name, seed, streams, options.operations)
                 yield name, f"{' '.join(make[2:])}, device {device}, limit {limit}", make, device, limit, None
     for number, snapshot in enumerate(options.snapshots):
-        made = subprocess.run([sys.executable, os.path.join(HERE, "rec2script.py"), snapshot], capture_output=True, text=True, check=True)
+        made = subprocess.run(
+            [sys.executable, os.path.join(HERE, "rec2script.py"), snapshot], capture_output=True, text=True, check=True
+        )
         path = os.path.join(folder, f"{number}.txt")
         with open(path, "w") as file:
             file.write(made.stdout)
@@ -129,10 +140,16 @@ def jobs(options, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="the policies, separated by commas (default: all that are built)")
-    parser.add_argument("--random", type=int, default=0, metavar="SCRIPTS", help="how many random scripts for each (default: 0)")
-    parser.add_argument("--operations", type=int, default=10000, metavar="N", help="operations of a random script (default: 10000)")
+    parser.add_argument(
+        "--random", type=int, default=0, metavar="SCRIPTS", help="how many random scripts for each (default: 0)"
+    )
+    parser.add_argument(
+        "--operations", type=int, default=10000, metavar="N", help="operations of a random script (default: 10000)"
+    )
     parser.add_argument("--built", default=BUILT, help="the folder of the real allocators (default: target/peers)")
-    parser.add_argument("--peer", default=PEER, help="the program that runs parkade's policies (default: target/release/examples/peer)")
+    parser.add_argument(
+        "--peer", default=PEER, help="the program that runs parkade's policies (default: target/release/examples/peer)"
+    )
     parser.add_argument("snapshots", nargs="*", metavar="SNAPSHOT", help="snapshots taken with the history on")
     options = parser.parse_args()
     is_built = lambda name: os.access(os.path.join(options.built, PROGRAM[name]), os.X_OK)

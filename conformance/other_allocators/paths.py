@@ -1,4 +1,5 @@
 """Where the programs are built."""
+
 import os
 import sys
 

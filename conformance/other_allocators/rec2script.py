@@ -3,6 +3,7 @@
 
 The snapshot must have been taken with the history on. Standard error gets the largest load, and how many requests and streams there are.
 """
+
 import argparse
 import lzma
 import pickle
@@ -11,7 +12,9 @@ import sys
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("snapshot", metavar="SNAPSHOT.pickle[.xz]", help="the file; unpickling runs code, so it must come from you")
+    parser.add_argument(
+        "snapshot", metavar="SNAPSHOT.pickle[.xz]", help="the file; unpickling runs code, so it must come from you"
+    )
     path = parser.parse_args().snapshot
     with (lzma.open if path.endswith(".xz") else open)(path, "rb") as file:
         snapshot = pickle.load(file)
@@ -20,7 +23,9 @@ def main():
         if entry["action"] == "alloc":
             made += 1
             live[entry["addr"]] = (made, entry["size"])
-            stream = streams.setdefault(entry["stream"], 0 if entry["stream"] == 0 else len(streams) + (0 not in streams))
+            stream = streams.setdefault(
+                entry["stream"], 0 if entry["stream"] == 0 else len(streams) + (0 not in streams)
+            )
             print("a", made, max(1, entry["size"]), stream)
             load += entry["size"]
             largest = max(largest, load)

@@ -5,6 +5,7 @@ The first line is `run POLICY CAPACITY LIMIT`, then each request has one: `a BYT
 counts the allocations from 1. Calls are +BYTES and !BYTES for segments given and refused, -N for segment N given back, and w for a wait. Frees of
 what was refused are left out.
 """
+
 import argparse
 
 from compare import read

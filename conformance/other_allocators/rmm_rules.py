@@ -3,6 +3,7 @@
 
 Prints what `rmm_peer pool` prints, line by line.
 """
+
 import argparse
 import bisect
 
@@ -18,7 +19,10 @@ class Pool:
         self.capacity, self.maximum = capacity, maximum
         self.used = self.held = self.taken = self.next = 0
         self.heads = {}  # start of a segment -> (number, bytes)
-        self.lists, self.order = {}, []  # stream -> [[address, bytes]] by address; streams in the order of their events, of their first use
+        self.lists, self.order = (
+            {},
+            [],
+        )  # stream -> [[address, bytes]] by address; streams in the order of their events, of their first use
         self.out = []
         if initial:  # in the default stream's list
             self.order.append(0)
@@ -122,8 +126,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("capacity", metavar="CAPACITY", type=int, help="the device's memory in bytes")
     parser.add_argument("initial", metavar="INITIAL", type=int, help="the pool's first size in bytes")
-    parser.add_argument("maximum", metavar="MAXIMUM", type=lambda text: None if text == "-" else int(text),
-                        help="the pool's largest size in bytes; - for none")
+    parser.add_argument(
+        "maximum",
+        metavar="MAXIMUM",
+        type=lambda text: None if text == "-" else int(text),
+        help="the pool's largest size in bytes; - for none",
+    )
     parser.add_argument("script", metavar="SCRIPT", help="a script of requests, as gen.py writes it")
     options = parser.parse_args()
     pool = Pool(options.capacity, options.initial, options.maximum)

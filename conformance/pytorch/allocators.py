@@ -16,14 +16,16 @@ def choose(name, policy="pytorch"):
 
 
 def chosen():
-    """The allocator of this process: PyTorch says `native` of both."""
+    """Returns the allocator of this process. PyTorch calls both of them `native`."""
     enabled = "parkade" in sys.modules and sys.modules["parkade"].enabled()
     return f"parkade, policy {enabled}" if enabled else "native"
 
 
 def environment(setting="", **more):
-    """The environment of a child: the allocator's settings are those given and no others."""
-    result = {key: value for key, value in os.environ.items() if key not in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")}
+    """Returns the environment of a child process, with these allocator settings and no others."""
+    result = {
+        key: value for key, value in os.environ.items() if key not in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    }
     if setting:
         result["PYTORCH_CUDA_ALLOC_CONF"] = setting
     result["PYTHONHASHSEED"] = "0"
@@ -32,7 +34,7 @@ def environment(setting="", **more):
 
 
 def need_torch(parser):
-    """Ends the program unless there is PyTorch, and a GPU that it can use; asked of a child, so that this process stays free of CUDA."""
+    """Ends the program unless PyTorch is installed and can use a GPU. A child process checks that, so this process does not initialize CUDA."""
     import subprocess
 
     question = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
@@ -50,4 +52,6 @@ def need_parkade(parser):
     import importlib.util
 
     if importlib.util.find_spec("parkade") is None:
-        parser.error("there is no Python module parkade: put its folder on PYTHONPATH, or compare PyTorch with itself by --control")
+        parser.error(
+            "there is no Python module parkade: put its folder on PYTHONPATH, or compare PyTorch with itself by --control"
+        )

@@ -1,4 +1,4 @@
-"""Both allocators in one process: PyTorch's own and parkade, of which PyTorch uses one at a time."""
+"""Puts both allocators into one process: PyTorch's own and parkade. PyTorch uses one of them at a time."""
 
 import ctypes
 import pathlib
@@ -7,21 +7,31 @@ import allocators
 
 
 def compiled(folder):
-    """The functions of raw.cpp, which the first of several processes that ask compiles into the folder."""
+    """Returns the functions of raw.cpp. The first of several processes compiles them into the folder."""
     from torch.utils import cpp_extension
 
     folder.mkdir(parents=True, exist_ok=True)
     source = pathlib.Path(__file__).with_name("raw.cpp")
-    cpp_extension.load("parkade_raw", [str(source)], extra_cflags=["-O2"], with_cuda=True, is_python_module=False, build_directory=str(folder))
+    cpp_extension.load(
+        "parkade_raw",
+        [str(source)],
+        extra_cflags=["-O2"],
+        with_cuda=True,
+        is_python_module=False,
+        build_directory=str(folder),
+    )
     library = ctypes.CDLL(str(folder / "parkade_raw.so"))
-    library.raw_pairs.restype, library.raw_pairs.argtypes = ctypes.c_double, [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+    library.raw_pairs.restype, library.raw_pairs.argtypes = (
+        ctypes.c_double,
+        [ctypes.c_int, ctypes.c_int, ctypes.c_int64],
+    )
     library.allocator_in_use.restype, library.use_allocator.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     library.begin_allocator.restype, library.begin_allocator.argtypes = ctypes.c_bool, [ctypes.c_void_p, ctypes.c_int]
     return library
 
 
 class Both:
-    """The allocators of this process. Make it before CUDA is used; parkade is in use then."""
+    """The allocators of this process. Create it before CUDA is used. PyTorch then uses parkade."""
 
     def __init__(self, library, policy):
         import torch
@@ -34,7 +44,7 @@ class Both:
             raise RuntimeError("PyTorch's allocator did not begin")
 
     def use(self, name):
-        """From now on tensors come from this allocator. Those that there are go back to where they came from."""
+        """Makes PyTorch allocate new tensors with this allocator. Existing tensors are freed by the allocator that they came from."""
         import torch
 
         torch.cuda.synchronize()
@@ -44,7 +54,7 @@ class Both:
         self.library.use_allocator(self.addresses[name])
 
     def limit(self, limit_bytes):
-        """What each of them may reserve. Not for programs that capture graphs on both: graphs keep the workspaces of cuBLAS."""
+        """Limits the memory that each allocator may reserve. Do not use it for programs that capture graphs on both: graphs keep the workspaces of cuBLAS."""
         import torch
 
         self.is_limited = True

@@ -22,17 +22,19 @@ import allocators
 PROGRAMS = range(216, 228)
 TIMES = (1.02, 1.04, 1.08, 1.16)
 # Settings and policies that are tried besides the remedies, to find out whether any of them would have completed the program.
-OTHERS = {"expandable_segments:True": ("settings", "expandable_segments:True"), "breaking-handles": ("policy", "breaking-handles")}
+OTHERS = {
+    "expandable_segments:True": ("settings", "expandable_segments:True"),
+    "breaking-handles": ("policy", "breaking-handles"),
+}
 FEWEST = 0.95
 POLICY = 'parkade.enable(policy="'
 
 
 def attempt(options):
-    """Runs the program in this process; a dictionary: how it ended, and its peaks."""
+    """Runs the program in this process. Returns a dictionary: how it ended, and its peaks."""
     if options.policy:
         allocators.choose("parkade", options.policy)
     import torch
-
     from programs import varied
 
     if options.limit:
@@ -54,8 +56,20 @@ def attempt(options):
 
 
 def run(number, settings="", policy="", limit_bytes=0, snapshot=""):
-    """The same in a process of its own."""
-    command = [sys.executable, __file__, "-", "--child", str(number), "--limit", str(limit_bytes), "--policy", policy, "--snapshot", str(snapshot)]
+    """Runs the program in a new process."""
+    command = [
+        sys.executable,
+        __file__,
+        "-",
+        "--child",
+        str(number),
+        "--limit",
+        str(limit_bytes),
+        "--policy",
+        policy,
+        "--snapshot",
+        str(snapshot),
+    ]
     child = subprocess.run(command, capture_output=True, text=True, env=allocators.environment(settings), timeout=300)
     if child.returncode:
         raise RuntimeError(f"program {number}: {(child.stderr.strip().splitlines() or ['no message'])[-1]}")
@@ -71,7 +85,7 @@ def advise(options, snapshot, limit_bytes):
 
 
 def tried(remedy):
-    """How a remedy is tried: by settings or by a policy, and which."""
+    """Returns how to try a remedy: with settings or with a policy, and which."""
     if remedy["kind"] == "policy":
         return "policy", remedy["line"].removeprefix(POLICY).split('"')[0]
     words = shlex.split(remedy["line"])
@@ -79,7 +93,7 @@ def tried(remedy):
 
 
 def loop(options, number, times, live_bytes):
-    """One run that may die, and what its remedies do; `None` if it completes."""
+    """Runs a program that may die, and then its remedies. Returns their outcomes, or None if the program completes."""
     limit_bytes = int(live_bytes * times)
     snapshot = options.out / f"{number}-{times}.pickle"
     if run(number, limit_bytes=limit_bytes, snapshot=snapshot)["ending"] == "completes":
@@ -88,34 +102,58 @@ def loop(options, number, times, live_bytes):
     (options.out / f"{number}-{times}.json").write_text(json.dumps(advice))
     remedies = [remedy for remedy in advice["remedies"] if remedy["kind"] != "program"]
     means = [tried(remedy) for remedy in remedies]
-    completes = {way: run(number, **{way[0]: way[1]}, limit_bytes=limit_bytes)["ending"] == "completes" for way in {*means, *OTHERS.values()}}
+    completes = {
+        way: run(number, **{way[0]: way[1]}, limit_bytes=limit_bytes)["ending"] == "completes"
+        for way in {*means, *OTHERS.values()}
+    }
     said = [{**remedy, "completes": completes[way]} for remedy, way in zip(remedies, means)]
     others = {name: completes[way] for name, way in OTHERS.items()}
-    return {"program": number, "times": times, "limit_bytes": limit_bytes, "outcome": advice["outcome"], "remedies": said, "others": others}
+    return {
+        "program": number,
+        "times": times,
+        "limit_bytes": limit_bytes,
+        "outcome": advice["outcome"],
+        "remedies": said,
+        "others": others,
+    }
 
 
 def report(runs):
-    """Prints the table; whether the first remedy completes enough."""
-    print("| program | times its tensors | outcome | first remedy | likely | completes | second | likely | completes | something completes |")
+    """Prints the table. Returns whether the first remedy completes enough runs."""
+    print(
+        "| program | times its tensors | outcome | first remedy | likely | completes | second | likely | completes | something completes |"
+    )
     print("|---|--:|---|---|--:|---|---|--:|---|---|")
     yes = lambda is_so: "yes" if is_so else "no"
     for found in runs:
         cells = [str(found["program"]), f"{found['times']:g}", found["outcome"]]
         for remedy in [*found["remedies"], {}, {}][:2]:
             likely = remedy.get("completes_probability")
-            cells += [remedy.get("kind", "-"), "-" if likely is None else f"{likely:.2f}", yes(remedy["completes"]) if remedy else "-"]
+            cells += [
+                remedy.get("kind", "-"),
+                "-" if likely is None else f"{likely:.2f}",
+                yes(remedy["completes"]) if remedy else "-",
+            ]
         print("| " + " | ".join([*cells, yes(something(found))]) + " |")
     possible = [found for found in runs if something(found)]
     first = sum(bool(found["remedies"]) and found["remedies"][0]["completes"] for found in possible)
-    print(f"\n{len(runs)} runs died; something completes {len(possible)}, the remedy that is named first {first} of them")
+    print(
+        f"\n{len(runs)} runs died; something completes {len(possible)}, the remedy that is named first {first} of them"
+    )
     for kind in ("settings", "policy", "first"):
-        of_kind = lambda found: found["remedies"][:1] if kind == "first" else [remedy for remedy in found["remedies"] if remedy["kind"] == kind]
+        of_kind = lambda found: (
+            found["remedies"][:1]
+            if kind == "first"
+            else [remedy for remedy in found["remedies"] if remedy["kind"] == kind]
+        )
         pairs = [(remedy["completes_probability"], remedy["completes"]) for found in runs for remedy in of_kind(found)]
         pairs = [(likely, is_so) for likely, is_so in pairs if likely is not None]
         if pairs:
             rate = sum(is_so for _, is_so in pairs) / len(pairs)
             brier = sum((likely - is_so) ** 2 for likely, is_so in pairs) / len(pairs)
-            print(f"{kind}: {rate:.2f} of {len(pairs)} complete; Brier score {brier:.3f} (always {rate:.2f}: {rate * (1 - rate):.3f})")
+            print(
+                f"{kind}: {rate:.2f} of {len(pairs)} complete; Brier score {brier:.3f} (always {rate:.2f}: {rate * (1 - rate):.3f})"
+            )
     wrong = sum(found["outcome"] == "fits" and not found["remedies"][0]["completes"] for found in runs)
     print(f'"fits" was said of {sum(found["outcome"] == "fits" for found in runs)}, of which {wrong} die again')
     return first >= FEWEST * len(possible)
@@ -128,8 +166,12 @@ def something(found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="a folder")
-    parser.add_argument("programs", type=int, nargs="*", default=list(PROGRAMS), metavar="NUMBER", help="default: 216 to 227")
-    parser.add_argument("--times", type=float, nargs="+", default=TIMES, help="of what its tensors take (default: %(default)s)")
+    parser.add_argument(
+        "programs", type=int, nargs="*", default=list(PROGRAMS), metavar="NUMBER", help="default: 216 to 227"
+    )
+    parser.add_argument(
+        "--times", type=float, nargs="+", default=TIMES, help="of what its tensors take (default: %(default)s)"
+    )
     parser.add_argument("--jobs", type=int, default=6, help="programs that run at once (default: %(default)s)")
     parser.add_argument("--parkade", default="target/release/parkade", help="the binary (default: %(default)s)")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)

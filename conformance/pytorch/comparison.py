@@ -141,7 +141,9 @@ def differing(left, right, what):
 def first_difference(left, right):
     if isinstance(left, dict) and isinstance(right, dict):
         keys = [key for key in {**left, **right} if left.get(key, "missing") != right.get(key, "missing")]
-        shown = ", ".join(f"{key} {left.get(key, 'missing')} and {right.get(key, 'missing')}" for key in keys if key != "blocks")
+        shown = ", ".join(
+            f"{key} {left.get(key, 'missing')} and {right.get(key, 'missing')}" for key in keys if key != "blocks"
+        )
         if "blocks" in keys:
             blocks = differing(left.get("blocks", []), right.get("blocks", []), "block")[1]
             shown = "; ".join(part for part in (shown, blocks) if part)
@@ -170,7 +172,7 @@ def compare_traces(left, right, found):
 
 
 def compare(left, right):
-    """What differs between two reports: a number for each kind of thing, and `texts`, the first difference of each kind."""
+    """Compares two reports. Returns the number of differences of each kind, and `texts`, the first difference of each kind."""
     found = {"texts": []}
     compare_traces(left, right, found)
     lists = {
@@ -182,7 +184,9 @@ def compare(left, right):
         "ended": ([left["ended"]], [right["ended"]]),
     }
     # A dictionary of keys, so that a missing key counts once.
-    found["keys"], text = compare_stats(dict.fromkeys(left["snapshot"], "there"), dict.fromkeys(right["snapshot"], "there"), "keys")
+    found["keys"], text = compare_stats(
+        dict.fromkeys(left["snapshot"], "there"), dict.fromkeys(right["snapshot"], "there"), "keys"
+    )
     found["texts"] += [text] if text else []
     for kind, (ours, theirs) in lists.items():
         if kind == "stats":
@@ -199,7 +203,7 @@ def settings(report):
 
 
 def compare_stats(left, right, what="stats"):
-    """A key that only one side has is a difference too."""
+    """Returns how many statistics differ, and the first difference. A key that only one side has counts, too."""
     keys = [key for key in sorted({**left, **right}) if left.get(key, "missing") != right.get(key, "missing")]
     if not keys:
         return 0, None
@@ -208,5 +212,5 @@ def compare_stats(left, right, what="stats"):
 
 
 def differences(found):
-    """How many differences a comparison found."""
+    """Returns how many differences a comparison found."""
     return sum(count for kind, count in found.items() if kind != "texts")

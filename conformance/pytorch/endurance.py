@@ -26,7 +26,11 @@ import time
 import allocators
 import exits
 
-SETTINGS = {"default": "", "expandable": "expandable_segments:True", "split and gc": "max_split_size_mb:64,garbage_collection_threshold:0.7"}
+SETTINGS = {
+    "default": "",
+    "expandable": "expandable_segments:True",
+    "split and gc": "max_split_size_mb:64,garbage_collection_threshold:0.7",
+}
 MIB = 1 << 20
 
 
@@ -75,7 +79,15 @@ class Program:
         self.kept, self.pools, self.graphs = [], [], []
         self.streams = [torch.cuda.current_stream(), *(torch.cuda.Stream() for _ in range(3))]
         self.failures = {"out of memory": 0, "other driver calls": 0}
-        self.acts = [(self.take, 50), (self.drop, 40), (self.pool, 6), (self.drop_pool, 2), (self.graph, 2), (self.drop_graph, 2), (self.empty, 1)]
+        self.acts = [
+            (self.take, 50),
+            (self.drop, 40),
+            (self.pool, 6),
+            (self.drop_pool, 2),
+            (self.graph, 2),
+            (self.drop_graph, 2),
+            (self.empty, 1),
+        ]
 
     def take(self):
         torch, draw = self.torch, self.draw
@@ -94,7 +106,9 @@ class Program:
             torch.cuda.synchronize()
             ends = (tensor[0].item(), tensor[-1].item())
             if ends != (value, value):
-                raise SystemExit(f"a tensor of {tensor.numel()} bytes held {ends} instead of {value}: its memory was handed out twice")
+                raise SystemExit(
+                    f"a tensor of {tensor.numel()} bytes held {ends} instead of {value}: its memory was handed out twice"
+                )
         if draw.random() < 0.4:
             tensor.record_stream(draw.choice(self.streams))
 
@@ -129,7 +143,7 @@ class Program:
         self.torch.cuda.empty_cache()
 
     def step(self):
-        """Ten random acts. Running out of memory is part of it; another failure of the driver for want of memory is counted by itself."""
+        """Does ten random things. Running out of memory is expected; other failures of the driver for lack of memory are counted separately."""
         acts, weights = zip(*self.acts)
         for act in self.draw.choices(acts, weights, k=10):
             failed = False
@@ -149,7 +163,7 @@ class Program:
                 self.kept.pop(self.draw.randrange(len(self.kept)))
 
     def drop_all(self):
-        """Everything goes. The bytes that are free on the GPU then."""
+        """Drops everything. Returns the bytes that are then free on the GPU."""
         torch = self.torch
         self.kept.clear()
         self.graphs.clear()
@@ -188,7 +202,7 @@ def steps_here(options):
 
 
 def judge(result, options):
-    """What is wrong with the result of the steps, in words; nothing if it is good."""
+    """Returns what is wrong with the result of the steps, or an empty text."""
     wrong = [f"{key} {result[key]}" for key in ("allocated_bytes", "reserved_bytes", "active_bytes") if result[key]]
     if result["lost_bytes"] > options.tolerance_mib * MIB:
         wrong.append(f"{result['lost_bytes']} bytes of the GPU's memory are lost")
@@ -200,10 +214,26 @@ def judge(result, options):
 
 
 def run_steps(options, name):
-    command = [sys.executable, __file__, str(options.out), "--one", "steps", "--allocator", options.allocator, "--steps", str(options.steps)]
+    command = [
+        sys.executable,
+        __file__,
+        str(options.out),
+        "--one",
+        "steps",
+        "--allocator",
+        options.allocator,
+        "--steps",
+        str(options.steps),
+    ]
     command += ["--seed", str(options.seed), "--seconds", str(options.seconds)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=options.seconds + 120, env=allocators.environment(SETTINGS[name]))
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=options.seconds + 120,
+            env=allocators.environment(SETTINGS[name]),
+        )
     except subprocess.TimeoutExpired:
         return [f"did not end in {options.seconds + 120} s"], {}
     (options.out / f"steps.{name.replace(' ', '_')}.{options.allocator}.log").write_text(done.stdout + done.stderr)
@@ -214,7 +244,7 @@ def run_steps(options, name):
 
 
 def run_ends(options):
-    """Runs every end and prints its row. How many ended badly."""
+    """Runs every end and prints its row. Returns how many ended badly."""
 
     def one(job):
         case, setting = job
@@ -237,9 +267,13 @@ def arguments():
     parser.add_argument("--allocator", choices=allocators.NAMES, default="parkade", help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=10_000, help="under each setting (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=160, help="at most, under each setting (default: %(default)s)")
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME", help=", ".join(SETTINGS))
+    parser.add_argument(
+        "--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME", help=", ".join(SETTINGS)
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the random requests (default: %(default)s)")
-    parser.add_argument("--tolerance-mib", type=int, default=32, help="what the driver may keep for itself (default: %(default)s)")
+    parser.add_argument(
+        "--tolerance-mib", type=int, default=32, help="what the driver may keep for itself (default: %(default)s)"
+    )
     parser.add_argument("--jobs", type=int, default=6, help="ends at the same time (default: %(default)s)")
     parser.add_argument("--only", choices=("steps", "ends"), help="half of it")
     parser.add_argument("--quick", action="store_true", help="500 steps, one setting")
@@ -266,11 +300,15 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     bad = 0
     if options.only != "ends":
-        print("| settings | steps | out of memory | retries | other failures | lost bytes | result |\n|---|---|---|---|---|---|---|")
+        print(
+            "| settings | steps | out of memory | retries | other failures | lost bytes | result |\n|---|---|---|---|---|---|---|"
+        )
         for name in options.settings:
             wrong, result = run_steps(options, name)
             bad += bool(wrong)
-            shown = [result.get(key, "") for key in ("steps", "out of memory", "retries", "other driver calls", "lost_bytes")]
+            shown = [
+                result.get(key, "") for key in ("steps", "out of memory", "retries", "other driver calls", "lost_bytes")
+            ]
             print(f"| {name} | {' | '.join(map(str, shown))} | {'; '.join(wrong) or 'good'} |", flush=True)
     if options.only != "steps":
         bad += run_ends(options)

@@ -11,7 +11,7 @@ import allocators
 
 
 def live_tensors():
-    """Tensors, a MemPool, a graph and a pending free are there when the interpreter ends."""
+    """Tensors, a MemPool, a graph and a pending free still exist when the interpreter ends."""
     import torch
 
     kept = globals()
@@ -41,7 +41,7 @@ def history():
 
 
 def out_of_memory():
-    """The error is caught once and held in a global variable until the end."""
+    """The program catches the error and keeps it in a global variable until the end."""
     import torch
 
     try:
@@ -58,7 +58,9 @@ def data_loader():
 
     weight = torch.ones(64, 64, device="cuda")
     data = TensorDataset(torch.ones(512, 64))
-    loader = DataLoader(data, batch_size=32, num_workers=2, persistent_workers=True, pin_memory=True, multiprocessing_context="fork")
+    loader = DataLoader(
+        data, batch_size=32, num_workers=2, persistent_workers=True, pin_memory=True, multiprocessing_context="fork"
+    )
     for _ in range(2):
         for (batch,) in loader:
             total = (batch.cuda(non_blocking=True) @ weight).sum()
@@ -86,7 +88,7 @@ def spawned():
 
 
 def spawned_across():
-    """The same, and the other process is on the other allocator."""
+    """A tensor goes to another process, which uses the other allocator."""
     share(next(name for name in allocators.NAMES if name != os.environ["PARKADE_ALLOCATOR"]))
 
 
@@ -204,7 +206,19 @@ def threads():
     assert torch.cuda.memory_allocated() == 0, torch.cuda.memory_allocated()
 
 
-CASES = (live_tensors, history, out_of_memory, data_loader, fork, spawned, spawned_across, spawned_under_policy, exception_in_capture, exit_in_capture, threads)
+CASES = (
+    live_tensors,
+    history,
+    out_of_memory,
+    data_loader,
+    fork,
+    spawned,
+    spawned_across,
+    spawned_under_policy,
+    exception_in_capture,
+    exit_in_capture,
+    threads,
+)
 # Lines that PyTorch also writes to standard error on its own allocator.
 KNOWN = (
     "The CUDA Graph is empty",
@@ -229,7 +243,7 @@ def run(name, allocator):
 
 
 def outcome(command, environment, seconds=150):
-    """How a case ended: "" if as it should, otherwise in words."""
+    """Returns what is wrong with how a case ended, or an empty text."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
     except subprocess.TimeoutExpired:

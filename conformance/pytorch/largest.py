@@ -37,7 +37,12 @@ CONTEXT = 1 << 30
 # The least memory is found to within one part in this many of what the tensors take.
 PRECISION = 200
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
-PRELOADED = ["torch", "torchvision", "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama"]
+PRELOADED = [
+    "torch",
+    "torchvision",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+]
 
 
 def attempt(job, answer):
@@ -49,7 +54,9 @@ def attempt(job, answer):
     if job["side"] == "expandable":
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     if job["limit_bytes"]:
-        torch.cuda.set_per_process_memory_fraction(job["limit_bytes"] / torch.cuda.get_device_properties(0).total_memory)
+        torch.cuda.set_per_process_memory_fraction(
+            job["limit_bytes"] / torch.cuda.get_device_properties(0).total_memory
+        )
     result = {"fits": False, "losses": []}
     try:
         step = programs.load(job["program"]).start(job["count"])
@@ -65,7 +72,9 @@ def attempt(job, answer):
             times.append((time.perf_counter() - started) / job["steps"] * 1e3)
         stats = torch.cuda.memory_stats()
         result.update(fits=True, ms=min(times, default=0), retries=stats["num_alloc_retries"])
-        result.update(allocated_bytes=stats["allocated_bytes.all.peak"], reserved_bytes=stats["reserved_bytes.all.peak"])
+        result.update(
+            allocated_bytes=stats["allocated_bytes.all.peak"], reserved_bytes=stats["reserved_bytes.all.peak"]
+        )
     except torch.OutOfMemoryError as error:
         result["error"] = str(error).split(". ")[0]
     except Exception as error:  # a compiler may wrap the error; any other error is reported
@@ -96,13 +105,25 @@ class Runner:
     """Runs attempts in processes of their own, forked from one that has imported PyTorch and has not used CUDA."""
 
     def __init__(self, options):
-        self.options, self.log, self.gate, self.jobs = options, [], Gate(options.together_bytes), threading.Semaphore(options.jobs)
+        self.options, self.log, self.gate, self.jobs = (
+            options,
+            [],
+            Gate(options.together_bytes),
+            threading.Semaphore(options.jobs),
+        )
         self.sides = (*NATIVE, *options.policies)
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOADED)
 
     def run(self, program, side, count, limit_bytes, repeats=0):
-        job = {"program": program, "side": side, "count": count, "limit_bytes": limit_bytes, "repeats": repeats, "steps": self.options.steps}
+        job = {
+            "program": program,
+            "side": side,
+            "count": count,
+            "limit_bytes": limit_bytes,
+            "repeats": repeats,
+            "steps": self.options.steps,
+        }
         # Without a limit the default allocator rarely takes more than one and a half times as much.
         wanted = (limit_bytes or limit_of(self.options, program) * 3 // 2) + CONTEXT
         with self.jobs, self.gate.entered(wanted):
@@ -129,12 +150,12 @@ class Runner:
         return result
 
     def keep(self):
-        """Writes what was run so far."""
+        """Writes the results so far."""
         (self.options.out / "largest.json").write_text(json.dumps(list(self.log), indent=1))
 
 
 def largest(fits, start):
-    """The largest count that fits, 0 if none does: from `start` in growing strides to a count of each kind, then between them. `fits` is asked for counts from 1."""
+    """Returns the largest count that fits, or 0 if none does: from `start` in growing strides to a count of each kind, then between them. `fits` is asked for counts from 1."""
     low, high, stride, place = 0, None, 1, max(start, 1)
     while high is None or high - low > 1:
         if fits(place):
@@ -154,7 +175,7 @@ def largest(fits, start):
 
 
 def least(fits, low, high, step):
-    """The least of `low`, `low + step` and so on below `high` that fits, by bisection; `high` is known to fit."""
+    """Returns the least of `low`, `low + step` and so on below `high` that fits, by bisection; `high` is known to fit."""
     low -= step
     while high - low > step:
         place = low + max((high - low) // step // 2, 1) * step
@@ -180,6 +201,7 @@ def search(runner, program):
     start = guess(runner, program)
     if start is None:
         return runner.log[-1].get("error", "does not run")
+
     def largest_of(side):
         def fits(count):
             result = runner.run(program, side, count, limit_of(runner.options, program))
@@ -210,7 +232,7 @@ def same_losses(runner, program, counts):
 
 
 def at_once(ask, sides):
-    """The answers for all sides, asked at the same time."""
+    """Returns the answers for all sides, which run at the same time."""
     with concurrent.futures.ThreadPoolExecutor(len(sides)) as pool:
         return list(pool.map(ask, sides))
 
@@ -227,7 +249,9 @@ def least_memory(runner, program, count):
         def fits(limit_bytes):
             return runner.run(program, side, count, limit_bytes)["fits"]
 
-        return least(fits, load, max(free[side]["reserved_bytes"], limit_of(runner.options, program)) + step, step) / load
+        return (
+            least(fits, load, max(free[side]["reserved_bytes"], limit_of(runner.options, program)) + step, step) / load
+        )
 
     return dict(zip(runner.sides, at_once(least_of, runner.sides))), load
 
@@ -246,7 +270,7 @@ def timed(runner, program, count):
 
 
 def limit_of(options, program):
-    """The bytes that a program may reserve."""
+    """Returns the bytes that a program may reserve."""
     return options.limit_bytes or size(LIMITS.get(program, USUAL_LIMIT))
 
 
@@ -262,19 +286,50 @@ def arguments():
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
     names = programs.COUNTED
     parser.add_argument("--programs", nargs="+", choices=names, default=names, metavar="NAME", help=" ".join(names))
-    parser.add_argument("--policies", nargs="+", default=["floating-handles"], metavar="NAME", help="of parkade (default: floating-handles)")
-    parser.add_argument("--limit", type=size, dest="limit_bytes", metavar="SIZE", help=f"what a process may reserve (default: {', '.join(' '.join(item) for item in LIMITS.items())}, others {USUAL_LIMIT})")
-    parser.add_argument("--together", type=size, default="120GiB", dest="together_bytes", metavar="SIZE", help="of the GPU's memory for processes at the same time (default: %(default)s)")
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        default=["floating-handles"],
+        metavar="NAME",
+        help="of parkade (default: floating-handles)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=size,
+        dest="limit_bytes",
+        metavar="SIZE",
+        help=f"what a process may reserve (default: {', '.join(' '.join(item) for item in LIMITS.items())}, others {USUAL_LIMIT})",
+    )
+    parser.add_argument(
+        "--together",
+        type=size,
+        default="120GiB",
+        dest="together_bytes",
+        metavar="SIZE",
+        help="of the GPU's memory for processes at the same time (default: %(default)s)",
+    )
     parser.add_argument("--steps", type=int, default=12, help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3, help="of timing (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=6, help="processes at the same time, but for timing (default: %(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=6, help="processes at the same time, but for timing (default: %(default)s)"
+    )
     parser.add_argument("--seconds", type=int, default=120, help="for one process (default: %(default)s)")
-    parser.add_argument("--probe", type=int, nargs=2, default=(2, 4), metavar="COUNT", help="two small batches to begin with (default: 2 4)")
+    parser.add_argument(
+        "--probe",
+        type=int,
+        nargs=2,
+        default=(2, 4),
+        metavar="COUNT",
+        help="two small batches to begin with (default: 2 4)",
+    )
     parser.add_argument("--no-least", dest="least", action="store_false", help="no least memory")
     parser.add_argument("--no-times", dest="times", action="store_false", help="no timing")
     parser.add_argument("--quick", action="store_true", help="gpt2, eight steps, only the batches")
     options = parser.parse_args()
-    if min(options.steps, options.rounds, options.jobs, options.seconds, *options.probe) < 1 or options.probe[0] >= options.probe[1]:
+    if (
+        min(options.steps, options.rounds, options.jobs, options.seconds, *options.probe) < 1
+        or options.probe[0] >= options.probe[1]
+    ):
         parser.error("numbers must be at least 1, and the second batch of --probe larger than the first")
     if options.quick:
         options.programs, options.steps, options.times, options.least = ("gpt2",), 8, False, False
@@ -288,7 +343,12 @@ def main():
     options.out.mkdir(parents=True, exist_ok=True)
     runner, bad, failed = Runner(options), 0, 0
     sides, policies = runner.sides, options.policies
-    header = ["program", "limit", *(f"batch: {side}" for side in sides), *(f"same losses: {policy}" for policy in policies)]
+    header = [
+        "program",
+        "limit",
+        *(f"batch: {side}" for side in sides),
+        *(f"same losses: {policy}" for policy in policies),
+    ]
     header += [f"least memory: {side}" for side in sides] + ["tensors, bytes"]
     print(f"| {' | '.join(header)} |\n|{'---|' * len(header)}", flush=True)
     found = {}

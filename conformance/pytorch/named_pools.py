@@ -10,7 +10,7 @@ import contextlib
 
 
 def tell():
-    """From now on every entry that is made inside of `use_mem_pool` or of a capture has the pool's id as metadata."""
+    """Makes PyTorch attach the pool's id, as metadata, to every entry from inside `use_mem_pool` or a capture."""
     import torch
 
     active = []
@@ -48,7 +48,10 @@ def tell():
 
 def named(snapshot):
     """The snapshot with a `pool_id` in every entry: of requests, the metadata's; of everything else, that of the memory."""
-    return {**snapshot, "device_traces": [trace_with_pools(trace, snapshot["segments"]) for trace in snapshot["device_traces"]]}
+    return {
+        **snapshot,
+        "device_traces": [trace_with_pools(trace, snapshot["segments"]) for trace in snapshot["device_traces"]],
+    }
 
 
 def trace_with_pools(trace, segments):

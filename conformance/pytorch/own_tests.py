@@ -24,11 +24,30 @@ import allocators
 
 FILES = ("test_cuda.py", "inductor/test_cudagraph_trees.py")
 # Names of classes and of tests in test_cuda.py; the other file's tests all run.
-MEMORY = (
-    "TestBlockStateAbsorption TestMemPool TestCudaMallocAsync TestCudaAllocator TestFXMemoryProfiler "
-    "memory alloc cach graph pool snapshot oom block segment stream free stats garbage expandable pinned ipc"
-).split()
-QUICK = "TestBlockStateAbsorption TestMemPool".split()
+MEMORY = [
+    "TestBlockStateAbsorption",
+    "TestMemPool",
+    "TestCudaMallocAsync",
+    "TestCudaAllocator",
+    "TestFXMemoryProfiler",
+    "memory",
+    "alloc",
+    "cach",
+    "graph",
+    "pool",
+    "snapshot",
+    "oom",
+    "block",
+    "segment",
+    "stream",
+    "free",
+    "stats",
+    "garbage",
+    "expandable",
+    "pinned",
+    "ipc",
+]
+QUICK = ["TestBlockStateAbsorption", "TestMemPool"]
 
 
 class Side:
@@ -42,19 +61,48 @@ class Side:
         if self.name == "parkade":
             folders.insert(0, str(pathlib.Path(__file__).resolve().parent / "first"))
         path = os.pathsep.join(folder for folder in folders if folder)
-        return allocators.environment(self.options.setting, PYTHONPATH=path, TORCHINDUCTOR_CACHE_DIR=self.options.out.resolve() / f"compiled-{self.name}")
+        return allocators.environment(
+            self.options.setting,
+            PYTHONPATH=path,
+            TORCHINDUCTOR_CACHE_DIR=self.options.out.resolve() / f"compiled-{self.name}",
+        )
 
     def run(self, what, selection, jobs, seconds):
         """The outcome of each test by its id. `what` names the run, `selection` is what pytest is asked for."""
         report = self.options.out.resolve() / f"{what}.{self.name}.xml"
         report.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", f"--junitxml={report}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--continue-on-collection-errors",
+            f"--junitxml={report}",
+        ]
         command += ["--rootdir", str(self.options.tests)]
         # A test that hangs in CUDA can only be ended with its process; xdist then starts another.
-        command += ["--timeout", str(self.options.test_seconds), "--timeout-method", "thread", "-n", str(jobs), "--max-worker-restart", "500"]
+        command += [
+            "--timeout",
+            str(self.options.test_seconds),
+            "--timeout-method",
+            "thread",
+            "-n",
+            str(jobs),
+            "--max-worker-restart",
+            "500",
+        ]
         with open(report.with_suffix(".log"), "w") as log:
             try:
-                subprocess.run([*command, *selection], cwd=self.options.tests, env=self.environment(), stdout=log, stderr=log, timeout=seconds)
+                subprocess.run(
+                    [*command, *selection],
+                    cwd=self.options.tests,
+                    env=self.environment(),
+                    stdout=log,
+                    stderr=log,
+                    timeout=seconds,
+                )
             except subprocess.TimeoutExpired:
                 print(f"{what} on {self.name} took more than {seconds} s", flush=True)
         return outcomes(report) if report.exists() else {}
@@ -88,7 +136,9 @@ def first_line(element):
 def selections(options):
     """What pytest is asked for: a name of the run and the arguments."""
     if options.ids:
-        ids = [line.strip() for line in options.ids.read_text().splitlines() if line.strip() and not line.startswith("#")]
+        ids = [
+            line.strip() for line in options.ids.read_text().splitlines() if line.strip() and not line.startswith("#")
+        ]
         return [("ids", ids)]
     result = []
     for file in options.files:
@@ -117,7 +167,12 @@ def run_all(options, sides):
 def unsettled(found):
     """The tests that are not passed or skipped alike by all sides: they may have disturbed each other."""
     names = sorted({name for result in found.values() for name in result if "::" in name})
-    return [name for name in names if len({state(result, name) for result in found.values()}) > 1 or state(next(iter(found.values())), name) == "failed"]
+    return [
+        name
+        for name in names
+        if len({state(result, name) for result in found.values()}) > 1
+        or state(next(iter(found.values())), name) == "failed"
+    ]
 
 
 def state(result, name):
@@ -136,10 +191,16 @@ def table(found):
             print(f"| {file} | {side} | {counts} |")
     first = next(iter(found.values()))
     differ = [name for name in names if len({state(result, name) for result in found.values()}) > 1]
-    for title, listed in (("differ", differ), ("fail on all", [name for name in names if name not in differ and state(first, name) == "failed"])):
+    for title, listed in (
+        ("differ", differ),
+        ("fail on all", [name for name in names if name not in differ and state(first, name) == "failed"]),
+    ):
         print(f"\n{len(listed)} {title}")
         for name in listed:
-            whys = "; ".join(f"{side}: {state(result, name)} {result.get(name, ('', ''))[1]}".strip() for side, result in found.items())
+            whys = "; ".join(
+                f"{side}: {state(result, name)} {result.get(name, ('', ''))[1]}".strip()
+                for side, result in found.items()
+            )
             print(f"  {name}: {whys}")
     return len(differ)
 
@@ -147,15 +208,27 @@ def table(found):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT", help="the folder for reports and logs")
-    parser.add_argument("--tests", type=pathlib.Path, metavar="FOLDER", required=True, help="the folder test/ of PyTorch's sources, at the release that is installed")
+    parser.add_argument(
+        "--tests",
+        type=pathlib.Path,
+        metavar="FOLDER",
+        required=True,
+        help="the folder test/ of PyTorch's sources, at the release that is installed",
+    )
     parser.add_argument("--files", nargs="+", default=FILES, help="files in it (default: %(default)s)")
     parser.add_argument("--ids", type=pathlib.Path, help="a file with the ids of tests")
     parser.add_argument("--all", action="store_true", help="every test of the files")
     parser.add_argument("--quick", action="store_true", help=f"only {' and '.join(QUICK)} of the first file")
     parser.add_argument("--only", choices=allocators.NAMES, help="run on one allocator alone")
-    parser.add_argument("--setting", default="", help="PYTORCH_CUDA_ALLOC_CONF of the tests, which some of them look at: expandable_segments:True")
+    parser.add_argument(
+        "--setting",
+        default="",
+        help="PYTORCH_CUDA_ALLOC_CONF of the tests, which some of them look at: expandable_segments:True",
+    )
     parser.add_argument("--jobs", type=int, default=8, help="tests at the same time (default: %(default)s)")
-    parser.add_argument("--again", type=int, default=80, help="run at most this many again alone (default: %(default)s)")
+    parser.add_argument(
+        "--again", type=int, default=80, help="run at most this many again alone (default: %(default)s)"
+    )
     parser.add_argument("--seconds", type=int, default=240, help="for one file on one allocator (default: %(default)s)")
     parser.add_argument("--test-seconds", type=int, default=90, help="for one test (default: %(default)s)")
     options = parser.parse_args()

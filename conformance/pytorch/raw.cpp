@@ -1,5 +1,6 @@
-// Allocates and frees through PyTorch's allocator from C++, without a tensor: one thread or several, each on a stream of its own.
-// Also says which allocator PyTorch uses, and makes it use another one. speed.py builds it and calls its C functions.
+// Allocates and frees through PyTorch's allocator from C++, without a tensor: one thread or several, each on a stream
+// of its own. Also says which allocator PyTorch uses, and makes it use another one. speed.py builds it and calls its C
+// functions.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -21,11 +22,10 @@ constexpr int HELD = 32;
 // Sizes of both pools, and of one block that has most of a segment.
 constexpr size_t SIZES[] = {512, 4096, 100000, 700000, 1500000, 3000000, 9000000, 512};
 
-size_t size_of(int kind, uint64_t round) {
-  return kind == 1 ? SIZES[round % 8] : 65536;
-}
+size_t size_of(int kind, uint64_t round) { return kind == 1 ? SIZES[round % 8] : 65536; }
 
-// kind 0: a block of 64 KiB is taken and freed. kind 1: 32 blocks of several sizes are taken, and freed in another order.
+// kind 0: a block of 64 KiB is taken and freed. kind 1: 32 blocks of several sizes are taken, and freed in another
+// order.
 void work(int kind, int64_t pairs, cudaStream_t stream) {
   auto* allocator = c10::cuda::CUDACachingAllocator::get();
   if (kind == 0) {
@@ -45,10 +45,10 @@ void work(int kind, int64_t pairs, cudaStream_t stream) {
   }
 }
 
-} // namespace
+}  // namespace
 
-// Nanoseconds for `pairs` allocations and frees in each of `threads` threads, from the start of the first to the end of the last.
-// Returns a negative number if a thread met an error.
+// Nanoseconds for `pairs` allocations and frees in each of `threads` threads, from the start of the first to the end of
+// the last. Returns a negative number if a thread met an error.
 extern "C" double raw_pairs(int kind, int threads, int64_t pairs) {
   std::vector<c10::cuda::CUDAStream> streams;
   for (int i = 0; i < threads; i++) {
@@ -64,8 +64,7 @@ extern "C" double raw_pairs(int kind, int threads, int64_t pairs) {
         // The segments are there when the clock starts.
         work(kind, 4 * HELD, streams[i].stream());
         ready++;
-        while (!go) {
-        }
+        while (!go) {}
         work(kind, pairs, streams[i].stream());
       } catch (...) {
         failed = true;
@@ -94,7 +93,8 @@ extern "C" void use_allocator(void* address) {
   c10::SetAllocator(c10::DeviceType::CUDA, allocator, 1);
 }
 
-// For an allocator that was not in use when PyTorch began to use CUDA, which would have done it. Returns whether it worked.
+// For an allocator that was not in use when PyTorch began to use CUDA, which would have done it. Returns whether it
+// worked.
 extern "C" bool begin_allocator(void* address, int devices) {
   try {
     static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(address)->init(devices);

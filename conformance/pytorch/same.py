@@ -43,7 +43,7 @@ SECONDS_A_RUN = 240
 
 
 def record(options):
-    """One run, in this process. Writes its report and its snapshot."""
+    """Runs a program in this process, and writes its report and its snapshot."""
     rank = int(os.environ.get("RANK", "0"))
     programs.settle()
     allocators.choose(options.allocator)
@@ -96,22 +96,38 @@ class Runs:
         self.pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
 
     def child(self, side, program, setting, limit_bytes, name):
-        """One run of a program on one side; the side is the folder that its report goes to. True if there is a report."""
+        """Runs a program on one side, which names the folder of its report. Returns True if there is a report."""
         allocator = "native" if side != "parkade" else "parkade"
         folder = self.options.out / side
         # Delete the output of earlier runs, so that a failed run leaves nothing to compare with.
         for old in folder.glob(f"{name}.*"):
             if old.name.removeprefix(f"{name}.").split(".")[0] in ("report", "pickle", "stats", "rank1"):
                 old.unlink()
-        command = [sys.executable, __file__, str(self.options.out), "--one", program, "--folder", str(folder), "--name", name]
+        command = [
+            sys.executable,
+            __file__,
+            str(self.options.out),
+            "--one",
+            program,
+            "--folder",
+            str(folder),
+            "--name",
+            name,
+        ]
         command += ["--allocator", allocator, "--steps", str(self.options.steps), "--limit-bytes", str(limit_bytes)]
         command += ["--name-pools"] if self.options.name_pools else []
         world = min(self.world, 2) if program == "fsdp" else 1
         with tempfile.TemporaryDirectory() as meeting:
-            children = [subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                env=self.environment(setting, rank, world, meeting),
-            ) for rank in range(world)]
+            children = [
+                subprocess.Popen(
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    env=self.environment(setting, rank, world, meeting),
+                )
+                for rank in range(world)
+            ]
             outputs = [self.output(child) for child in children]
         (folder / f"{name}.log").write_text("\n".join(outputs))
         if any(child.returncode for child in children):
@@ -134,10 +150,12 @@ class Runs:
             return child.communicate()[0] + f"\nkilled after {SECONDS_A_RUN} s"
 
     def both(self, program, setting, limit_bytes, total_bytes):
-        """Submits the two runs to be compared; the result is a row for the table."""
+        """Submits the two runs for comparison. The result is a row of the table."""
         name = name_of(program, setting, limit_bytes, total_bytes)
         other = "control" if self.options.control else "parkade"
-        return name, [self.pool.submit(self.child, side, program, setting, limit_bytes, name) for side in ("native", other)]
+        return name, [
+            self.pool.submit(self.child, side, program, setting, limit_bytes, name) for side in ("native", other)
+        ]
 
 
 def run_all(options, world, total_bytes):
@@ -150,7 +168,9 @@ def run_all(options, world, total_bytes):
             first.append((program, setting, runs.both(program, setting, limit_bytes, total_bytes)))
 
     # Compile once beforehand, so that the compared runs find the same kernels.
-    warm = runs.pool.submit(runs.child, "warm", COMPILES, "default", 0, COMPILES) if COMPILES in options.programs else None
+    warm = (
+        runs.pool.submit(runs.child, "warm", COMPILES, "default", 0, COMPILES) if COMPILES in options.programs else None
+    )
     for program in options.programs:
         if program != COMPILES:
             submit(program)
@@ -179,18 +199,30 @@ def unlimited(options):
 def compare_files(files):
     """What differs between two reports, and what of them the table shows. Reports are large, so several processes read them at the same time."""
     left, right = (pickle.loads(path.read_bytes()) for path in files)
-    return comparison.compare(left, right), comparison.entries_of(left), len(left["errors"]), left["ended"], (left["allocator"], right["allocator"])
+    return (
+        comparison.compare(left, right),
+        comparison.entries_of(left),
+        len(left["errors"]),
+        left["ended"],
+        (left["allocator"], right["allocator"]),
+    )
 
 
 def compare_all(options, names):
-    """Compares the reports and prints the table. How many runs differ, and how many could not be compared."""
+    """Compares the reports and prints the table. Returns how many runs differ, and how many could not be compared."""
     other, differ, missing, lines, pairs = "control" if options.control else "parkade", 0, 0, [], []
     for name in names:
-        reports = sorted((options.out / "native").glob(f"{name}.report")) + sorted((options.out / "native").glob(f"{name}.rank*.report"))
-        there = [(ours, options.out / other / ours.name) for ours in reports if (options.out / other / ours.name).exists()]
+        reports = sorted((options.out / "native").glob(f"{name}.report")) + sorted(
+            (options.out / "native").glob(f"{name}.rank*.report")
+        )
+        there = [
+            (ours, options.out / other / ours.name) for ours in reports if (options.out / other / ours.name).exists()
+        ]
         missing += max(len(reports), 1) - len(there)
         pairs += there
-    print(f"| program, settings | entries | OOM | trace | heap | stats | summary | losses | errors |   (native and {other})")
+    print(
+        f"| program, settings | entries | OOM | trace | heap | stats | summary | losses | errors |   (native and {other})"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     with concurrent.futures.ProcessPoolExecutor(options.jobs) as pool:
         for (ours, _), (found, entries, errors, ended, ran_on) in zip(pairs, pool.map(compare_files, pairs)):
@@ -198,7 +230,11 @@ def compare_all(options, names):
             if not options.control and ran_on[0] == ran_on[1]:
                 lines.append(f"{name}: both runs were on the allocator {ran_on[0]}: parkade was not enabled")
             differ += comparison.differences(found) > 0
-            row = [entries, errors, *(found[kind] for kind in ("trace", "heap", "stats", "summary", "losses", "errors"))]
+            row = [
+                entries,
+                errors,
+                *(found[kind] for kind in ("trace", "heap", "stats", "summary", "losses", "errors")),
+            ]
             print(f"| {name} | {' | '.join(map(str, row))} |", flush=True)
             lines += [f"{name}: {text}" for text in found["texts"]]
             if ended:
@@ -221,14 +257,28 @@ def verify(options):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
-    parser.add_argument("--programs", nargs="+", choices=programs.NAMES, metavar="NAME", help=f"{' '.join(programs.NAMES)} (default: all; without a second GPU not {' '.join(programs.ON_TWO_GPUS)})")
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME", help=" ".join(SETTINGS))
+    parser.add_argument(
+        "--programs",
+        nargs="+",
+        choices=programs.NAMES,
+        metavar="NAME",
+        help=f"{' '.join(programs.NAMES)} (default: all; without a second GPU not {' '.join(programs.ON_TWO_GPUS)})",
+    )
+    parser.add_argument(
+        "--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), metavar="NAME", help=" ".join(SETTINGS)
+    )
     parser.add_argument("--steps", type=int, default=12, help="of each program (default: %(default)s)")
     parser.add_argument("--no-limits", dest="limits", action="store_false", help="no runs with a memory limit")
     parser.add_argument("--jobs", type=int, default=8, help="runs at the same time (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}; default and expandable; 4 steps")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"only {', '.join(QUICK)}; default and expandable; 4 steps"
+    )
     parser.add_argument("--control", action="store_true", help="compare PyTorch's allocator with itself")
-    parser.add_argument("--name-pools", action="store_true", help="entries of snapshots name their pools, as from PyTorch 2.12 on; with --verify: they do")
+    parser.add_argument(
+        "--name-pools",
+        action="store_true",
+        help="entries of snapshots name their pools, as from PyTorch 2.12 on; with --verify: they do",
+    )
     parser.add_argument("--verify", metavar="PARKADE", help="verify the snapshots in OUT with this binary")
     for hidden in ("--one", "--name", "--allocator"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -250,17 +300,25 @@ def main():
     if options.verify:
         return verify(options)
     world = allocators.need_torch(parser)
-    options.programs = options.programs or [name for name in programs.NAMES if world > 1 or name not in programs.ON_TWO_GPUS]
+    options.programs = options.programs or [
+        name for name in programs.NAMES if world > 1 or name not in programs.ON_TWO_GPUS
+    ]
     if not options.control:
         allocators.need_parkade(parser)
     for side in ("native", "control" if options.control else "parkade", "warm"):
         (options.out / side).mkdir(parents=True, exist_ok=True)
-    total_bytes = int(subprocess.check_output([sys.executable, "-c", "import torch; print(torch.cuda.get_device_properties(0).total_memory)"], text=True))
+    total_bytes = int(
+        subprocess.check_output(
+            [sys.executable, "-c", "import torch; print(torch.cuda.get_device_properties(0).total_memory)"], text=True
+        )
+    )
     started = time.monotonic()
     names, failed = run_all(options, world, total_bytes)
     differ, missing = compare_all(options, names)
     print("\n".join(failed))
-    print(f"{len(names)} pairs of runs in {time.monotonic() - started:.0f} s: {differ} differ, {missing} could not be compared")
+    print(
+        f"{len(names)} pairs of runs in {time.monotonic() - started:.0f} s: {differ} differ, {missing} could not be compared"
+    )
     return 2 if missing or failed else int(differ > 0)
 
 

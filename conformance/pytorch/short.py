@@ -24,7 +24,7 @@ PAGE_BYTES = 2 << 20
 
 
 def attempt(options):
-    """Runs the program in this process; a dictionary: how it ended, its losses, its peaks, the mean time of its later steps."""
+    """Runs the program in this process. Returns a dictionary: how it ended, its losses, its peaks, the mean time of its later steps."""
     programs.settle()
     allocators.choose("native" if options.side in largest.NATIVE else "parkade", options.side)
     import torch
@@ -47,11 +47,28 @@ def attempt(options):
     stats = torch.cuda.memory_stats()
     later = times[options.steps // 2 :] or [0.0]
     peaks = {kind: stats[f"{kind}_bytes.all.peak"] for kind in ("allocated", "reserved")}
-    return {"ending": ending, "losses": losses, **peaks, "retries": stats["num_alloc_retries"], "ms": sum(later) / len(later)}
+    return {
+        "ending": ending,
+        "losses": losses,
+        **peaks,
+        "retries": stats["num_alloc_retries"],
+        "ms": sum(later) / len(later),
+    }
 
 
 def run(options, side, limit_bytes):
-    command = [sys.executable, __file__, options.program, str(options.count), "--steps", str(options.steps), "--side", side, "--limit", str(limit_bytes)]
+    command = [
+        sys.executable,
+        __file__,
+        options.program,
+        str(options.count),
+        "--steps",
+        str(options.steps),
+        "--side",
+        side,
+        "--limit",
+        str(limit_bytes),
+    ]
     child = subprocess.run(command, capture_output=True, text=True)
     if child.returncode:
         raise RuntimeError(f"{side}: {(child.stderr.strip().splitlines() or ['no message'])[-1]}")
@@ -62,8 +79,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", choices=programs.COUNTED, metavar="NAME", help=" ".join(programs.COUNTED))
     parser.add_argument("count", type=int, help="items a batch")
-    parser.add_argument("--times", type=float, nargs="+", default=[1.005, 1.01, 1.02], help="of the peak of its tensors (default: %(default)s)")
-    parser.add_argument("--policies", nargs="+", default=["breaking-handles"], metavar="NAME", help="of parkade (default: %(default)s)")
+    parser.add_argument(
+        "--times",
+        type=float,
+        nargs="+",
+        default=[1.005, 1.01, 1.02],
+        help="of the peak of its tensors (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--policies", nargs="+", default=["breaking-handles"], metavar="NAME", help="of parkade (default: %(default)s)"
+    )
     parser.add_argument("--steps", type=int, default=12, help="default: %(default)s")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=int, default=0, help=argparse.SUPPRESS)
@@ -81,9 +106,14 @@ def main():
         print(error, file=sys.stderr)
         return 2
     if free["ending"] != "completes":
-        print(f"{options.program} with batch {options.count} runs {free['ending']} with all of the GPU's memory: try a smaller batch", file=sys.stderr)
+        print(
+            f"{options.program} with batch {options.count} runs {free['ending']} with all of the GPU's memory: try a smaller batch",
+            file=sys.stderr,
+        )
         return 2
-    print("| program | times its tensors | policy | ending | same losses | reserved, MiB | retries | ms a step |\n|---|--:|---|---|---|--:|--:|--:|")
+    print(
+        "| program | times its tensors | policy | ending | same losses | reserved, MiB | retries | ms a step |\n|---|--:|---|---|---|--:|--:|--:|"
+    )
     is_good = True
     for times in options.times:
         limit_bytes = math.ceil(free["allocated"] * times / PAGE_BYTES) * PAGE_BYTES + PAGE_BYTES // 2
@@ -97,7 +127,12 @@ def main():
             completes[side] = found["ending"] == "completes" and found["losses"] == free["losses"]
             same = "yes" if found["losses"] == free["losses"] else "no"
             cells = [f"{options.program}, {options.count}", f"{times:g}", side, found["ending"], same]
-            print("| " + " | ".join([*cells, str(found["reserved"] >> 20), str(found["retries"]), f"{found['ms']:.1f}"]) + " |", flush=True)
+            print(
+                "| "
+                + " | ".join([*cells, str(found["reserved"] >> 20), str(found["retries"]), f"{found['ms']:.1f}"])
+                + " |",
+                flush=True,
+            )
         is_good &= completes[options.policies[0]] or not completes["expandable"]
     return 0 if is_good else 1
 

@@ -52,7 +52,24 @@ OWN_COPIES = ("cuda_graph", "streams", "mempool", "random_graphs", "random_pools
 APART = ("compile_reduce_overhead",)
 ALLOCATIONS = "allocations"
 # Quantiles of Student's distribution for a 95 % interval, with 1, 2 and more degrees of freedom.
-QUANTILES = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
+QUANTILES = (
+    12.71,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+    2.228,
+    2.201,
+    2.179,
+    2.160,
+    2.145,
+    2.131,
+    2.120,
+)
 # The number of steps before timing starts: every shape has then been compiled and captured, and the segments exist.
 WARM_STEPS = 26
 # The number of processors that programs are bound to. Allocations from 16 threads use all processors.
@@ -60,7 +77,7 @@ PROCESSORS = 4
 
 
 def started(name, options):
-    """The step function of a new copy of a program."""
+    """Returns the step function of a new copy of a program."""
     count = options.counts.get(name)
     return programs.load(name).start(count) if count else programs.load(name).start()
 
@@ -72,7 +89,9 @@ def named(allocator, call):
         try:
             return call(*arguments)
         except Exception as error:
-            raise RuntimeError(f"on the allocator {allocator}: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+            raise RuntimeError(
+                f"on the allocator {allocator}: {(str(error).splitlines() or [type(error).__name__])[0]}"
+            ) from error
 
     return carry_out
 
@@ -176,7 +195,11 @@ def serve(options):
     here = both.Both(library, options.policy)
     if options.limit:
         here.limit(options.limit)
-    block = allocation_blocks(library.raw_pairs, options.pairs) if options.one == ALLOCATIONS else program_blocks(options.one, here, options)
+    block = (
+        allocation_blocks(library.raw_pairs, options.pairs)
+        if options.one == ALLOCATIONS
+        else program_blocks(options.one, here, options)
+    )
     # Cycles are collected at the same points on every side: before a block.
     gc.freeze()
     gc.disable()
@@ -211,12 +234,20 @@ class Process:
     """A child that times blocks."""
 
     def __init__(self, options, what, place, sides, limit_bytes):
-        command = [sys.executable, __file__, *sys.argv[1:], "--limit", f"{limit_bytes >> 20}MiB" if limit_bytes else "0x"]
+        command = [
+            sys.executable,
+            __file__,
+            *sys.argv[1:],
+            "--limit",
+            f"{limit_bytes >> 20}MiB" if limit_bytes else "0x",
+        ]
         command += ["--one", what, "--place", str(place), "--sides", *sides]
         environment = environment_of(options, what, place)
         self.log = options.out / f"{what}.{place}.{'.'.join(sides)}.log"
         with open(self.log, "w") as log:
-            self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+            self.child = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+            )
 
     def line(self):
         """The next line of the answers that is the child's own. Programs print, too."""
@@ -243,7 +274,11 @@ class Place:
 
     def __init__(self, options, what, place, limit_bytes):
         parts = [[side] for side in SIDES] if what in APART else [list(SIDES)]
-        self.processes, self.rounds, self.draw = [Process(options, what, place, sides, limit_bytes) for sides in parts], [], random.Random(place)
+        self.processes, self.rounds, self.draw = (
+            [Process(options, what, place, sides, limit_bytes) for sides in parts],
+            [],
+            random.Random(place),
+        )
         for process in self.processes:
             process.line()
 
@@ -276,7 +311,9 @@ def start_all(options, things):
             concurrent.futures.wait([future])
             if not future.exception():
                 limit_bytes = future.result()[0]
-                futures[what] = [pool.submit(Place, options, what, place, limit_bytes) for place in range(1, options.processes)]
+                futures[what] = [
+                    pool.submit(Place, options, what, place, limit_bytes) for place in range(1, options.processes)
+                ]
         for what in things:
             try:
                 result[what] = [firsts[what].result()[1], *(future.result() for future in futures[what])]
@@ -315,7 +352,10 @@ def rounds_of(options, what, places):
         for place in order:
             place.rounds.append(place.block(WARM_STEPS, steps))
     print(f"{what}: {options.rounds} rounds at {len(places)} places, {steps} steps each", flush=True)
-    return {thing: {side: [[block[thing][side] for block in place.rounds] for place in places] for side in SIDES} for thing in places[0].rounds[0]}
+    return {
+        thing: {side: [[block[thing][side] for block in place.rounds] for place in places] for side in SIDES}
+        for thing in places[0].rounds[0]
+    }
 
 
 def number_of(rounds):
@@ -337,7 +377,7 @@ def ratio(sides, side, base="native"):
 
 
 def target(thing):
-    """The largest ratio of parkade's time to PyTorch's that is good enough."""
+    """Returns the largest ratio of parkade's time to PyTorch's that is good enough."""
     for text, (_, _, faster) in RAW.items():
         if thing.startswith(text):
             return 1 / faster
@@ -350,9 +390,11 @@ def verdict(low, high, most):
 
 
 def table(found):
-    """Prints the table. How many targets are missed."""
+    """Prints the table. Returns how many targets are missed."""
     missed = 0
-    print("| what | native | parkade | parkade / native | interval | native again / native | interval | at most | |\n|---|---|---|---|---|---|---|---|---|")
+    print(
+        "| what | native | parkade | parkade / native | interval | native again / native | interval | at most | |\n|---|---|---|---|---|---|---|---|---|"
+    )
     for thing, sides in found.items():
         ours, theirs = (statistics.fmean(map(number_of, sides[side])) for side in ("native", "parkade"))
         (middle, low, high), (control, *ends) = ratio(sides, "parkade"), ratio(sides, "again")
@@ -374,7 +416,9 @@ def limit(text):
     except ValueError:
         share = math.nan
     if not (share == 0 or 1 <= share < math.inf):
-        raise argparse.ArgumentTypeError(f"{text!r} is no limit: write it as 8GiB, or as 1.05x of what the tensors take")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no limit: write it as 8GiB, or as 1.05x of what the tensors take"
+        )
     return share or 0
 
 
@@ -388,17 +432,49 @@ def counted(text):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT")
-    parser.add_argument("--programs", nargs="*", choices=programs.NAMES, default=PROGRAMS, metavar="NAME", help=" ".join(programs.NAMES))
-    parser.add_argument("--no-allocations", dest="allocations", action="store_false", help="neither torch.empty nor C++")
+    parser.add_argument(
+        "--programs", nargs="*", choices=programs.NAMES, default=PROGRAMS, metavar="NAME", help=" ".join(programs.NAMES)
+    )
+    parser.add_argument(
+        "--no-allocations", dest="allocations", action="store_false", help="neither torch.empty nor C++"
+    )
     parser.add_argument("--policy", default="pytorch", help="of parkade (default: %(default)s)")
-    parser.add_argument("--limit", type=limit, default=0, metavar="SIZE", help="what each allocator may reserve: 8GiB, or 1.05x of what tensors take (default: all)")
-    parser.add_argument("--counts", nargs="+", type=counted, default=(), metavar="NAME=N", help="batches of programs: " + " ".join(programs.COUNTED))
-    parser.add_argument("--processes", type=int, default=6, help="for each program; ratios are within one of them (default: %(default)s)")
+    parser.add_argument(
+        "--limit",
+        type=limit,
+        default=0,
+        metavar="SIZE",
+        help="what each allocator may reserve: 8GiB, or 1.05x of what tensors take (default: all)",
+    )
+    parser.add_argument(
+        "--counts",
+        nargs="+",
+        type=counted,
+        default=(),
+        metavar="NAME=N",
+        help="batches of programs: " + " ".join(programs.COUNTED),
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=6,
+        help="for each program; ratios are within one of them (default: %(default)s)",
+    )
     parser.add_argument("--rounds", type=int, default=12, help="default: %(default)s")
-    parser.add_argument("--block-ms", type=int, default=300, help="how long a block of steps takes, about (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=100_000, help="allocations from C++ in a block (default: %(default)s)")
-    parser.add_argument("--starts", type=int, default=8, help="processes that start at the same time (default: %(default)s)")
-    parser.add_argument("--together", action="store_true", help="start the processes of all programs first: faster, if the GPU's memory is enough")
+    parser.add_argument(
+        "--block-ms", type=int, default=300, help="how long a block of steps takes, about (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=100_000, help="allocations from C++ in a block (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--starts", type=int, default=8, help="processes that start at the same time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="start the processes of all programs first: faster, if the GPU's memory is enough",
+    )
     parser.add_argument("--setting", default="", help="PYTORCH_CUDA_ALLOC_CONF (default: empty)")
     parser.add_argument("--quick", action="store_true", help="gpt2 and the allocations, two processes, three rounds")
     parser.add_argument("--one", help=argparse.SUPPRESS)

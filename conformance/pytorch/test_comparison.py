@@ -34,9 +34,24 @@ def report(base=0x7F0000000000, stream=0x5550, **more):
         entry("free_completed", base, 2 * MIB),
     ]
     block = {"address": second + 512, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": []}
-    segments = [{"device": 0, "address": second, "total_size": 2 * MIB, "stream": stream, "is_expandable": False, "blocks": [block]}]
+    segments = [
+        {
+            "device": 0,
+            "address": second,
+            "total_size": 2 * MIB,
+            "stream": stream,
+            "is_expandable": False,
+            "blocks": [block],
+        }
+    ]
     snapshot = {"segments": segments, "device_traces": [entries], "allocator_settings": {"max_split_size": -1}}
-    result = {"snapshot": snapshot, "stats": {"num_ooms": 0}, "summary": "| one |\n| two |", "losses": ["0x1p+0"], "errors": []}
+    result = {
+        "snapshot": snapshot,
+        "stats": {"num_ooms": 0},
+        "summary": "| one |\n| two |",
+        "losses": ["0x1p+0"],
+        "errors": [],
+    }
     return {**result, "ended": "", "total_bytes": 1 << 37, **more}
 
 
@@ -70,7 +85,9 @@ class Compare(unittest.TestCase):
 
     def test_another_stream_size_or_action_differs(self):
         for key, value in (("stream", 0), ("size", 1024), ("action", "free_requested")):
-            self.assertGreater(changed(lambda other: other["snapshot"]["device_traces"][0][3].update({key: value}))["trace"], 0, key)
+            self.assertGreater(
+                changed(lambda other: other["snapshot"]["device_traces"][0][3].update({key: value}))["trace"], 0, key
+            )
 
     def test_a_missing_entry_differs(self):
         found = changed(lambda other: other["snapshot"]["device_traces"][0].pop())
@@ -90,7 +107,9 @@ class Compare(unittest.TestCase):
     def test_the_last_bit_of_a_loss_the_summary_the_settings_and_the_end_count(self):
         self.assertEqual(changed(lambda other: other.update(losses=["0x1.0000000000001p+0"]))["losses"], 1)
         self.assertEqual(changed(lambda other: other.update(summary="| one |\n| 2 |"))["summary"], 1)
-        self.assertEqual(changed(lambda other: other["snapshot"].update(allocator_settings={"max_split_size": 1}))["settings"], 1)
+        self.assertEqual(
+            changed(lambda other: other["snapshot"].update(allocator_settings={"max_split_size": 1}))["settings"], 1
+        )
         self.assertEqual(changed(lambda other: other["snapshot"].update(external_annotations=[]))["keys"], 1)
         self.assertEqual(changed(lambda other: other.update(ended="RuntimeError"))["ended"], 1)
 
@@ -172,13 +191,21 @@ class Table(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder)
             different = report(base=0x100000000, losses=["0x2p+0"])
-            for side, name, each in [("native", "a", report()), ("parkade", "a", report()), ("native", "b", report()), ("parkade", "b", different), ("native", "c", report())]:
+            for side, name, each in [
+                ("native", "a", report()),
+                ("parkade", "a", report()),
+                ("native", "b", report()),
+                ("parkade", "b", different),
+                ("native", "c", report()),
+            ]:
                 (out / side).mkdir(exist_ok=True)
                 each["allocator"] = side
                 (out / side / f"{name}.report").write_bytes(pickle.dumps(each))
             shown = io.StringIO()
             with contextlib.redirect_stdout(shown):
-                differ, missing = same.compare_all(argparse.Namespace(out=out, control=False, jobs=2), ["a", "b", "c", "d"])
+                differ, missing = same.compare_all(
+                    argparse.Namespace(out=out, control=False, jobs=2), ["a", "b", "c", "d"]
+                )
         self.assertEqual((differ, missing), (1, 2))
         self.assertIn("| a | 6 | 0 | 0 | 0 | 0 | 0 | 0 | 0 |", shown.getvalue())
         self.assertIn("| b | 6 | 0 | 0 | 0 | 0 | 0 | 1 | 0 |", shown.getvalue())

@@ -38,9 +38,19 @@ class Short(unittest.TestCase):
         def run(_, side, limit_bytes):
             asked.append((side, limit_bytes))
             ending, losses = next(answers)
-            return {"ending": ending, "losses": losses, "allocated": 1000 << 20, "reserved": 1 << 30, "retries": 0, "ms": 1.0}
+            return {
+                "ending": ending,
+                "losses": losses,
+                "allocated": 1000 << 20,
+                "reserved": 1 << 30,
+                "retries": 0,
+                "ms": 1.0,
+            }
 
-        with unittest.mock.patch.object(short, "run", run), unittest.mock.patch.object(sys, "argv", ["short.py", "gpt2", "4", "--times", "1.01"]):
+        with (
+            unittest.mock.patch.object(short, "run", run),
+            unittest.mock.patch.object(sys, "argv", ["short.py", "gpt2", "4", "--times", "1.01"]),
+        ):
             with contextlib.redirect_stdout(io.StringIO()):
                 return short.main(), asked
 
@@ -76,7 +86,13 @@ class OwnTests(unittest.TestCase):
         self.assertEqual(found["test_cuda.py::TestCuda::test_d"], ("failed", "at the end"))
 
     def test_what_is_run_again_is_what_differs_fails_or_is_missing(self):
-        one = {"f::a": ("passed", ""), "f::b": ("passed", ""), "f::c": ("failed", ""), "f::d": ("skipped", ""), "f::e": ("passed", "")}
+        one = {
+            "f::a": ("passed", ""),
+            "f::b": ("passed", ""),
+            "f::c": ("failed", ""),
+            "f::d": ("skipped", ""),
+            "f::e": ("passed", ""),
+        }
         other = {"f::a": ("passed", ""), "f::b": ("failed", ""), "f::c": ("failed", ""), "f::d": ("skipped", "")}
         self.assertEqual(own_tests.unsettled({"native": one, "parkade": other}), ["f::b", "f::c", "f::e"])
 
@@ -91,7 +107,9 @@ class Speed(unittest.TestCase):
             rounds = [draw.uniform(1, 1.5) for _ in range(many)]
             for side, share in shares.items():
                 own = share * (1 + draw.uniform(-spread, spread))
-                result[side].append([[own * slow * step * (1 + draw.uniform(0, 0.1)) for step in (10, 30, 20)] for slow in rounds])
+                result[side].append(
+                    [[own * slow * step * (1 + draw.uniform(0, 0.1)) for step in (10, 30, 20)] for slow in rounds]
+                )
         return result
 
     def test_one_percent_is_decided_where_sides_of_processes_agree(self):
@@ -150,7 +168,9 @@ class Speed(unittest.TestCase):
     def test_a_process_answers_between_what_its_program_prints(self):
         code = "print('hello'); print('ready', flush=True); [print('x\\n{\"a\": [1]}', flush=True) for line in __import__('sys').stdin]"
         process = speed.Process.__new__(speed.Process)
-        process.child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process.child = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.assertEqual(process.line(), "ready\n")
         self.assertEqual(process.block(1, 2), {"a": [1]})
         process.end()
@@ -190,14 +210,21 @@ class Largest(unittest.TestCase):
 
     def runner(self, over, together_bytes=1 << 40):
         """A runner that computes instead: a batch of `n` takes `n` MiB of tensors, and each side needs that times its share."""
-        options = argparse.Namespace(policies=["ours"], limit_bytes=100 << 20, together_bytes=together_bytes, jobs=8, steps=3, probe=(2, 4))
+        options = argparse.Namespace(
+            policies=["ours"], limit_bytes=100 << 20, together_bytes=together_bytes, jobs=8, steps=3, probe=(2, 4)
+        )
         runner = largest.Runner(options)
 
         def carry_out(job):
             runner.log.append(job)
             need = int(job["count"] * over[job["side"]] * (1 << 20))
             fits = not job["limit_bytes"] or need <= job["limit_bytes"]
-            return {"fits": fits, "losses": [job["count"]], "allocated_bytes": job["count"] << 20, "reserved_bytes": need}
+            return {
+                "fits": fits,
+                "losses": [job["count"]],
+                "allocated_bytes": job["count"] << 20,
+                "reserved_bytes": need,
+            }
 
         runner.carry_out = carry_out
         return runner
@@ -227,7 +254,15 @@ class Largest(unittest.TestCase):
 
 
 class Endurance(unittest.TestCase):
-    GOOD = {"steps": 10, "out of memory": 3, "retries": 5, "allocated_bytes": 0, "reserved_bytes": 0, "active_bytes": 0, "lost_bytes": 1 << 20}
+    GOOD = {
+        "steps": 10,
+        "out of memory": 3,
+        "retries": 5,
+        "allocated_bytes": 0,
+        "reserved_bytes": 0,
+        "active_bytes": 0,
+        "lost_bytes": 1 << 20,
+    }
     OPTIONS = argparse.Namespace(steps=10, seconds=60, tolerance_mib=32)
 
     def judge(self, **changes):
@@ -235,7 +270,13 @@ class Endurance(unittest.TestCase):
 
     def test_what_is_left_lost_or_not_done_is_wrong(self):
         self.assertEqual(self.judge(), [])
-        for change in ({"allocated_bytes": 512}, {"reserved_bytes": 1}, {"active_bytes": 1}, {"lost_bytes": 33 << 20}, {"steps": 9}):
+        for change in (
+            {"allocated_bytes": 512},
+            {"reserved_bytes": 1},
+            {"active_bytes": 1},
+            {"lost_bytes": 33 << 20},
+            {"steps": 9},
+        ):
             self.assertEqual(len(self.judge(**change)), 1, change)
 
     def test_a_run_without_failures_shows_nothing(self):

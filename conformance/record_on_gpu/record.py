@@ -56,7 +56,9 @@ class Programs:
                 self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
 
             def forward(self, x):
-                heads = [part.view(*part.shape[:2], 4, -1).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, -1)]
+                heads = [
+                    part.view(*part.shape[:2], 4, -1).transpose(1, 2) for part in self.qkv(self.first(x)).chunk(3, -1)
+                ]
                 mixed = functional.scaled_dot_product_attention(*heads)
                 x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
                 return x + self.down(functional.gelu(self.up(self.second(x))))
@@ -218,7 +220,7 @@ class Programs:
                 else:
                     cuda.memory._snapshot()
             except self.oom:
-                graph = x = y = z = None
+                graph = x = y = z = None  # noqa: F841 - frees them
                 kept.clear()
                 cuda.empty_cache()
             if len(kept) > 4:
@@ -254,7 +256,15 @@ def record(kind, setting, seed, limit_mib, folder):
         pickle.dump(snapshot, file)
     (folder / f"{name}.stats.json").write_text(json.dumps(statistics))
     entries = [entry for trace in snapshot["device_traces"] for entry in trace]
-    print(name, len(entries), "entries,", sum(entry["action"] == "oom" for entry in entries), "out of memory", ended, flush=True)
+    print(
+        name,
+        len(entries),
+        "entries,",
+        sum(entry["action"] == "oom" for entry in entries),
+        "out of memory",
+        ended,
+        flush=True,
+    )
 
 
 def batch(seeds):
@@ -303,7 +313,9 @@ def verify_all(folder, parkade, more=()):
             differences = found.get("statistics") or {}
             # Differing statistics also count as mismatches.
             wrong = len(differences.get("differences", []))
-            print(f"| {file.name} | {found.get('entries', '')} | {found.get('mismatches', done.stderr.strip())} | {wrong} |")
+            print(
+                f"| {file.name} | {found.get('entries', '')} | {found.get('mismatches', done.stderr.strip())} | {wrong} |"
+            )
     print(f"\n{verified - differing} of {verified} verify; the table lists the others")
     return verified, differing
 
@@ -332,11 +344,13 @@ def main():
             parser.error(f"{options.folder} has no recordings (*.pickle.xz)")
         if not os.access(options.verify, os.X_OK):
             parser.error(f"{options.verify} cannot be run")
-        verified, differing = verify_all(options.folder, options.verify)
+        _, differing = verify_all(options.folder, options.verify)
         return int(differing > 0)
     if importlib.util.find_spec("torch") is None:
         parser.error("recording needs PyTorch; --verify verifies recordings without it")
-    return 0 if record_all(options.folder, list(range(int(seeds[1]), int(seeds[2] or seeds[1]) + 1)), options.jobs) else 2
+    return (
+        0 if record_all(options.folder, list(range(int(seeds[1]), int(seeds[2] or seeds[1]) + 1)), options.jobs) else 2
+    )
 
 
 if __name__ == "__main__":

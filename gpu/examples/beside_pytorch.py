@@ -9,6 +9,7 @@ given back.
 
 Exit code: 0, or 2 if something could not run.
 """
+
 import argparse
 import ctypes
 import os
@@ -107,6 +108,7 @@ def main():
     try:
         import torch
         from torch.utils.cpp_extension import load_inline
+
         if not torch.cuda.is_available():
             raise RuntimeError("PyTorch finds no CUDA device")
         library = load(os.path.abspath(given.library))

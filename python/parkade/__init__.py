@@ -1,6 +1,7 @@
-"""GPU memory, replayed and explained: what PyTorch's caching allocator did, and what it would have done under other settings.
+"""Replays and explains GPU memory: what PyTorch's caching allocator did, and what it would have done under other
+settings.
 
-Everything but `enable`, `record`, `on_oom` and `watch` works without a GPU and without PyTorch.
+`enable`, `record`, `on_oom` and `watch` need PyTorch and a GPU, and `info` needs a GPU. Everything else needs neither.
 """
 
 from __future__ import annotations
@@ -17,11 +18,23 @@ if TYPE_CHECKING:
     from ._oom import OnOom, on_oom
     from ._parkade import VERSION as __version__
     from ._record import record
-    from ._results import Advice, Diagnosis, Difference, Export, Info, MessageDiagnosis, Replay, Report, Stats, Verification
+    from ._results import (
+        Advice,
+        Diagnosis,
+        Difference,
+        Export,
+        Info,
+        MessageDiagnosis,
+        Replay,
+        Report,
+        Stats,
+        Verification,
+    )
     from ._sweep import Sweep, sweep
     from ._watch import Watch, watch
 
-#: Where each name is. It is loaded when it is first used: an import of the package costs nearly nothing.
+#: The module of each public name. A module is imported when one of its names is first used, so `import parkade` is
+#: fast.
 _MODULES = {
     "_callbacks": ["lightning_callback", "trainer_callback"],
     "_commands": ["advise", "diagnose", "diff", "explain", "export", "info", "replay", "report", "stats", "verify"],

@@ -1,4 +1,4 @@
-"""Results as Arrow tables and Parquet files. pyarrow is imported where it is needed alone."""
+"""Converts results to Arrow tables and Parquet files. Nothing else imports pyarrow."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 from ._errors import Error
 
-#: Columns of a sweep's rows that are no whole numbers.
+#: The columns of a sweep that do not hold whole numbers.
 _SWEEP = {"fits": "bool", **dict.fromkeys(["workload", "policy", "capacity", "hash", "problem", "program"], "string")}
 
-#: Columns of diagnoses: where a value is in the JSON object of a device, and its type.
+#: The columns of a device's diagnosis: the path of the value in the device's JSON object, and its type.
 _DEVICE = {
     "device": (("device",), "int64"),
     "verdict": (("verdict",), "string"),
@@ -35,18 +35,18 @@ _DEVICE = {
     "mismatches": (("exactness", "mismatches"), "int64"),
 }
 
-#: Columns of diagnoses that a whole file has.
+#: The columns that all devices of a file share.
 _FILE = {"file": "string", "error": "string", "settings": "string", "profile": "string", "limit_bytes": "int64"}
 
 
 def rows(found: list[dict[str, Any]]) -> Any:
-    """The rows of a sweep."""
+    """Returns a table of a sweep's rows."""
     names = found[0] if found else {}
     return _table(found, {name: _SWEEP.get(name, "int64") for name in names})
 
 
 def diagnoses(found: Iterable[dict[str, Any]]) -> Any:
-    """A row for each device of each file."""
+    """Returns a table with a row for each device of each file."""
     flat = []
     for file in found:
         common = {name: file.get(name) for name in _FILE}
@@ -72,7 +72,9 @@ def _at(value: Any, path: tuple[str, ...]) -> Any:
 def _table(found: list[dict[str, Any]], kinds: dict[str, str]) -> Any:
     pyarrow = _pyarrow()
     types = {"string": pyarrow.string(), "int64": pyarrow.int64(), "bool": pyarrow.bool_()}
-    return pyarrow.Table.from_pylist(found, schema=pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()]))
+    return pyarrow.Table.from_pylist(
+        found, schema=pyarrow.schema([(name, types[kind]) for name, kind in kinds.items()])
+    )
 
 
 def _pyarrow() -> Any:

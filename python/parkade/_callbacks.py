@@ -1,4 +1,4 @@
-"""Callbacks for the trainers of transformers and Lightning, which are imported when one is made."""
+"""Callbacks for the trainers of transformers and Lightning. Each function imports the library when it is called."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ._watch import Watch
 
 
 def _begin(path: str | os.PathLike[str] | None, limit: Size | None) -> None:
-    """Watches for out-of-memory errors, where there is a GPU: the callbacks may stay in a program that also runs without."""
+    """Calls `on_oom` if there is a GPU, so that a program with a callback also runs without a GPU."""
     if path is not None:
         with contextlib.suppress(NoCuda):
             on_oom(path, limit)
@@ -29,10 +29,12 @@ def _watch(writer: Any, limit: Size | None, share: float) -> Watch | None:
 def trainer_callback(
     writer: Any = None, *, path: str | os.PathLike[str] | None = PATH, limit: Size | None = "auto", share: float = 0.01
 ) -> Any:
-    """A `TrainerCallback` for `transformers.Trainer(callbacks=[...])`: `on_oom(path, limit)` now, and `watch` at each step.
+    """Returns a `TrainerCallback` for `transformers.Trainer(callbacks=[...])`. It calls `on_oom(path, limit)` now and
+    `watch` at each step.
 
-    `writer` is what `watch` takes: a `SummaryWriter`, a run of wandb or a function; without one nothing is logged. `path=None` leaves
-    `on_oom` out. At most the `share` of the time is spent on looks. Without a GPU the callback does nothing.
+    `writer` receives the numbers: a `SummaryWriter`, a run of wandb or a function, as for `watch`. Without a writer,
+    nothing is logged. `path=None` does not call `on_oom`. The callback spends at most `share` of the time. Without a
+    GPU, it does nothing.
     """
     try:
         from transformers import TrainerCallback
@@ -59,10 +61,14 @@ def trainer_callback(
     return ParkadeCallback()
 
 
-def lightning_callback(*, path: str | os.PathLike[str] | None = PATH, limit: Size | None = "auto", share: float = 0.01) -> Any:
-    """A `Callback` for `lightning.Trainer(callbacks=[...])`: `on_oom(path, limit)` now, and `watch` after each batch.
+def lightning_callback(
+    *, path: str | os.PathLike[str] | None = PATH, limit: Size | None = "auto", share: float = 0.01
+) -> Any:
+    """Returns a `Callback` for `lightning.Trainer(callbacks=[...])`. It calls `on_oom(path, limit)` now and `watch`
+    after each batch.
 
-    What `watch` sees goes to the trainer's loggers. `path=None` leaves `on_oom` out. At most the `share` of the time is spent on looks. Without a GPU the callback does nothing.
+    The trainer's loggers receive the numbers of `watch`. `path=None` does not call `on_oom`. The callback spends at
+    most `share` of the time. Without a GPU, it does nothing.
     """
     try:
         from lightning.pytorch.callbacks import Callback

@@ -1,4 +1,4 @@
-"""The commands about one recording, the comparison of two, and the memory of the GPUs."""
+"""The functions that run a command on one or two recordings, and `info`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,26 @@ from typing import overload
 from ._errors import Error, UsageError, of_memory
 from ._inputs import Recording, as_file
 from ._progress import Progress
-from ._results import Advice, Diagnosis, Difference, Export, Info, MessageDiagnosis, Replay, Report, Stats, Verification, made
+from ._results import (
+    Advice,
+    Diagnosis,
+    Difference,
+    Export,
+    Info,
+    MessageDiagnosis,
+    Replay,
+    Report,
+    Stats,
+    Verification,
+    made,
+)
 from ._run import Answer, Device, Settings, Size, options, run
 
 Path = str | os.PathLike[str]
 Several = str | Iterable[str] | None
-#: One size, or several, or growth as "2%".
+#: A size, a growth such as "2%", or several of these.
 Bounds = Size | Iterable[Size] | None
-#: Settings, or a list of them.
+#: Settings, or several of them.
 SeveralSettings = Settings | Iterable[Settings] | None
 
 
@@ -32,9 +44,11 @@ def verify(
     profile: str | None = None,
     progress: Progress = None,
 ) -> Verification:
-    """Replays a recording under its own settings, and compares every decision with what PyTorch's allocator did.
+    """Replays a recording under its own settings, and compares every decision with the one that PyTorch's allocator
+    made.
 
-    `limit` is the recorded run's memory limit, `settings` replaces the settings in the file, `profile` is a release of PyTorch such as "2.11".
+    `limit` is the memory limit of the recorded run. `settings` replaces the settings in the file. `profile` is a
+    release of PyTorch, such as "2.11".
     """
     chosen = options(limit=limit, settings=settings, profile=profile)
     with as_file(recording) as file:
@@ -56,11 +70,12 @@ def advise(
     progress: Progress = None,
     threads: int | None = None,
 ) -> Advice:
-    """Tries about eighty settings on a recording's requests, and recommends the ones that help, if any do.
+    """Replays a recording's requests under about eighty settings, and recommends the settings that help, if any do.
 
-    `limit` is what the process may reserve, `capacity` the memory of another GPU to try. `settings` are tried too, or with `only` alone.
-    `policy` names policies of parkade, as `floating-handles`: what they would need in place of PyTorch's allocator is in `policies`.
-    `threads` is how many processors may work at once.
+    `limit` is the memory that the process may reserve; `capacity` is the memory of another GPU to try. `settings` are
+    tried in addition, or alone with `only`. `policy` names policies of parkade, such as `floating-handles`; the
+    result's `policies` say how much memory they would need in place of PyTorch's allocator. `threads` bounds the number
+    of threads.
     """
     chosen = options(
         limit=limit,
@@ -107,32 +122,37 @@ def diagnose(
     profile: str | None = None,
     progress: Progress = None,
 ) -> Diagnosis | MessageDiagnosis:
-    """Says why a recorded program ran out of memory, and where every reserved byte was; without a failure, why more was reserved than allocated.
+    """Explains why a recorded program ran out of memory, and what held every reserved byte. If the program did not run
+    out of memory, it explains why more was reserved than allocated.
 
-    `entry` chooses another moment of the trace. `message` is the text of an out-of-memory error, a log with some, or a log's path, instead
-    of a recording.
+    `entry` chooses another moment of the trace. `message` replaces the recording: the text of an out-of-memory error, a
+    log that contains one, or the path of a log.
     """
     chosen = options(limit=limit, capacity=capacity, entry=entry, device=device, settings=settings, profile=profile)
     if message is None:
         if recording is None:
-            raise UsageError("nothing to diagnose: give a recording, or message= with the text of an out-of-memory error")
+            raise UsageError(
+                "there is nothing to diagnose: pass a recording, or message= with the text of an out-of-memory error"
+            )
         with as_file(recording) as file:
             answer = run(["diagnose", "--json", *chosen], [file], progress=progress)
             return made(Diagnosis, answer.object([file]), answer)
     if recording is not None or chosen:
-        raise UsageError("a message is diagnosed alone: leave out the recording and the other arguments")
+        raise UsageError("message= is diagnosed alone: leave out the recording and the other arguments")
     if not isinstance(message, str):
-        raise TypeError(f"message is text, and not {type(message).__name__}: of an exception, parkade.explain(exception) takes it")
+        raise TypeError(
+            f"message is text, and not {type(message).__name__}: pass an exception to parkade.explain(exception)"
+        )
     if message.strip() in ("", "-"):
-        raise UsageError(f"message is {message!r}, and that is no out-of-memory error")
+        raise UsageError(f"message is {message!r}, which is not an out-of-memory error")
     answer = run(["diagnose", "--json", f"--message={message}"], progress=progress)
     return made(MessageDiagnosis, answer.object([]), answer)
 
 
 def explain(error: BaseException | str) -> MessageDiagnosis:
-    """Says why memory was out, from the text of a `torch.OutOfMemoryError` alone: no recording is needed.
+    """Explains a `torch.OutOfMemoryError` from its text, without a recording.
 
-    The error may also be the cause or the context of the one that is given.
+    The out-of-memory error may also be the cause or the context of `error`.
     """
     if isinstance(error, str):
         return diagnose(message=error)
@@ -142,7 +162,7 @@ def explain(error: BaseException | str) -> MessageDiagnosis:
     return diagnose(message=text or type(error).__name__)
 
 
-#: Pictures and documents that `report` does not write.
+#: The endings of formats that `report` cannot write.
 _NOT_WRITTEN = (".png", ".jpg", ".jpeg", ".pdf")
 
 
@@ -158,16 +178,16 @@ def report(
     force: bool = False,
     progress: Progress = None,
 ) -> Report:
-    """Shows what happened in a recorded run: memory over time, who held it at the peak, and the run under other settings.
+    """Shows a recorded run: memory over time, what held it at the peak, and the same run under other settings.
 
-    With `output` it also writes the page that any browser opens, which searches settings as `advise` does; a name that ends with `.svg`
-    gets the picture of memory over time instead. `force` overwrites that file.
+    With `output`, it also writes a page for a browser, and tries settings as `advise` does. If the name ends with
+    `.svg`, it writes the picture of memory over time instead. `force` overwrites an existing file.
     """
     chosen = options(limit=limit, capacity=capacity, settings=settings, device=device, profile=profile, force=force)
     written = None if output is None else os.fsdecode(output)
     ending = os.path.splitext(written or "")[1].lower()
     if ending in _NOT_WRITTEN:
-        raise UsageError(f"a report is a page (.html) or a picture (.svg), and {written} is named like neither")
+        raise UsageError(f"a report is a page (.html) or a picture (.svg), and {written} has neither ending")
     with as_file(recording) as file, tempfile.TemporaryDirectory(prefix="parkade-") as folder:
         picture = os.path.join(folder, "timeline.svg")
         if ending == ".svg":
@@ -177,7 +197,7 @@ def report(
         answer = run(["report", "--json", f"--svg={picture}", *chosen], [file], progress=progress)
         with open(picture, encoding="utf-8") as svg:
             found = answer.object([file])
-            # The picture in the temporary folder is nobody's.
+            # The caller did not ask for the picture in the temporary folder.
             lines = [line for line in answer.text.splitlines() if folder not in line]
             lines += [f"device {device['device']}: {device['what_happened']}" for device in found["devices"]]
             answer.text = "\n".join(lines)
@@ -194,9 +214,11 @@ def diff(
     recorded_limit: Size | None = None,
     progress: Progress = None,
 ) -> Difference:
-    """Compares two recordings of a program: peaks, what grew, fragmentation, step by step. Of one alone, shows it, or two of its steps.
+    """Compares two recordings of a program: their peaks, what grew, and fragmentation, step by step. With one
+    recording, it shows that recording or compares two of its steps.
 
-    `fail_above` bounds the peak of reserved memory: growth as "2%", or a size as "14GiB"; `steps` compares a step of `a` with one of `b`.
+    `fail_above` bounds the peak of reserved memory by a growth such as "2%" or a size such as "14GiB". `steps` is a
+    pair: a step of `a`, and the step of `b` to compare it with.
     """
     pair = None if steps is None else f"{steps[0]}:{steps[1]}"
     chosen = options(fail_above=fail_above, steps=pair, device=device, recorded_limit=recorded_limit)
@@ -223,9 +245,11 @@ def stats(
     device: Device | None = None,
     progress: Progress = None,
 ) -> Stats:
-    """Shows `memory_stats()` and fragmentation at the end of a recording, after an `entry`, `every` so many of them, or after its `steps`.
+    """Computes `memory_stats()` and fragmentation at the end of a recording, after the entry `entry`, after `every` so
+    many entries, or after each step (`steps`).
 
-    `steps` may be the beginning of the annotation that ends a step. With `settings`, of the run under these.
+    `steps` may also be the beginning of the annotation that ends a step. With `settings`, the numbers are those of the
+    run under them.
     """
     chosen = options(
         entry=entry,
@@ -239,7 +263,7 @@ def stats(
         device=device,
     )
     with as_file(recording) as file:
-        # A table with a row for each of many moments is not made for nothing.
+        # The text would be a table with a row for each of many moments.
         is_short = every is None and not steps
         answer = run(["stats", "--json", *chosen], [file], progress=progress, with_text=is_short)
         return made(Stats, answer.object([file]), answer)
@@ -256,10 +280,11 @@ def replay(
     profile: str | None = None,
     progress: Progress = None,
 ) -> Replay:
-    """Serves a recording's requests again, under other settings or a policy of parkade, with another limit, or on a smaller device.
+    """Replays a recording's requests under other settings, under a policy of parkade, with another limit, or on a
+    smaller device.
 
-    `settings` are those of PyTorch's allocator, the recording's own unless given; `policy` is one of `policies()`, in its place.
-    `recorded_limit` is the memory limit of the recorded run.
+    `settings` are settings of PyTorch's allocator, by default those of the recording. `policy` is a name from
+    `policies()`, and replaces PyTorch's allocator. `recorded_limit` is the memory limit of the recorded run.
     """
     chosen = options(
         settings=settings, policy=policy, capacity=capacity, limit=limit, recorded_limit=recorded_limit, profile=profile
@@ -285,10 +310,11 @@ def export(
     force: bool = False,
     progress: Progress = None,
 ) -> Export:
-    """Writes the run that a recorded program would have had under other settings: a snapshot for memory_viz, or a trace for Perfetto.
+    """Writes the run that a recorded program would have had under other settings, as a snapshot for memory_viz or a
+    trace for Perfetto.
 
-    `format` is "snapshot" or "perfetto", where `blocks` bounds how many blocks become slices. `stop_at_oom` ends the run at its first
-    out-of-memory error. `force` overwrites an existing file.
+    `format` is "snapshot" or "perfetto"; with "perfetto", `blocks` bounds how many blocks become slices. `stop_at_oom`
+    ends the run at its first out-of-memory error. `force` overwrites an existing file.
     """
     chosen = options(
         output=output,
@@ -304,16 +330,19 @@ def export(
         force=force,
     )
     if os.fsdecode(output) == "-":
-        raise UsageError("output is '-', which is standard output: give the file to write")
+        raise UsageError("output is '-', which means standard output: pass the path of a file")
     with as_file(recording) as file:
         answer = run(["export", "--json", *chosen], [file], progress=progress)
         return made(Export, answer.object([file]), answer)
 
 
 def info() -> Info:
-    """The memory of every GPU of this machine, and the processes that hold it. Raises `Error` without a GPU."""
-    # In a process of its own: without NVML the CUDA driver is asked, and a context would stay in this one.
-    found = [subprocess.run([sys.executable, "-m", "parkade", "info", *form], capture_output=True) for form in (["--json"], [])]
+    """Returns the memory of every GPU of this machine, and the processes that hold it. Raises `Error` without a GPU."""
+    # In another process: without NVML, the command asks the CUDA driver, which would leave a context in this process.
+    found = [
+        subprocess.run([sys.executable, "-m", "parkade", "info", *form], capture_output=True)
+        for form in (["--json"], [])
+    ]
     first, text = found
     if first.returncode != 0:
         said = first.stderr.decode(errors="replace").strip()

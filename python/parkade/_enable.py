@@ -1,31 +1,43 @@
-"""PyTorch on parkade: puts parkade in the place of PyTorch's allocator, in this process and before CUDA is used.
+"""Puts parkade in the place of PyTorch's allocator, in this process and before CUDA is used.
 
-PyTorch's interface for allocators is a C++ class whose functions differ from release to release, so the class that leads them to parkade is compiled here, for the PyTorch
-that is there, and kept. It needs a C++ compiler and the headers that PyTorch comes with; `plug_in=True` needs neither, and lacks what PyTorch's plug-in interface lacks.
+PyTorch's interface for allocators is a C++ class whose functions differ from release to release. `_bridge_build`
+therefore compiles a class that passes the calls on to parkade, for the installed PyTorch. With `plug_in=True`,
+PyTorch's plug-in interface passes them on: that needs no compiler, but has none of the functions that the plug-in
+interface lacks.
 """
+
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import hashlib
 import importlib.util
 import os
-import platform
-import shlex
-import shutil
-import subprocess
-import sys
-import tempfile
+import re
 import warnings
 from typing import Any
 
+from . import _bridge_build
 from ._errors import EnableError, UsageError
 from ._run import Settings, settings_text
 
 __all__ = ["enable", "enabled", "policies"]
 
-_HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bridge")
 _FIRST_MINOR = 8
+# The policies that replace the memory of live tensors.
+_BREAKING = ("breaking-handles",)
+
+# Of parkade.h.
+_WORK_IS_SERIAL = 2
+_INVALID_ARGUMENT = 2
+_INVALID_SETTINGS = 5
+
+# Of bridge.cpp: how an installation ended.
+_INSTALLED = 0
+_ALREADY_INSTALLED = 1
+_CUDA_IN_USE = 2
+
+_ALREADY_ENABLED = "enable it once, at the start of the program"
+_CALL_EARLIER = "call parkade.enable() before the first use of CUDA"
+
 _enabled: str | None = None
 _bridge: ctypes.CDLL | None = None
 
@@ -36,7 +48,7 @@ def enabled() -> str | None:
 
 
 def policies() -> dict[str, str]:
-    """The names of all policies, each with what it does: a dict."""
+    """All policies: a dict from each name to a description."""
     library = _library()
     library.parkade_policy_name.restype = library.parkade_policy_says.restype = ctypes.c_char_p
     found: dict[str, str] = {}
@@ -48,37 +60,49 @@ def policies() -> dict[str, str]:
 
 
 def enable(
-    policy: str = "pytorch", *, settings: Settings | None = None, serial: bool = False, plug_in: bool = False, verbose: bool = False
+    policy: str = "pytorch",
+    *,
+    settings: Settings | None = None,
+    serial: bool = False,
+    plug_in: bool = False,
+    verbose: bool = False,
 ) -> None:
-    """From now on PyTorch allocates the GPU's memory through parkade. Call it before CUDA is used, once.
+    """Makes PyTorch allocate GPU memory through parkade from now on. Call it once, before CUDA is used.
 
-    policy: a name of `policies()`, some with parameters (`floating-handles:handle=32MiB`). `pytorch` decides as the allocator of the
-        PyTorch that runs, under the same settings.
-    settings: as in PYTORCH_CUDA_ALLOC_CONF, instead of what is there. Only for the policy `pytorch`.
-    serial: your promise that one thread at a time uses the GPU, no other GPU uses its tensors, and none is registered for RDMA. `breaking-handles` needs it: it
-        replaces the memory of live tensors while a request waits or before a graph is captured, and what another thread wrote meanwhile would be lost. Backward passes keep it where the
-        whole graph is on the GPU, since the calling thread waits for them, and so do DataLoader workers.
-    plug_in: use PyTorch's plug-in interface: nothing is compiled, but there are no statistics, snapshots, pools and graph trees, and a lack of memory is
-        no torch.OutOfMemoryError.
-    verbose: say what is compiled.
+    policy: a name from `policies()`. Some policies take parameters (`floating-handles:handle=32MiB`). `pytorch` makes
+        the same decisions as the allocator of the installed PyTorch, under the same settings.
+    settings: replaces PYTORCH_CUDA_ALLOC_CONF and has the same form. Only the policy `pytorch` takes settings.
+    serial: your promise that only one thread at a time uses the GPU, that no other GPU uses its tensors, and that no
+        tensor is registered for RDMA. `breaking-handles` needs the promise: it replaces the memory of live tensors
+        while a request waits, or before a graph is captured, and would lose what another thread writes meanwhile. A
+        backward pass keeps the promise if the whole graph is on the GPU, because the calling thread waits for it.
+        DataLoader workers keep it, too.
+    plug_in: use PyTorch's plug-in interface. Nothing is compiled, but there are no statistics, snapshots, memory pools
+        or CUDA graph trees, and running out of memory does not raise torch.OutOfMemoryError.
+    verbose: print the command that compiles the bridge.
 
-    Raises EnableError if that is impossible here, ValueError for an unknown policy, and what PyTorch raises for settings that it refuses.
+    Raises EnableError if PyTorch cannot run on parkade here, ValueError for an unknown policy, and PyTorch's own
+    exception for settings that PyTorch refuses.
     """
     global _enabled
     if settings is not None:
         settings = settings_text(settings)
     if _enabled is not None:
-        raise EnableError(f"PyTorch runs on parkade already, with the policy {_enabled!r}: enable it once, at the start of the program")
+        raise EnableError(f"PyTorch already runs on parkade, with the policy {_enabled!r}: {_ALREADY_ENABLED}")
     torch = _torch()
     if torch.cuda.is_initialized():
-        raise EnableError("CUDA was used before: PyTorch's own allocator holds memory now, so call parkade.enable() before the first use of CUDA")
+        raise EnableError(f"CUDA is in use, and PyTorch's own allocator holds memory: {_CALL_EARLIER}")
     release = _release(torch)
     library = _library()
-    _check_policy(library, policy, settings, release, serial)
+    _check_options(library, policy, settings, release, serial)
     if settings is not None:
         torch.cuda.memory._set_allocator_settings(settings)
-    if policy != "pytorch" and (text := os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")):
-        warnings.warn(f"the policy {policy!r} takes no settings: {text!r} of PYTORCH_CUDA_ALLOC_CONF changes nothing", stacklevel=2)
+    of_environment = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")
+    if policy != "pytorch" and of_environment:
+        warnings.warn(
+            f"the policy {policy!r} takes no settings: {of_environment!r} in PYTORCH_CUDA_ALLOC_CONF has no effect",
+            stacklevel=2,
+        )
     if plug_in:
         _plug_in(torch, policy, settings, release, serial)
     else:
@@ -92,15 +116,23 @@ def _torch() -> Any:
     except ImportError as error:
         raise EnableError(f"parkade.enable() needs PyTorch, which cannot be imported here: {error}") from None
     if torch.version.cuda is None:
-        raise EnableError(f"this PyTorch ({torch.__version__}) is built without CUDA: there is no allocator to put parkade in the place of")
+        raise EnableError(
+            f"this PyTorch ({torch.__version__}) is built without CUDA, so it has no CUDA allocator to replace"
+        )
     return torch
 
 
 def _release(torch: Any) -> str:
-    """The series, as 2.11."""
-    major, minor = (int("".join(filter(str.isdigit, part)) or 0) for part in torch.__version__.split("+")[0].split(".")[:2])
+    """PyTorch's release, as `2.11`."""
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    if found is None:
+        raise EnableError(f"PyTorch's version {torch.__version__!r} does not begin with two numbers, as 2.11.0 does")
+    major, minor = int(found[1]), int(found[2])
     if (major, minor) < (2, _FIRST_MINOR):
-        raise EnableError(f"parkade.enable() is for PyTorch 2.{_FIRST_MINOR} and later, and this is {torch.__version__}")
+        raise EnableError(
+            f"parkade.enable() is for PyTorch 2.{_FIRST_MINOR} and later, and this is {torch.__version__}: "
+            "install a later PyTorch"
+        )
     return f"{major}.{minor}"
 
 
@@ -119,135 +151,81 @@ def _library() -> ctypes.CDLL:
 
 class _Options(ctypes.Structure):
     """`parkade_options`."""
-    _fields_ = [
-        ("size", ctypes.c_size_t), ("device", ctypes.c_uint32), ("flags", ctypes.c_uint32), ("simulated_bytes", ctypes.c_uint64),
-        ("policy", ctypes.c_char_p), ("settings", ctypes.c_char_p), ("release", ctypes.c_char_p),
-    ]
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("device", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("simulated_bytes", ctypes.c_uint64),
+        ("policy", ctypes.c_char_p),
+        ("settings", ctypes.c_char_p),
+        ("release", ctypes.c_char_p),
+    )
 
 
-_INVALID_SETTINGS = 5
-# `PARKADE_WORK_IS_SERIAL`.
-_WORK_IS_SERIAL = 2
-# Policies that replace the memory of live tensors.
-_BREAKING = ("breaking-handles",)
-
-
-def _check_policy(library: ctypes.CDLL, policy: str, settings: str | None, release: str, serial: bool) -> None:
-    """Whether there is such a policy for such a release, asked on a simulated device."""
-    if policy in _BREAKING and not serial:
+def _check_options(library: ctypes.CDLL, policy: str, settings: str | None, release: str, serial: bool) -> None:
+    """Raises if parkade does not know the release, the policy or the settings."""
+    if policy.partition(":")[0] in _BREAKING and not serial:
         raise UsageError(
-            f"the policy {policy!r} replaces the memory of live tensors, which loses what another thread writes meanwhile: "
-            "pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
+            f"the policy {policy!r} replaces the memory of live tensors, which loses what another thread writes "
+            "meanwhile: pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
         )
-    given = settings.encode() if settings else None
-    options = _Options(ctypes.sizeof(_Options), 0, 0, 1 << 30, policy.encode(), given, release.encode())
+    if problem := _refusal(library, "pytorch", None, release):
+        raise EnableError(problem[1])
+    if problem := _refusal(library, policy, settings, release):
+        status, text = problem
+        raise UsageError(text) if status in (_INVALID_ARGUMENT, _INVALID_SETTINGS) else EnableError(text)
+
+
+def _refusal(library: ctypes.CDLL, policy: str, settings: str | None, release: str) -> tuple[int, str] | None:
+    """Why parkade creates no allocator with these options: the status and the text. None if it creates one on a
+    simulated GPU.
+    """
+    options = _Options(
+        size=ctypes.sizeof(_Options),
+        simulated_bytes=1 << 30,
+        policy=policy.encode(),
+        settings=settings.encode() if settings else None,
+        release=release.encode(),
+    )
     made = ctypes.c_void_p()
     if status := library.parkade_create(ctypes.byref(options), ctypes.byref(made)):
-        text = library.parkade_error_text().decode()
-        raise UsageError(text) if status == _INVALID_SETTINGS or "policy" in text else EnableError(text)
+        return status, library.parkade_error_text().decode()
     library.parkade_destroy(made)
+    return None
 
 
 def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, serial: bool, verbose: bool) -> None:
-    """Compiles the bridge if need be, and installs it."""
+    """Installs the bridge, which is compiled if it is not in the cache."""
     global _bridge
+    path = _bridge_build.built(torch, _library_path(), library.parkade_header(), release, verbose)
     try:
-        bridge = ctypes.CDLL(_built(torch, library, release, verbose))
+        bridge = ctypes.CDLL(path)
     except OSError as error:
-        raise EnableError(f"the compiled bridge cannot be loaded or kept: {error}") from None
+        raise EnableError(
+            f"the compiled bridge cannot be loaded: {error}; remove {path} to have it compiled again"
+        ) from None
     if bridge.parkade_bridge_interface() != library.parkade_interface_version():
-        raise EnableError("the compiled bridge is of another version of parkade's interface: remove the folder parkade in your cache folder (~/.cache)")
-    bridge.parkade_bridge_install.restype = ctypes.c_char_p
+        raise EnableError(
+            f"the compiled bridge is for another version of parkade's interface: remove {path} to have it "
+            "compiled again"
+        )
     # PyTorch keeps pointers into it for the life of the process.
     _bridge = bridge
-    problem = bridge.parkade_bridge_install(policy.encode(), release.encode(), ctypes.c_uint(_WORK_IS_SERIAL if serial else 0))
-    if problem is not None:
-        known = {
-            b"already": "PyTorch runs on parkade already: enable it once, at the start of the program",
-            b"initialized": "PyTorch's own allocator is in use already: call parkade.enable() before the first use of CUDA",
-        }
-        raise EnableError(known.get(problem) or problem.decode())
-
-
-def _built(torch: Any, library: ctypes.CDLL, release: str, verbose: bool) -> str:
-    """The path of the compiled bridge for this PyTorch, this library and this compiler."""
-    compiler = _compiler()
-    includes = [os.path.join(os.path.dirname(torch.__file__), "include"), _cuda_include()]
-    libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
-    own = _library_path()
-    header: bytes = library.parkade_header()
-    minor = release.split(".")[1]
-    command = [
-        *compiler, "-shared", "-fPIC", "-O2", "-fvisibility=hidden", "-fno-plt", "-DNDEBUG", "-w", f"-std=c++{20 if int(minor) >= 12 else 17}", f"-DTORCH_MINOR={minor}",
-        f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", "-I.", *(f"-I{folder}" for folder in includes), os.path.join(_HERE, "bridge.cpp"),
-        "-Wl,--no-as-needed", own, f"-Wl,-rpath,{os.path.dirname(own)}", f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-lc10", "-lc10_cuda",
-    ]
-    version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
-    key = hashlib.sha256("\0".join([torch.__version__, version, *platform.libc_ver(), *command]).encode() + header)
-    for name in sorted(os.listdir(_HERE)):
-        with open(os.path.join(_HERE, name), "rb") as file:
-            key.update(name.encode() + file.read())
-    folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "parkade")
-    path = os.path.join(folder, f"bridge-{key.hexdigest()[:24]}.so")
-    if os.path.exists(path):
-        return path
-    try:
-        os.makedirs(folder, exist_ok=True)
-        lock = open(os.path.join(folder, "lock"), "w", encoding="utf-8")
-    except OSError as error:
-        raise EnableError(f"the compiled bridge cannot be kept: {error}; set XDG_CACHE_HOME to a folder that can be written") from None
-    # Of the processes of one job, which start together, one compiles.
-    with lock:
-        with contextlib.suppress(ImportError):
-            import fcntl
-
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(path):
-            _compile(command, header, path, verbose)
-    return path
-
-
-def _compile(command: list[str], header: bytes, path: str, verbose: bool) -> None:
-    with tempfile.TemporaryDirectory(prefix="parkade-") as folder:
-        with open(os.path.join(folder, "parkade.h"), "wb") as file:
-            file.write(header)
-        made = os.path.join(folder, "bridge.so")
-        if verbose:
-            print("parkade: compiling the bridge for this PyTorch:", *command, file=sys.stderr)
-        try:
-            run = subprocess.run([*command, "-o", made], cwd=folder, capture_output=True, text=True)
-        except OSError as error:
-            raise EnableError(f"the C++ compiler {command[0]} cannot be run: {error}") from None
-        if run.returncode != 0:
-            raise EnableError(f"the bridge to this PyTorch cannot be compiled with {command[0]} (enable(plug_in=True) needs no compiler):\n{run.stderr[-3000:]}")
-        shutil.copyfile(made, path + ".new")
-        os.replace(path + ".new", path)
-
-
-def _compiler() -> list[str]:
-    """The compiler, with the words that $CXX has before or after it."""
-    for name in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
-        first, *more = shlex.split(name)
-        if found := shutil.which(first):
-            return [found, *more]
-    raise EnableError("there is no C++ compiler (c++, g++, clang++ or $CXX): install one, or use enable(plug_in=True), which needs none and can do less")
-
-
-def _cuda_include() -> str:
-    """The folder with CUDA's headers."""
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    folders = [os.path.join(home, "include") for home in homes if home]
-    if nvidia := importlib.util.find_spec("nvidia"):
-        folders += [os.path.join(place, *part, "include") for place in nvidia.submodule_search_locations or [] for part in (("cu13",), ("cuda_runtime",), ("cu12",))]
-    if nvcc := shutil.which("nvcc"):
-        folders.append(os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(nvcc))), "include"))
-    for folder in folders:
-        if os.path.exists(os.path.join(folder, "cuda_runtime_api.h")):
-            return folder
-    raise EnableError(f"CUDA's headers (cuda_runtime_api.h) are in none of {', '.join(folders)}: pip install nvidia-cuda-runtime, or set CUDA_HOME")
+    bridge.parkade_bridge_error_text.restype = ctypes.c_char_p
+    flags = _WORK_IS_SERIAL if serial else 0
+    status = bridge.parkade_bridge_install(policy.encode(), release.encode(), ctypes.c_uint(flags))
+    if status == _INSTALLED:
+        return
+    if status == _ALREADY_INSTALLED:
+        raise EnableError(f"PyTorch already runs on parkade: {_ALREADY_ENABLED}")
+    if status == _CUDA_IN_USE:
+        raise EnableError(f"PyTorch's own allocator is in use: {_CALL_EARLIER}")
+    raise EnableError(f"PyTorch does not take parkade's allocator: {bridge.parkade_bridge_error_text().decode()}")
 
 
 def _plug_in(torch: Any, policy: str, settings: str | None, release: str, serial: bool) -> None:
+    # PyTorch calls these functions without a pointer of ours, so the library reads its options from the environment.
     os.environ.update(PARKADE_POLICY=policy, PARKADE_RELEASE=release, PARKADE_WORK_IS_SERIAL=str(int(serial)))
     if settings is not None:
         os.environ["PARKADE_SETTINGS"] = settings

@@ -1,4 +1,6 @@
-"""Work for any `concurrent.futures` executor: results in the order of the tasks, and tasks that died with their workers done again."""
+"""Runs tasks on any `concurrent.futures` executor, yields results in the order of the tasks, and repeats tasks whose
+workers died.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +16,23 @@ from typing import Any
 
 from ._errors import LostJobs
 
-#: An executor, or a function that makes one: a pool that broke cannot be used again.
+#: An executor, or a function that makes one, since a broken pool cannot be used again.
 Executors = Executor | Callable[[], Executor] | None
 
-#: So many tasks are handed over at once; the others follow as these are done.
+#: How many tasks the executor has at a time.
 _WINDOW = 1000
-#: How often signals are looked for, in seconds.
+#: Seconds between two checks for signals such as Ctrl-C.
 _LOOK_EVERY = 0.2
 
 _stop = threading.local()
 
 
 class Stopped(Exception):
-    """The caller does not wait for this work any more."""
+    """The caller no longer waits for this work."""
 
 
 def look(*_: object) -> None:
-    """Ends work in a thread of this process that nobody waits for. It is what such work calls to report its progress."""
+    """Work calls this as its progress function. It raises `Stopped` in a thread that nobody waits for any more."""
     event = getattr(_stop, "event", None)
     if event is not None and event.is_set():
         raise Stopped
@@ -38,7 +40,7 @@ def look(*_: object) -> None:
 
 @contextlib.contextmanager
 def _own_threads() -> Iterator[Executor]:
-    """As many threads as processors: parkade's work leaves the interpreter free."""
+    """Yields a pool with one thread per processor. parkade's work releases the interpreter's lock."""
     event = threading.Event()
 
     def begin() -> None:
@@ -53,10 +55,11 @@ def _own_threads() -> Iterator[Executor]:
 
 
 def in_order(work: Callable[[Any], Any], tasks: Sequence[Any], executor: Executors, retries: int) -> Iterator[Any]:
-    """The results of `work` on each task, in the order of the tasks.
+    """Yields the result of `work` for each task, in the order of the tasks.
 
-    `work` and the tasks go to other processes, so they must be picklable. A task whose worker died is done again. Raises `LostJobs` where
-    one was lost more than `retries` times, or so many pools broke in a row without finishing anything.
+    `work` and the tasks must be picklable if the executor has other processes. A task whose worker died is repeated.
+    Raises `LostJobs` if a task was lost more than `retries` times, or if more than `retries` pools broke in a row
+    without finishing a task.
     """
     if executor is None:
         with _own_threads() as pool:
@@ -115,7 +118,7 @@ class _Run:
             future.add_done_callback(self.done.put)
 
     def _next(self) -> tuple[int | None, Any]:
-        """The next task that is done, and its result; None where one was lost, or nothing has happened for a while."""
+        """Returns the next finished task and its result, or None if a task was lost or nothing finished for a while."""
         try:
             future = self.done.get(timeout=_LOOK_EVERY)
         except queue.Empty:
@@ -140,12 +143,12 @@ class _Run:
         self.lost[number] = self.lost.get(number, 0) + 1
         if self.lost[number] > self.retries:
             raise LostJobs(
-                f"task {number + 1} of {len(self.tasks)} was lost {self.lost[number]} times with the workers that did it: {error}. "
-                "A worker that is killed usually had too little memory"
+                f"task {number + 1} of {len(self.tasks)} was lost {self.lost[number]} times, with its worker each "
+                f"time: {error}. A worker that is killed usually had too little memory"
             ) from error
 
     def _renew(self, error: BrokenExecutor) -> None:
-        """Another pool in place of one that broke, which fails all of its tasks at once."""
+        """Replaces a broken pool, and queues its tasks again."""
         self.breaks += 1
         if self.breaks > self.retries:
             raise LostJobs(
@@ -155,7 +158,7 @@ class _Run:
         self.todo = deque(sorted({*self.todo, *self.flying.values()}))
         self.flying.clear()
         warnings.warn(
-            f"a process of the pool died; {len(self.todo)} tasks go on in a new pool", RuntimeWarning, stacklevel=2
+            f"a process of the pool died; {len(self.todo)} tasks continue in a new pool", RuntimeWarning, stacklevel=2
         )
         broken, self.pool = self.pool, self._another(error)
         if self.is_own:
@@ -166,15 +169,18 @@ class _Run:
         if self.make is not None:
             return self.make()
         if isinstance(self.pool, ProcessPoolExecutor):
-            # As the broken one, where that can be seen.
+            # Like the broken one, if its attributes still have these names.
             workers, context = getattr(self.pool, "_max_workers", None), getattr(self.pool, "_mp_context", None)
             return ProcessPoolExecutor(workers, mp_context=context)
-        raise LostJobs(f"the executor broke: {error}. Give a function that makes one, so that the rest can go on in another") from error
+        raise LostJobs(
+            f"the executor broke: {error}. Pass a function that makes an executor, so that the remaining tasks "
+            "can continue in a new one"
+        ) from error
 
 
 def _is_loss(error: BaseException) -> bool:
-    """Whether a task failed because its worker died, and not by itself."""
+    """Whether a task failed because its worker died."""
     if isinstance(error, (BrokenExecutor, CancelledError)):
         return True
-    # Dask gives a task up after several workers died with it. It is not imported for this.
+    # Dask abandons a task after several workers died with it. Compared by name, so that Dask need not be imported.
     return type(error).__name__ == "KilledWorker" and type(error).__module__.startswith("distributed")

@@ -1,4 +1,7 @@
-"""Tables and pictures for notebooks, for what no command prints as one answer: small, without scripts, in the colours of the page."""
+"""Tables and pictures for notebooks, for what no command prints as one answer.
+
+They are small, have no scripts, and take the colours of the page around them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import base64
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._results import Report
@@ -34,7 +37,8 @@ def size(amount: int | None) -> str:
 def page(title: str, *parts: str) -> str:
     """A frame around parts."""
     body = "".join(parts)
-    return f'<div style="border:{_LINE};border-radius:4px;padding:.6em .9em;max-width:70em"><b>{escape(title)}</b>{body}</div>'
+    style = f"border:{_LINE};border-radius:4px;padding:.6em .9em;max-width:70em"
+    return f'<div style="{style}"><b>{escape(title)}</b>{body}</div>'
 
 
 def line(text: object) -> str:
@@ -63,21 +67,14 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f'<table style="border-collapse:collapse;margin-top:.4em">{cells("th", heads)}{body}</table>{more}'
 
 
-def likely(remedy: dict[str, Any]) -> str:
-    """How likely a remedy completes a program that died."""
-    base, probability = remedy.get("completes_base"), remedy.get("completes_probability")
-    if not base or probability is None:
-        return ""
-    return f"Completes the run with a probability of {probability:.0%}: it did for {base['completed']} of {base['runs']} runs like this one."
-
-
 def report(found: Report) -> str:
     """What `report` shows."""
     parts = [line(f"device {device['device']}: {device['what_happened']}") for device in found.devices]
     if found.svg:
         # As a picture, so that nothing in it is a part of the page around it.
         picture = base64.b64encode(found.svg.encode()).decode()
-        parts.append(f'<img alt="memory over time" style="max-width:100%;background:#fff" src="data:image/svg+xml;base64,{picture}">')
+        source = f"data:image/svg+xml;base64,{picture}"
+        parts.append(f'<img alt="memory over time" style="max-width:100%;background:#fff" src="{source}">')
     if found.output:
         parts.append(line(f"the page is in {found.output}"))
     return page(found.file, *parts)

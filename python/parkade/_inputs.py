@@ -1,4 +1,4 @@
-"""What a recording may be given as: a path, bytes, a file that is open, or the dictionary of `torch.cuda.memory._snapshot()`."""
+"""Recordings as arguments: a path, bytes, an open file, or the dictionary from `torch.cuda.memory._snapshot()`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class File:
     """A recording as a file."""
 
     path: str
-    #: How results name it: the path, or what was given instead of one.
+    #: The name in results: the path, or a placeholder such as `<bytes>`.
     name: str
 
     def named(self, text: str) -> str:
-        """The text with the name where it has the path of a temporary file."""
+        """Returns the text with the path of a temporary file replaced by the name."""
         return text if self.path == self.name else text.replace(self.path, self.name)
 
 
 @contextlib.contextmanager
 def as_file(recording: Recording) -> Iterator[File]:
-    """The recording as a file. What is given otherwise is written to a temporary one, which is removed."""
+    """Yields the recording as a file. Anything but a path goes to a temporary file, which is removed afterwards."""
     if isinstance(recording, (str, os.PathLike)):
         yield _existing(recording)
         return
@@ -40,7 +40,7 @@ def as_file(recording: Recording) -> Iterator[File]:
         path = os.path.join(folder, "snapshot.pickle")
         with open(path, "wb") as file:
             file.write(data)
-        # Before anything is done with it, so that a dictionary's copy is not kept in memory.
+        # The copy must not stay in memory while the command runs.
         del data
         yield File(path, name)
 
@@ -64,19 +64,22 @@ def _bytes(recording: Any) -> tuple[bytes, str]:
     if hasattr(recording, "read"):
         data = recording.read()
         if not isinstance(data, bytes):
-            raise TypeError("the file must be opened in binary mode, as by open(path, 'rb')")
+            raise TypeError("the file must be open in binary mode: open(path, 'rb')")
         name = getattr(recording, "name", None)
         return data, name if isinstance(name, str) else "<file>"
     kind = type(recording).__name__
     raise TypeError(
-        f"a recording is a path, bytes, a binary file or the dictionary of torch.cuda.memory._snapshot(), and not {kind}"
+        "a recording is a path, bytes, a binary file or the dictionary of torch.cuda.memory._snapshot(), and not "
+        f"{kind}"
     )
 
 
 def _pickled(snapshot: Mapping[str, Any]) -> bytes:
     if "segments" not in snapshot and "device_traces" not in snapshot:
-        raise Error("the dictionary is no snapshot: it has neither 'segments' nor 'device_traces'")
+        raise Error("the dictionary is not a snapshot: it has neither 'segments' nor 'device_traces'")
     try:
         return pickle.dumps(dict(snapshot), protocol=4)
     except Exception as error:
-        raise Error(f"the dictionary cannot be pickled, so it is not what torch.cuda.memory._snapshot() returned: {error}") from error
+        raise Error(
+            f"the dictionary cannot be pickled, so it is not what torch.cuda.memory._snapshot() returned: {error}"
+        ) from error

@@ -1,4 +1,4 @@
-"""Many recordings at once: folders of ranks, on this machine or on an executor's."""
+"""Diagnoses many recordings, such as a folder with one per rank, in this process or on an executor."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Diagnoses:
     """The diagnoses of many recordings, in the order of the files."""
 
     def __init__(self, lines: list[bytes]) -> None:
-        #: What `parkade diagnose --json` prints of each file, a line of JSON with its end.
+        #: The output of `parkade diagnose --json` for each file: a line of JSON, with its newline.
         self.lines = lines
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def __iter__(self) -> Iterator[Diagnosis | Error]:
-        """Each diagnosis, or the error of a file that could not be diagnosed."""
+        """Yields the diagnosis of each file, or the error if a file could not be diagnosed."""
         return map(_result, self.lines)
 
     @overload
@@ -44,7 +44,11 @@ class Diagnoses:
 
     def __repr__(self) -> str:
         failed = sum("error" in json.loads(line) for line in self.lines)
-        return f"Diagnoses({len(self)} files, {failed} of which could not be diagnosed)" if failed else f"Diagnoses({len(self)} files)"
+        return (
+            f"Diagnoses({len(self)} files, {failed} of which could not be diagnosed)"
+            if failed
+            else f"Diagnoses({len(self)} files)"
+        )
 
     def write(self, path: Path) -> None:
         """Writes the lines to a file."""
@@ -52,7 +56,9 @@ class Diagnoses:
             file.writelines(self.lines)
 
     def to_arrow(self) -> Any:
-        """A `pyarrow.Table` with a row for each device of each file, and one with `error` for a file that could not be diagnosed."""
+        """Returns a `pyarrow.Table` with a row for each device of each file. A file that could not be diagnosed has one
+        row, with `error`.
+        """
         return _arrow.diagnoses(map(json.loads, self.lines))
 
     def to_parquet(self, path: Path) -> None:
@@ -79,10 +85,11 @@ def diagnose_many(
     retries: int = 3,
     progress: Progress = None,
 ) -> Diagnoses:
-    """Diagnoses each recording: files, and those in folders.
+    """Diagnoses the recordings at these paths; a folder stands for the recordings in it.
 
-    `executor` is any `concurrent.futures` executor whose workers can import parkade and read the files; without one, the threads of this
-    process. The result does not depend on it. A file whose worker died is tried again, `retries` times.
+    `executor` is any `concurrent.futures` executor whose workers can import parkade and read the files. Without one,
+    threads of this process do the work. The result is the same. A file whose worker died is tried again, up to
+    `retries` times.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     files, _ = _parkade.inputs(given)
@@ -98,7 +105,7 @@ def diagnose_many(
 
 
 def _line(chosen: tuple[str, ...], task: tuple[str, str | None]) -> bytes:
-    """The line about a file. This runs on the workers."""
+    """Returns the line for a file. This runs on the workers."""
     path, refusal = task
     if refusal is not None:
         return _failure(path, refusal)
@@ -106,14 +113,14 @@ def _line(chosen: tuple[str, ...], task: tuple[str, str | None]) -> bytes:
         file = File(path, path)
         return run(["diagnose", "--json", *chosen], [file], progress=look, threads=1, with_text=False).printed
     except ValueError:
-        # Wrong arguments are wrong for every file.
+        # The arguments are wrong, and so they are for every file.
         raise
     except Error as error:
         return _failure(path, str(error))
 
 
 def _failure(path: str, message: str) -> bytes:
-    # As the command says it of one file of several.
+    # The words of the command, when it has several files.
     return _parkade.failure(path, message if message.startswith(path) else f"{path}: {message}")
 
 

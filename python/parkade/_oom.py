@@ -1,10 +1,11 @@
-"""What is done when a running program is out of memory: the snapshot is written, and what helps is said.
+"""Writes a snapshot when the running program is out of memory, and explains what helps.
 
-PyTorch calls an observer at each out-of-memory error, before it raises it, so that an error that the program catches counts too.
+PyTorch calls an observer before it raises an out-of-memory error, so errors that the program catches count, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.util
 import os
@@ -16,50 +17,50 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _snapshot
 from ._errors import Error, of_memory
-from ._html import likely, size
+from ._html import size
 from ._run import Size
 from ._torch import cuda
 
-if TYPE_CHECKING:
-    from ._results import Advice
-
-#: A program that catches the errors and goes on gets a line, and a snapshot, no more often than this, in seconds.
+#: A program that catches errors and continues gets a line and a snapshot at most once in this many seconds.
 _EVERY = 60.0
-#: What helps is looked for so long, in seconds: other processes of the job wait, and the GPU is held.
+#: The search for what helps may take this many seconds. Meanwhile other processes of the job wait, and the GPU is held.
 _AT_MOST = 60.0
-#: A remedy below this probably does not complete the run.
-_IMPROBABLE = 0.4
-#: Where the snapshot is written, unless something else is asked for.
+#: The default path of the snapshot.
 PATH = "oom-{host}-{rank}.pickle"
 
 
 def say(text: str) -> None:
-    """A line on standard error, which may be closed."""
-    try:
+    """Prints a line on standard error, unless that is closed."""
+    with contextlib.suppress(OSError, ValueError):
         print(f"parkade: {text}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        pass
 
 
 @dataclass(frozen=True)
 class _Shortage:
-    """What PyTorch says of an out-of-memory error."""
+    """What PyTorch tells the observer about an out-of-memory error."""
 
     device: int
     wanted_bytes: int
-    #: What the process may reserve if a fraction was set, else the device's memory.
+    #: What the process may reserve if a fraction was set, and otherwise the device's memory.
     allowed_bytes: int
     free_bytes: int
 
 
 class OnOom:
-    """Watches this process for out-of-memory errors. `path` is where the snapshot is written, `ooms` how many there were so far."""
+    """Watches this process for out-of-memory errors. `path` is the path of the snapshot, and `ooms` the number of
+    errors so far.
+    """
 
-    def __init__(self, path: str | os.PathLike[str] = PATH, limit: Size | None = "auto", clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = PATH,
+        limit: Size | None = "auto",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.path = _snapshot.filled(path)
         self.ooms = 0
         self._limit, self._clock = limit, clock
@@ -68,7 +69,7 @@ class OnOom:
         self._torch: Any = None
         self._process = os.getpid()
         self._last: _Shortage | None = None
-        #: How many errors there were when the snapshot was last written, and when that was.
+        #: The number of errors when the snapshot was last written, and the time of the last line.
         self._written_at: int | None = None
         self._said_at: float | None = None
         self._writing = threading.Lock()
@@ -77,7 +78,7 @@ class OnOom:
         return f"OnOom(path={self.path!r}, ooms={self.ooms})"
 
     def begin(self, torch: Any) -> None:
-        """Begins to record when CUDA is first used, so that nothing is initialized that the program does not use."""
+        """Records from the first use of CUDA on. It does not initialize CUDA for a program that does not use it."""
         self._torch = torch
         later = getattr(torch.cuda, "_lazy_call", None)
         if later is None:
@@ -87,12 +88,12 @@ class OnOom:
 
     @property
     def is_own(self) -> bool:
-        """Whether this is the process that is watched, and not one that it forked."""
+        """Whether this is the watched process, and not a child that it forked."""
         return self._process == os.getpid()
 
     @property
     def is_recording(self) -> bool:
-        """Whether there is a history to write: this process has used CUDA."""
+        """Whether this process has used CUDA, so that there is a history to write."""
         return self._torch is not None and self.is_own and bool(self._torch.cuda.is_initialized())
 
     def write(self) -> None:
@@ -109,7 +110,7 @@ class OnOom:
         self._written_at = self.ooms
 
     def explain(self, error: BaseException) -> None:
-        """Says why the program died, if it did so of a lack of memory, and what helps."""
+        """Prints why the program died and what helps, if it ran out of memory."""
         short = of_memory(error)
         if short is None or not self.is_own:
             return
@@ -119,8 +120,8 @@ class OnOom:
         except Exception as problem:
             say(f"the snapshot {self.path} could not be written: {_words(problem)}")
         told = _of_message(short) if self._written_at is None else _of_snapshot(self.path, short)
-        for line in told:
-            say(line)
+        if told:
+            say("\n".join(told))
 
     def _record(self) -> None:
         try:
@@ -128,19 +129,22 @@ class OnOom:
                 self._torch.cuda.memory._record_memory_history(stacks="python", max_entries=_snapshot.MAX_ENTRIES)
             self._torch._C._cuda_attach_out_of_memory_observer(self._seen)
         except Exception as error:
-            # The program must run as it does without.
+            # The program must run as it does without parkade.
             say(f"nothing is recorded: {_words(error)}")
 
     def _seen(self, device: int, wanted: int, allowed: int, free: int) -> None:
-        """PyTorch calls this at an out-of-memory error."""
+        """PyTorch calls this before it raises an out-of-memory error."""
         self.ooms += 1
         self._last = _Shortage(device, wanted, allowed, free)
         now = self._clock()
-        if self._said_at is not None and now - self._said_at < _EVERY or not self._writing.acquire(blocking=False):
+        if (self._said_at is not None and now - self._said_at < _EVERY) or not self._writing.acquire(blocking=False):
             return
         try:
             self._said_at = now
-            said = f"out of memory on device {device}: tried to allocate {size(wanted)}; the process may reserve {size(allowed)}, and the device has {size(free)} free"
+            said = (
+                f"out of memory on device {device}: tried to allocate {size(wanted)}; "
+                f"the process may reserve {size(allowed)}, and the device has {size(free)} free"
+            )
             try:
                 self.write()
             except Exception as error:
@@ -153,7 +157,9 @@ class OnOom:
     def _limit_at(self, last: _Shortage, snapshot: Any) -> _snapshot.Limit:
         reserved = _snapshot.reserved_bytes(snapshot, last.device)
         total = self._torch.cuda.mem_get_info(last.device)[1]
-        return _snapshot.smaller_limit(last.allowed_bytes if last.allowed_bytes < total else None, reserved + last.free_bytes)
+        return _snapshot.smaller_limit(
+            last.allowed_bytes if last.allowed_bytes < total else None, reserved + last.free_bytes
+        )
 
 
 def _words(error: BaseException) -> str:
@@ -161,15 +167,15 @@ def _words(error: BaseException) -> str:
 
 
 class _TooLong(Exception):
-    """What helps was looked for long enough."""
+    """The search for what helps has used up its time."""
 
 
 def _of_snapshot(path: str, error: BaseException) -> list[str]:
-    """Why the program died, the line to set, what to check first, and the command that opens the page."""
-    from ._commands import advise, diagnose
+    """Returns lines: why the program died, what `advise` answers, and how to make the page."""
+    from ._commands import advise
 
     page = os.path.splitext(path)[0] + ".html"
-    open_it = f"page:  parkade report {shlex.quote(path)} -o {shlex.quote(page)}"
+    open_it = f"page   parkade report {shlex.quote(path)} -o {shlex.quote(page)}"
     begun = time.monotonic()
 
     def in_time(*_: object) -> None:
@@ -177,78 +183,37 @@ def _of_snapshot(path: str, error: BaseException) -> list[str]:
             raise _TooLong
 
     here = os.environ.get("LOCAL_WORLD_SIZE", "")
-    # The other processes of the job on this machine may ask too.
+    # The other processes of the job on this machine may search at the same time.
     processors = max(1, (os.cpu_count() or 1) // (int(here) if here.isdigit() and int(here) else 1))
     said: list[str] = []
     try:
-        found = diagnose(path, progress=in_time)
-        said += [f"cause: {device.headline}" for device in found.devices if device.moment == "out_of_memory"]
-        # CUDA itself, or one of its libraries, was refused: PyTorch's history does not have it.
-        said = said or [line for line in _of_message(error) if line.startswith("cause: ")]
-        said += _helps(advise(path, progress=in_time, threads=processors))
+        found = advise(path, progress=in_time, threads=processors)
+        # CUDA or one of its libraries ran out of memory, which PyTorch's history does not have.
+        said += [] if found.cause else _of_message(error)
+        said += str(found).splitlines()
     except (_TooLong, KeyboardInterrupt):
-        said.append(f"set:   ask for it with: parkade advise {shlex.quote(path)}")
+        said.append(f"what helps was not found in time; ask again with: parkade advise {shlex.quote(path)}")
     except Exception as error:
-        said.append(f"what helps is not known: {_words(error)}")
+        said.append(f"parkade could not find out what helps: {_words(error)}")
     return [*said, open_it]
 
 
-def _helps(advice: Advice) -> list[str]:
-    """The line to set, how likely it completes the run, what to check first, and another way."""
-    ways = _ways(advice)
-    if not ways:
-        return [f"set:   {advice.line}" if advice.line else "set:   nothing that was tried helps"]
-    first, *others = ways
-    lines = [f"{_KINDS.get(first['kind'], 'do:   ')} {first['line']}"]
-    gives = likely(first) or (first["asks"][0] if first["kind"] == "program" and first["asks"] else "")
-    lines += [f"       {gives}"] if gives else []
-    lines += [f"check: {check}"] if (check := _check(advice, first)) else []
-    if others:
-        probability = others[0]["completes_probability"]
-        chance = "" if probability is None else f" (completes the run with a probability of {probability:.0%})"
-        lines.append(f"or:    {others[0]['line']}{chance}")
-    return lines
-
-
-#: What is done with the line of a remedy.
-_KINDS = {"settings": "set:  ", "policy": "add:  ", "program": "do:   "}
-
-
-def _ways(advice: Advice) -> list[dict[str, Any]]:
-    """The remedies. Where what is pasted probably does not complete the run, what the program must give up comes first: after a crash nothing is pasted blindly."""
-    pasted = [remedy for remedy in advice.remedies if remedy["kind"] != "program"]
-    reduced = [remedy for remedy in advice.remedies if remedy["kind"] == "program"]
-    probability = pasted[0]["completes_probability"] if pasted else None
-    return [*reduced, *pasted] if probability is not None and probability < _IMPROBABLE else [*pasted, *reduced]
-
-
-def _check(advice: Advice, remedy: dict[str, Any]) -> str:
-    """What to know before the remedy is relied on: what it asks for, then what it may break, what it does break first."""
-    if remedy["kind"] == "program":
-        return ""
-    if remedy["asks"]:
-        return "; ".join(remedy["asks"])
-    chosen = advice.recommendation
-    known = chosen.cautions if chosen is not None and chosen.line == remedy["line"] else []
-    concerns = [caution for kind in ("shown", "unknown") for caution in known if caution["in_use"] == kind]
-    if concerns:
-        return str(concerns[0]["what"])
-    return "that the line is set where each process starts; it is read once, when CUDA is first used"
-
-
 def _of_message(error: BaseException) -> list[str]:
-    """The same from the error's text, where there is no snapshot."""
+    """Returns the lines that follow from the error's text alone, without a snapshot."""
     from ._commands import explain
 
     try:
         found = explain(error)
     except Error:
         return []
-    return [f"cause: {found.headline}", *([f"set:   {found.to_try}"] if found.to_try else [])]
+    return [f"cause: {found.headline}", *([f"try: {found.to_try}"] if found.to_try else [])]
 
 
 def when_torch_is_imported(then: Callable[[Any], None]) -> None:
-    """Calls this with PyTorch: at once if the program has imported it, else when it does. Settings that a program makes before its import hold."""
+    """Calls `then` with PyTorch: now if the program has imported it, and otherwise as soon as it does.
+
+    Settings that the program makes before its import take effect.
+    """
     torch = sys.modules.get("torch")
     if torch is not None:
         then(torch)
@@ -257,7 +222,7 @@ def when_torch_is_imported(then: Callable[[Any], None]) -> None:
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
-    """Finds PyTorch as it would be found without, once, and calls a function after it has been loaded."""
+    """Lets the other finders find PyTorch, once, and calls a function after PyTorch has been loaded."""
 
     def __init__(self, then: Callable[[Any], None]) -> None:
         self._then = then
@@ -272,7 +237,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
             load = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
-                # As it was, for whoever looks at it.
+                # Restores the loader, because programs may look at it.
                 del loader.exec_module
                 load(module)
                 self._then(module)
@@ -285,12 +250,14 @@ _current: OnOom | None = None
 
 
 def on_oom(path: str | os.PathLike[str] = PATH, limit: Size | None = "auto") -> OnOom:
-    """From now on an out-of-memory error of PyTorch, a caught one too, writes the snapshot to `path` and says so in a line, at most once a
-    minute; if the program dies of it, the cause and what helps follow the traceback. As `parkade run` does; call it before CUDA is used.
+    """Writes a snapshot to `path` at every out-of-memory error of PyTorch from now on, also at errors that the program
+    catches, but at most once a minute, and prints a line about it. If the program dies of the error, the cause and what
+    helps follow the traceback.
 
-    In `path`, `{rank}` and `{host}` are the process's rank and the machine's name. `limit` is the memory that the process may reserve,
-    which is kept in the snapshot; "auto" asks PyTorch. The history of the last 1,000,000 entries is recorded. A second call changes the
-    path and the limit. Raises `NoCuda` without a GPU.
+    `parkade run` does the same. Call it before CUDA is used. In `path`, `{rank}` is replaced with the process's rank
+    and `{host}` with the machine's name. `limit` is the memory that the process may reserve; the snapshot keeps it, and
+    "auto" asks PyTorch. PyTorch records the last 1,000,000 entries of its history. A second call changes the path and
+    the limit. Raises `NoCuda` without a GPU.
     """
     global _current
     cuda()

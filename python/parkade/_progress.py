@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal or a notebook, or a function of the caller's."""
+"""Shows the progress of long work with a bar, in a terminal or a notebook, or calls a function."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 
-#: A function that is called with what is done, of how much, and of what; a bar or none; or None, a bar where somebody sees it.
+#: A function that receives the amount done, the total and the unit. True shows a bar, False does not, and None shows
+#: one if standard error is a terminal or a notebook.
 Progress = Callable[[int, int, str], object] | bool | None
 
 _WIDTH = 40
@@ -14,7 +15,7 @@ _WIDTH = 40
 
 @contextlib.contextmanager
 def shown(progress: Progress) -> Iterator[Callable[[int, int, str], object] | None]:
-    """What the work calls, if anything."""
+    """Yields the function that the work calls, or None."""
     if callable(progress):
         yield progress
     elif progress or (progress is None and _somebody_sees_it()):
@@ -28,12 +29,12 @@ def shown(progress: Progress) -> Iterator[Callable[[int, int, str], object] | No
 
 
 def _somebody_sees_it() -> bool:
-    # A notebook shows standard error, which is no terminal there.
+    # In a notebook, standard error is visible but not a terminal.
     return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
 
 
 class _Bar:
-    """A line that is written over."""
+    """A bar that overwrites itself."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -51,7 +52,7 @@ class _Bar:
 
     @staticmethod
     def _write(line: str) -> None:
-        # A closed or an ASCII-only standard error must not end the work.
+        # Standard error may be closed, or take only ASCII. The work goes on.
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write("\r" + line)
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Recording what a block of code allocates."""
+"""Records what a block of code allocates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recording that is being made. The file is there when the block has ended."""
+    """A recording in progress. The file exists once the block has ended."""
 
     path: str
 
@@ -27,13 +27,13 @@ class Recorded:
         return self.path
 
     def advise(self, **options: Any) -> Advice:
-        """`parkade.advise` of this recording, after the block."""
+        """Calls `parkade.advise` on this recording. Call it after the block."""
         from ._commands import advise
 
         return advise(self.path, **options)
 
     def diagnose(self, **options: Any) -> Diagnosis:
-        """`parkade.diagnose` of this recording, after the block."""
+        """Calls `parkade.diagnose` on this recording. Call it after the block."""
         from ._commands import diagnose
 
         return diagnose(self.path, **options)
@@ -48,20 +48,27 @@ def record(
     limit: Size | None = "auto",
     force: bool = False,
 ) -> Iterator[Recorded]:
-    """Records PyTorch's memory history while the block runs, and writes the snapshot at its end, also if the block raises.
+    """Records PyTorch's memory history while the block runs, and writes the snapshot at the end, even if the block
+    raises.
 
-    In `path`, `{rank}` and `{host}` are the process's rank and the machine's name. `stacks` is "python", or "all" for C++ frames too.
-    `max_entries` keeps the newest entries alone; None keeps all. `force` replaces an existing file without a warning. `limit` is the memory that the process may reserve, which is kept in the
-    snapshot for `advise` and `diagnose`; "auto" asks PyTorch. Raises `NoCuda` without a GPU.
+    In `path`, `{rank}` is replaced with the process's rank and `{host}` with the machine's name. `stacks` is "python",
+    or "all" to include C++ frames. `max_entries` is the number of entries to keep, the newest ones; None keeps all.
+    `force` replaces an existing file without a warning. `limit` is the memory that the process may reserve; the
+    snapshot keeps it for `advise` and `diagnose`, and "auto" asks PyTorch. Raises `NoCuda` without a GPU.
 
-    A history that is being recorded already goes on as it is, with what it has, and is not turned off.
+    If PyTorch records its history already, `record` changes nothing about that, and the snapshot has the earlier
+    entries, too.
     """
     memory = cuda().memory
     given = _snapshot.Limit.given(limit)
     recorded = Recorded(_snapshot.filled(path))
     _snapshot.check_writable(recorded.path)
     if os.path.exists(recorded.path) and not force:
-        warnings.warn(f"{recorded.path} exists, and is replaced when the block ends (force=True does not say so)", stacklevel=3)
+        warnings.warn(
+            f"{recorded.path} exists and will be replaced when the block ends: pass force=True to replace it "
+            "without this warning",
+            stacklevel=3,
+        )
     import torch
 
     was_on = _snapshot.has_history(torch)
@@ -71,7 +78,7 @@ def record(
     try:
         yield recorded
     except BaseException:
-        # That error is what the caller must see, whatever comes of the snapshot.
+        # The caller must see this error, even if the snapshot cannot be written.
         try:
             _write(recorded.path, given, limit)
         except Exception as error:

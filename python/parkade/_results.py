@@ -217,11 +217,15 @@ class Advice(Result):
         """
         settings = self._best_settings()
         if settings is None:
-            raise Error(f"no settings help this program ({self.verdict or self.outcome}), so there is nothing to apply: print the advice to see what does")
+            raise Error(
+                f"no settings help this program ({self.verdict or self.outcome}), so there is nothing to apply: print the advice to see what does"
+            )
         torch = sys.modules.get("torch")
         if torch is not None:
             if torch.cuda.is_initialized():
-                raise Error("CUDA was used before, and settings are read at its first use: call apply() before that, or set them when the program starts")
+                raise Error(
+                    "CUDA was used before, and settings are read at its first use: call apply() before that, or set them when the program starts"
+                )
             torch.cuda.memory._set_allocator_settings(settings)
         os.environ[VARIABLE] = settings
 

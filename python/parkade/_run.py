@@ -1,4 +1,4 @@
-"""Running a command of parkade in this process."""
+"""Runs commands of parkade in this process."""
 
 from __future__ import annotations
 
@@ -14,20 +14,39 @@ from ._errors import Error, UsageError
 from ._inputs import File
 from ._progress import Progress, shown
 
-#: Bytes: a whole number, also written as 12e9, or text such as "12GiB".
+#: A number of bytes, such as 12e9, or text such as "12GiB".
 Size = int | float | str
 #: Settings of PyTorch's allocator: text as in PYTORCH_CUDA_ALLOC_CONF, or a dictionary.
 Settings = str | Mapping[str, object]
-#: A device: its number, "cuda:0" or a `torch.device`. Without a number it is the first.
+#: A device: its number, text such as "cuda:0", or a `torch.device`. Without a number, it is device 0.
 Device = int | str | object
 _T = TypeVar("_T")
 
-#: Options of the commands that are arguments of the functions, and how errors name them.
+#: Options of the commands and the arguments that stand for them, which error messages name.
 _FLAGS = {"--force": "force=True", "--only": "only=True", "--stop-at-oom": "stop_at_oom=True"}
-_OPTIONS = (
-    "blocks capacity device entry every fail-above format limit message output policy profile recorded-limit settings steps "
-    "workloads policies capacities seeds prealloc addresses"
-).split()
+_OPTIONS = [
+    "blocks",
+    "capacity",
+    "device",
+    "entry",
+    "every",
+    "fail-above",
+    "format",
+    "limit",
+    "message",
+    "output",
+    "policy",
+    "profile",
+    "recorded-limit",
+    "settings",
+    "steps",
+    "workloads",
+    "policies",
+    "capacities",
+    "seeds",
+    "prealloc",
+    "addresses",
+]
 
 
 class Answer:
@@ -37,16 +56,16 @@ class Answer:
         self.printed = printed
         self.remarks = tuple(remarks)
         self.exit_code = exit_code
-        #: What it prints without `--json`, and the same as HTML.
+        #: The command's output without `--json`, and the same as HTML.
         self.text = text
         self.html = html
 
     def object(self, files: Sequence[File]) -> dict[str, Any]:
-        """The JSON object, in which temporary files have the names of what was given."""
+        """Returns the JSON object. Names of temporary files in it are replaced with the names of the arguments."""
         found: dict[str, Any] = json.loads(self.printed)
         if "error" in found and "file" in found:
             said = _as_arguments(_named(str(found["error"]), files))
-            # A command about several files says it of each, as `VerifyError::GivenSettings` does.
+            # A command with several files reports the error for each file, as `VerifyError::GivenSettings`.
             raise (UsageError if re.match(r'the settings ".*" are refused: ', said) else Error)(said)
         temporary = [file for file in files if file.path != file.name]
         return {key: _renamed(value, temporary) for key, value in found.items()} if temporary else found
@@ -60,7 +79,7 @@ def run(
     threads: int | None = None,
     with_text: bool = True,
 ) -> Answer:
-    """Runs `parkade` with these arguments, and then the files. With `with_text` the answer comes as text and HTML too."""
+    """Runs `parkade` with these arguments, followed by the files. `with_text` also makes the text and HTML output."""
     whole = ["parkade", *arguments, *(["--", *(file.path for file in files)] if files else [])]
 
     def work() -> Answer:
@@ -72,7 +91,7 @@ def run(
 
 
 def call(work: Callable[[], _T], files: Sequence[File] = ()) -> _T:
-    """Does work of the extension module, with the package's exceptions."""
+    """Calls the extension module, and raises the package's exceptions instead of the module's."""
     try:
         return work()
     except _parkade.UsageError as error:
@@ -82,7 +101,7 @@ def call(work: Callable[[], _T], files: Sequence[File] = ()) -> _T:
 
 
 def options(**given: Any) -> list[str]:
-    """Options of a command: none for None and False, several for a list."""
+    """Returns a command's options. None and False give no option, and a list gives several."""
     arguments: list[str] = []
     for name, value in given.items():
         option = f"--{name.replace('_', '-')}"
@@ -99,13 +118,16 @@ def options(**given: Any) -> list[str]:
         elif isinstance(value, Mapping):
             raise TypeError(f"{name} is text, a number or a list of them, and not a dictionary")
         else:
-            each = (settings_text(item) if name == "settings" and isinstance(item, Mapping) else _text(name, item) for item in value)
+            each = (
+                settings_text(item) if name == "settings" and isinstance(item, Mapping) else _text(name, item)
+                for item in value
+            )
             arguments.extend(f"{option}={text}" for text in each)
     return arguments
 
 
 def size_bytes(name: str, size: Size) -> int:
-    """A size in bytes, by the rules of the commands: "12GiB" is one."""
+    """Returns a size in bytes, read as the commands read it."""
     text = _text(name, size)
     try:
         return _parkade.size(text)
@@ -114,26 +136,28 @@ def size_bytes(name: str, size: Size) -> int:
 
 
 def settings_text(settings: Settings) -> str:
-    """Settings as in PYTORCH_CUDA_ALLOC_CONF: `{"expandable_segments": True}` is `expandable_segments:True`."""
+    """Returns settings as in PYTORCH_CUDA_ALLOC_CONF: `{"expandable_segments": True}` becomes
+    `expandable_segments:True`.
+    """
     if isinstance(settings, str):
         return settings
     for key, value in settings.items():
         if not isinstance(key, str) or not isinstance(value, (str, int, float)):
-            raise TypeError(f"settings are a dictionary of names with texts or numbers, and {key!r} is {value!r}")
+            raise TypeError(f"settings map names to text or numbers, and {key!r} is mapped to {value!r}")
     return ",".join(f"{key}:{value}" for key, value in settings.items())
 
 
 def device_number(device: Device) -> int:
-    """The number of a device."""
+    """Returns the number of a device."""
     if not isinstance(device, bool):
         try:
             return operator.index(device)  # type: ignore[arg-type]
         except TypeError:
             pass
-    # A `torch.device` prints itself as "cuda:0".
+    # The text of a `torch.device` is such as "cuda:0".
     found = re.fullmatch(r"(?:cuda|hip)(?::(\d+))?|(\d+)", str(device))
     if found is None or isinstance(device, bool):
-        raise UsageError(f"device is a number such as 0, or a device such as 'cuda:0', and not {device!r}")
+        raise UsageError(f"device is a number such as 0 or a device such as 'cuda:0', and not {device!r}")
     return int(found[1] or found[2] or 0)
 
 
@@ -151,14 +175,18 @@ def _text(name: str, value: Any) -> str:
 
 
 def _as_arguments(text: str) -> str:
-    """An error of a command with its options as the arguments of functions. What stands in a command line to run is left as it is."""
+    """Returns a command's error message with arguments of functions in place of options, except in command lines that
+    the user is to run.
+    """
 
     def argument(found: re.Match[str]) -> str:
         flag = found[0]
         return _FLAGS.get(flag) or (f"{flag[2:].replace('-', '_')}=" if flag[2:] in _OPTIONS else flag)
 
     parts = re.split(r"(`[^`]*`|\bparkade [a-z]+ [^;\n]*)", text)
-    return "".join(part if at % 2 else re.sub(r"(?<![\w-])--[a-z][a-z-]*", argument, part) for at, part in enumerate(parts))
+    return "".join(
+        part if at % 2 else re.sub(r"(?<![\w-])--[a-z][a-z-]*", argument, part) for at, part in enumerate(parts)
+    )
 
 
 def _named(text: str, files: Sequence[File]) -> str:
@@ -168,7 +196,7 @@ def _named(text: str, files: Sequence[File]) -> str:
 
 
 def _renamed(value: Any, files: Sequence[File]) -> Any:
-    """The same with the files' names in its texts: keys and sentences name files."""
+    """Returns the value with the names of temporary files replaced in all texts."""
     if isinstance(value, str):
         return _named(value, files)
     if isinstance(value, list):

@@ -1,4 +1,6 @@
-"""`parkade run`: runs a Python program in this process as Python would, and says what helps if it is out of memory."""
+"""`parkade run`: runs a Python program in this process as Python would, and explains what helps if it runs out of
+memory.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,16 @@ from typing import NoReturn
 from ._errors import Error, UsageError
 from ._oom import PATH, OnOom, say, when_torch_is_imported
 
-#: As `parkade run --help` of the binary says it too (cli/src/commands/run.rs).
-_USAGE = "Usage: parkade run [--limit auto|SIZE] [--snapshot FILE] [--always] [--policy NAME [--serial]] PROGRAM.py|-m MODULE [ARGUMENTS]"
+#: The same text is in cli/src/commands/run.rs, for `parkade run --help`.
+_USAGE = (
+    "Usage: parkade run [--limit auto|SIZE] [--snapshot FILE] [--always] [--policy NAME [--serial]] "
+    "PROGRAM.py|-m MODULE [ARGUMENTS]"
+)
 
 
 @dataclass
 class _Asked:
-    """What the command line asks for."""
+    """The command line."""
 
     limit: str = "auto"
     snapshot: str = PATH
@@ -33,7 +38,7 @@ class _Asked:
 
 
 def _asked(arguments: Sequence[str]) -> _Asked:
-    """Reads the command line: the options of `run` come before the program, and what comes after it is the program's."""
+    """Reads the command line: the options of `run` come before the program, and the program's arguments after it."""
     asked, rest = _Asked(), list(arguments)
 
     def value(name: str, given: str | None) -> str:
@@ -56,23 +61,27 @@ def _asked(arguments: Sequence[str]) -> _Asked:
         elif word == "--" and rest:
             return _program(asked, rest.pop(0), False, rest)
         elif word.startswith("-"):
-            raise UsageError(f"parkade run does not know {word}; its options come before the program")
+            raise UsageError(
+                f"parkade run has no option {word}; its options come before the program, and the program's after it"
+            )
         else:
             return _program(asked, word, False, rest)
-    raise UsageError("no program to run: name a .py file, or -m and a module")
+    raise UsageError("there is no program to run: name a .py file, or -m and a module")
 
 
 def _program(asked: _Asked, program: str, is_module: bool, arguments: list[str]) -> _Asked:
     if not is_module and not os.path.exists(program):
         raise UsageError(f"there is no file {program} to run")
     if asked.serial and asked.policy is None:
-        raise UsageError("--serial is a promise to a policy: name one with --policy")
+        raise UsageError("--serial is a promise that a policy needs: name the policy with --policy")
     asked.program, asked.is_module, asked.arguments = program, is_module, arguments
     return asked
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Runs the program of this command line, and ends with its exit code; with 2 if it could not be started."""
+    """Runs the program of this command line, and ends with its exit code, or with 2 if the program could not be
+    started.
+    """
     try:
         asked = _asked(arguments)
         watcher = OnOom(asked.snapshot, asked.limit)
@@ -97,10 +106,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def _run(asked: _Asked, watcher: OnOom) -> int:
-    """Runs it as `python PROGRAM` or `python -m MODULE` would. Its SystemExit and KeyboardInterrupt are raised."""
+    """Runs the program as `python PROGRAM` or `python -m MODULE` would, and lets SystemExit and KeyboardInterrupt
+    through.
+    """
     is_safe = bool(getattr(sys.flags, "safe_path", False))
     if not is_safe:
-        # In place of the folder of this command.
+        # Replaces the folder of this command.
         sys.path[0] = os.getcwd() if asked.is_module else os.path.dirname(os.path.realpath(asked.program))
     sys.argv = [asked.program, *asked.arguments]
     try:
@@ -110,13 +121,13 @@ def _run(asked: _Asked, watcher: OnOom) -> int:
             runpy.run_path(asked.program, run_name="__main__")
     except SystemExit as error:
         if error.code not in (None, 0):
-            # It may have caught an out-of-memory error, and ends because of it.
+            # The program may have caught an out-of-memory error and ended because of it.
             watcher.explain(error)
         raise
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # The program may have a hook of its own.
+        # The program may have set a hook.
         sys.excepthook(type(error), error.with_traceback(_own(error.__traceback__)), error.__traceback__)
         watcher.explain(error)
         return 1
@@ -124,7 +135,7 @@ def _run(asked: _Asked, watcher: OnOom) -> int:
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the program's first line on: without this module, and without runpy."""
+    """Returns the traceback without the frames of this module and of runpy."""
     around = (__file__, runpy.__file__, "<frozen runpy>")
     while trace is not None and trace.tb_frame.f_code.co_filename in around:
         trace = trace.tb_next
@@ -135,7 +146,7 @@ def _write_at_the_end(watcher: OnOom) -> None:
     if not watcher.is_own:
         return
     if not watcher.is_recording:
-        say("no snapshot is written: the program did not use CUDA")
+        say("no snapshot was written, because the program did not use CUDA")
         return
     try:
         watcher.write()

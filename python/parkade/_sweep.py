@@ -1,4 +1,4 @@
-"""Studies on this machine or on an executor's: `parkade sweep`, with the same bytes."""
+"""Runs the studies of `parkade sweep` in this process or on an executor, and gives the same rows, byte for byte."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Sweep:
     """The rows of a sweep, in the order of its jobs."""
 
     def __init__(self, header: bytes, lines: list[bytes]) -> None:
-        #: The first line of the file of rows, and the others, as bytes with their ends.
+        #: The first line of the file of rows, and the other lines, as bytes with their newlines.
         self.header = header
         self.lines = lines
         self._summary: dict[str, Any] | None = None
@@ -38,12 +38,12 @@ class Sweep:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The rows as dictionaries; docs/studies.md says what the columns are."""
+        """The rows as dictionaries. docs/studies.md explains the columns."""
         return [json.loads(line) for line in self.lines]
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The means, tests and shares that `parkade merge --json` prints, as docs/json.md has them."""
+        """The means, tests and shares that `parkade merge --json` prints. docs/json.md explains them."""
         if self._summary is None:
             with tempfile.TemporaryDirectory(prefix="parkade-") as folder:
                 rows, merged = os.path.join(folder, "rows.jsonl"), os.path.join(folder, "merged.jsonl")
@@ -53,7 +53,7 @@ class Sweep:
         return self._summary
 
     def write(self, path: Path) -> None:
-        """Writes the file that `parkade sweep -o` writes on one machine, byte for byte."""
+        """Writes the same file as `parkade sweep -o`, byte for byte."""
         with open(path, "wb") as file:
             file.write(self.header)
             file.writelines(self.lines)
@@ -91,13 +91,14 @@ def sweep(
 ) -> Sweep:
     """Runs workloads, generated and recorded, under allocation policies on simulated devices.
 
-    `executor` is any `concurrent.futures` executor whose workers have the same build of parkade, and read recordings under the same paths;
-    without one, the threads of this process. The rows are the same bytes as those of `parkade sweep`, wherever they are made.
-    Rows are written to `output` as they come, and a file with the beginning of the same sweep is continued. Tasks of `jobs_per_task` jobs
-    whose worker died are done again, `retries` times each.
+    `executor` is any `concurrent.futures` executor whose workers have the same build of parkade and find recordings
+    under the same paths. Without one, threads of this process do the work. The rows are always the same bytes as those
+    of `parkade sweep`. They are written to `output` as they come; if that file has the beginning of the same sweep, the
+    sweep continues from there. A task has `jobs_per_task` jobs. A task whose worker died is repeated, up to `retries`
+    times.
     """
     if jobs_per_task < 1:
-        raise ValueError(f"jobs_per_task is {jobs_per_task}, and a task has at least one job")
+        raise ValueError(f"jobs_per_task is {jobs_per_task}: it must be at least 1")
     arguments = tuple(
         options(
             workloads=_names(workloads),
@@ -130,24 +131,27 @@ def _names(names: str | Iterable[str | float]) -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def _jobs(arguments: tuple[str, ...]) -> _parkade.Jobs:
-    """The jobs of a sweep, read once in each process."""
+    """Returns the jobs of a sweep, which each process reads once."""
     return call(lambda: _parkade.Jobs(["sweep", *arguments]))
 
 
 def _rows(arguments: tuple[str, ...], program: str, numbers: Sequence[int]) -> list[bytes]:
-    """The lines of these jobs. This runs on the workers."""
+    """Returns the lines of these jobs. This runs on the workers."""
     if _parkade.Jobs.program != program:
-        raise Error(f"a worker has parkade {_parkade.Jobs.program}, and the sweep was begun by {program}: install one build everywhere")
+        raise Error(
+            f"a worker has parkade {_parkade.Jobs.program}, but {program} began the sweep: install the same build "
+            "everywhere"
+        )
     return call(lambda: _jobs(arguments).rows(numbers, look))
 
 
 @contextlib.contextmanager
 def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tuple[list[bytes], IO[bytes] | None]]:
-    """The rows that a file has, and the file, ready for more."""
+    """Yields the rows that the file has, and the file, positioned after them."""
     if output is None:
         yield [], None
         return
-    # Neither truncated nor required to be there.
+    # The file may be missing, and must not be truncated.
     with open(os.open(output, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
         _lock(file, output)
         lines = file.readlines()
@@ -155,9 +159,15 @@ def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tup
             # Cut by an interruption.
             lines.pop()
         if lines and lines[0] != header:
-            raise Error(f"{os.fspath(output)} has rows of another sweep, or is no file of rows: choose another file, or remove it")
+            raise Error(
+                f"{os.fspath(output)} has rows of another sweep, or is not a file of rows: choose another file, "
+                "or remove it"
+            )
         if any(json.loads(line).get("program") != program for line in lines[1:]):
-            raise Error(f"{os.fspath(output)} has rows of another build of parkade than {program}: choose another file, or remove it")
+            raise Error(
+                f"{os.fspath(output)} has rows of a build of parkade other than {program}: choose another file, "
+                "or remove it"
+            )
         file.seek(sum(map(len, lines)))
         file.truncate()
         if not lines:
@@ -167,7 +177,7 @@ def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tup
 
 
 def _lock(file: IO[bytes], output: Path) -> None:
-    """The lock that `parkade sweep` takes too."""
+    """Takes the lock that `parkade sweep` takes, too."""
     try:
         import fcntl
     except ImportError:

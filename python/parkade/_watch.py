@@ -1,7 +1,8 @@
-"""A live look at the allocator in a training loop, at a bounded share of the loop's time.
+"""Watches the allocator in a training loop, within a bounded share of the loop's time.
 
-Two kinds of looks: `memory_stats()`, which costs little, and a snapshot, which costs more the longer the history is. Each is taken only
-when what it is likely to cost fits into its half of the share. What `advise` says of a snapshot is worked out on a thread of its own.
+It looks in two ways: at `memory_stats()`, which is cheap, and at a snapshot, which costs more the longer the history
+is. Each gets half of the share, and happens only when its likely cost fits. `advise` examines the snapshots on another
+thread.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ from ._results import Advice
 from ._run import Device, Size, device_number
 from ._torch import cuda
 
-#: Called with a name, a number and the step: `SummaryWriter.add_scalar` is such a function.
+#: A function that receives a name, a number and the step, as `SummaryWriter.add_scalar` does.
 Scalar = Callable[[str, float, int], object]
-#: Called with names and numbers, and the step.
+#: A function that receives numbers by name, and the step.
 _Log = Callable[[dict[str, float], int], object]
 
-#: What an entry of a snapshot is taken to cost before the first one, in seconds; its own cost then decides about the others. With Python stacks of 12
-#: frames it is 0.8 to 1.5 us on an H200 machine (PyTorch 2.11.0), but the first snapshot of a process took 4 s there: symbols are loaded then.
+#: The assumed cost of an entry of the first snapshot, in seconds; later snapshots are judged by the cost of the earlier
+#: ones. With Python stacks of 12 frames, an entry took 0.8 to 1.5 us on an H200 machine (PyTorch 2.11.0), but the first
+#: snapshot of a process took 4 s there, because it loads symbols.
 _ENTRY_SECONDS = 20e-6
-#: What a look at the statistics is taken to cost before the first, likewise.
+#: The assumed cost of the first look at the statistics, in seconds.
 _LOOK_SECONDS = 1e-3
-#: The next look may cost so many times the dearest of the last ones.
+#: The next look may cost this many times the most expensive of the last ones.
 _CAUTION = 1.5
 
 
 def _log_of(writer: Any) -> _Log | None:
-    """What is called with the numbers of a step: of a function, a `SummaryWriter`, a run of wandb, or nothing."""
+    """Returns a function that logs the numbers of a step to a function, a `SummaryWriter` or a run of wandb. None logs
+    nothing.
+    """
     if writer is None:
         return None
     add = getattr(writer, "add_scalar", writer)
@@ -49,14 +53,14 @@ def _log_of(writer: Any) -> _Log | None:
 
         return each
     if callable(log := getattr(writer, "log", None)):
-        # With the program's next numbers: wandb drops what comes with a step that is over.
+        # Logged together with the program's next numbers, because wandb drops numbers of an earlier step.
         return lambda numbers, step: log({**numbers, "parkade/step": step}, commit=False)
     raise TypeError(f"callback is a function, a SummaryWriter or a run of wandb, and not {type(writer).__name__}")
 
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen after a step."""
+    """The allocator's state after a step."""
 
     step: int
     allocated_bytes: int
@@ -69,17 +73,17 @@ class Look:
     retries: int
 
     def scalars(self) -> dict[str, float]:
-        """Names and numbers, as they are logged."""
+        """Returns the numbers by the names under which they are logged."""
         names = ["allocated_bytes", "reserved_bytes", "stranded_bytes", "fragmentation", "ooms", "retries"]
         return {f"parkade/{name}": getattr(self, name) for name in names}
 
 
 @dataclass
 class _Budget:
-    """Time that may be spent: a share of what has gone by."""
+    """A share of the elapsed time that may be spent."""
 
     share: float
-    #: What the next look is likely to cost, in seconds.
+    #: The likely cost of the next look, in seconds.
     likely: float
     spent: float = 0.0
     looks: int = 0
@@ -96,9 +100,11 @@ class _Budget:
 
 
 class Watch:
-    """Watches PyTorch's allocator. `step()` is called once in each step; it returns what was seen, if this step looked.
+    """Watches PyTorch's allocator. Call `step()` once in each step. It returns a `Look`, or None if it did not look at
+    this step.
 
-    `seen` is the last look, `advice` what `advise` said of the last snapshot, `share` what was spent of the time that has gone by.
+    `seen` is the last look, `advice` the result of `advise` for the last snapshot, and `share` the share of the elapsed
+    time that was spent.
     """
 
     def __init__(
@@ -128,16 +134,16 @@ class Watch:
         self._told: Advice | None = None
         self.seen: Look | None = None
         self.advice: Advice | None = None
-        #: Why the last snapshot got no advice: it has no history, for example.
+        #: Why there is no advice for the last snapshot, for example because it has no history.
         self.no_advice: str | None = None
 
     def step(self, number: int | None = None) -> Look | None:
-        """Call it at the end of each step; `number` is the step's, else they are counted from 0."""
+        """Call this at the end of each step. Without `number`, the watch counts the steps from 0."""
         begun = self._clock()
         self._number = self._number + 1 if number is None else number
         elapsed = begun - self._begun
         look = None
-        # What the calls without a look cost is paid by the cheap looks.
+        # The budget of the cheap looks pays for the calls that do not look.
         if self._light.spent + self._overhead + self._light.likely <= self._light.share * elapsed:
             look = self._look()
             self._log(look)
@@ -149,38 +155,48 @@ class Watch:
 
     @property
     def share(self) -> float:
-        """The share of the time since the watch began that its calls took."""
+        """The share of the time since the watch began that was spent in its calls."""
         elapsed = self._clock() - self._begun
         return (self._light.spent + self._heavy.spent + self._overhead) / elapsed if elapsed > 0 else 0.0
 
     @property
     def snapshots(self) -> int:
-        """How many snapshots were taken."""
+        """The number of snapshots that were taken."""
         return self._heavy.looks
 
     def __repr__(self) -> str:
-        seen = "nothing seen yet" if self.seen is None else f"step {self.seen.step}, reserved {self.seen.reserved_bytes} bytes"
+        seen = (
+            "nothing seen yet"
+            if self.seen is None
+            else f"step {self.seen.step}, reserved {self.seen.reserved_bytes} bytes"
+        )
         return f"Watch({seen}, {self.snapshots} snapshots, share {self.share:.4f})"
 
     def close(self, timeout: float | None = 60.0) -> None:
-        """Waits for the advice on the last snapshot, for at most so many seconds; None waits until it is there."""
+        """Waits for the advice on the last snapshot, for at most `timeout` seconds. None waits without a bound."""
         if self._worker is not None:
             self._worker.join(timeout)
 
     def __enter__(self) -> Watch:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _stats(self) -> Mapping[str, int]:
-        found: Mapping[str, int] = self._cuda.memory_stats() if self._device is None else self._cuda.memory_stats(self._device)
+        found: Mapping[str, int] = (
+            self._cuda.memory_stats() if self._device is None else self._cuda.memory_stats(self._device)
+        )
         return found
 
     def _look(self) -> Look:
         stats = self._stats()
         allocated, reserved = (stats.get(f"{kind}_bytes.all.current", 0) for kind in ("allocated", "reserved"))
-        entries = sum(stats.get(f"{kind}.all.{what}", 0) for kind in ("allocation", "segment") for what in ("allocated", "freed"))
+        entries = sum(
+            stats.get(f"{kind}.all.{what}", 0) for kind in ("allocation", "segment") for what in ("allocated", "freed")
+        )
         if self._heavy.looks == 0:
             self._heavy.likely = _ENTRY_SECONDS * entries
         self.seen = Look(
@@ -198,7 +214,7 @@ class Watch:
         if self._log_to is None:
             return
         numbers = look.scalars()
-        # What came in since the last look.
+        # The advice that arrived since the last look.
         if self.advice is not None and self.advice is not self._told:
             self._told = self.advice
             numbers.update({f"parkade/advice/{name}": value for name, value in _of_advice(self.advice).items()})
@@ -210,7 +226,7 @@ class Watch:
             return
         begun = self._clock()
         try:
-            # Pickled here, where its cost is seen: it would hold up the loop from another thread too.
+            # Pickled on this thread, where its cost is measured. On another thread it would delay the loop, too.
             snapshot = self._cuda.memory._snapshot()
             found = _snapshot.found_limit(self._cuda, snapshot, self._device) if self._limit == "auto" else None
             data = _pickled(_snapshot.with_limit(snapshot, found))
@@ -224,7 +240,7 @@ class Watch:
 
     def _advise(self, data: bytes) -> None:
         try:
-            # One thread: the others are the program's.
+            # One thread, because the program needs the others.
             limit = None if self._limit == "auto" else self._limit
             self.advice = advise(data, limit=limit, device=self._device, progress=False, threads=1)
             self.no_advice = None
@@ -233,7 +249,7 @@ class Watch:
 
 
 def _of_advice(advice: Advice) -> dict[str, float]:
-    """Numbers of an advice: what the run's own settings need, and what the best of those tried would."""
+    """Returns the numbers of an advice: the memory that the run's own settings and the recommended ones need."""
     numbers: dict[str, float] = {}
     own = next((option for option in advice.options if option.own), None)
     best = advice.recommendation.settings if advice.recommendation is not None else None
@@ -253,11 +269,11 @@ def watch(
     limit: Size | None = "auto",
     device: Device | None = None,
 ) -> Watch:
-    """Begins to watch PyTorch's allocator in a training loop, for at most this `share` of the loop's time.
+    """Watches PyTorch's allocator in a training loop, and spends at most `share` of the loop's time on it.
 
-    `callback` is a function of a name, a number and the step, a `SummaryWriter`, or a run of wandb. With `advice`, snapshots are taken now
-    and then, if `torch.cuda.memory._record_memory_history()` is on, and `advise` is asked on another thread. `limit` is the memory that the
-    process may reserve; "auto" asks PyTorch.
-    Raises `NoCuda` without a GPU.
+    `callback` is a function that receives a name, a number and the step, or a `SummaryWriter`, or a run of wandb. With
+    `advice`, it also takes snapshots now and then, if `torch.cuda.memory._record_memory_history()` is on, and calls
+    `advise` on another thread. `limit` is the memory that the process may reserve; "auto" asks PyTorch. Raises `NoCuda`
+    without a GPU.
     """
     return Watch(callback, share=share, advice=advice, limit=limit, device=device)

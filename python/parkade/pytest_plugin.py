@@ -1,6 +1,8 @@
-"""A plug-in for pytest: `@pytest.mark.parkade(limit="14GiB")` records what a test allocates, and fails it if the peak is above a bound.
+"""A plug-in for pytest: `@pytest.mark.parkade(limit="14GiB")` records what a test allocates, and fails the test if the
+peak is too high.
 
-Nothing is loaded until a test with the mark runs. The test is wrapped where it runs, so that methods of `unittest.TestCase` are recorded too.
+The plug-in imports nothing else until a test with the mark runs. It wraps the item's `runtest`, so it also records
+methods of `unittest.TestCase`.
 """
 
 from __future__ import annotations
@@ -21,25 +23,25 @@ _ARGUMENTS = {"limit", "before", "growth", "keep"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the mark."""
+    """Registers the mark."""
     config.addinivalue_line(
         "markers",
-        "parkade(limit=None, before=None, growth='0%', keep=None): record the test's GPU memory, and fail it if the peak of reserved "
-        "memory is above `limit`, or grew by more than `growth` since the recording `before`; `keep` is where the recording is left. "
-        "Skipped without a GPU.",
+        "parkade(limit=None, before=None, growth='0%', keep=None): record the test's GPU memory, and fail the "
+        "test if the peak of reserved memory is above `limit`, or has grown by more than `growth` since the recording "
+        "`before`; `keep` is the path to save the recording to. Without a GPU the test is skipped.",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Makes a marked test one that is recorded, and checked if it passes."""
+    """Records a marked test, and checks its memory if it passes."""
     mark = item.get_closest_marker(MARK)
     if mark is None:
         return
     runs = item.runtest
 
     def recorded() -> None:
-        # As it was: plug-ins may run a test again.
+        # Restored, because plug-ins may run a test again.
         del item.runtest
         _recorded(item, mark, runs)
 
@@ -47,15 +49,15 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 
 def _recorded(item: pytest.Item, mark: pytest.Mark, runs: Callable[[], None]) -> None:
+    from ._errors import NoCuda
     from ._record import record
     from ._torch import cuda
-    from ._errors import NoCuda
 
     bounds = _bounds(mark)
     before = mark.kwargs.get("before")
     path = _path(item, mark.kwargs.get("keep"))
     try:
-        # What earlier tests left in the cache is not this one's.
+        # Earlier tests may have left memory in the cache.
         cuda().empty_cache()
     except NoCuda as error:
         pytest.skip(f"not recorded by parkade: {error}")
@@ -66,7 +68,7 @@ def _recorded(item: pytest.Item, mark: pytest.Mark, runs: Callable[[], None]) ->
     except Exception:
         _explain(item, path)
         raise
-    # A method of unittest.TestCase keeps its failure for pytest, which looks for it afterwards.
+    # A method of unittest.TestCase does not raise its failure, but leaves it for pytest.
     if getattr(item, "_excinfo", None):
         _explain(item, path)
     else:
@@ -76,25 +78,31 @@ def _recorded(item: pytest.Item, mark: pytest.Mark, runs: Callable[[], None]) ->
 def _bounds(mark: pytest.Mark) -> list[str]:
     unknown = set(mark.kwargs) - _ARGUMENTS
     if mark.args or unknown:
-        wrong = ", ".join(sorted(unknown)) or "an argument without a name"
-        raise pytest.UsageError(f"@pytest.mark.parkade does not know {wrong}; it knows {', '.join(sorted(_ARGUMENTS))}")
+        wrong = ", ".join(sorted(unknown)) or "without a name"
+        raise pytest.UsageError(
+            f"@pytest.mark.parkade has no argument {wrong}; its arguments are {', '.join(sorted(_ARGUMENTS))}"
+        )
     limit, before = mark.kwargs.get("limit"), mark.kwargs.get("before")
     if before is None and "growth" in mark.kwargs:
-        raise pytest.UsageError("@pytest.mark.parkade has growth= and nothing that it is growth from: give before='a recording.pickle' too")
+        raise pytest.UsageError(
+            "@pytest.mark.parkade has growth= but no recording to compare with: add before='a recording.pickle'"
+        )
     if limit is None and before is None:
-        raise pytest.UsageError("@pytest.mark.parkade has nothing to check: give limit='14GiB', or before='a recording.pickle'")
+        raise pytest.UsageError(
+            "@pytest.mark.parkade has nothing to check: add limit='14GiB' or before='a recording.pickle'"
+        )
     bounds = [] if limit is None else [limit]
     return bounds if before is None else [*bounds, str(mark.kwargs.get("growth", "0%"))]
 
 
 def _check_arguments(bounds: list[Any], before: Any | None) -> None:
-    """Before the test runs, which may take long: can it be checked?"""
+    """Raises if the arguments are wrong, before the test runs, which may take long."""
     from ._errors import Error, UsageError
     from ._inputs import as_file
     from ._run import options, run
 
     try:
-        # The bounds are read before any file.
+        # The command reads the bounds before it reads files.
         run(["diff", *options(fail_above=bounds), "--", os.devnull])
     except (UsageError, TypeError) as error:
         raise pytest.UsageError(f"@pytest.mark.parkade: {error}") from None
@@ -111,7 +119,7 @@ def _check_arguments(bounds: list[Any], before: Any | None) -> None:
 def _path(item: pytest.Item, keep: Any | None) -> str:
     if keep is not None:
         return os.fsdecode(keep)
-    # The factory is the fixture tmp_path's own.
+    # The factory that the fixture tmp_path uses.
     folder: Path = item.config._tmp_path_factory.mktemp("parkade")  # type: ignore[attr-defined]
     return str(folder / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', item.name)[:80]}.pickle")
 
@@ -131,7 +139,7 @@ def _check(path: str, before: Any | None, bounds: list[Any]) -> None:
 
 
 def _verdict(answer: Answer, files: Any) -> str:
-    """What came of each bound that does not hold, in a line."""
+    """Returns a line for each bound that does not hold."""
     from ._html import size
 
     lines = []
@@ -142,14 +150,14 @@ def _verdict(answer: Answer, files: Any) -> str:
             lines.append(f"{device}: the peak of reserved memory is {peak}, and {bound} allows {allowed}")
         elif check["check"] == "not_known":
             lines.append(
-                f"{device}: it is not known whether {bound} holds: {peak} is the peak of what was recorded, but an out-of-memory error "
-                "ended the run, which would have needed more"
+                f"{device}: parkade cannot tell whether {bound} holds: the recorded peak is {peak}, but an "
+                "out-of-memory error ended the run, which would have needed more"
             )
     return "\n".join(lines) or "the bounds cannot be checked with this recording"
 
 
 def _explain(item: pytest.Item, path: str) -> None:
-    """Of a test that failed for want of memory, the report says why."""
+    """Adds the cause to the report of a test that ran out of memory."""
     from ._commands import diagnose
     from ._errors import Error
 

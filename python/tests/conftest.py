@@ -47,7 +47,9 @@ def command() -> Callable[..., subprocess.CompletedProcess[bytes]]:
     """Runs `parkade` as it is on the path."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run([sys.executable, "-m", "parkade", *map(os.fspath, arguments)], capture_output=True, check=False)  # type: ignore[call-overload]
+        return subprocess.run(
+            [sys.executable, "-m", "parkade", *map(os.fspath, arguments)], capture_output=True, check=False
+        )  # type: ignore[call-overload]
 
     return run
 

@@ -66,7 +66,7 @@ def test_settings_may_be_a_dictionary(died):
     assert {option.settings for option in found.options} >= {"expandable_segments:True", "max_split_size_mb:64"}
     assert parkade.verify(died, settings={"max_split_size_mb": 32}).exit_code == 1
     for wrong in ({"expandable_segments": None}, {3: 4}):
-        with pytest.raises(TypeError, match="settings are a dictionary"):
+        with pytest.raises(TypeError, match="settings map names to text or numbers"):
             parkade.verify(died, settings=wrong)
     with pytest.raises(TypeError, match="limit is text"):
         parkade.verify(died, limit={"GiB": 3})

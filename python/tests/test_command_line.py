@@ -42,7 +42,9 @@ def test_help_and_usage_name_the_command(command):
 @pytest.mark.parametrize("arguments", [["--json"], ["--csv"], []])
 def test_a_closed_pipe_is_no_failure(died, arguments):
     process = subprocess.Popen(
-        [sys.executable, "-m", "parkade", "stats", died, "--every", "1", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "parkade", "stats", died, "--every", "1", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.read(1)
@@ -54,7 +56,9 @@ def test_a_closed_pipe_is_no_failure(died, arguments):
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["completions", "bash"]])
 def test_a_full_disk_is_a_failure(arguments):
     with open("/dev/full", "wb") as full:
-        run = subprocess.run([sys.executable, "-m", "parkade", *arguments], stdout=full, stderr=subprocess.PIPE, check=False)
+        run = subprocess.run(
+            [sys.executable, "-m", "parkade", *arguments], stdout=full, stderr=subprocess.PIPE, check=False
+        )
     assert run.returncode == 2 and run.stderr.startswith(b"parkade: cannot write standard output: ")
 
 
@@ -74,7 +78,7 @@ def run_with_path(path: Path) -> subprocess.CompletedProcess[bytes]:
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for the binary is a shell script")
 def test_conform_runs_the_binary_on_the_path(tmp_path):
     stand_in = tmp_path / "parkade"
-    stand_in.write_text("#!/bin/sh\necho ran \"$@\"; exit 1\n")
+    stand_in.write_text('#!/bin/sh\necho ran "$@"; exit 1\n')
     stand_in.chmod(0o755)
     run = run_with_path(tmp_path)
     assert (run.returncode, run.stdout) == (1, b"ran conform --seed 7\n")

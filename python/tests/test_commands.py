@@ -48,7 +48,9 @@ def test_advise_recommends_settings():
 
 
 def test_advise_tries_only_what_is_given_if_asked_to(died):
-    found = parkade.advise(died, settings=["max_split_size_mb:64", "expandable_segments:True"], only=True, capacity=16 << 30)
+    found = parkade.advise(
+        died, settings=["max_split_size_mb:64", "expandable_segments:True"], only=True, capacity=16 << 30
+    )
     assert {option.settings for option in found.options} >= {"max_split_size_mb:64", "expandable_segments:True"}
     assert len(found.options) <= 3 and found.capacity_bytes == 16 << 30
 
@@ -129,7 +131,9 @@ def test_fields_are_the_documented_keys(kind):
 def test_results_are_texts_and_lines_and_have_a_hash(died, command):
     for name in ("verify", "advise", "diagnose", "diff", "report", "stats", "replay"):
         found = getattr(parkade, name)(died)
-        assert len(repr(found)) < 400 and "\n" not in repr(found) and repr(found).startswith(type(found).__name__ + "("), repr(found)
+        assert (
+            len(repr(found)) < 400 and "\n" not in repr(found) and repr(found).startswith(type(found).__name__ + "(")
+        ), repr(found)
         again = getattr(parkade, name)(died)
         assert hash(found) == hash(again) or {**found.data, "seconds": 0} == {**again.data, "seconds": 0}
         printed = command(name, died).stdout.decode()
@@ -138,7 +142,7 @@ def test_results_are_texts_and_lines_and_have_a_hash(died, command):
             assert numbers.sub("", str(found)).rstrip() == numbers.sub("", printed).rstrip()
     advice = parkade.advise(died)
     assert all(len(repr(part)) < 200 for part in (*advice.options, advice.recommendation) if part is not None)
-    assert {option for option in advice.options}
+    assert set(advice.options)
 
 
 def test_advice_is_applied(died, monkeypatch):
@@ -147,11 +151,15 @@ def test_advice_is_applied(died, monkeypatch):
     assert found.as_env() == {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "")
     set_before = []
-    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: False, memory=types.SimpleNamespace()))
+    torch = types.SimpleNamespace(
+        cuda=types.SimpleNamespace(is_initialized=lambda: False, memory=types.SimpleNamespace())
+    )
     torch.cuda.memory._set_allocator_settings = set_before.append
     monkeypatch.setitem(sys.modules, "torch", torch)
     found.apply()
-    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True" and set_before == ["expandable_segments:True"]
+    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True" and set_before == [
+        "expandable_segments:True"
+    ]
     torch.cuda.is_initialized = lambda: True
     with pytest.raises(parkade.Error, match="CUDA was used before"):
         found.apply()
@@ -162,14 +170,18 @@ def test_advice_is_applied(died, monkeypatch):
 
 
 MESSAGE = (
-    "CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; 28.60 GiB already allocated; 3.92 GiB free; "
-    "33.95 GiB reserved in total by PyTorch)"
+    "CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; 28.60 GiB already allocated; "
+    "3.92 GiB free; 33.95 GiB reserved in total by PyTorch)"
 )
 
 
 def test_a_message_is_diagnosed_and_an_exception_is_explained():
     found = parkade.diagnose(message=MESSAGE)
-    assert found.verdict == "fragmentation" and found.tried["bytes"] > 4 << 30 and found.headline in " ".join(str(found).split())
+    assert (
+        found.verdict == "fragmentation"
+        and found.tried["bytes"] > 4 << 30
+        and found.headline in " ".join(str(found).split())
+    )
     try:
         try:
             raise RuntimeError(MESSAGE)
@@ -191,9 +203,15 @@ def test_a_message_is_diagnosed_and_an_exception_is_explained():
 
 def test_replay_and_export_and_info(died, tmp_path):
     found = parkade.replay(died, settings={"expandable_segments": True}, capacity=16 << 30)
-    assert found.settings == "expandable_segments:True" and found.outcome in ("fits", "gets_past") and found.peak_reserved_bytes > 0
+    assert (
+        found.settings == "expandable_segments:True"
+        and found.outcome in ("fits", "gets_past")
+        and found.peak_reserved_bytes > 0
+    )
     policy = parkade.replay(died, policy="floating-handles", limit="16GiB")
-    assert policy.policy == "floating-handles" and policy.settings is None and "floating-handles" in policy._repr_html_()
+    assert (
+        policy.policy == "floating-handles" and policy.settings is None and "floating-handles" in policy._repr_html_()
+    )
     written = parkade.export(died, tmp_path / "other.pickle", settings="expandable_segments:True")
     assert written.output == str(tmp_path / "other.pickle") and parkade.verify(tmp_path / "other.pickle").decisions > 0
     with pytest.raises(parkade.Error, match="force=True"):
@@ -208,7 +226,9 @@ def test_replay_and_export_and_info(died, tmp_path):
 
 def test_a_report_named_as_a_picture_is_one(died, tmp_path):
     found = parkade.report(died, tmp_path / "report.svg")
-    assert (tmp_path / "report.svg").read_text("utf-8").startswith("<svg") and found.output == str(tmp_path / "report.svg")
+    assert (tmp_path / "report.svg").read_text("utf-8").startswith("<svg") and found.output == str(
+        tmp_path / "report.svg"
+    )
     with pytest.raises(parkade.Error, match="force=True"):
         parkade.report(died, tmp_path / "report.svg")
     parkade.report(died, tmp_path / "report.svg", force=True)
@@ -220,9 +240,15 @@ def test_a_notebook_sees_what_the_line_costs_and_may_break():
     advice = parkade.advise(RECORDINGS / "gpt2_varlen.limit12_oom.pickle.xz", limit="12GiB")
     html = unescape(advice._repr_html_())
     chosen = advice.recommendation
-    for text in (chosen.why, chosen.costs, *(caution["what"] for caution in chosen.cautions if caution["severity"] != "no effect")):
+    for text in (
+        chosen.why,
+        chosen.costs,
+        *(caution["what"] for caution in chosen.cautions if caution["severity"] != "no effect"),
+    ):
         assert text in html
-    assert "fragmentation" in html and "runs like this one" in html and "<details>" in html, "everything is there, folded"
+    assert "fragmentation" in html and "runs like this one" in html and "<details>" in html, (
+        "everything is there, folded"
+    )
     assert "--all" not in html, "a notebook has no command line"
     assert "gets_past" not in html and "private_pools" not in html, "no names of keys"
     diagnosis = parkade.diagnose(RECORDINGS / "gpt2_varlen.limit12_oom.pickle.xz")._repr_html_()

@@ -39,7 +39,9 @@ def small(example: str) -> str:
 
 
 def runs(example: str) -> bool:
-    return not any(name in example for name in ("parkade.enable", "parkade.on_oom", "callback(", "@pytest.mark", "dask"))
+    return not any(
+        name in example for name in ("parkade.enable", "parkade.on_oom", "callback(", "@pytest.mark", "dask")
+    )
 
 
 def test_there_are_examples():

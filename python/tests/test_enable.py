@@ -10,7 +10,7 @@ import types
 import pytest
 
 import parkade
-from parkade import _enable
+from parkade import _bridge_build
 
 
 def torch_like(version="2.11.0+cu130", cuda="13.0", used=False):
@@ -34,12 +34,14 @@ def torch(monkeypatch):
 
 def test_the_policies_are_those_of_the_library():
     policies = parkade.policies()
-    assert list(policies)[0] == "pytorch" and len(policies) > 15
+    assert next(iter(policies)) == "pytorch" and len(policies) > 15
     assert all(policies.values())
 
 
 def test_a_policy_that_replaces_memory_needs_a_promise(torch):
-    with pytest.raises(ValueError, match="pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"):
+    with pytest.raises(
+        ValueError, match="pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
+    ):
         parkade.enable(policy="breaking-handles")
     assert parkade.enabled() is None
 
@@ -66,6 +68,11 @@ def test_what_cannot_be_put_on_parkade_is_told_apart(torch):
         parkade.enable()
 
 
+def test_a_policy_with_parameters_needs_the_same_promise(torch):
+    with pytest.raises(ValueError, match="serial=True"):
+        parkade.enable(policy="breaking-handles:handle=32MiB")
+
+
 def test_an_unknown_policy_is_a_value_error_with_the_known_ones(torch):
     with pytest.raises(ValueError, match='no policy "pytorhc".*pytorch'):
         parkade.enable("pytorhc")
@@ -86,7 +93,7 @@ def test_a_compiler_that_fails_is_quoted(torch, monkeypatch, tmp_path):
     (include / "cuda_runtime_api.h").write_text("")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(parkade.EnableError, match="cannot be compiled"):
+    with pytest.raises(parkade.EnableError, match="cannot compile the bridge"):
         parkade.enable()
     assert parkade.enabled() is None and not list((tmp_path / "cache" / "parkade").glob("bridge-*"))
 
@@ -94,8 +101,8 @@ def test_a_compiler_that_fails_is_quoted(torch, monkeypatch, tmp_path):
 def test_missing_headers_name_the_folders(torch, monkeypatch):
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(_enable.os.path, "exists", lambda path: False)
-    monkeypatch.setattr(_enable.shutil, "which", lambda name: "c++" if name == "c++" else None)
+    monkeypatch.setattr(_bridge_build.Path, "exists", lambda path: False)
+    monkeypatch.setattr(_bridge_build.shutil, "which", lambda name: "c++" if name == "c++" else None)
     with pytest.raises(parkade.EnableError, match="cuda_runtime_api.h"):
         parkade.enable()
 

@@ -13,7 +13,10 @@ import parkade
 
 def test_an_import_loads_nothing_else():
     code = "import sys, parkade; print(sorted(name for name in sys.modules if name.startswith('parkade')))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "['parkade']\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        == "['parkade']\n"
+    )
 
 
 def least_seconds(*arguments: str) -> float:
@@ -30,7 +33,13 @@ def test_an_import_and_the_version_cost_milliseconds():
     bare = least_seconds("-c", "pass")
     assert least_seconds("-c", "import parkade") - bare < 0.025
     # Twice what it is to be: a test must not fail because the machine is busy.
-    assert least_seconds("-c", "import sys; sys.argv = ['parkade', '--version']; from parkade._command_line import main; main()") - bare < 0.050
+    assert (
+        least_seconds(
+            "-c", "import sys; sys.argv = ['parkade', '--version']; from parkade._command_line import main; main()"
+        )
+        - bare
+        < 0.050
+    )
 
 
 def test_every_name_is_where_it_is_said_to_be():
@@ -39,5 +48,10 @@ def test_every_name_is_where_it_is_said_to_be():
     # What type checkers see is what is loaded.
     tree = ast.parse(Path(parkade.__file__).read_text("utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    seen = {alias.asname or alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    seen = {
+        alias.asname or alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert seen == parkade._HOME and sorted(seen) == sorted(parkade.__all__)

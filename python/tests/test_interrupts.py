@@ -60,7 +60,9 @@ def loaded(pid: int) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals end processes otherwise there")
 def test_control_c_ends_the_command_as_the_binary():
-    process = subprocess.Popen([sys.executable, "-m", "parkade", "advise", LONG], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "parkade", "advise", LONG], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
     loaded(process.pid)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)

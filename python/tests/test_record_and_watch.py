@@ -40,7 +40,10 @@ def test_record_keeps_a_bounded_history_unless_asked_for_all(fake_cuda, tmp_path
     with parkade.record(tmp_path / "a.pickle"), parkade.record(tmp_path / "b.pickle", max_entries=None):
         pass
     begun = [options for name, options in fake_cuda.memory.calls if options and options.get("enabled") == "all"]
-    assert begun == [{"enabled": "all", "stacks": "python", "max_entries": 1_000_000}, {"enabled": "all", "stacks": "python"}]
+    assert begun == [
+        {"enabled": "all", "stacks": "python", "max_entries": 1_000_000},
+        {"enabled": "all", "stacks": "python"},
+    ]
 
 
 def test_the_error_of_the_block_is_raised_also_if_the_snapshot_fails(fake_cuda, tmp_path, monkeypatch):
@@ -52,14 +55,21 @@ def test_the_error_of_the_block_is_raised_also_if_the_snapshot_fails(fake_cuda, 
     with pytest.warns(UserWarning, match="could not be written: no memory for a snapshot"):
         with pytest.raises(MemoryError), parkade.record(tmp_path / "run.pickle", force=True):
             raise MemoryError
-    with pytest.raises(RuntimeError, match="no memory for a snapshot"), parkade.record(tmp_path / "run.pickle", force=True):
+    with (
+        pytest.raises(RuntimeError, match="no memory for a snapshot"),
+        parkade.record(tmp_path / "run.pickle", force=True),
+    ):
         pass
     assert fake_cuda.memory.calls[-1][1] == {"enabled": None}
-    assert [path.name for path in tmp_path.iterdir()] == ["run.pickle"] and (tmp_path / "run.pickle").read_text() == "older"
+    assert [path.name for path in tmp_path.iterdir()] == ["run.pickle"] and (
+        tmp_path / "run.pickle"
+    ).read_text() == "older"
 
 
 def test_a_history_that_is_on_stays_on(fake_cuda, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["torch"], "_C", types.SimpleNamespace(_cuda_isHistoryEnabled=lambda: True), raising=False)
+    monkeypatch.setattr(
+        sys.modules["torch"], "_C", types.SimpleNamespace(_cuda_isHistoryEnabled=lambda: True), raising=False
+    )
     with parkade.record(tmp_path / "run.pickle"):
         pass
     assert [name for name, _ in fake_cuda.memory.calls] == ["snapshot"]
@@ -77,7 +87,7 @@ def test_each_rank_writes_a_file_of_its_own(fake_cuda, tmp_path, monkeypatch):
 
 def test_a_file_that_is_replaced_is_said_to_be(fake_cuda, tmp_path):
     (tmp_path / "run.pickle").write_text("older")
-    with pytest.warns(UserWarning, match="exists, and is replaced"), parkade.record(tmp_path / "run.pickle"):
+    with pytest.warns(UserWarning, match="exists and will be replaced"), parkade.record(tmp_path / "run.pickle"):
         assert (tmp_path / "run.pickle").read_text() == "older", "until the block has ended"
     assert parkade.verify(tmp_path / "run.pickle").exact
 
@@ -130,7 +140,7 @@ def test_what_is_seen_is_logged(fake_cuda, clock):
     watch = parkade.Watch(lambda *scalar: logged.append(scalar), advice=False, clock=clock)
     _, looks = steps(watch, clock, 10, 1.0)
     assert looks == 10 and len(logged) == 60
-    assert dict((name, value) for name, value, step in logged if step == 3) == {
+    assert {name: value for name, value, step in logged if step == 3} == {
         "parkade/allocated_bytes": 600,
         "parkade/reserved_bytes": 1000,
         "parkade/stranded_bytes": 300,
@@ -186,7 +196,9 @@ def test_closing_does_not_wait_for_ever(fake_cuda, clock):
 def test_the_share_is_kept_at_every_moment(fake_cuda, clock, seconds, snapshot):
     fake_cuda.memory.seconds = snapshot
     # So many entries that the first snapshot is expected to cost what it does.
-    fake_cuda.stats.update({"allocation.all.allocated": int(snapshot / _watch._ENTRY_SECONDS), "allocation.all.freed": 0})
+    fake_cuda.stats.update(
+        {"allocation.all.allocated": int(snapshot / _watch._ENTRY_SECONDS), "allocation.all.freed": 0}
+    )
     watch = parkade.Watch(clock=clock)
     most, looks = steps(watch, clock, 3000, seconds)
     watch.close()

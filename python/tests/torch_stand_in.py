@@ -1,4 +1,4 @@
-"""A stand-in for PyTorch in programs of their own: a package `torch` in a folder, whose snapshot is a recording that ships."""
+"""A stand-in for PyTorch: a package `torch` in a folder, whose snapshot is a recording of this repository."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def allocate(wanted=51380224):
     use()
     for observer in _C.observers:
         observer(0, wanted, 80 << 30, 22 << 20)
-    raise OutOfMemoryError("CUDA out of memory. Tried to allocate 49.00 MiB. GPU 0 has a total capacity of 5.00 GiB of which 22.00 MiB is free.")
+    raise OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 49.00 MiB. GPU 0 has a total capacity of 5.00 "
+        "GiB of which 22.00 MiB is free."
+    )
 
 
 cuda._lazy_call, cuda.use, cuda.allocate = _lazy_call, use, allocate

@@ -10,6 +10,7 @@ A row says how many runs differ in nothing, of how many: with ordinary segments,
 in how many runs it occurs: decisions (pointers, errors, trace entries), driver calls, statistics, snapshots, messages. Behind the first decision that differs nothing
 is compared, and with private pools nothing behind the first operation whose answer follows from addresses of the allocator's own objects. Below the table are the first operations of each kind. Exit code 1 if anything differs.
 """
+
 import argparse
 import collections
 import itertools
@@ -20,11 +21,21 @@ import subprocess
 import sys
 
 import gen
-from releases import accepts, built_oracle, minor, program, release, releases
 from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, RELEASES_POOLS, SINCE, environment
+from releases import accepts, built_oracle, minor, program, release, releases
 from run import seeds
 
-KINDS = {"ok": "decisions", "ptr": "decisions", "err": "decisions", "ev": "decisions", "drv": "driver", "st": "statistics", "stats": "statistics", "snapshot": "snapshot", "msg": "messages"}
+KINDS = {
+    "ok": "decisions",
+    "ptr": "decisions",
+    "err": "decisions",
+    "ev": "decisions",
+    "drv": "driver",
+    "st": "statistics",
+    "stats": "statistics",
+    "snapshot": "snapshot",
+    "msg": "messages",
+}
 PLACE = re.compile(r'"[^"]*\.(?:cpp|h)":\d+|\(function [^)]*\)')
 POOLS = (*ADDRESS_DEPENDENT, *RELEASES_POOLS)
 ASLR_RUNS = 8
@@ -51,7 +62,13 @@ def normal(line, keys):
 
 
 def run(oracle, script, flavour, config, more=()):
-    return subprocess.run([oracle, "-"], input=script, env=environment(flavour, config, "up", more), capture_output=True, check=True).stdout.decode().splitlines()
+    return (
+        subprocess.run(
+            [oracle, "-"], input=script, env=environment(flavour, config, "up", more), capture_output=True, check=True
+        )
+        .stdout.decode()
+        .splitlines()
+    )
 
 
 def settled(oracle, script, flavour, config):
@@ -60,7 +77,12 @@ def settled(oracle, script, flavour, config):
     if flavour not in ADDRESS_DEPENDENT:
         return answers
     others = [run(oracle, script, flavour, config, {"ORACLE_ASLR": "1"}) for _ in range(ASLR_RUNS)]
-    return list(itertools.takewhile(lambda line: line is not None, (lines[0] if len(set(lines)) == 1 else None for lines in zip(answers, *others))))
+    return list(
+        itertools.takewhile(
+            lambda line: line is not None,
+            (lines[0] if len(set(lines)) == 1 else None for lines in zip(answers, *others)),
+        )
+    )
 
 
 def all_keys(oracle):
@@ -101,16 +123,22 @@ def narrowed(one, other):
         pairs = [(a, b) for a, b in zip(one["segments"], other["segments"]) if a != b]
         one, other = pairs[0] if pairs else (len(one["segments"]), len(other["segments"]))
     one, other = (json.dumps(side) for side in (one, other))
-    same = len(os.path.commonprefix([one, other]))
+    same = next((i for i, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
     start = max(0, same - 60)
-    return ("..." if start else "") + one[start:start + 300], ("..." if start else "") + other[start:start + 300]
+    return ("..." if start else "") + one[start : start + 300], ("..." if start else "") + other[start : start + 300]
 
 
 def scripts(older, newer, options):
     """Every run of two releases: (flavour, setting, seed, script), the script in what the older one knows."""
     oracles = [program(name) for name in (older, newer)]
-    configs = [config for config in options.configs.split(",") if all(accepts(oracle, CONFIGS[config]) for oracle in oracles)]
-    flavours = [flavour for flavour in options.flavours.split(",") if flavour not in CHECKPOINTS and minor(older) >= SINCE.get(flavour, 0)]
+    configs = [
+        config for config in options.configs.split(",") if all(accepts(oracle, CONFIGS[config]) for oracle in oracles)
+    ]
+    flavours = [
+        flavour
+        for flavour in options.flavours.split(",")
+        if flavour not in CHECKPOINTS and minor(older) >= SINCE.get(flavour, 0)
+    ]
     for flavour, config, seed in itertools.product(flavours, configs, options.seeds):
         if (flavour in RELEASES_POOLS or flavour == "every_operation") and config.startswith("exp"):
             continue  # as in run.py
@@ -125,7 +153,10 @@ def compare_pair(older, newer, options):
     keys = set.intersection(*map(all_keys, oracles))
     runs, equal, counts, first = collections.Counter(), collections.Counter(), collections.Counter(), {}
     for flavour, config, seed, lines in scripts(older, newer, options):
-        answers = [(run if options.exact else settled)(oracle, ("\n".join(lines) + "\n").encode(), flavour, config) for oracle in oracles]
+        answers = [
+            (run if options.exact else settled)(oracle, ("\n".join(lines) + "\n").encode(), flavour, config)
+            for oracle in oracles
+        ]
         if options.exact:
             place = next((number for number, (one, other) in enumerate(zip(*answers)) if one != other), None)
             found = {} if place is None else {"bytes": (place, "", answers[0][place], answers[1][place])}
@@ -137,24 +168,41 @@ def compare_pair(older, newer, options):
         counts.update(found.keys())
         for kind, (number, field, one, other) in found.items():
             if (kind, group) not in first or number < first[kind, group][0]:
-                first[kind, group] = (number, f"{flavour}.{config} seed {seed}, operation {number}: `{lines[number]}`: {field}", *narrowed(one, other))
+                first[kind, group] = (
+                    number,
+                    f"{flavour}.{config} seed {seed}, operation {number}: `{lines[number]}`: {field}",
+                    *narrowed(one, other),
+                )
     return runs, equal, counts, first
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("releases", nargs="*", type=release, metavar="RELEASE", help="releases, in order; without any all that are built")
+    parser.add_argument(
+        "releases",
+        nargs="*",
+        type=release,
+        metavar="RELEASE",
+        help="releases, in order; without any all that are built",
+    )
     parser.add_argument("--seeds", type=seeds, default=seeds("1"), help="the seeds, as 7 or 1-20")
     parser.add_argument("--n", type=int, default=2000, help="how many operations a script has")
-    parser.add_argument("--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)")
-    parser.add_argument("--configs", default=",".join(CONFIGS), help="settings by name, separated by commas (default: all)")
+    parser.add_argument(
+        "--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)"
+    )
+    parser.add_argument(
+        "--configs", default=",".join(CONFIGS), help="settings by name, separated by commas (default: all)"
+    )
     parser.add_argument("--exact", action="store_true", help="compare every byte")
     options = parser.parse_args()
     names = options.releases or [name for name in reversed(releases()) if os.path.exists(program(name))]
     kinds = ["bytes"] if options.exact else list(dict.fromkeys(KINDS.values()))
-    print(f"| releases | {' | '.join(GROUPS)} | {' | '.join(kinds)} |\n" + "|---" * (1 + len(GROUPS) + len(kinds)) + "|", flush=True)
+    print(
+        f"| releases | {' | '.join(GROUPS)} | {' | '.join(kinds)} |\n" + "|---" * (1 + len(GROUPS) + len(kinds)) + "|",
+        flush=True,
+    )
     details = []
-    for older, newer in zip(names, names[1:]):
+    for older, newer in itertools.pairwise(names):
         runs, equal, counts, first = compare_pair(older, newer, options)
         cells = [f"{equal[group]} of {runs[group]}" for group in GROUPS] + [str(counts[kind]) for kind in kinds]
         print(f"| {older}, {newer} | {' | '.join(cells)} |", flush=True)

@@ -7,6 +7,7 @@ streams use them and graphs are captured.
 A script ends where the real allocator's heap is damaged: where a restore fails after it has taken blocks back (some blocks then have no holder,
 and some holders no block), or hands out a block that waits for events.
 """
+
 import json
 import random
 import subprocess
@@ -41,7 +42,10 @@ class Script:
         self.where = "all"
         self.made = 0
         self.pending = set()
-        self.used, self.used_now = set(), set()  # names of blocks that other streams may use; names whose use began while a pool was routed to
+        self.used, self.used_now = (
+            set(),
+            set(),
+        )  # names of blocks that other streams may use; names whose use began while a pool was routed to
 
     def do(self, line):
         """Runs a line; its answer. A line that the release does not know is left out."""
@@ -53,7 +57,9 @@ class Script:
         self.lines.append(line)
         self.answers.append(self.process.stdout.readline().decode().rstrip("\n"))
         answer = json.loads(self.answers[-1])
-        is_damaged = line.startswith("ckpt_load") and (reuses_pending(self.pending, answer) or answer["ok"] == 0 and "ev" in answer)
+        is_damaged = line.startswith("ckpt_load") and (
+            reuses_pending(self.pending, answer) or (answer["ok"] == 0 and "ev" in answer)
+        )
         follow_pending(self.pending, answer)
         if is_damaged:
             raise Ended
@@ -220,7 +226,9 @@ def drive(program, environment, seed, n, flavour, releases, release="2.15.0"):
     `releases`: whether pools are given up and their ids used again. Not with expandable segments, whose memory the real allocator
     then corrupts (docs/fidelity.md, section 5).
     """
-    with subprocess.Popen([program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
+    with subprocess.Popen(
+        [program, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
         script = Script(process, seed, flavour, releases, release)
         try:
             while len(script.lines) < n:

@@ -19,6 +19,7 @@ blocks back: the real one has lost them then, ours has changed nothing. So it do
 The registration counter of segments (`reg`) is the real one's own in 2.11 and is not compared; from 2.12 on it orders blocks and must be
 equal.
 """
+
 import copy
 import json
 import re
@@ -26,8 +27,16 @@ import re
 from releases import minor
 
 REGISTRATION = re.compile(r'"reg":-?\d+,')
-PEAKS = ("allocation.", "active.", "allocated_bytes.", "active_bytes.", "requested_bytes.", "oversize_allocations",
-         "inactive_split.", "inactive_split_bytes.")
+PEAKS = (
+    "allocation.",
+    "active.",
+    "allocated_bytes.",
+    "active_bytes.",
+    "requested_bytes.",
+    "oversize_allocations",
+    "inactive_split.",
+    "inactive_split_bytes.",
+)
 MISSING = " could not find 0x"
 ZEROS = [0, 0, 0, 0]
 MERGE_COUNTERS = ("inactive_split.", "inactive_split_bytes.")
@@ -129,7 +138,11 @@ class Comparison:
         completed = lambda events: [event for event in events if event[0] == "free_completed"]
         others = lambda events: [event for event in events if event[0] != "free_completed"]
         runs = lambda events: [event[0] == "free_completed" for event in events]
-        same = sorted(completed(theirs)) == sorted(completed(ours)) and others(theirs) == others(ours) and runs(theirs) == runs(ours)
+        same = (
+            sorted(completed(theirs)) == sorted(completed(ours))
+            and others(theirs) == others(ours)
+            and runs(theirs) == runs(ours)
+        )
         if not same or not self.waiting.has_no_order:
             return ("ev", theirs, ours)
         self.order_showed = True
@@ -164,7 +177,9 @@ class Comparison:
     def moves(self, op):
         """Whether counters that may differ moved alike in this operation, if no order shows in it."""
         before = self.before
-        pairs = {key: [side.get(key, ZEROS) for side in self.sides] for key in (MERGE_KEYS if self.order_showed else ())}
+        pairs = {
+            key: [side.get(key, ZEROS) for side in self.sides] for key in (MERGE_KEYS if self.order_showed else ())
+        }
         self.before = {key: (a, b) for key, (a, b) in pairs.items() if a != b}
         if self.order_shows:
             return None
@@ -227,9 +242,11 @@ class Waiting:
 def moved_alike(before, now, op, peaks_may_differ=False):
     """Whether counters that differ moved by the same amounts, and their peaks, where beyond the former ones, to the same height."""
     (a, b), (old_a, old_b) = now, before
-    totals = op == "reset_accumulated" and a[2:] == b[2:] or all(a[place] - old_a[place] == b[place] - old_b[place] for place in (2, 3))
+    totals = (op == "reset_accumulated" and a[2:] == b[2:]) or all(
+        a[place] - old_a[place] == b[place] - old_b[place] for place in (2, 3)
+    )
     reached = max(peak if peak > old else 0 for peak, old in ((a[1], old_a[1]), (b[1], old_b[1])))
-    peaks = op == "reset_peak" and a[1] == b[1] or [a[1], b[1]] == [max(old, reached) for old in (old_a[1], old_b[1])]
+    peaks = (op == "reset_peak" and a[1] == b[1]) or [a[1], b[1]] == [max(old, reached) for old in (old_a[1], old_b[1])]
     return totals and (peaks or peaks_may_differ)
 
 
@@ -287,7 +304,9 @@ def compare(theirs, ours, profile="2.11", start=None):
     if len(theirs) != len(ours):
         shorter = min(len(theirs), len(ours))
         return shorter, ("lines", len(theirs), len(ours)), 0
-    if all(a == b or without_registrations(a, profile) == without_registrations(b, profile) for a, b in zip(theirs, ours)):
+    if all(
+        a == b or without_registrations(a, profile) == without_registrations(b, profile) for a, b in zip(theirs, ours)
+    ):
         return None, None, 0  # the same bytes: nothing to tolerate, and no need to read them
     for number, pair in enumerate(zip(theirs[first:], ours[first:]), first):
         difference = comparison.line(*pair)

@@ -11,6 +11,7 @@ graphs has captures of graphs on several streams that wait for each other, and a
 by_hand, every_operation and graph_reuse are not random: they are the scripts of these names, whatever the seed and the number of operations.
 The same arguments always give the same script. A release that lacks an operation gets what it has in its place, or nothing.
 """
+
 import argparse
 import os
 import random
@@ -18,14 +19,50 @@ import random
 from releases import minor, release
 
 K, M = 1 << 10, 1 << 20
-THRESHOLDS = [0, 1, 511, 512, 513, 1024, 4096, 64 * K, 512 * K, M - 512, M, 2 * M, 4 * M, 10 * M, 12 * M, 16 * M, 18 * M, 19 * M, 20 * M,
-              21 * M, 22 * M, 32 * M, 64 * M, 100 * M, 199 * M, 200 * M, 201 * M, 256 * M]
+THRESHOLDS = [
+    0,
+    1,
+    511,
+    512,
+    513,
+    1024,
+    4096,
+    64 * K,
+    512 * K,
+    M - 512,
+    M,
+    2 * M,
+    4 * M,
+    10 * M,
+    12 * M,
+    16 * M,
+    18 * M,
+    19 * M,
+    20 * M,
+    21 * M,
+    22 * M,
+    32 * M,
+    64 * M,
+    100 * M,
+    199 * M,
+    200 * M,
+    201 * M,
+    256 * M,
+]
 STREAMS_FLAVOURS = ("streams", "oom", "gc", "pools", "capture", "everything")
 POOLS_FLAVOURS = ("pools", "capture", "everything")
 # Scripts in files of these names.
 HAND_WRITTEN = ("by_hand", "every_operation", "graph_reuse")
 # The minor release that introduced an operation or, if listed with arguments, the operation with these arguments.
-SINCE = {"pool_use_count": 6, "get_fraction": 6, "enable": 6, "expandable_sizes": 10, "meminfo": 10, "alloc_at": 13, "reserve_class": 15}
+SINCE = {
+    "pool_use_count": 6,
+    "get_fraction": 6,
+    "enable": 6,
+    "expandable_sizes": 10,
+    "meminfo": 10,
+    "alloc_at": 13,
+    "reserve_class": 15,
+}
 
 
 def size(r, flavour):
@@ -67,8 +104,11 @@ class Script:
             self.pools_made += 1
             pool = (self.pools_made, 0) if (self.flavour == "capture" or r.random() < 0.5) else (0, self.pools_made)
             is_mempool = pool[0] == 0
-            self.out(f"pool_create {pool[0]} {pool[1]}" + (" use_on_oom" if is_mempool and r.random() < 0.3 else "")
-                     + (" no_split" if is_mempool and r.random() < 0.2 else ""))
+            self.out(
+                f"pool_create {pool[0]} {pool[1]}"
+                + (" use_on_oom" if is_mempool and r.random() < 0.3 else "")
+                + (" no_split" if is_mempool and r.random() < 0.2 else "")
+            )
             self.pools.append(pool)
         where = "all" if r.random() < 0.6 else f"stream {r.randrange(self.streams)}"
         self.routed = pool
@@ -114,7 +154,15 @@ class Script:
         if self.has_streams and u < 0.08 and live:
             return out(f"record_stream {r.choice(list(live))} {r.randrange(self.streams)}")
         if self.has_streams and u < 0.12:
-            return out(r.choice([f"complete {r.randrange(self.streams)}", f"complete_one {r.randrange(self.streams)}", "complete all"]))
+            return out(
+                r.choice(
+                    [
+                        f"complete {r.randrange(self.streams)}",
+                        f"complete_one {r.randrange(self.streams)}",
+                        "complete all",
+                    ]
+                )
+            )
         if u < 0.121 and self.captured is None:
             return out("sync")
         allocates = 0.62 if len(live) < self.live_target else 0.42
@@ -145,7 +193,9 @@ class Lending:
         r = self.random
         self.allocations += 1
         self.live[f"x{self.allocations}"] = True
-        self.out(f"alloc x{self.allocations} {int(2 ** r.uniform(9, 20)) if r.random() < 0.4 else int(2 ** r.uniform(20, 24.5))} {r.choice([0, 0, 0, 1, 2])}")
+        self.out(
+            f"alloc x{self.allocations} {int(2 ** r.uniform(9, 20)) if r.random() < 0.4 else int(2 ** r.uniform(20, 24.5))} {r.choice([0, 0, 0, 1, 2])}"
+        )
 
     def free(self):
         names = [name for name in self.live if self.routed is None or name not in self.used]
@@ -207,13 +257,33 @@ class Lending:
         if u < 0.1:
             return out(f"empty_cache {self.id()}")
         if u < 0.105:
-            return out(r.choice(["snapshot", f"snapshot {self.id()}", f"pool_use_count {self.id()}", "reset_peak", "reset_accumulated", "cache_info"]))
+            return out(
+                r.choice(
+                    [
+                        "snapshot",
+                        f"snapshot {self.id()}",
+                        f"pool_use_count {self.id()}",
+                        "reset_peak",
+                        "reset_accumulated",
+                        "cache_info",
+                    ]
+                )
+            )
         if u < 0.2 and live and self.routed is None:
             name = r.choice(list(live))
             self.used.add(name)
             return out(f"record_stream {name} {r.randrange(13)}")
         if u < 0.23:
-            return out(r.choice([f"complete {r.randrange(13)}", f"complete_one {r.randrange(13)}", f"complete_one {r.randrange(13)}", "complete all"]))
+            return out(
+                r.choice(
+                    [
+                        f"complete {r.randrange(13)}",
+                        f"complete_one {r.randrange(13)}",
+                        f"complete_one {r.randrange(13)}",
+                        "complete all",
+                    ]
+                )
+            )
         if u < 0.232 and self.routed is None:
             live.clear()
             self.used.clear()
@@ -292,7 +362,9 @@ class Graphs:
         if u < 0.42:
             return out(r.choice(["snapshot", "complete all", f"complete_one {r.randrange(5)}", "cache_info"]))
         if u < 0.425:
-            return out("empty_cache" if not self.captured else f"conf graph_capture_record_stream_reuse:{r.random() < 0.8}")
+            return out(
+                "empty_cache" if not self.captured else f"conf graph_capture_record_stream_reuse:{r.random() < 0.8}"
+            )
         if not self.live or r.random() < (0.55 if len(self.live) < self.live_target else 0.4):
             return self.alloc()
         return self.free(r.choice(self.live))
@@ -313,7 +385,9 @@ class Addresses(Script):
             self.freed.append(self.placed[words[1]])
         if words[0] == "alloc" and self.freed and r.random() < 0.5:
             of, size, stream = r.choice(self.freed[-12:] if r.random() < 0.9 else list(self.placed.values()))
-            offset = r.choice([0, 512 * r.randrange(1 + size // 512), 512 * r.randrange(1 + size // 512), r.randrange(1 + 2 * size)])
+            offset = r.choice(
+                [0, 512 * r.randrange(1 + size // 512), 512 * r.randrange(1 + size // 512), r.randrange(1 + 2 * size)]
+            )
             bytes = max(1, size - offset) if r.random() < 0.2 else r.randrange(1, 2 + max(0, size - offset))
             if r.random() < 0.02:
                 bytes = r.choice([0, 1 << 60, (1 << 63) + 5, (1 << 64) - 512])
@@ -334,7 +408,9 @@ def gen(seed, n, flavour, live_target=120, out=print):
         for line in hand_written(flavour):
             out(line)
         return
-    script = {"lend": Lending, "graphs": Graphs, "addresses": Addresses}.get(flavour, Script)(seed, flavour, live_target, out)
+    script = {"lend": Lending, "graphs": Graphs, "addresses": Addresses}.get(flavour, Script)(
+        seed, flavour, live_target, out
+    )
     if flavour in ("frac", "gc"):
         out("set_fraction 0.5")
     for _ in range(n):
@@ -356,16 +432,18 @@ def adapted(line, minor):
         return f"pool_begin {words[0]} {words[1]} stream 0"
     if kind == "snapshot" and minor < 8:
         return kind
-    is_missing = kind == "empty_cache" and words and minor < 8 or minor < SINCE.get(kind, 0)
+    is_missing = (kind == "empty_cache" and words and minor < 8) or minor < SINCE.get(kind, 0)
     return None if is_missing else line
 
 
 def for_release(out, release):
     """Puts out what a release has of a script."""
+
     def put(line):
         line = adapted(line, minor(release))
         if line is not None:
             out(line)
+
     return put
 
 
@@ -375,6 +453,8 @@ if __name__ == "__main__":
     parser.add_argument("--n", type=int, default=10000, help="how many operations")
     parser.add_argument("--flavour", default="basic", help="what is in the script: one of the names above")
     parser.add_argument("--live", type=int, default=120, help="about how many blocks are live at once")
-    parser.add_argument("--release", type=release, default="2.15.0", help="the release of PyTorch that the script is for, as 2.7.1")
+    parser.add_argument(
+        "--release", type=release, default="2.15.0", help="the release of PyTorch that the script is for, as 2.7.1"
+    )
     options = parser.parse_args()
     gen(options.seed, options.n, options.flavour, options.live, for_release(print, options.release))

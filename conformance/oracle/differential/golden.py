@@ -16,6 +16,7 @@ a sequence of runs; a run is one header line, a JSON object with the key "run", 
 Only the statistics ("st") are written differently: each number as its difference from the one last printed in the same run, which
 packs into less than half the size. The Rust side (conformance/src/golden.rs) adds them up again.
 """
+
 import argparse
 import json
 import lzma
@@ -25,17 +26,31 @@ import subprocess
 
 import checkpoints
 import gen
-from releases import BUILT, built_oracle, minor, program, release
 from programs import CHECKPOINTS, CONFIGS, FLAVOURS, environment
+from releases import BUILT, built_oracle, minor, program, release
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 G = 1 << 30
 # The release, the flavour and the settings of each run of the file "releases".
 RELEASE_RUNS = [
-    ("2.1", "gc", "gc08split64"), ("2.1", "capture", "exp"), ("2.2", "frac", "roundlist"), ("2.3", "oom", "exp_split64"), ("2.3", "capture", "default"),
-    ("2.4", "frac", "exp_split64"), ("2.5", "oom", "exp"), ("2.6", "frac", "split64nr40"), ("2.7", "poolfree", "split32"), ("2.8", "oom", "exp_gc"),
-    ("2.9", "capture", "graphreuse"), ("2.10", "large", "ppmf"), ("2.12", "basic", "default"), ("2.12", "oom", "exp"), ("2.12", "boundary", "split32"),
-    ("2.12", "capture", "graphreuse"), ("2.13", "oom", "exp_round4"), ("2.14", "large", "exp_split64"),
+    ("2.1", "gc", "gc08split64"),
+    ("2.1", "capture", "exp"),
+    ("2.2", "frac", "roundlist"),
+    ("2.3", "oom", "exp_split64"),
+    ("2.3", "capture", "default"),
+    ("2.4", "frac", "exp_split64"),
+    ("2.5", "oom", "exp"),
+    ("2.6", "frac", "split64nr40"),
+    ("2.7", "poolfree", "split32"),
+    ("2.8", "oom", "exp_gc"),
+    ("2.9", "capture", "graphreuse"),
+    ("2.10", "large", "ppmf"),
+    ("2.12", "basic", "default"),
+    ("2.12", "oom", "exp"),
+    ("2.12", "boundary", "split32"),
+    ("2.12", "capture", "graphreuse"),
+    ("2.13", "oom", "exp_round4"),
+    ("2.14", "large", "exp_split64"),
 ]
 # The hand-written script runs under these: name -> (settings, addresses).
 HAND_WRITTEN = {
@@ -48,7 +63,13 @@ HAND_WRITTEN = {
 def answers(oracle, script, settings, capacity, addresses, profile="2.11"):
     environment = dict(os.environ, FAKE_GPU_BYTES=str(capacity), FAKE_ADDR_POLICY=addresses)
     environment["PYTORCH_CUDA_ALLOC_CONF"] = environment["PYTORCH_ALLOC_CONF"] = settings
-    run = subprocess.run([program(release(profile), oracle), "-"], input=script.encode(), env=environment, capture_output=True, check=True)
+    run = subprocess.run(
+        [program(release(profile), oracle), "-"],
+        input=script.encode(),
+        env=environment,
+        capture_output=True,
+        check=True,
+    )
     return run.stdout.decode().splitlines()
 
 
@@ -85,7 +106,14 @@ def random_runs(options, flavour):
         seed, addresses = options.seed + number, ("up", "down")[number % 2]
         script = []
         gen.gen(seed, options.n, flavour, out=script.append)
-        header = {"flavour": flavour, "config": config, "settings": settings, "capacity": FLAVOURS[flavour], "addresses": addresses, "seed": seed}
+        header = {
+            "flavour": flavour,
+            "config": config,
+            "settings": settings,
+            "capacity": FLAVOURS[flavour],
+            "addresses": addresses,
+            "seed": seed,
+        }
         yield header, answers(options.oracle, "\n".join(script) + "\n", settings, FLAVOURS[flavour], addresses)
 
 
@@ -93,7 +121,14 @@ def hand_written_runs(options):
     with open(os.path.join(HERE, "every_operation.txt")) as file:
         script = file.read()
     for config, (settings, addresses) in HAND_WRITTEN.items():
-        header = {"flavour": "every_operation", "config": config, "settings": settings, "capacity": G, "addresses": addresses, "seed": 0}
+        header = {
+            "flavour": "every_operation",
+            "config": config,
+            "settings": settings,
+            "capacity": G,
+            "addresses": addresses,
+            "seed": 0,
+        }
         yield header, answers(options.oracle, script, settings, G, addresses)
 
 
@@ -103,15 +138,36 @@ def lend_runs(options):
             seed, addresses = options.seed + number, ("up", "down")[number % 2]
             script = []
             gen.gen(seed, 5 * options.n, "lend", out=script.append)  # several pools are rare at the start
-            header = {"flavour": "lend", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["lend"], "addresses": addresses, "seed": seed, "profile": profile}
-            yield header, answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["lend"], addresses, profile)
+            header = {
+                "flavour": "lend",
+                "config": config,
+                "settings": CONFIGS[config],
+                "capacity": FLAVOURS["lend"],
+                "addresses": addresses,
+                "seed": seed,
+                "profile": profile,
+            }
+            yield (
+                header,
+                answers(
+                    options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["lend"], addresses, profile
+                ),
+            )
 
 
 def captured_runs(options):
     """The hand-written script of blocks that are reused during a capture."""
     script = "\n".join(gen.hand_written("graph_reuse")) + "\n"
     for profile, addresses in (("2.11", "up"), ("2.15", "down")):
-        header = {"flavour": "graph_reuse", "config": "default", "settings": "", "capacity": FLAVOURS["graph_reuse"], "addresses": addresses, "seed": 0, "profile": profile}
+        header = {
+            "flavour": "graph_reuse",
+            "config": "default",
+            "settings": "",
+            "capacity": FLAVOURS["graph_reuse"],
+            "addresses": addresses,
+            "seed": 0,
+            "profile": profile,
+        }
         yield header, answers(options.oracle, script, "", FLAVOURS["graph_reuse"], addresses, profile)
 
 
@@ -120,8 +176,21 @@ def address_runs(options):
         seed, addresses = options.seed + number, ("up", "down")[number % 2]
         script = []
         gen.gen(seed, 2 * options.n, "addresses", out=script.append)  # most requests find no room at their address
-        header = {"flavour": "addresses", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["addresses"], "addresses": addresses, "seed": seed, "profile": profile}
-        yield header, answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["addresses"], addresses, profile)
+        header = {
+            "flavour": "addresses",
+            "config": config,
+            "settings": CONFIGS[config],
+            "capacity": FLAVOURS["addresses"],
+            "addresses": addresses,
+            "seed": seed,
+            "profile": profile,
+        }
+        yield (
+            header,
+            answers(
+                options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS["addresses"], addresses, profile
+            ),
+        )
 
 
 def release_runs(options):
@@ -130,8 +199,18 @@ def release_runs(options):
         seed, addresses = options.seed + number, ("up", "down")[number % 2]
         script = []
         gen.gen(seed, options.n, flavour, out=gen.for_release(script.append, release(profile)))
-        header = {"flavour": "releases", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS[flavour], "addresses": addresses, "seed": seed, "profile": profile}
-        found = answers(options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS[flavour], addresses, profile)
+        header = {
+            "flavour": "releases",
+            "config": config,
+            "settings": CONFIGS[config],
+            "capacity": FLAVOURS[flavour],
+            "addresses": addresses,
+            "seed": seed,
+            "profile": profile,
+        }
+        found = answers(
+            options.oracle, "\n".join(script) + "\n", CONFIGS[config], FLAVOURS[flavour], addresses, profile
+        )
         yield header, [without_properties(line) for line in found] if minor(release(profile)) < 10 else found
 
 
@@ -147,10 +226,25 @@ def checkpoint_runs(options):
         for profile in ("2.11", "2.15"):
             seed, addresses = options.seed + number, ("up", "down")[number % 2]
             releases = not config.startswith("exp")
-            lines, found = checkpoints.drive(program(release(profile), options.oracle), environment("ckpt", config, addresses), seed, n, "ckpt", releases)
+            lines, found = checkpoints.drive(
+                program(release(profile), options.oracle),
+                environment("ckpt", config, addresses),
+                seed,
+                n,
+                "ckpt",
+                releases,
+            )
             if len(lines) < n:
                 found.pop()  # an operation that ends a script early damages the real allocator's heap
-            header = {"flavour": "checkpoints", "config": config, "settings": CONFIGS[config], "capacity": FLAVOURS["ckpt"], "addresses": addresses, "seed": seed, "profile": profile}
+            header = {
+                "flavour": "checkpoints",
+                "config": config,
+                "settings": CONFIGS[config],
+                "capacity": FLAVOURS["ckpt"],
+                "addresses": addresses,
+                "seed": seed,
+                "profile": profile,
+            }
             yield header, found
 
 
@@ -159,18 +253,28 @@ def main():
     parser.add_argument("--oracle", default=BUILT, help="the folder of the real allocator (default: target/oracle)")
     parser.add_argument("--n", type=int, default=400, help="how many operations a script has")
     parser.add_argument("--seed", type=int, default=2611, help="the seed of the scripts")
-    parser.add_argument("--out", default=os.path.join(HERE, "..", "golden"), help="where the files go (default: conformance/oracle/golden)")
+    parser.add_argument(
+        "--out",
+        default=os.path.join(HERE, "..", "golden"),
+        help="where the files go (default: conformance/oracle/golden)",
+    )
     parser.add_argument("--only", default="", help="write these files only, by name, separated by commas")
     options = parser.parse_args()
     for profile in {"2.11", "2.15", *(profile for profile, _, _ in RELEASE_RUNS)}:
         built_oracle(release(profile), options.oracle)
     os.makedirs(options.out, exist_ok=True)
-    files = {flavour: lambda flavour=flavour: random_runs(options, flavour) for flavour in FLAVOURS if flavour not in (*CHECKPOINTS, *gen.HAND_WRITTEN)}
+    files = {
+        flavour: lambda flavour=flavour: random_runs(options, flavour)
+        for flavour in FLAVOURS
+        if flavour not in (*CHECKPOINTS, *gen.HAND_WRITTEN)
+    }
     files["every_operation"] = lambda: hand_written_runs(options)
     files["lend"] = lambda: lend_runs(options)
     files["graph_reuse"] = lambda: captured_runs(options)
     files["addresses"] = lambda: address_runs(options)
-    del files["graphs"]  # the order of blocks that become free together follows from addresses of the real allocator's own objects
+    del files[
+        "graphs"
+    ]  # the order of blocks that become free together follows from addresses of the real allocator's own objects
     files["releases"] = lambda: release_runs(options)
     files["checkpoints"] = lambda: checkpoint_runs(options)
     for name in options.only.split(",") if options.only else files:

@@ -10,6 +10,7 @@ trunc(fraction x total). `cargo run --example oom_check` reads the rows and comp
 --processes says what PROGRAM's NVML lists, which the rows must state: "own" is the stand-in that is built; for "none", remove fake/nvml from a
 copy of the folder; for "three", build one that lists processes 1, itself and 4194304.
 """
+
 import argparse
 import json
 import os
@@ -37,8 +38,20 @@ def answers(options, flavour):
     lines = []
     gen.gen(options.seed, options.ops, flavour, out=lines.append)
     lines = [part for line in lines for part in ([line, "snapshot"] if line.startswith("alloc ") else [line])]
-    environment = dict(os.environ, FAKE_GPU_BYTES=str(options.bytes), FAKE_GPU_BASE=str(options.base), PYTORCH_CUDA_ALLOC_CONF=options.conf)
-    run = subprocess.run([options.oracle, "--log=3", "-"], input="\n".join(lines) + "\n", env=environment, capture_output=True, text=True, check=True)
+    environment = dict(
+        os.environ,
+        FAKE_GPU_BYTES=str(options.bytes),
+        FAKE_GPU_BASE=str(options.base),
+        PYTORCH_CUDA_ALLOC_CONF=options.conf,
+    )
+    run = subprocess.run(
+        [options.oracle, "--log=3", "-"],
+        input="\n".join(lines) + "\n",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
@@ -53,24 +66,35 @@ def rows(options, answered):
             continue
         free, total = [call for call in answer["drv"] if call[0] == "cudaMemGetInfo"][-1][2:4]
         limit = "-" if fraction is None or fraction >= 1 else str(int(fraction * options.bytes))
-        private = sum(block[1] for segment in after["snapshot"]["segments"] if segment["pool"] != [0, 0]
-                      for block in segment["blocks"] if block[3] == "inactive")
+        private = sum(
+            block[1]
+            for segment in after["snapshot"]["segments"]
+            if segment["pool"] != [0, 0]
+            for block in segment["blocks"]
+            if block[3] == "inactive"
+        )
         size = [event for event in answer["ev"] if event[0] == "oom"][-1][2]
         used = total - free - options.base
-        processes = {"none": "", "own": f"self={used}", "three": f"1=1152,self={used},4194304=5368709120"}[options.processes]
+        processes = {"none": "", "own": f"self={used}", "three": f"1=1152,self={used},4194304=5368709120"}[
+            options.processes
+        ]
         allocated, reserved = (stats.get(f"{name}.all", [0])[0] for name in ("allocated_bytes", "reserved_bytes"))
         yield segment_of(size), 0, total, free, processes, limit, allocated, reserved, private, answer["msg"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracle", default=program("2.11.0"), help="the real allocator (default: target/oracle/oracle-2.11.0)")
+    parser.add_argument(
+        "--oracle", default=program("2.11.0"), help="the real allocator (default: target/oracle/oracle-2.11.0)"
+    )
     parser.add_argument("--ops", type=int, default=4000, help="how many operations")
     parser.add_argument("--seed", default="1", help="the seed of the script")
     parser.add_argument("--bytes", type=int, default=1 << 28, help="the device's memory")
     parser.add_argument("--base", type=int, default=0, help="bytes that are in use before the program begins")
     parser.add_argument("--conf", default="", help="the settings")
-    parser.add_argument("--processes", choices=["none", "own", "three"], default="own", help="what PROGRAM's NVML lists")
+    parser.add_argument(
+        "--processes", choices=["none", "own", "three"], default="own", help="what PROGRAM's NVML lists"
+    )
     options = parser.parse_args()
     options.oracle = os.path.abspath(options.oracle)
     built(options.oracle, "conformance/oracle/pytorch_harness/setup.sh")

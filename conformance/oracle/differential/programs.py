@@ -2,6 +2,7 @@
 
 With a bridge, ours is the real one's program too, with parkade in the place of PyTorch's allocator: then the driver's calls are not compared.
 """
+
 import glob
 import json
 import os
@@ -12,7 +13,27 @@ from releases import program, short
 
 G, M = 1 << 30, 1 << 20
 # The capacity in which each flavour of script runs.
-FLAVOURS = {"basic": 8 * G, "streams": 8 * G, "oom": 512 * M, "frac": G, "gc": G, "boundary": 4 * G, "large": 2 * G, "pools": G, "capture": 4 * G, "everything": 2 * G, "poolfree": G, "lend": 256 * M, "graphs": 4 * G, "addresses": G, "ckpt": G, "ckptstreams": G, "by_hand": G, "every_operation": G, "graph_reuse": G}
+FLAVOURS = {
+    "basic": 8 * G,
+    "streams": 8 * G,
+    "oom": 512 * M,
+    "frac": G,
+    "gc": G,
+    "boundary": 4 * G,
+    "large": 2 * G,
+    "pools": G,
+    "capture": 4 * G,
+    "everything": 2 * G,
+    "poolfree": G,
+    "lend": 256 * M,
+    "graphs": 4 * G,
+    "addresses": G,
+    "ckpt": G,
+    "ckptstreams": G,
+    "by_hand": G,
+    "every_operation": G,
+    "graph_reuse": G,
+}
 # Private pools: the real allocator's answers are one of several legal outcomes.
 ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams", "graphs", "addresses")
 # These flavours release pools in mid-script.
@@ -20,7 +41,15 @@ RELEASES_POOLS = ("poolfree", "lend")
 # The minor release that introduced the subject of a flavour. (Before 2.6, scripts can already release every pool of `pools`.
 # Before 2.3 the harness ends the routings of a stream, not of a pool, which answers differently if there is no routing;
 # before 2.10 the entries that a history in the script keeps have another form.)
-SINCE = {"poolfree": 6, "lend": 8, "graphs": 10, "addresses": 13, "by_hand": 3, "every_operation": 10, "graph_reuse": 10}
+SINCE = {
+    "poolfree": 6,
+    "lend": 8,
+    "graphs": 10,
+    "addresses": 13,
+    "by_hand": 3,
+    "every_operation": 10,
+    "graph_reuse": 10,
+}
 # Scripts that depend on the real allocator's answers.
 CHECKPOINTS = ("ckpt", "ckptstreams")
 CONFIGS = {
@@ -45,14 +74,33 @@ CONFIGS = {
 
 def environment(flavour, config, addresses, more=()):
     settings = CONFIGS[config]
-    return dict(os.environ, FAKE_GPU_BYTES=str(FLAVOURS[flavour]), FAKE_ADDR_POLICY=addresses, PYTORCH_CUDA_ALLOC_CONF=settings, PYTORCH_ALLOC_CONF=settings, **dict(more))
+    return dict(
+        os.environ,
+        FAKE_GPU_BYTES=str(FLAVOURS[flavour]),
+        FAKE_ADDR_POLICY=addresses,
+        PYTORCH_CUDA_ALLOC_CONF=settings,
+        PYTORCH_ALLOC_CONF=settings,
+        **dict(more),
+    )
 
 
 def command(options, flavour, config, addresses):
     """The command of parkade, which reads the script from standard input."""
     if options.bridge:
         return [program(options.release, options.oracle), "-", "--log=0"]
-    return [options.parkade, "ops", "-", "--settings", CONFIGS[config], "--capacity", str(FLAVOURS[flavour]), "--addresses", addresses, "--profile", short(options.release)]
+    return [
+        options.parkade,
+        "ops",
+        "-",
+        "--settings",
+        CONFIGS[config],
+        "--capacity",
+        str(FLAVOURS[flavour]),
+        "--addresses",
+        addresses,
+        "--profile",
+        short(options.release),
+    ]
 
 
 def bridged(options, flavour, config, addresses):
@@ -60,9 +108,14 @@ def bridged(options, flavour, config, addresses):
     if not options.bridge:
         return None
     # The fake driver's libraries have the names under which parkade opens the driver's.
-    fakes = glob.glob(os.path.join(options.oracle, f"fake-{13 if int(short(options.release).split('.')[1]) > 10 else 12}"))
+    fakes = glob.glob(
+        os.path.join(options.oracle, f"fake-{13 if int(short(options.release).split('.')[1]) > 10 else 12}")
+    )
     libraries = [folder for fake in fakes for folder in (fake, os.path.join(fake, "nvml"))]
-    more = {"ORACLE_BRIDGE": os.path.abspath(options.bridge), "LD_LIBRARY_PATH": ":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")])}
+    more = {
+        "ORACLE_BRIDGE": os.path.abspath(options.bridge),
+        "LD_LIBRARY_PATH": ":".join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
+    }
     return environment(flavour, config, addresses, more)
 
 
@@ -86,7 +139,12 @@ def log(options):
 
 def real(options, flavour, config, addresses, script, more=()):
     """The real allocator's answers: a list of lines."""
-    run = subprocess.run([program(options.release, options.oracle), "-", *log(options)], input=script, env=environment(flavour, config, addresses, more), capture_output=True)
+    run = subprocess.run(
+        [program(options.release, options.oracle), "-", *log(options)],
+        input=script,
+        env=environment(flavour, config, addresses, more),
+        capture_output=True,
+    )
     if run.returncode not in (0, -signal.SIGABRT):  # the fake driver ends the process if its heap is damaged
         run.check_returncode()
     return without_calls(options, run.stdout.decode().splitlines())
@@ -95,14 +153,22 @@ def real(options, flavour, config, addresses, script, more=()):
 def parkade(options, flavour, config, addresses, script):
     """Our answers: a list of lines."""
     env = bridged(options, flavour, config, addresses)
-    run = subprocess.run(command(options, flavour, config, addresses), input=script, env=env, capture_output=True, check=True)
+    run = subprocess.run(
+        command(options, flavour, config, addresses), input=script, env=env, capture_output=True, check=True
+    )
     return without_calls(options, run.stdout.decode().splitlines())
 
 
 def digests(options, flavour, config, addresses, path, is_real, more=()):
     """The digests of one side's answers to the script in a file, 17 bytes for each; None if it did not reach the end."""
-    words = [program(options.release, options.oracle), "-", *log(options)] if is_real else command(options, flavour, config, addresses)
+    words = (
+        [program(options.release, options.oracle), "-", *log(options)]
+        if is_real
+        else command(options, flavour, config, addresses)
+    )
     env = environment(flavour, config, addresses, more) if is_real else bridged(options, flavour, config, addresses)
     with open(path, "rb") as script:
-        run = subprocess.run([*words, "--digests"], stdin=script, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        run = subprocess.run(
+            [*words, "--digests"], stdin=script, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
     return run.stdout if run.returncode == 0 else None

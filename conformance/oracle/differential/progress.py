@@ -1,4 +1,5 @@
 """What was compared, in a file of one line of JSON for each script, under all settings and orders of addresses that were asked for."""
+
 import collections
 import json
 import os
@@ -9,7 +10,15 @@ from releases import minor, releases
 
 def key(options, flavour, seed):
     """What says whether a script was compared already."""
-    return {"release": options.release, "flavour": flavour, "seed": seed, "n": options.n, "rotate": options.rotate, "configs": options.configs, "addresses": options.addresses}
+    return {
+        "release": options.release,
+        "flavour": flavour,
+        "seed": seed,
+        "n": options.n,
+        "rotate": options.rotate,
+        "configs": options.configs,
+        "addresses": options.addresses,
+    }
 
 
 def lines(path):
@@ -24,6 +33,7 @@ def lines(path):
 
 def left(options):
     """The scripts that the file does not have: a list of (flavour, seed)."""
+
     def seeds(flavour):
         # Without rotation, a script that is the same for all seeds runs with one seed.
         return options.seeds[:1] if flavour in HAND_WRITTEN and not options.rotate else options.seeds
@@ -56,14 +66,23 @@ def sums(path):
     """Of each minor release, oldest first: (name, scripts, runs, operations, orders tolerated, runs that ended early, runs that differ)."""
     rows = collections.defaultdict(lambda: [0] * 6)
     for line in lines(path):
-        counts = (1, line["runs"], line["operations"], line["tolerated"], sum(line["ended"].values()), len(line["differences"]))
+        counts = (
+            1,
+            line["runs"],
+            line["operations"],
+            line["tolerated"],
+            sum(line["ended"].values()),
+            len(line["differences"]),
+        )
         row = rows[minor(line["release"])]
         row[:] = map(sum, zip(row, counts))
     return [(f"2.{number}", *rows[number]) for number in sorted({minor(name) for name in releases()} & rows.keys())]
 
 
 def print_sums(path):
-    print(f"{'release':8} {'scripts':>8} {'runs':>8} {'operations':>13} {'orders tolerated':>17} {'ended early':>12} {'runs that differ':>17}")
+    print(
+        f"{'release':8} {'scripts':>8} {'runs':>8} {'operations':>13} {'orders tolerated':>17} {'ended early':>12} {'runs that differ':>17}"
+    )
     rows = sums(path)
     rows.append(("all", *map(sum, zip(*(row[1:] for row in rows)))))
     for name, scripts, runs, operations, tolerated, ended, differing in rows:

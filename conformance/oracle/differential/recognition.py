@@ -8,6 +8,7 @@ writes, and a bare one with nothing that shows the release, so that only its dec
 A release that is named besides it must give the same answers to the script: what it would have recorded is compared, entry by entry.
 Prints tables; --write puts them between the two marks of a document. Exit code 1 if a release is missed, or named although its own run is another.
 """
+
 import argparse
 import collections
 import json
@@ -20,7 +21,7 @@ import tempfile
 import as_recording
 import gen
 import releases
-from programs import CONFIGS, FLAVOURS, environment
+from programs import CONFIGS, environment
 from run import seeds
 
 # With private pools the real answers depend on the addresses of the allocator's objects: another run of the same release may
@@ -32,21 +33,37 @@ MARKS = ("<!-- recognition: begin -->\n", "<!-- recognition: end -->\n")
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--oracle", default=releases.BUILT, help="the folder of the real allocators (default: target/oracle)")
-    parser.add_argument("--parkade", default=os.path.join(releases.ROOT, "target", "release", "parkade"), help="the binary (default: target/release/parkade)")
-    parser.add_argument("--releases", default=",".join(reversed(releases.releases())), help="separated by commas (default: all that are built)")
+    parser.add_argument(
+        "--oracle", default=releases.BUILT, help="the folder of the real allocators (default: target/oracle)"
+    )
+    parser.add_argument(
+        "--parkade",
+        default=os.path.join(releases.ROOT, "target", "release", "parkade"),
+        help="the binary (default: target/release/parkade)",
+    )
+    parser.add_argument(
+        "--releases",
+        default=",".join(reversed(releases.releases())),
+        help="separated by commas (default: all that are built)",
+    )
     parser.add_argument("--seeds", type=seeds, default=seeds("1-2"), help="the seeds, as 7 or 1-20")
     parser.add_argument("--n", type=int, default=800, help="how many operations a script has")
-    parser.add_argument("--flavours", default=",".join(COMPARED + ONLY_NAMED), help="kinds of scripts, separated by commas")
+    parser.add_argument(
+        "--flavours", default=",".join(COMPARED + ONLY_NAMED), help="kinds of scripts, separated by commas"
+    )
     parser.add_argument("--configs", default="default,split32,round4,exp", help="settings by name, separated by commas")
     parser.add_argument("--addresses", default="up,down", help="orders of addresses: up, down or both")
-    parser.add_argument("--keep", metavar="FOLDER", help="write one small snapshot of each series there, and nothing else")
+    parser.add_argument(
+        "--keep", metavar="FOLDER", help="write one small snapshot of each series there, and nothing else"
+    )
     parser.add_argument("--write", metavar="DOCUMENT", help="put the tables into this document")
     options = parser.parse_args()
     options.parkade = os.path.abspath(options.parkade)
     if not options.keep:
         releases.built(options.parkade, "cargo build --release -p parkade-cli")
-    options.releases = [name for name in options.releases.split(",") if os.access(releases.program(name, options.oracle), os.X_OK)]
+    options.releases = [
+        name for name in options.releases.split(",") if os.access(releases.program(name, options.oracle), os.X_OK)
+    ]
     return options
 
 
@@ -54,7 +71,9 @@ def recorded_script(seed, n, flavour, live):
     """A random script with its history, without the end in which everything is given back."""
     lines = []
     gen.gen(seed, n, flavour, live, out=lines.append)
-    return "\n".join(["history on 1000000"] + lines[:len(lines) - lines[::-1].index("free_all") - 2] + ["trace", ""]).encode()
+    return "\n".join(
+        ["history on 1000000"] + lines[: len(lines) - lines[::-1].index("free_all") - 2] + ["trace", ""]
+    ).encode()
 
 
 def answers(options, release, flavour, config, addresses, script):
@@ -79,7 +98,11 @@ def named(options, folder, files, settings):
     for line in run.stdout.decode().splitlines():
         answer = json.loads(line)
         if "made_by" in answer:
-            found[answer["file"]] = (answer["made_by"]["releases"], answer["made_by"]["basis"], answer["made_by"]["words"])
+            found[answer["file"]] = (
+                answer["made_by"]["releases"],
+                answer["made_by"]["basis"],
+                answer["made_by"]["words"],
+            )
     return found
 
 
@@ -102,13 +125,20 @@ class Table:
         for other in names:
             self.also[form][release][other] += 1
             if other != release and basis == "replay" and others is not None and other in others and not others[other]:
-                self.problems.append(f"{where}, made by {release}, {form}: {other} is named, but its own run is another: {words}")
+                self.problems.append(
+                    f"{where}, made by {release}, {form}: {other} is named, but its own run is another: {words}"
+                )
 
     def text(self):
-        lines = ["| made by | files | named, by keys and replay | also named then | named, by the replay alone | also named then |", "|---|---|---|---|---|---|"]
+        lines = [
+            "| made by | files | named, by keys and replay | also named then | named, by the replay alone | also named then |",
+            "|---|---|---|---|---|---|",
+        ]
         for release in self.names:
             whole, bare = (in_ranges(self.names, release, self.also[form][release]) for form in ("whole", "bare"))
-            lines.append(f"| {release} | {self.files['whole', release]} | {self.hits['whole', release]} | {whole} | {self.hits['bare', release]} | {bare} |")
+            lines.append(
+                f"| {release} | {self.files['whole', release]} | {self.hits['whole', release]} | {whole} | {self.hits['bare', release]} | {bare} |"
+            )
         return "\n".join(lines) + "\n"
 
 
@@ -118,11 +148,21 @@ def in_ranges(names, release, counts):
     for name in names:
         if name == release or not counts[name]:
             continue
-        if ranges and ranges[-1][2] == counts[name] and names.index(name) - names.index(ranges[-1][1]) <= 1 + (names.index(ranges[-1][1]) < names.index(release) < names.index(name)):
+        if (
+            ranges
+            and ranges[-1][2] == counts[name]
+            and names.index(name) - names.index(ranges[-1][1])
+            <= 1 + (names.index(ranges[-1][1]) < names.index(release) < names.index(name))
+        ):
             ranges[-1][1] = name
         else:
             ranges.append([name, name, counts[name]])
-    return ", ".join(f"{first} ({count})" if first == last else f"{first} to {last} ({count})" for first, last, count in ranges) or "none"
+    return (
+        ", ".join(
+            f"{first} ({count})" if first == last else f"{first} to {last} ({count})" for first, last, count in ranges
+        )
+        or "none"
+    )
 
 
 def main():
@@ -140,7 +180,9 @@ def main():
                         one(options, table, folder, flavour, config, addresses, seed)
     text = table.text()
     print(text)
-    print(f"{sum(table.files.values())} files, of which no release explains {table.unexplained}; {len(table.problems)} problems")
+    print(
+        f"{sum(table.files.values())} files, of which no release explains {table.unexplained}; {len(table.problems)} problems"
+    )
     print("\n".join(table.problems[:40]))
     if options.write:
         write(options.write, text)

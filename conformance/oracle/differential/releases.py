@@ -1,4 +1,5 @@
 """The releases of PyTorch that the harness builds, and the names of their programs in target/oracle."""
+
 import argparse
 import os
 import subprocess
@@ -41,7 +42,9 @@ def program(name, folder=BUILT):
 def accepts(oracle, settings):
     """Whether the release of this program takes the settings string. One that it refuses ends it before it reads its script."""
     environment = dict(os.environ, PYTORCH_ALLOC_CONF=settings, PYTORCH_CUDA_ALLOC_CONF=settings)
-    return not settings or subprocess.run([oracle, "-"], input=b"", env=environment, capture_output=True).returncode == 0
+    return (
+        not settings or subprocess.run([oracle, "-"], input=b"", env=environment, capture_output=True).returncode == 0
+    )
 
 
 def built(path, command):

@@ -17,6 +17,7 @@ Most time would go into text, so both sides first print digests of their answers
 --progress FILE keeps what was compared, a line of JSON for each script, and leaves out what it has already; --tally FILE sums such a file, and does
 nothing else.
 """
+
 import argparse
 import collections
 import concurrent.futures
@@ -29,10 +30,21 @@ import time
 
 import checkpoints
 import gen
-import programs
 import progress
 from compare import Captures, beginning_in_common, compare
-from programs import ADDRESS_DEPENDENT, CHECKPOINTS, CONFIGS, FLAVOURS, RELEASES_POOLS, SINCE, digests, environment, parkade, real, without_calls
+from programs import (
+    ADDRESS_DEPENDENT,
+    CHECKPOINTS,
+    CONFIGS,
+    FLAVOURS,
+    RELEASES_POOLS,
+    SINCE,
+    digests,
+    environment,
+    parkade,
+    real,
+    without_calls,
+)
 from releases import BUILT, ROOT, accepts, built, built_oracle, minor, program, release, short
 
 RUNS_BEFORE_A_DIFFERENCE_COUNTS = 96
@@ -46,17 +58,40 @@ def seeds(text):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oracle", default=BUILT, help="the folder of the real allocator (default: target/oracle)")
-    parser.add_argument("--release", type=release, default="2.11.0", help="the release of PyTorch, as 2.7.1 (default: 2.11.0)")
-    parser.add_argument("--parkade", default=os.path.join(ROOT, "target", "release", "parkade"), help="the binary (default: target/release/parkade)")
-    parser.add_argument("--bridge", metavar="LIB", help="compare PyTorch running on parkade: the library of bridge.sh for the release, instead of the binary")
+    parser.add_argument(
+        "--release", type=release, default="2.11.0", help="the release of PyTorch, as 2.7.1 (default: 2.11.0)"
+    )
+    parser.add_argument(
+        "--parkade",
+        default=os.path.join(ROOT, "target", "release", "parkade"),
+        help="the binary (default: target/release/parkade)",
+    )
+    parser.add_argument(
+        "--bridge",
+        metavar="LIB",
+        help="compare PyTorch running on parkade: the library of bridge.sh for the release, instead of the binary",
+    )
     parser.add_argument("--seeds", type=seeds, default=seeds("1-20"), help="the seeds, as 7 or 1-20")
     parser.add_argument("--n", type=int, default=10000, help="how many operations a script has")
-    parser.add_argument("--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)")
-    parser.add_argument("--configs", default=",".join(CONFIGS), help="settings by name, separated by commas (default: all)")
+    parser.add_argument(
+        "--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)"
+    )
+    parser.add_argument(
+        "--configs", default=",".join(CONFIGS), help="settings by name, separated by commas (default: all)"
+    )
     parser.add_argument("--addresses", default="up,down", help="orders of addresses: up, down or both")
-    parser.add_argument("--rotate", type=int, default=0, help="each seed takes this many of the settings by turns, and one order of addresses, instead of all")
-    parser.add_argument("--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many run at once (default: one for each core)")
+    parser.add_argument(
+        "--rotate",
+        type=int,
+        default=0,
+        help="each seed takes this many of the settings by turns, and one order of addresses, instead of all",
+    )
+    parser.add_argument(
+        "--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="how many run at once (default: one for each core)"
+    )
     parser.add_argument("--progress", help="the file that keeps what was compared")
     parser.add_argument("--tally", metavar="FILE", help="print the sums of such a file, and compare nothing")
     options = parser.parse_args()
@@ -74,7 +109,13 @@ def arguments():
 
 def only_what_is_known(options):
     """Ends with a line if parkade has no profile of the release; leaves out the settings and the flavours that the release does not know."""
-    asked = None if options.bridge else subprocess.run([options.parkade, "ops", "-", "--profile", short(options.release)], input=b"", capture_output=True)
+    asked = (
+        None
+        if options.bridge
+        else subprocess.run(
+            [options.parkade, "ops", "-", "--profile", short(options.release)], input=b"", capture_output=True
+        )
+    )
     if asked and asked.returncode != 0:
         print(f"nothing to compare with {options.release}: {asked.stderr.decode().splitlines()[0]}", file=sys.stderr)
         sys.exit(2)
@@ -130,7 +171,15 @@ def text(options, flavour, config, addresses, seed, script):
     """Compares the answers of one run: (operations, tolerated orders, difference or None, why it ended early or None)."""
     if flavour in CHECKPOINTS:
         # The addresses of its objects belong to this one run; the comparison knows what they decide.
-        lines, theirs = checkpoints.drive(program(options.release, options.oracle), environment(flavour, config, addresses), seed, options.n, flavour, not config.startswith("exp"), options.release)
+        lines, theirs = checkpoints.drive(
+            program(options.release, options.oracle),
+            environment(flavour, config, addresses),
+            seed,
+            options.n,
+            flavour,
+            not config.startswith("exp"),
+            options.release,
+        )
         script, theirs = ("\n".join(lines) + "\n").encode(), without_calls(options, theirs)
     else:
         theirs = real(options, flavour, config, addresses, script)
@@ -142,13 +191,21 @@ def text(options, flavour, config, addresses, seed, script):
             script = first_lines(script, agreed)
     ours = parkade(options, flavour, config, addresses, script)
     if len(theirs) < len(ours):
-        ours, why = ours[:len(theirs)], why or "its heap is damaged"
+        ours, why = ours[: len(theirs)], why or "its heap is damaged"
     number, difference, tolerated = compare(theirs, ours, options.release)
     if number is not None and not difference:
         theirs, why = theirs[:number], "a restored checkpoint, or its heap is damaged"
-    if difference and number < min(len(theirs), len(ours)) and forgets_a_use(options, flavour, config, addresses, script, theirs[:number + 1], ours[:number + 1]):
+    if (
+        difference
+        and number < min(len(theirs), len(ours))
+        and forgets_a_use(options, flavour, config, addresses, script, theirs[: number + 1], ours[: number + 1])
+    ):
         difference, theirs, why = None, theirs[:number], "a use remembered for too long"
-    if difference and flavour in ADDRESS_DEPENDENT and its_runs_disagree(options, flavour, config, addresses, first_lines(script, number + 1), number):
+    if (
+        difference
+        and flavour in ADDRESS_DEPENDENT
+        and its_runs_disagree(options, flavour, config, addresses, first_lines(script, number + 1), number)
+    ):
         difference, theirs, why = None, theirs[:number], "its own runs disagree"
     if difference:
         line = theirs[number] if number < len(theirs) else ours[number]
@@ -162,12 +219,14 @@ def first_lines(script, number):
 
 def gives_pools_back(flavour, release):
     """Whether private pools go back in the midst of the scripts. Before 2.6 every pool can; before 2.5 none has expandable segments."""
-    return flavour in RELEASES_POOLS or minor(release) == 5 and flavour in ("pools", "everything")
+    return flavour in RELEASES_POOLS or (minor(release) == 5 and flavour in ("pools", "everything"))
 
 
 def agreement(options, flavour, config, addresses, script):
     """How many lines the real allocator answers alike whatever the addresses of its own objects."""
-    runs = [real(options, flavour, config, addresses, script, more) for more in [{}] + [{"ORACLE_ASLR": "1"}] * options.aslr]
+    runs = [
+        real(options, flavour, config, addresses, script, more) for more in [{}] + [{"ORACLE_ASLR": "1"}] * options.aslr
+    ]
     agreed = min(map(len, runs))
     # The comparison knows how they may differ in the order of completion, but not what follows from such a difference.
     start = beginning_in_common(runs, options.release)
@@ -194,12 +253,15 @@ def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
     """
     if not freed_early(theirs[-1], ours[-1]):
         return False
-    lines = script.decode().splitlines()[:len(theirs)]
+    lines = script.decode().splitlines()[: len(theirs)]
     late = with_late_uses(lines, theirs, options.release)
     if late == lines:
         return False
     late = ("\n".join(late) + "\n").encode()
-    their_late, our_late = real(options, flavour, config, addresses, late), parkade(options, flavour, config, addresses, late)
+    their_late, our_late = (
+        real(options, flavour, config, addresses, late),
+        parkade(options, flavour, config, addresses, late),
+    )
     if without_uses(our_late) != without_uses(ours):
         return False
     return len(their_late) == len(our_late) and compare(their_late, our_late, options.release)[0] is None
@@ -207,7 +269,10 @@ def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
 
 def freed_early(theirs, ours):
     """The blocks that become free in the real one's operation and not in ours."""
-    theirs, ours = ({event[1] for event in json.loads(line).get("ev", []) if event[0] == "free_completed"} for line in (theirs, ours))
+    theirs, ours = (
+        {event[1] for event in json.loads(line).get("ev", []) if event[0] == "free_completed"}
+        for line in (theirs, ours)
+    )
     return theirs - ours
 
 
@@ -276,7 +341,9 @@ def main():
                     if differing <= 10:
                         print(f"{name}: {where}", flush=True)
             progress.keep(options, flavour, seed, results)
-    print(f"{'flavour':10} {'runs':>6} {'operations':>12} {'orders tolerated':>17} {'runs that differ':>17} {'ended early':>12}")
+    print(
+        f"{'flavour':10} {'runs':>6} {'operations':>12} {'orders tolerated':>17} {'runs that differ':>17} {'ended early':>12}"
+    )
     for flavour in options.flavours.split(","):
         row = rows[flavour]
         print(f"{flavour:10} {row[0]:6} {row[1]:12,} {row[2]:17,} {row[3]:17} {row[4]:12}")

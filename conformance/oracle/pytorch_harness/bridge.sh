@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles PyTorch's bridge to parkade for releases whose programs setup.sh has built: target/oracle/bridge-RELEASE.so. It
-# needs no GPU.
+# Compiles PyTorch's bridge to parkade for releases whose programs setup.sh has built: target/oracle/bridge-RELEASE.so, and
+# runs src/bridge_checks.cpp on it. It needs no GPU.
 #
 #   bridge.sh RELEASE...     a RELEASE is 2.11.0, or 2.11 or 11 for short; without one, every release in target/oracle
 #
@@ -30,4 +30,11 @@ for release in "${releases[@]}"; do
     -Ltarget/release -lparkade_capi -Ltarget/oracle/fake-$toolkit -l:libcudart.so.$toolkit -L"$torch/lib" -lc10 -lc10_cuda -Wl,-rpath,"$PWD/target/release"
   mv "target/oracle/bridge-$release.new" "target/oracle/bridge-$release.so"
   echo "built target/oracle/bridge-$release.so"
+  driver=
+  [ "$toolkit" -lt 13 ] && driver=-l:libcuda.so.1
+  g++ -std=$standard -O1 -DTORCH_MINOR="$minor" -DNDEBUG -isystem "$torch/include" -isystem "target/oracle/cuda-$toolkit/include" \
+    conformance/oracle/pytorch_harness/src/bridge_checks.cpp -o "target/oracle/bridge_checks-$release" \
+    -Wl,--no-as-needed -Ltarget/oracle/fake-$toolkit -l:libcudart.so.$toolkit $driver -L"$torch/lib" -lc10 -lc10_cuda -lpthread -Wl,--disable-new-dtags \
+    -Wl,-rpath,"\$ORIGIN/fake-$toolkit" -Wl,-rpath,"\$ORIGIN/fake-$toolkit/nvml" -Wl,-rpath,"\$ORIGIN/torch-$release/torch/lib"
+  ORACLE_BRIDGE=target/oracle/bridge-$release.so "target/oracle/bridge_checks-$release"
 done

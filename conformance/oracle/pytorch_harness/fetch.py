@@ -7,6 +7,7 @@ A wheel of torch has 530 to 900 MB, of which the harness needs 5. pip finds the 
 reads its table of contents and the wanted files by range requests. Where this pip or the server cannot do that, the whole wheel is downloaded.
 Every file's length and checksum are checked. FOLDER/complete says that all are there: then nothing is downloaded.
 """
+
 import argparse
 import glob
 import os
@@ -35,13 +36,21 @@ def by_ranges(requirement, take):
     options, _ = command.parse_args(["--quiet", *TARGET])
     with command.main_context():
         session = command.get_default_session(options)
-        finder = command._build_package_finder(options=options, session=session, target_python=make_target_python(options))
+        finder = command._build_package_finder(
+            options=options, session=session, target_python=make_target_python(options)
+        )
         wanted = Requirement(requirement)
         found = finder.find_best_candidate(wanted.name, wanted.specifier).best_candidate
         if found is None:
-            raise LookupError(f"the package index has no wheel of {requirement} for CPython 3.11 on x86-64, or it cannot be reached")
+            raise LookupError(
+                f"the package index has no wheel of {requirement} for CPython 3.11 on x86-64, or it cannot be reached"
+            )
         link = found.link
-        with open(link.file_path, "rb") if link.is_file else LazyZipOverHTTP(link.url_without_fragment, session, chunk_size=CHUNK) as file:
+        with (
+            open(link.file_path, "rb")
+            if link.is_file
+            else LazyZipOverHTTP(link.url_without_fragment, session, chunk_size=CHUNK) as file
+        ):
             with zipfile.ZipFile(file) as archive:
                 take(archive)
 
@@ -50,7 +59,21 @@ def whole(requirement, take):
     """Calls take(archive) with the wheel downloaded."""
     print(f"fetch.py: this pip cannot read a part of a wheel: downloading all of {requirement}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", *TARGET, "-d", folder, requirement], check=True)
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "download",
+                "-q",
+                "--disable-pip-version-check",
+                *TARGET,
+                "-d",
+                folder,
+                requirement,
+            ],
+            check=True,
+        )
         with zipfile.ZipFile(glob.glob(os.path.join(folder, "*.whl"))[0]) as archive:
             take(archive)
 
@@ -64,11 +87,16 @@ def fetch(requirement, folder, prefixes):
             if not any(name.startswith(prefix) for name in archive.namelist()):
                 raise LookupError(f"the wheel of {requirement} has no {prefix}")
         # In the order of their positions in the wheel, so that one request serves many.
-        members = sorted((member for member in archive.infolist() if member.filename.startswith(tuple(prefixes))), key=lambda member: member.header_offset)
+        members = sorted(
+            (member for member in archive.infolist() if member.filename.startswith(tuple(prefixes))),
+            key=lambda member: member.header_offset,
+        )
         for member in members:
             path = archive.extract(member, part)
             if not member.is_dir() and os.path.getsize(path) != member.file_size:
-                raise LookupError(f"{member.filename} of {requirement} has {os.path.getsize(path)} bytes instead of {member.file_size}")
+                raise LookupError(
+                    f"{member.filename} of {requirement} has {os.path.getsize(path)} bytes instead of {member.file_size}"
+                )
 
     try:
         by_ranges(requirement, take)
@@ -80,7 +108,9 @@ def fetch(requirement, folder, prefixes):
         try:
             whole(requirement, take)
         except subprocess.CalledProcessError as failed:
-            raise LookupError(f"{requirement} cannot be downloaded ({from_pip}; pip download ended with status {failed.returncode}): is there a network?") from None
+            raise LookupError(
+                f"{requirement} cannot be downloaded ({from_pip}; pip download ended with status {failed.returncode}): is there a network?"
+            ) from None
     shutil.rmtree(folder, ignore_errors=True)
     os.rename(part, folder)
     with open(os.path.join(folder, "complete"), "w", encoding="utf-8") as file:

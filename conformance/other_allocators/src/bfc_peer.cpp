@@ -29,7 +29,12 @@ struct Sub : tsl::SubAllocator {
 };
 
 int main(int argc, char** argv) {
-  if (argc < 5) { std::fprintf(stderr, "usage: %s grow|grow-keep|one|prealloc CAPACITY LIMIT SCRIPT|-|bench [stop] | ... timed SEQUENCE\n", argv[0]); return 2; }
+  if (argc < 5) {
+    std::fprintf(stderr,
+                 "usage: %s grow|grow-keep|one|prealloc CAPACITY LIMIT SCRIPT|-|bench [stop] | ... timed SEQUENCE\n",
+                 argv[0]);
+    return 2;
+  }
   auto& d = peer::device();
   std::string kind = argv[1];
   d.capacity = std::strtoull(argv[2], nullptr, 0);
@@ -42,8 +47,15 @@ int main(int argc, char** argv) {
   tsl::AllocationAttributes quiet(/*retry_on_failure=*/false, /*allocation_will_be_logged=*/false, nullptr);
   auto alloc = [&](size_t n, uint64_t) { return bfc->AllocateRaw(256, n, quiet); };
   auto free_ = [&](void* p, size_t, uint64_t) { bfc->DeallocateRaw(p); };
-  if (!std::strcmp(argv[4], "bench")) { peer::bench("bfc", alloc, free_); std::fflush(stdout); std::_Exit(0); }
-  if (argc > 5 && !std::strcmp(argv[4], "timed")) { d.quiet = true; timed::run(argv[5], alloc, free_); }
+  if (!std::strcmp(argv[4], "bench")) {
+    peer::bench("bfc", alloc, free_);
+    std::fflush(stdout);
+    std::_Exit(0);
+  }
+  if (argc > 5 && !std::strcmp(argv[4], "timed")) {
+    d.quiet = true;
+    timed::run(argv[5], alloc, free_);
+  }
   int r = peer::run(peer::read_script(argv[4]), alloc, free_, argc > 5 && !std::strcmp(argv[5], "stop"));
   std::fflush(stdout);
   std::_Exit(r);

@@ -2,17 +2,19 @@
 // usage: rmm_peer pool CAPACITY INITIAL MAXIMUM|- SCRIPT|-|bench [stop]
 //        rmm_peer pool CAPACITY INITIAL MAXIMUM|- timed SEQUENCE            times a sequence: timed.hpp
 //
-// librmm.so has a CUDA runtime of its own linked in, which finds no driver here. What RMM has in headers (lists, search, streams) is compiled into
-// this program and calls fake_cudart.cpp. What is in the library (growth, back-off, reclaiming, cutting) makes only one CUDA call that
-// matters: for the pool's first segment. This program does it itself.
-// Build with -fno-access-control.
+// librmm.so has a CUDA runtime of its own linked in, which finds no driver here. What RMM has in headers (lists,
+// search, streams) is compiled into this program and calls fake_cudart.cpp. What is in the library (growth, back-off,
+// reclaiming, cutting) makes only one CUDA call that matters: for the pool's first segment. This program does it
+// itself. Build with -fno-access-control.
 #include <algorithm>
+
 #include "common.hpp"
 #include "timed.hpp"
+
 #include <rmm/cuda_device.hpp>
 #include <rmm/error.hpp>
-#include <rmm/mr/detail/pool_memory_resource_impl.hpp>
 #include <rmm/logger.hpp>
+#include <rmm/mr/detail/pool_memory_resource_impl.hpp>
 
 struct Upstream {
   void* allocate_sync(std::size_t n, std::size_t) {
@@ -31,7 +33,10 @@ struct Upstream {
 static cuda::stream_ref stream(uint64_t s) { return cuda::stream_ref{(cudaStream_t)(s ? 0x1000 * s : 0)}; }
 
 int main(int argc, char** argv) {
-  if (argc < 6 || std::strcmp(argv[1], "pool")) { std::fprintf(stderr, "usage: %s pool CAPACITY INITIAL MAXIMUM|- SCRIPT|-|bench | ... timed SEQUENCE\n", argv[0]); return 2; }
+  if (argc < 6 || std::strcmp(argv[1], "pool")) {
+    std::fprintf(stderr, "usage: %s pool CAPACITY INITIAL MAXIMUM|- SCRIPT|-|bench | ... timed SEQUENCE\n", argv[0]);
+    return 2;
+  }
   rmm::default_logger().set_level(rapids_logger::level_enum::off);
   auto& d = peer::device();
   std::string kind = argv[1];
@@ -44,7 +49,11 @@ int main(int argc, char** argv) {
   d.quiet = sequence != nullptr;
   bool stop = argc > 6 && !std::strcmp(argv[6], "stop");
   auto go = [&](auto alloc, auto free_) {
-    if (is_bench) { peer::bench(kind.c_str(), alloc, free_); std::fflush(stdout); std::_Exit(0); }
+    if (is_bench) {
+      peer::bench(kind.c_str(), alloc, free_);
+      std::fflush(stdout);
+      std::_Exit(0);
+    }
     if (sequence) timed::run(sequence, alloc, free_);
     int r = peer::run(peer::read_script(argv[5]), alloc, free_, stop);
     std::fflush(stdout);
@@ -56,8 +65,13 @@ int main(int argc, char** argv) {
     auto legacy = cuda::stream_ref{cudaStreamLegacy};
     pool.insert_block(pool.try_to_expand(initial, initial, legacy), legacy);
   }
-  go([&](std::size_t n, uint64_t s) -> void* {
-       try { return pool.allocate(stream(s), n, 256); } catch (rmm::out_of_memory const&) { return nullptr; }
-     },
-     [&](void* p, std::size_t n, uint64_t s) { pool.deallocate(stream(s), p, n, 256); });
+  go(
+      [&](std::size_t n, uint64_t s) -> void* {
+        try {
+          return pool.allocate(stream(s), n, 256);
+        } catch (rmm::out_of_memory const&) {
+          return nullptr;
+        }
+      },
+      [&](void* p, std::size_t n, uint64_t s) { pool.deallocate(stream(s), p, n, 256); });
 }

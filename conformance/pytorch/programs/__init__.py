@@ -32,7 +32,19 @@ NAMES = (
 # Programs that need a second GPU.
 ON_TWO_GPUS = ("two_gpus",)
 # Programs whose batches may have any size.
-COUNTED = ("gpt2", "llama", "llama_accumulate", "t5", "vit", "resnet", "unet", "mask_rcnn", "generate", "compile_reduce_overhead", "streams")
+COUNTED = (
+    "gpt2",
+    "llama",
+    "llama_accumulate",
+    "t5",
+    "vit",
+    "resnet",
+    "unet",
+    "mask_rcnn",
+    "generate",
+    "compile_reduce_overhead",
+    "streams",
+)
 # The limit for a program that is meant to run out of memory.
 LIMIT_BYTES = {"fails": 600 << 20}
 OUT_OF_MEMORY = "out of memory"

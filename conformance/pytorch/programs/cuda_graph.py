@@ -45,7 +45,9 @@ class Captured:
 
 def start():
     torch.manual_seed(7)
-    model = nn.Sequential(*[layer for _ in range(4) for layer in (nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))]).cuda()
+    model = nn.Sequential(
+        *[layer for _ in range(4) for layer in (nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512))]
+    ).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     shared, graphs = torch.cuda.graph_pool_handle(), {}
 

@@ -19,7 +19,9 @@ def start():
     meeting = os.environ.get("PARKADE_MEETING") or tempfile.mktemp(prefix="fsdp-")
     dist.init_process_group("nccl", init_method=f"file://{meeting}", rank=rank, world_size=world)
     torch.manual_seed(17)
-    blocks = [nn.Sequential(nn.LayerNorm(1024), nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(6)]
+    blocks = [
+        nn.Sequential(nn.LayerNorm(1024), nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024)) for _ in range(6)
+    ]
     model = nn.Sequential(*blocks).cuda()
     for block in model:
         fully_shard(block)

@@ -26,7 +26,9 @@ def images(index, count=2):
             boxes.append([left, top, right, bottom])
         labels = torch.randint(1, 8, (objects,), generator=generator)
         pictures.append(torch.rand(3, height, width, generator=generator).cuda())
-        targets.append({"boxes": torch.tensor(boxes, dtype=torch.float32).cuda(), "labels": labels.cuda(), "masks": masks.cuda()})
+        targets.append(
+            {"boxes": torch.tensor(boxes, dtype=torch.float32).cuda(), "labels": labels.cuda(), "masks": masks.cuda()}
+        )
     return pictures, targets
 
 
@@ -36,8 +38,15 @@ def start(count=None):
     # region pooling, and compiling the version in Python would take a minute.
     torch._dynamo.config.disable = True
     model = torchvision.models.detection.maskrcnn_resnet50_fpn(
-        weights=None, weights_backbone=None, num_classes=8, min_size=224, max_size=448, box_detections_per_img=20,
-        rpn_pre_nms_top_n_train=300, rpn_post_nms_top_n_train=100, box_batch_size_per_image=64,
+        weights=None,
+        weights_backbone=None,
+        num_classes=8,
+        min_size=224,
+        max_size=448,
+        box_detections_per_img=20,
+        rpn_pre_nms_top_n_train=300,
+        rpn_post_nms_top_n_train=100,
+        box_batch_size_per_image=64,
     ).cuda()
     model.train()
 

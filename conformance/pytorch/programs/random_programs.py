@@ -6,8 +6,8 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "record_on_gpu"))
 
-import record  # noqa: E402
-import torch  # noqa: E402
+import record
+import torch
 
 
 def starter(kind):

@@ -1,6 +1,7 @@
 """A small U-Net that learns to take noise away, on images of varying size, with a moving average of its weights beside it."""
 
 import copy
+import itertools
 
 import torch
 from torch import nn
@@ -29,7 +30,11 @@ class Attention(nn.Module):
 
     def __init__(self, width):
         super().__init__()
-        self.norm, self.qkv, self.out = nn.GroupNorm(8, width), nn.Conv2d(width, 3 * width, 1), nn.Conv2d(width, width, 1)
+        self.norm, self.qkv, self.out = (
+            nn.GroupNorm(8, width),
+            nn.Conv2d(width, 3 * width, 1),
+            nn.Conv2d(width, width, 1),
+        )
 
     def forward(self, x):
         query, key, value = self.qkv(self.norm(x)).flatten(2).chunk(3, 1)
@@ -41,7 +46,7 @@ class UNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.enter, self.leave = nn.Conv2d(3, WIDTHS[0], 3, padding=1), nn.Conv2d(WIDTHS[0], 3, 3, padding=1)
-        pairs = list(zip(WIDTHS, WIDTHS[1:]))
+        pairs = list(itertools.pairwise(WIDTHS))
         self.down = nn.ModuleList(Part(one, one) for one, _ in pairs)
         self.shrink = nn.ModuleList(nn.Conv2d(one, two, 2, 2) for one, two in pairs)
         self.middle, self.attention = Part(WIDTHS[-1], WIDTHS[-1]), Attention(WIDTHS[-1])

@@ -10,7 +10,20 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-MODELS = ("decoder", "encoder", "seq2seq", "convnet", "unet", "graph", "recurrent", "speech", "experts", "recommender", "generate", "diffusion")
+MODELS = (
+    "decoder",
+    "encoder",
+    "seq2seq",
+    "convnet",
+    "unet",
+    "graph",
+    "recurrent",
+    "speech",
+    "experts",
+    "recommender",
+    "generate",
+    "diffusion",
+)
 LAWS = ("fixed", "uniform", "heavy", "buckets", "growing", "rare", "cycle")
 
 
@@ -55,7 +68,9 @@ class Attention(nn.Module):
         q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         scores = q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5
         if causal:
-            scores = scores.masked_fill(torch.ones(length, length, device=x.device, dtype=torch.bool).triu(1), float("-inf"))
+            scores = scores.masked_fill(
+                torch.ones(length, length, device=x.device, dtype=torch.bool).triu(1), float("-inf")
+            )
         x = x + self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, width))
         y = self.norm2(x)
         if self.gate is None:
@@ -79,7 +94,11 @@ class Stack(nn.Module):
     def hidden(self, ids, causal=True):
         x = self.embed(ids)
         for layer in self.layers:
-            x = checkpoint(layer, x, causal, use_reentrant=False) if self.checkpointed and self.training else layer(x, causal)
+            x = (
+                checkpoint(layer, x, causal, use_reentrant=False)
+                if self.checkpointed and self.training
+                else layer(x, causal)
+            )
         return x
 
     def forward(self, ids, causal=True):
@@ -90,7 +109,11 @@ class Block(nn.Module):
     def __init__(self, before, after):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(before, after, 3, padding=1), nn.GroupNorm(8, after), nn.ReLU(), nn.Conv2d(after, after, 3, padding=1), nn.GroupNorm(8, after)
+            nn.Conv2d(before, after, 3, padding=1),
+            nn.GroupNorm(8, after),
+            nn.ReLU(),
+            nn.Conv2d(after, after, 3, padding=1),
+            nn.GroupNorm(8, after),
         )
         self.skip = nn.Conv2d(before, after, 1)
 
@@ -156,7 +179,16 @@ def describe(number):
     half = draw.random() < 0.3
     seed = draw.randrange(1 << 30)
     # Batches grow by one every 72 numbers: memory comes in pages, which matter less to larger programs.
-    return {"model": model, "law": law, "steps": steps, "optimizer": optimizer, "extra": extra, "half": half, "seed": seed, "times": 1 + number // 72 % 4}
+    return {
+        "model": model,
+        "law": law,
+        "steps": steps,
+        "optimizer": optimizer,
+        "extra": extra,
+        "half": half,
+        "seed": seed,
+        "times": 1 + number // 72 % 4,
+    }
 
 
 def start(number):
@@ -207,8 +239,15 @@ def make(what, draw):
     words = lambda *shape: torch.randint(0, 8000, shape, device="cuda")
     entropy = lambda logits, target: F.cross_entropy(logits.float().flatten(0, -2), target.flatten())
     if name in ("decoder", "experts", "encoder"):
-        model = Stack(8000, draw.choice((256, 384, 512)), draw.randint(3, 8), 8, 6 if name == "experts" else 0, checkpointed)
-        batch, length = law(2, draw.randint(4, 12), more) if draw.random() < 0.4 else (lambda index, of=more * draw.randint(4, 10): of), law(96, draw.randint(256, 640))
+        model = Stack(
+            8000, draw.choice((256, 384, 512)), draw.randint(3, 8), 8, 6 if name == "experts" else 0, checkpointed
+        )
+        batch, length = (
+            law(2, draw.randint(4, 12), more)
+            if draw.random() < 0.4
+            else (lambda index, of=more * draw.randint(4, 10): of),  # noqa: B008 - drawn once
+            law(96, draw.randint(256, 640)),
+        )
 
         def tokens(model, index):
             ids = words(batch(index), length(index))
@@ -217,7 +256,11 @@ def make(what, draw):
         return model, tokens
     if name == "seq2seq":
         model = nn.ModuleList([Stack(8000, 384, draw.randint(2, 4), 6), Stack(8000, 384, draw.randint(2, 4), 6)])
-        source, target, batch = law(64, draw.randint(256, 512)), law(48, draw.randint(200, 400)), more * draw.randint(4, 10)
+        source, target, batch = (
+            law(64, draw.randint(256, 512)),
+            law(48, draw.randint(200, 400)),
+            more * draw.randint(4, 10),
+        )
 
         def translate(model, index):
             memory = model[0].hidden(words(batch, source(index)), False)
@@ -252,7 +295,13 @@ def make(what, draw):
     if name in ("recurrent", "speech"):
         width = draw.choice((256, 512))
         front = nn.Sequential(nn.Conv1d(80, width, 5, 2, 2), nn.ReLU(), nn.Conv1d(width, width, 5, 2, 2), nn.ReLU())
-        model = nn.ModuleList([front, nn.LSTM(width, width, draw.randint(2, 4), batch_first=True, bidirectional=name == "speech"), nn.Linear(width * (2 if name == "speech" else 1), 64)])
+        model = nn.ModuleList(
+            [
+                front,
+                nn.LSTM(width, width, draw.randint(2, 4), batch_first=True, bidirectional=name == "speech"),
+                nn.Linear(width * (2 if name == "speech" else 1), 64),
+            ]
+        )
         batch, length = more * draw.randint(8, 32), law(300, draw.randint(1200, 2400))
 
         def sounds(model, index):
@@ -262,11 +311,18 @@ def make(what, draw):
                 return logits.pow(2).mean()
             steps_of = torch.full((batch,), logits.shape[1], dtype=torch.long)
             target = torch.randint(1, 64, (batch, 30), device="cuda")
-            return F.ctc_loss(logits.log_softmax(-1).transpose(0, 1), target, steps_of, torch.full((batch,), 30, dtype=torch.long))
+            return F.ctc_loss(
+                logits.log_softmax(-1).transpose(0, 1), target, steps_of, torch.full((batch,), 30, dtype=torch.long)
+            )
 
         return model, sounds
     if name == "recommender":
-        model = nn.ModuleList([nn.EmbeddingBag(draw.randint(100000, 400000), 128), nn.Sequential(nn.Linear(128, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 1))])
+        model = nn.ModuleList(
+            [
+                nn.EmbeddingBag(draw.randint(100000, 400000), 128),
+                nn.Sequential(nn.Linear(128, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 1)),
+            ]
+        )
         rows, bag = law(4000, draw.randint(12000, 30000), more), draw.randint(10, 40)
 
         def clicks(model, index):
@@ -289,7 +345,9 @@ def make(what, draw):
             for _ in range(new_words):
                 new = model.hidden(ids[:, -1:])
                 keys = [torch.cat([key, new], 1) for key in keys]
-                ids = torch.cat([ids, model.head((torch.softmax(new @ keys[0].transpose(1, 2), -1) @ keys[1]) + new).argmax(-1)], 1)
+                ids = torch.cat(
+                    [ids, model.head((torch.softmax(new @ keys[0].transpose(1, 2), -1) @ keys[1]) + new).argmax(-1)], 1
+                )
             return float(sum(key.float().mean() for key in keys))
 
     return model, generate

@@ -18,7 +18,9 @@ class Block(nn.Module):
 
     def forward(self, x):
         batch, patches, _ = x.shape
-        query, key, value = self.qkv(self.before(x)).view(batch, patches, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        query, key, value = (
+            self.qkv(self.before(x)).view(batch, patches, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        )
         weights = (query @ key.transpose(-1, -2) / (WIDTH // HEADS) ** 0.5).softmax(-1)
         x = x + self.out((weights @ value).transpose(1, 2).reshape(batch, patches, WIDTH))
         return x + self.mlp(self.after(x))

@@ -1,9 +1,8 @@
 // The memory history: trace entries, the stacks of blocks and segments, and everybody who is told.
 //
-// The core tells what it does while it holds its lock, in order. What the core does not know is added here: times, stacks, texts.
+// The core reports what it does while it holds its lock, in order. What the core does not know is added here: times,
+// stacks, texts.
 #pragma once
-#include "parkade.h"
-#include "release.hpp"
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -12,12 +11,15 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include "parkade.h"
+#include "release.hpp"
 
 namespace parkade {
 // A ring that keeps the newest entries.
 template <class T> class Ring {
   std::vector<T> entries;
   size_t most = 1, next = 0;
+
  public:
   void set_most(size_t count) { most = std::max<size_t>(1, count); }
   void insert(const T& entry) {
@@ -30,7 +32,10 @@ template <class T> class Ring {
     out.insert(out.end(), entries.begin() + next, entries.end());
     out.insert(out.end(), entries.begin(), entries.begin() + next);
   }
-  void clear() { next = 0; std::vector<T>().swap(entries); }
+  void clear() {
+    next = 0;
+    std::vector<T>().swap(entries);
+  }
 };
 
 // What the calling thread adds to the entries of its call.
@@ -43,15 +48,27 @@ struct Call {
   // A request for an address, and whether it has begun to hand out blocks.
   bool is_at_address = false, has_allocated = false;
 };
-inline Call& call() { thread_local Call own; return own; }
+inline Call& call() {
+  thread_local Call own;
+  return own;
+}
 // How many threads have thrown inside of the core and were not told yet.
 inline std::atomic<int> has_thrown{0};
-inline void keep_thrown() {
+inline void keep_thrown() noexcept {
   if (!std::exchange(call().thrown, std::current_exception())) has_thrown++;
+}
+// Works inside of the core, which no exception may cross: what is thrown waits for the end of the call.
+template <class Work> void inside_core(Work work) noexcept {
+  try {
+    work();
+  } catch (...) {
+    keep_thrown();
+  }
 }
 // The stack of a call, for as long as it lasts: a callback inside of it may make calls of its own.
 class Stack {
   Context outer;
+
  public:
   explicit Stack(Context own) : outer(std::exchange(call().context, std::move(own))) {}
   ~Stack() { call().context = std::move(outer); }
@@ -59,32 +76,50 @@ class Stack {
 
 // Marks what a request for an address does, for as long as it lasts.
 struct AtAddress {
-  AtAddress() { call().is_at_address = true; call().has_allocated = false; }
+  AtAddress() {
+    call().is_at_address = true;
+    call().has_allocated = false;
+  }
   ~AtAddress() { call().is_at_address = false; }
 };
 
 class History {
+  using Trackers = std::vector<AllocatorTraceTracker>;
   std::mutex mutex;
   bool is_recording = false;
   RecordContext level = RecordContext::NEVER;
   std::unordered_set<int> skipped;
   Ring<TraceEntry> ring;
-  std::vector<AllocatorTraceTracker> trackers;
+  // Never changed, only replaced: trackers are called without the mutex, because they may call the allocator.
+  std::shared_ptr<const Trackers> trackers;
   std::unordered_map<uint64_t, Context> blocks;  // of allocated and pending blocks
-  struct Segment { Context context; size_t size; bool is_whole; };
+  struct Segment {
+    Context context;
+    size_t size;
+    bool is_whole;
+  };
   std::unordered_map<uint64_t, Segment> segments;
 
   static TraceEntry::Action action_of(const parkade_entry& e) {
     switch (e.action) {
-      case PARKADE_ALLOC: return TraceEntry::ALLOC;
-      case PARKADE_FREE_REQUESTED: return TraceEntry::FREE_REQUESTED;
-      case PARKADE_FREE_COMPLETED: return TraceEntry::FREE_COMPLETED;
-      case PARKADE_SEGMENT_ALLOC: return TraceEntry::SEGMENT_ALLOC;
-      case PARKADE_SEGMENT_FREE: return TraceEntry::SEGMENT_FREE;
-      case PARKADE_SEGMENT_MAP: return TraceEntry::SEGMENT_MAP;
-      case PARKADE_SEGMENT_UNMAP: return TraceEntry::SEGMENT_UNMAP;
-      case PARKADE_SNAPSHOT: return TraceEntry::SNAPSHOT;
-      default: return TraceEntry::OOM;
+      case PARKADE_ALLOC:
+        return TraceEntry::ALLOC;
+      case PARKADE_FREE_REQUESTED:
+        return TraceEntry::FREE_REQUESTED;
+      case PARKADE_FREE_COMPLETED:
+        return TraceEntry::FREE_COMPLETED;
+      case PARKADE_SEGMENT_ALLOC:
+        return TraceEntry::SEGMENT_ALLOC;
+      case PARKADE_SEGMENT_FREE:
+        return TraceEntry::SEGMENT_FREE;
+      case PARKADE_SEGMENT_MAP:
+        return TraceEntry::SEGMENT_MAP;
+      case PARKADE_SEGMENT_UNMAP:
+        return TraceEntry::SEGMENT_UNMAP;
+      case PARKADE_SNAPSHOT:
+        return TraceEntry::SNAPSHOT;
+      default:
+        return TraceEntry::OOM;
     }
   }
   static Context found(const std::unordered_map<uint64_t, Context>& in, uint64_t address) {
@@ -97,11 +132,16 @@ class History {
     Context own = call().context;
     switch (e.action) {
       case PARKADE_ALLOC:
-        if (own) blocks[e.address] = own; else blocks.erase(e.address);
+        if (own)
+          blocks[e.address] = own;
+        else
+          blocks.erase(e.address);
         // A segment that was split once has lost its stack (its remainder has it).
-        if (auto it = segments.find(e.address); it != segments.end() && e.size + (1 << 20) < it->second.size) it->second.is_whole = false;
+        if (auto it = segments.find(e.address); it != segments.end() && e.size + (1 << 20) < it->second.size)
+          it->second.is_whole = false;
         return own;
-      case PARKADE_FREE_REQUESTED: return own ? own : found(blocks, e.address);
+      case PARKADE_FREE_REQUESTED:
+        return own ? own : found(blocks, e.address);
       case PARKADE_FREE_COMPLETED: {
         Context context = own ? own : found(blocks, e.address);
         blocks.erase(e.address);
@@ -118,8 +158,10 @@ class History {
         if (it != segments.end()) segments.erase(it);
         return context;
       }
-      case PARKADE_SNAPSHOT: return nullptr;
-      default: return own;
+      case PARKADE_SNAPSHOT:
+        return nullptr;
+      default:
+        return own;
     }
   }
 
@@ -138,10 +180,11 @@ class History {
 
   bool is_needed() {
     std::lock_guard<std::mutex> lock(mutex);
-    return is_recording || !trackers.empty();
+    return is_recording || trackers;
   }
 
-  void record(bool enabled, CreateContextFn with, size_t most, RecordContext when, bool clear, const std::vector<std::string>& skip) {
+  void record(bool enabled, CreateContextFn with, size_t most, RecordContext when, bool clear,
+              const std::vector<std::string>& skip) {
     std::lock_guard<std::mutex> lock(mutex);
     is_recording = enabled;
     ring.set_most(most);
@@ -150,41 +193,37 @@ class History {
     gathers.store(static_cast<int>(level));
     if (!enabled || clear) ring.clear();
     skipped.clear();
-#if TORCH_MINOR >= 11
-    for (auto& name : skip) skipped.insert(static_cast<int>(traces::parseTraceEntryAction(name)));
-#endif
+    for (auto& name : skip) skipped.insert(static_cast<int>(action_named(name)));
   }
 
   void track(AllocatorTraceTracker tracker) {
     std::lock_guard<std::mutex> lock(mutex);
-    trackers.push_back(std::move(tracker));
+    auto more = trackers ? std::make_shared<Trackers>(*trackers) : std::make_shared<Trackers>();
+    more->push_back(std::move(tracker));
+    trackers = std::move(more);
   }
 
   void tell(const parkade_entry& e) noexcept {
-    try {
-      std::lock_guard<std::mutex> lock(mutex);
+    inside_core([&] {
+      std::unique_lock<std::mutex> lock(mutex);
       Context context = context_of(e);
-      keep(action_of(e), e.address, e.size, e.stream, {e.pool.first, e.pool.second}, std::move(context));
-    } catch (...) {
-      keep_thrown();
-    }
+      keep(lock, action_of(e), e.address, e.size, e.stream, {e.pool.first, e.pool.second}, std::move(context));
+    });
   }
 
   // A snapshot of a device that was not used.
   void tell_snapshot(const MempoolId_t& pool) {
-    std::lock_guard<std::mutex> lock(mutex);
-    keep(TraceEntry::SNAPSHOT, 0, 0, 0, pool, nullptr);
+    std::unique_lock<std::mutex> lock(mutex);
+    keep(lock, TraceEntry::SNAPSHOT, 0, 0, 0, pool, nullptr);
   }
 
-#if TORCH_MINOR >= 14
   // An annotation of a live allocation is an entry of its own.
   void annotate(const void* address, const std::string& text) {
     std::lock_guard<std::mutex> lock(mutex);
     if (!is_recording) return;
-    auto made = entry(TraceEntry::ANNOTATE, device, reinterpret_cast<size_t>(address), 0, 0, {0, 0}, nullptr, "N/A", text);
-    if (!skipped.count(TraceEntry::ANNOTATE)) ring.insert(made);
+    auto made = entry(ANNOTATE, device, reinterpret_cast<size_t>(address), 0, 0, {0, 0}, nullptr, "N/A", text);
+    if (!skipped.count(ANNOTATE)) ring.insert(made);
   }
-#endif
 
   Context of_block(uint64_t address) {
     std::lock_guard<std::mutex> lock(mutex);
@@ -203,17 +242,22 @@ class History {
   }
 
  private:
-  void keep(TraceEntry::Action action, size_t address, size_t size, uint64_t stream, MempoolId_t pool, Context context) {
-    if (!is_recording && trackers.empty()) return;
+  // With the mutex held, which trackers are called without.
+  void keep(std::unique_lock<std::mutex>& lock, TraceEntry::Action action, size_t address, size_t size, uint64_t stream,
+            MempoolId_t pool, Context context) {
+    if (!is_recording && !trackers) return;
     auto& own = call();
-    auto made = entry(action, device, address, size, stream, pool, level >= RecordContext::ALLOC ? std::move(context) : nullptr,
-                      own.compile_contexts.empty() ? "N/A" : own.compile_contexts.top(), own.user_metadata);
-#if TORCH_MINOR >= 15
+    auto made =
+        entry(action, device, address, size, stream, pool, level >= RecordContext::ALLOC ? std::move(context) : nullptr,
+              own.compile_contexts.empty() ? "N/A" : own.compile_contexts.top(), own.user_metadata);
     // Frees that complete before the request is served are not part of it.
     own.has_allocated |= action == TraceEntry::ALLOC;
-    if (own.is_at_address && own.has_allocated) made.internal_metadata_ = "mallocWithAddress";
-#endif
-    for (auto& tracker : trackers) tracker(made);
+    if (own.is_at_address && own.has_allocated) mark_at_address(made);
+    if (auto attached = trackers) {
+      lock.unlock();
+      for (auto& tracker : *attached) tracker(made);
+      lock.lock();
+    }
     if (is_recording && !skipped.count(action)) ring.insert(made);
   }
 };

@@ -1,9 +1,9 @@
 // One device: its allocator of parkade, its history, and the pools that requests are routed to.
 #pragma once
-#include "history.hpp"
 #include <functional>
-#include <map>
+#include <list>
 #include <utility>
+#include "history.hpp"
 
 namespace parkade {
 // Throws what PyTorch's allocator would throw.
@@ -27,29 +27,48 @@ inline void check(parkade_status status) {
 inline parkade_pool in_c(const MempoolId_t& id) { return {id.first, id.second}; }
 
 class Place {
-  struct Route { MempoolId_t id; std::function<bool(cudaStream_t)> accepts; };
+  struct Route {
+    MempoolId_t id;
+    std::function<bool(cudaStream_t)> accepts;
+  };
+  // A pool's own allocator. It is kept while the pool is used, and while the core has memory of it.
+  struct Lender {
+    MempoolId_t pool;
+    PoolAllocator allocator;
+    std::atomic<size_t> lent{0};
+    bool is_used = true;
+    Lender(MempoolId_t pool, PoolAllocator allocator) : pool(pool), allocator(std::move(allocator)) {}
+  };
   std::mutex mutex;
   std::vector<Route> routes;
   int captures = 0;
-  std::map<MempoolId_t, PoolAllocator> lenders;
+  std::list<Lender> lenders;
   parkade_settings settings{};
   SettingsWatch watch;
   std::mutex settings_mutex;
   bool takes_settings;
 
-  static void told(void* own, const parkade_entry* e) { static_cast<Place*>(own)->history.tell(*e); }
+  static void told(void* own, const parkade_entry* e) noexcept { static_cast<Place*>(own)->history.tell(*e); }
   static bool free_memory(void*) noexcept {
     bool freed = false;
     call().is_in_callback = true;
-    try { free_memory_callbacks(freed); } catch (...) { keep_thrown(); }
+    inside_core([&] { free_memory_callbacks(freed); });
     call().is_in_callback = false;
     return freed;
   }
   static void* lend(void* from, uint64_t bytes) noexcept {
-    try { return static_cast<CCA::CUDAAllocator*>(from)->raw_alloc(bytes); } catch (...) { keep_thrown(); return nullptr; }
+    void* address = nullptr;
+    inside_core([&] {
+      auto& lender = *static_cast<Lender*>(from);
+      address = lender.allocator->raw_alloc(bytes);
+      if (address) lender.lent++;
+    });
+    return address;
   }
   static void take_back(void* from, void* address) noexcept {
-    try { static_cast<CCA::CUDAAllocator*>(from)->raw_delete(address); } catch (...) { keep_thrown(); }
+    auto& lender = *static_cast<Lender*>(from);
+    inside_core([&] { lender.allocator->raw_delete(address); });
+    lender.lent--;  // last: from then on another thread may destroy it
   }
 
  public:
@@ -96,7 +115,7 @@ class Place {
     std::lock_guard<std::mutex> lock(mutex);
     request.flags |= PARKADE_CHOOSES_POOL;
     for (size_t i = 0; i < routes.size(); i++) {
-      auto& route = routes[TORCH_MINOR >= 10 ? routes.size() - 1 - i : i];
+      auto& route = routes[NEWEST_ROUTE_DECIDES ? routes.size() - 1 - i : i];
       if (!route.accepts(stream)) continue;
       request.pool = in_c(route.id);
       return;
@@ -113,7 +132,10 @@ class Place {
   void count_captures(int by) {
     std::lock_guard<std::mutex> lock(mutex);
     captures += by;
-    if (captures > 0) attention |= CAPTURING; else attention &= ~CAPTURING;
+    if (captures > 0)
+      attention |= CAPTURING;
+    else
+      attention &= ~CAPTURING;
   }
 
   void begin(MempoolId_t id, std::function<bool(cudaStream_t)> accepts) {
@@ -126,15 +148,38 @@ class Place {
   void end(MempoolId_t id) {
     check(parkade_pool_end(core, in_c(id)));
     std::lock_guard<std::mutex> lock(mutex);
-    routes.erase(std::remove_if(routes.begin(), routes.end(), [&](auto& route) { return route.id == id; }), routes.end());
+    routes.erase(std::remove_if(routes.begin(), routes.end(), [&](auto& route) { return route.id == id; }),
+                 routes.end());
     if (routes.empty()) attention &= ~ROUTING;
   }
   void create(MempoolId_t id, PoolAllocator allocator) {
     check(parkade_pool_create(core, in_c(id)));
     if (!allocator) return;
     std::lock_guard<std::mutex> lock(mutex);
-    auto& kept = lenders[id] = std::move(allocator);
-    check(parkade_pool_set_memory(core, in_c(id), &lend, &take_back, &*kept));
+    auto& lender = lenders.emplace_back(id, std::move(allocator));
+    check(parkade_pool_set_memory(core, in_c(id), &lend, &take_back, &lender));
+  }
+  void release(MempoolId_t id) {
+    check(parkade_pool_release(core, in_c(id)));
+    int64_t uses = 0;
+    if (parkade_pool_use_count(core, in_c(id), &uses) == PARKADE_OK && uses > 0) return;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      for (auto& lender : lenders) {
+        if (lender.pool != id || !std::exchange(lender.is_used, false)) continue;
+        check(parkade_pool_set_memory(core, in_c(id), nullptr, nullptr, nullptr));
+      }
+    }
+    forget_lenders();
+  }
+  // Lets go of the allocators of pools that are not used, once the core has given all of their memory back.
+  void forget_lenders() {
+    std::list<Lender> gone;  // destroyed without the mutex: the last owner of an allocator runs its destructor
+    std::lock_guard<std::mutex> lock(mutex);
+    for (auto it = lenders.begin(); it != lenders.end();) {
+      const auto lender = it++;
+      if (!lender->is_used && lender->lent == 0) gone.splice(gone.end(), lenders, lender);
+    }
   }
 
  private:

@@ -1,12 +1,13 @@
-// The allocator's interface under one set of names, whatever the release: TORCH_MINOR is its minor version. What a release does not have throws.
+// The allocator's interface under one set of names, whatever the release: TORCH_MINOR is its minor version. What a
+// release does not have throws.
 #pragma once
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#include <dlfcn.h>
 #include <cstdio>
 #include <cstdlib>
-#include <dlfcn.h>
 #include <map>
 #include <sstream>
 #include <stdexcept>
@@ -16,8 +17,12 @@
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #endif
 
-namespace c10::cuda::detail { C10_CUDA_API void init_p2p_access_cache(int64_t); }
-namespace c10::cuda::_internal { C10_CUDA_API void setHasPrimaryContext(bool (*func)(DeviceIndex)); }
+namespace c10::cuda::detail {
+C10_CUDA_API void init_p2p_access_cache(int64_t);
+}
+namespace c10::cuda::_internal {
+C10_CUDA_API void setHasPrimaryContext(bool (*func)(DeviceIndex));
+}
 
 namespace release {
 namespace CCA = c10::cuda::CUDACachingAllocator;
@@ -50,31 +55,32 @@ inline void install_hooks() {
 #endif
 }
 
-// Puts parkade in the place of PyTorch's allocator, under the policy pytorch with the rules of this release, if ORACLE_BRIDGE names the library of
-// bridge.sh. Before the allocator is initialised.
+// Puts parkade in the place of PyTorch's allocator, under the policy pytorch with the rules of this release, if
+// ORACLE_BRIDGE names the library of bridge.sh. Before the allocator is initialised.
 inline void install_bridge() {
   const char* path = getenv("ORACLE_BRIDGE");
   if (!path || !*path) return;
   void* library = dlopen(path, RTLD_NOW);
-  auto install = library ? (const char* (*)(const char*, const char*, unsigned))dlsym(library, "parkade_bridge_install") : nullptr;
-  const char* problem = install ? install("pytorch", ("2." + std::to_string(TORCH_MINOR)).c_str(), 0) : dlerror();
-  if (!problem) return;
-  fprintf(stderr, "cannot install the allocator of %s: %s\n", path, problem);
+  auto install =
+      library ? (int (*)(const char*, const char*, unsigned))dlsym(library, "parkade_bridge_install") : nullptr;
+  auto error_text = library ? (const char* (*)())dlsym(library, "parkade_bridge_error_text") : nullptr;
+  const int status = install && error_text ? install("pytorch", ("2." + std::to_string(TORCH_MINOR)).c_str(), 0) : -1;
+  if (status == 0) return;
+  const char* problem = status == -1 ? dlerror() : error_text();
+  fprintf(stderr, "cannot install the allocator of %s: status %d: %s\n", path, status, problem ? problem : "");
   _Exit(2);
 }
 
 // The counters that not every release has.
 inline std::vector<std::pair<const char*, int64_t>> counters(const DeviceStats& d) {
   return {
-    {"num_alloc_retries", d.num_alloc_retries},
-    {"num_ooms", d.num_ooms},
+      {"num_alloc_retries", d.num_alloc_retries},       {"num_ooms", d.num_ooms},
 #if TORCH_MINOR >= 3
-    {"num_sync_all_streams", d.num_sync_all_streams},
-    {"num_device_alloc", d.num_device_alloc},
-    {"num_device_free", d.num_device_free},
+      {"num_sync_all_streams", d.num_sync_all_streams}, {"num_device_alloc", d.num_device_alloc},
+      {"num_device_free", d.num_device_free},
 #endif
 #if TORCH_MINOR >= 12
-    {"num_oom_rejections", d.num_oom_rejections},
+      {"num_oom_rejections", d.num_oom_rejections},
 #endif
   };
 }
@@ -107,17 +113,21 @@ template <class Segment> std::string registration([[maybe_unused]] const Segment
 #endif
 }
 // The settings as the snapshot has them, without the quoted text, which goes between the two.
-struct Config { std::string before, last, after; bool is_there; };
+struct Config {
+  std::string before, last, after;
+  bool is_there;
+};
 inline Config config([[maybe_unused]] const CCA::SnapshotInfo& s) {
 #if TORCH_MINOR >= 3
   auto& c = s.config_metadata;
   std::ostringstream before, after;
   before << "\"gc_threshold\":" << c.garbage_collection_threshold << ",\"max_split_size\":" << c.max_split_size
-    << ",\"expandable_segments\":" << c.expandable_segments << ",\"release_lock\":" << c.release_lock_on_malloc;
+         << ",\"expandable_segments\":" << c.expandable_segments << ",\"release_lock\":" << c.release_lock_on_malloc;
 #if TORCH_MINOR >= 9
   before << ",\"graph_reuse\":" << c.graph_capture_record_stream_reuse;
 #endif
-  for (size_t i = 0; i < c.roundup_power2_divisions.size(); i++) after << (i ? "," : "") << c.roundup_power2_divisions[i];
+  for (size_t i = 0; i < c.roundup_power2_divisions.size(); i++)
+    after << (i ? "," : "") << c.roundup_power2_divisions[i];
   return {before.str(), c.last_allocator_settings, after.str(), true};
 #else
   return {"", "", "", false};
@@ -134,10 +144,11 @@ inline void record_history(bool on, size_t entries) {
 #endif
 }
 
-// Every trace entry as it is made: take() calls `each` for those since begin(). 2.1 has no trackers: there the history is switched on anew before
-// an operation and read by a snapshot after it, unless the script itself switches it.
+// Every trace entry as it is made: take() calls `each` for those since begin(). 2.1 has no trackers: there the history
+// is switched on anew before an operation and read by a snapshot after it, unless the script itself switches it.
 class Events {
   bool is_on = false;
+
  public:
   template <class Each> void attach([[maybe_unused]] Each each) {
 #if TORCH_MINOR >= 2
@@ -192,11 +203,16 @@ inline std::pair<size_t, size_t> memory_info([[maybe_unused]] int device) {
 #endif
 }
 
-struct ExpandableSize { void* stream; bool is_small_pool; size_t total_size; };
+struct ExpandableSize {
+  void* stream;
+  bool is_small_pool;
+  size_t total_size;
+};
 inline std::vector<ExpandableSize> expandable_sizes([[maybe_unused]] int device) {
 #if TORCH_MINOR >= 10
   std::vector<ExpandableSize> sizes;
-  for (auto& s : CCA::getExpandableSegmentSizes(device)) sizes.push_back({(void*)s.stream, s.is_small_pool, s.total_size});
+  for (auto& s : CCA::getExpandableSegmentSizes(device))
+    sizes.push_back({(void*)s.stream, s.is_small_pool, s.total_size});
   return sizes;
 #else
   missing();
@@ -204,9 +220,12 @@ inline std::vector<ExpandableSize> expandable_sizes([[maybe_unused]] int device)
 }
 
 // options: use_on_oom, no_use_on_oom, no_split; other words do nothing.
-inline void pool_create([[maybe_unused]] int device, [[maybe_unused]] MempoolId_t pool, const std::vector<std::string>& options) {
+inline void pool_create([[maybe_unused]] int device, [[maybe_unused]] MempoolId_t pool,
+                        const std::vector<std::string>& options) {
   for (auto& option : options)
-    if ((option == "use_on_oom" && TORCH_MINOR < 8) || (option == "no_use_on_oom" && TORCH_MINOR < 11) || (option == "no_split" && TORCH_MINOR < 10)) missing();
+    if ((option == "use_on_oom" && TORCH_MINOR < 8) || (option == "no_use_on_oom" && TORCH_MINOR < 11) ||
+        (option == "no_split" && TORCH_MINOR < 10))
+      missing();
 #if TORCH_MINOR >= 8
   CCA::createOrIncrefPool(device, pool);
 #elif TORCH_MINOR >= 6
@@ -234,9 +253,13 @@ inline int pool_use_count([[maybe_unused]] int device, [[maybe_unused]] MempoolI
 #endif
 }
 
-// Requests of one stream, or of all, go to a pool. Up to 2.2 a stream is named, not asked for, so that there is no "all".
+// Requests of one stream, or of all, go to a pool. Up to 2.2 a stream is named, not asked for, so that there is no
+// "all".
 #if TORCH_MINOR < 3
-inline std::map<MempoolId_t, cudaStream_t>& routed() { static std::map<MempoolId_t, cudaStream_t> streams; return streams; }
+inline std::map<MempoolId_t, cudaStream_t>& routed() {
+  static std::map<MempoolId_t, cudaStream_t> streams;
+  return streams;
+}
 #endif
 inline void pool_begin(int device, MempoolId_t pool, bool of_all, cudaStream_t stream) {
 #if TORCH_MINOR >= 3

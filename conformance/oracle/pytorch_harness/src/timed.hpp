@@ -1,4 +1,5 @@
-// Times an allocator on a sequence of requests: the loops of benches/side_by_side.py, for every program around a real allocator.
+// Times an allocator on a sequence of requests: the loops of benches/side_by_side.py, for every program around a real
+// allocator.
 //
 // The sequence is a file of words, written by benches/sequences.py:
 //   pairs BYTES STEPS              allocates a block and frees it, on stream 0
@@ -6,10 +7,11 @@
 //   threads COUNT BYTES STEPS      pairs on so many threads at once, each on a stream of its own
 //   mix LIVE STEPS, then LIVE times BYTES, then STEPS times SLOT BYTES        replaces one live block a step
 //   replay SLOTS STEPS, then STEPS times SLOT BYTES; 0 bytes free the slot's block
-// First the blocks of a mix are allocated, and "ready BYTES" says by how much that grew the process. Then each line of standard input runs the
-// steps once and is answered by the nanoseconds of a step: processor time, which does not count other programs. Of threads it is the time by the
-// clock until all are done, by the steps of all.
+// First the blocks of a mix are allocated, and "ready BYTES" says by how much that grew the process. Then each line of
+// standard input runs the steps once and is answered by the nanoseconds of a step: processor time, which does not count
+// other programs. Of threads it is the time by the clock until all are done, by the steps of all.
 #pragma once
+#include <time.h>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -18,30 +20,47 @@
 #include <iostream>
 #include <string>
 #include <thread>
-#include <time.h>
 #include <vector>
 
 namespace timed {
-struct Step { uint32_t slot; size_t bytes; };
-struct Block { void* pointer = nullptr; size_t bytes = 0; };
-struct Sequence { std::string kind; size_t count = 1, bytes = 0, steps = 0; std::vector<size_t> fill; std::vector<Step> list; };
+struct Step {
+  uint32_t slot;
+  size_t bytes;
+};
+struct Block {
+  void* pointer = nullptr;
+  size_t bytes = 0;
+};
+struct Sequence {
+  std::string kind;
+  size_t count = 1, bytes = 0, steps = 0;
+  std::vector<size_t> fill;
+  std::vector<Step> list;
+};
 
-[[noreturn]] inline void fail(const std::string& what) { std::fprintf(stderr, "timed: %s\n", what.c_str()); std::exit(2); }
+[[noreturn]] inline void fail(const std::string& what) {
+  std::fprintf(stderr, "timed: %s\n", what.c_str());
+  std::exit(2);
+}
 
 inline Sequence read(const char* path) {
   std::ifstream in(path);
   Sequence q;
   if (!(in >> q.kind)) fail(std::string(path) + " cannot be read: write it with benches/sequences.py");
-  if (q.kind == "pairs" || q.kind == "recorded") in >> q.bytes >> q.steps;
-  else if (q.kind == "threads") in >> q.count >> q.bytes >> q.steps;
+  if (q.kind == "pairs" || q.kind == "recorded")
+    in >> q.bytes >> q.steps;
+  else if (q.kind == "threads")
+    in >> q.count >> q.bytes >> q.steps;
   else if (q.kind == "mix" || q.kind == "replay") {
     in >> q.count >> q.steps;
-    if (q.kind == "mix") for (size_t i = 0, bytes; i < q.count && in >> bytes; i++) q.fill.push_back(bytes);
+    if (q.kind == "mix")
+      for (size_t i = 0, bytes; i < q.count && in >> bytes; i++) q.fill.push_back(bytes);
     for (Step s; q.list.size() < q.steps && in >> s.slot >> s.bytes;) {
       if (s.slot >= q.count) fail("a step names a slot that is not there");
       q.list.push_back(s);
     }
-  } else fail("unknown kind of sequence: " + q.kind);
+  } else
+    fail("unknown kind of sequence: " + q.kind);
   if (!in || !q.steps) fail(std::string(path) + " ends too early");
   return q;
 }
@@ -67,7 +86,8 @@ inline double now(clockid_t clock) {
 }
 
 // One run of the steps, in nanoseconds a step.
-template <class Allocate, class Free, class Record> double round(const Sequence& q, std::vector<Block>& blocks, Allocate& allocate, Free& free_, Record& record) {
+template <class Allocate, class Free, class Record>
+double round(const Sequence& q, std::vector<Block>& blocks, Allocate& allocate, Free& free_, Record& record) {
   const bool threads_run = q.kind == "threads";
   const clockid_t clock = threads_run ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
   double from = now(clock), ended = 0;
@@ -84,11 +104,19 @@ template <class Allocate, class Free, class Record> double round(const Sequence&
   } else if (q.kind == "replay") {
     for (auto& s : q.list) {
       auto& b = blocks[s.slot];
-      if (s.bytes) b = {need(allocate, s.bytes, 0), s.bytes};
-      else { free_(b.pointer, b.bytes, 0); b.pointer = nullptr; }
+      if (s.bytes)
+        b = {need(allocate, s.bytes, 0), s.bytes};
+      else {
+        free_(b.pointer, b.bytes, 0);
+        b.pointer = nullptr;
+      }
     }
     ended = now(clock);
-    for (auto& b : blocks) if (b.pointer) { free_(b.pointer, b.bytes, 0); b.pointer = nullptr; }
+    for (auto& b : blocks)
+      if (b.pointer) {
+        free_(b.pointer, b.bytes, 0);
+        b.pointer = nullptr;
+      }
   } else {
     std::atomic<size_t> waiting{0};
     std::atomic<bool> start{false};
@@ -109,7 +137,8 @@ template <class Allocate, class Free, class Record> double round(const Sequence&
 }
 
 // allocate(bytes, stream) -> pointer or null; free_(pointer, bytes, stream); record(bytes): a whole step of "recorded".
-template <class Allocate, class Free, class Record> void run(const char* path, Allocate allocate, Free free_, Record record) {
+template <class Allocate, class Free, class Record>
+void run(const char* path, Allocate allocate, Free free_, Record record) {
   Sequence q = read(path);
   std::vector<Block> blocks(q.kind == "mix" || q.kind == "replay" ? q.count : 0);
   size_t before = resident();
