@@ -121,7 +121,7 @@ class OnOom:
             say(f"the snapshot {self.path} could not be written: {_words(problem)}")
         told = _of_message(short) if self._written_at is None else _of_snapshot(self.path, short)
         if told:
-            say("\n".join(told))
+            say("\n".join(["why the program died, and what helps", *told]))
 
     def _record(self) -> None:
         try:

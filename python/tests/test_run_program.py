@@ -76,10 +76,11 @@ def test_a_program_that_dies_is_explained_after_its_own_traceback(run, tmp_path)
         f"and the device has 22.00 MiB free; the snapshot is {name}"
     )
     told = said[next(place for place, line in enumerate(said) if line.startswith("torch.OutOfMemoryError")) + 1 :]
-    assert told[0].startswith("parkade: 5.01 GiB is probably not enough") and told[-2].startswith(LINE), told
+    assert told[0] == "parkade: why the program died, and what helps" and told[-2].startswith(LINE), told
+    assert told[1].startswith("5.01 GiB is probably not enough")
     assert any(line.startswith("why    ") for line in told) and any("reduce the peak by" in line for line in told)
     assert told[-1] == f"page   parkade report {name} -o {name.replace('.pickle', '.html')}"
-    assert len(told) <= 13 and all(len(line) <= 80 + len("parkade: ") for line in told[:-1])
+    assert len(told) <= 14 and all(len(line) <= 80 for line in told[:-1])
     assert found.stdout == "history all [('max_entries', 1000000), ('stacks', 'python')]\n"
     written = pickle.loads((tmp_path / name).read_bytes())
     assert written["parkade"]["limit_source"] == "mem_get_info" and not list(tmp_path.glob("*.part"))
@@ -165,7 +166,7 @@ def test_a_snapshot_that_cannot_be_written_does_not_change_the_error(run, tmp_pa
     program = "import os, torch\nos.environ['STAND_IN_SNAPSHOT'] = 'nowhere'\n" + DIES
     found = run(program)
     assert found.returncode == 1 and "torch.OutOfMemoryError: CUDA out of memory" in found.stderr
-    assert "could not be written: " in found.stderr and "parkade: cause: " in found.stderr, "from the message alone"
+    assert "could not be written: " in found.stderr and "\ncause: " in found.stderr, "from the message alone"
 
 
 @pytest.mark.parametrize(
