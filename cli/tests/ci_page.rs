@@ -92,8 +92,8 @@ fn the_workflow() {
         assert_eq!(done.code, code, "{}{}", done.out, done.err);
         let summary = fs::read_to_string(&summary).expect("a summary");
         assert!(
-            summary.starts_with(if code == 0 { "```text\nholds: " } else { "```text\ntoo much: " })
-                && summary.ends_with("```\n")
+            summary.starts_with(if code == 0 { "**holds: " } else { "**too much:** " })
+                && summary.contains("\n| memory | A | B | change | % |\n")
                 && done.out.contains("--fail-above 14GiB"),
             "{summary}"
         );
