@@ -60,6 +60,24 @@ pub(super) fn brief(finished: &Finished) -> Grid {
 
 /// Which policy needs the least memory, how much less than the baseline, and at what cost.
 pub(super) fn verdict(finished: &Finished) -> String {
+    match too_small(finished) {
+        Some(none) => format!("{none}; {}", least(finished)),
+        None => least(finished),
+    }
+}
+
+/// The capacities in which nothing fits.
+fn too_small(finished: &Finished) -> Option<String> {
+    let (plan, policies) = (&finished.plan, &finished.summary.policies);
+    let is_too_small = |&(place, _): &(usize, &Capacity)| policies.iter().all(|policy| policy.fits.get(place) == Some(&0.0));
+    let capacities = plan.capacities.iter().enumerate().filter(is_too_small).map(|(_, &of)| capacity(of));
+    let capacities: Vec<String> = capacities.collect();
+    let names: Vec<&str> = capacities.iter().map(String::as_str).collect();
+    (!names.is_empty()).then(|| format!("no policy fits any workload in {}", crate::terminal::output::enumerated(&names)))
+}
+
+/// The policy that needs the least memory.
+fn least(finished: &Finished) -> String {
     let (plan, summary) = (&finished.plan, &finished.summary);
     let baseline = &summary.policies[summary.baseline];
     let measured = summary.policies.iter().filter_map(|policy| Some((policy, policy.ratio?.mean)));
