@@ -56,7 +56,7 @@ pub struct Finished {
     /// Its outcome.
     pub outcome: Outcome,
     /// What is added to the JSON object of ranks: a key and its value.
-    pub addition: Option<(&'static str, Value)>,
+    pub addition: Option<Value>,
 }
 
 impl Default for Finished {
@@ -213,7 +213,7 @@ fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
     if form == Form::Data && !is_first { after_heading() } else { text }
 }
 
-fn print_ranks(form: Form, ranks: &Ranks, addition: Option<(&'static str, Value)>, is_first: bool) -> Result<()> {
+fn print_ranks(form: Form, ranks: &Ranks, addition: Option<Value>, is_first: bool) -> Result<()> {
     match form {
         Form::Text => {
             let mut text = if is_first { Vec::new() } else { b"\n".to_vec() };

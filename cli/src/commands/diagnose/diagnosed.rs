@@ -544,7 +544,7 @@ fn steps(out: &mut dyn Write, diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> i
         let word = if answer == Applies::Yes { output::bad(&word) } else { word };
         step(out, place, &word, finding)?;
     }
-    writeln!(out, "  5 {:<13}  {:<7}  where the memory is, who holds it, since when:", STEPS[4], "below")
+    writeln!(out, "  5 {:<13}  {:<7}  where the memory is, who holds it, since when:", STEPS[4].name(), "below")
 }
 
 fn indented(out: &mut dyn Write, text: &str) -> io::Result<()> {

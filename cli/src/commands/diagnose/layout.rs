@@ -2,11 +2,34 @@
 
 use std::io::{self, Write};
 
-use crate::terminal::json_struct::view;
+use parkade_analysis::diagnose::Applies;
+
+use crate::terminal::json_struct::{Word, view};
 use crate::terminal::output;
 
-/// The names of the five steps.
-pub(super) const STEPS: [&str; 5] = ["capacity", "fragmentation", "settings", "empty_cache", "snapshot"];
+/// The name of a step.
+#[derive(Clone, Copy)]
+pub(super) enum StepName {
+    Capacity,
+    Fragmentation,
+    Settings,
+    EmptyCache,
+    Snapshot,
+}
+
+parkade_recording::names! {
+    StepName {
+        StepName::Capacity => "capacity",
+        StepName::Fragmentation => "fragmentation",
+        StepName::Settings => "settings",
+        StepName::EmptyCache => "empty_cache",
+        StepName::Snapshot => "snapshot",
+    }
+}
+
+/// The five steps.
+pub(super) const STEPS: [StepName; 5] =
+    [StepName::Capacity, StepName::Fragmentation, StepName::Settings, StepName::EmptyCache, StepName::Snapshot];
 /// The limit of what settings can change.
 pub(super) const POOLS_DO_NOT_SHARE: &str =
     "no setting makes a private pool share its cached memory: free the CUDA graphs and MemPools you no longer need";
@@ -18,7 +41,7 @@ pub(super) fn width() -> usize {
 
 /// One step: its number, name, answer and finding.
 pub(super) fn step(out: &mut dyn Write, place: usize, word: &str, finding: &str) -> io::Result<()> {
-    hanging(out, &format!("  {} {:<13}  {word}  ", place + 1, STEPS[place]), 28, finding)
+    hanging(out, &format!("  {} {:<13}  {word}  ", place + 1, STEPS[place].name()), 28, finding)
 }
 
 /// Text beside a heading, wrapped at this indentation.
@@ -29,9 +52,12 @@ pub(super) fn hanging(out: &mut dyn Write, heading: &str, indent: usize, text: &
 
 view! {
     /// One of the five steps.
-    pub(super) struct Step(place: usize, applies: &'static str, finding: String) {
-        step: &'static str = STEPS[place],
-        applies: &'static str = applies,
+    pub(super) struct Step(place: usize, applies: Applies, finding: String) {
+        /// The step's name.
+        step: Word<StepName> = Word::of(&STEPS[place]),
+        /// Whether it applies.
+        applies: Word<Applies> = Word::of(&applies),
+        /// What was found.
         finding: String = finding,
     }
 }

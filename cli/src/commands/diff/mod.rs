@@ -11,10 +11,16 @@ use std::io::Write;
 use anyhow::Result;
 
 use self::compared::{Compared, compare};
+use crate::terminal::json_struct::sections;
 use crate::terminal::runner::{Command, Form, Lines, Outcome};
 
 pub(crate) use self::compared::Args;
 pub(crate) use self::folders::run_diff;
+
+sections! {
+    "diff": json::Object<'_>;
+    "diff of folders": folders::Object<'_>;
+}
 
 impl Command for Args {
     type Answer = Compared;
