@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return f'<table style="border-collapse:collapse;margin-top:.4em">{cells("th", heads)}{body}</table>{more}'
 
 
-def _release(made_by: dict[str, Any]) -> str:
+def _release(made_by: Mapping[str, Any]) -> str:
     return line(made_by["words"]) if made_by.get("words") else ""
 
 
@@ -137,14 +137,14 @@ def advice(found: Advice) -> str:
 
 
 def _cause(found: Advice) -> str:
-    cause = found.cause or {}
+    cause: Mapping[str, Any] = found.cause or {}
     return (
         f"Where it fails: {size(cause['wanted_bytes'])} needed with {size(cause['reserved_bytes'])} reserved, of which "
         f"{size(cause['live_bytes'])} are in use; the largest free piece has {size(cause['largest_free_bytes'])}."
     )
 
 
-def likely(remedy: dict[str, Any]) -> str:
+def likely(remedy: Mapping[str, Any]) -> str:
     """How likely a remedy completes a program that died."""
     base, probability = remedy.get("completes_base"), remedy.get("completes_probability")
     if not base or probability is None:
@@ -183,7 +183,8 @@ def difference(found: Difference) -> str:
     """What `diff` found."""
     rows = []
     for device in found.devices:
-        a, b = device["a"], device.get("b")
+        a: Mapping[str, Any] = device["a"]
+        b: Mapping[str, Any] | None = device.get("b")
         for name, key in (("peak allocated", "peak_allocated"), ("peak reserved", "peak_reserved")):
             last = size(b[key]["bytes"]) if b else ""
             change = size(b[key]["bytes"] - a[key]["bytes"]) if b else ""

@@ -12,7 +12,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import ModuleType, TracebackType
@@ -214,7 +214,7 @@ def _helps(advice: Advice) -> list[str]:
 _KINDS = {"settings": "set:  ", "policy": "add:  ", "program": "do:   "}
 
 
-def _ways(advice: Advice) -> list[dict[str, Any]]:
+def _ways(advice: Advice) -> list[Mapping[str, Any]]:
     """The remedies. Where what is pasted probably does not complete the run, what the program must give up comes first: after a crash nothing is pasted blindly."""
     pasted = [remedy for remedy in advice.remedies if remedy["kind"] != "program"]
     reduced = [remedy for remedy in advice.remedies if remedy["kind"] == "program"]
@@ -222,7 +222,7 @@ def _ways(advice: Advice) -> list[dict[str, Any]]:
     return [*reduced, *pasted] if probability is not None and probability < _IMPROBABLE else [*pasted, *reduced]
 
 
-def _check(advice: Advice, remedy: dict[str, Any]) -> str:
+def _check(advice: Advice, remedy: Mapping[str, Any]) -> str:
     """What to know before the remedy is relied on: what it asks for, then what it may break, what it does break first."""
     if remedy["kind"] == "program":
         return ""
