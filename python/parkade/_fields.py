@@ -73,7 +73,7 @@ def _absent() -> Any:
 _WORD: Any = ""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class VerificationFields:
     #: The recording.
     file: str = ""
@@ -125,7 +125,7 @@ class VerificationFields:
     devices: list[VerifyDevice] = field(default_factory=list)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class RecommendationFields:
     #: The settings.
     settings: str = ""
@@ -143,7 +143,7 @@ class RecommendationFields:
     cautions: list[AdviseWarning] = field(default_factory=list)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class OptionFields:
     #: The settings.
     settings: str = ""
@@ -189,7 +189,7 @@ class OptionFields:
     devices: list[AdviseDevice] = field(default_factory=list)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class AdviceFields:
     #: The recording.
     file: str = ""
@@ -264,7 +264,7 @@ class AdviceFields:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class DeviceDiagnosisFields:
     #: The device.
     device: int = 0
@@ -328,7 +328,7 @@ class DeviceDiagnosisFields:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class DiagnosisFields:
     #: The recording.
     file: str = ""
@@ -346,7 +346,7 @@ class DiagnosisFields:
     devices: list[DeviceDiagnosis] = field(default_factory=list, metadata={"of": "DeviceDiagnosis"})
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class MessageDiagnosisFields:
     #: The device.
     device: int | None = None
@@ -428,7 +428,7 @@ class MessageDiagnosisFields:
     other_frameworks: list[DiagnoseOther] = field(default_factory=list)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ReportFields:
     #: The recording.
     file: str = ""
@@ -452,7 +452,7 @@ class ReportFields:
     devices: list[ReportDevice] = field(default_factory=list)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class DifferenceFields:
     #: The first recording.
     a: DiffInput = field(default_factory=_absent)
@@ -468,7 +468,7 @@ class DifferenceFields:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class StatsFields:
     #: The recording.
     file: str = ""
@@ -488,7 +488,7 @@ class StatsFields:
     left_out: list[StatsMissing] = field(default_factory=list)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ReplayFields:
     #: The recording.
     file: str = ""
@@ -570,7 +570,7 @@ class ReplayFields:
     policy: str | None = None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class ExportFields:
     #: The recording.
     file: str = ""
@@ -594,7 +594,7 @@ class ExportFields:
     left_out_slices: int | None = None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, init=False, repr=False, eq=False)
 class InfoFields:
     #: Who was asked.
     source: Literal["nvml", "cuda"] = _WORD

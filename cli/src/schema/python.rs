@@ -61,7 +61,7 @@ pub(super) fn objects() -> String {
 pub(super) fn fields() -> String {
     let (mut body, mut objects) = (String::new(), Vec::new());
     for (name, keys) in results() {
-        let _ = write!(body, "\n\n@dataclass(frozen=True, repr=False)\nclass {name}Fields:\n");
+        let _ = write!(body, "\n\n@dataclass(frozen=True, init=False, repr=False, eq=False)\nclass {name}Fields:\n");
         for key in &keys {
             let _ = write!(body, "{}{}", comment(&key.doc), field(key));
             named(&key.shape, &mut objects);
