@@ -92,15 +92,13 @@ impl Ending {
             Ending::Survived(after) | Ending::Died(after) => Some(after),
         }
     }
+}
 
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Ending::NoError => "no_error",
-            Ending::Survived(_) => "survived",
-            Ending::Died(_) => "died",
-        }
+parkade_recording::names! {
+    Ending {
+        Ending::NoError => "no_error",
+        Ending::Survived(_) => "survived",
+        Ending::Died(_) => "died",
     }
 }
 

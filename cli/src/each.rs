@@ -58,7 +58,7 @@ pub struct Finished {
     /// What people read of it.
     pub answer: Answer,
     /// What is added to the JSON object of ranks: a key and its value.
-    pub addition: Option<(&'static str, Value)>,
+    pub addition: Option<Value>,
 }
 
 impl Default for Finished {
@@ -222,7 +222,7 @@ fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
     if form == Form::Data && !is_first { after_heading() } else { text }
 }
 
-fn print_ranks(form: Form, ranks: &Ranks, addition: Option<(&'static str, Value)>, is_first: bool) -> Result<()> {
+fn print_ranks(form: Form, ranks: &Ranks, addition: Option<Value>, is_first: bool) -> Result<()> {
     match form {
         Form::Text | Form::Markdown => {
             let mut answer = Answer::new();

@@ -6,6 +6,8 @@ pub mod each;
 pub mod in_process;
 pub mod ranks;
 pub mod recordings;
+#[cfg(all(test, feature = "suite"))]
+mod schema;
 pub mod terminal;
 
 // The list of the tests of files, which the tests below hold against the definitions of the commands.

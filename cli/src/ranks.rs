@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::recordings::{RankNumbers, RanksFrom};
 use crate::terminal::answer::Answer;
-use crate::terminal::json_struct::{all, view};
+use crate::terminal::json_struct::{Word, all, sections, view};
 use crate::terminal::recording::short_name;
 use crate::terminal::runner::Lines;
 use crate::terminal::table::{Mark, Table};
@@ -67,11 +67,11 @@ impl Ranks {
         sentences(self)
     }
 
-    /// Adds the comparison as one line, with one more key if there is one.
-    pub fn add_to(&self, lines: &mut Lines, addition: Option<(&'static str, Value)>) -> Result<()> {
+    /// Adds the comparison as one line, with more keys if there are any.
+    pub fn add_to(&self, lines: &mut Lines, addition: Option<Value>) -> Result<()> {
         let mut object = serde_json::to_value(Object::of(self))?;
-        if let (Some(keys), Some((key, value))) = (object.as_object_mut(), addition) {
-            keys.insert(key.to_owned(), value);
+        if let (Some(keys), Some(Value::Object(more))) = (object.as_object_mut(), addition) {
+            keys.extend(more);
         }
         lines.add(&object)
     }
@@ -346,31 +346,56 @@ fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
 
 view! {
     struct Object<'a>(ranks: &'a Ranks) {
+        /// Each device of each recording, by rank.
         ranks: Vec<Rank<'a>> = all(&ranks.runs, Rank::of),
-        ranks_from: &'static str = ranks.from.name(),
+        /// `names` if the files' names number the ranks, else `positions`: the order of the files.
+        ranks_from: Word<RanksFrom> = Word::of(&ranks.from),
+        /// Who runs out of memory first.
         fails_first: Option<First> = ranks.comparison.fails_first.map(|first| First::of(ranks, first)),
+        /// The rank most unlike the others, the first in `stand_out`.
         odd_one_out: Option<OddOne> = ranks.comparison.odd.first().map(|odd| OddOne::of(ranks, odd)),
+        /// All that deviate so much, by measure and in each the most deviant first; empty for fewer than three ranks.
         stand_out: Vec<OddOne> = all(&ranks.comparison.odd, |odd| OddOne::of(ranks, odd)),
+        /// How many runs these were looked for among: those of the program that most are of, copies counted once.
         compared: usize = ranks.comparison.compared.len(),
+        /// What makes it unlikely that the files are ranks of one job.
         differences: Vec<Differs> = all(&ranks.comparison.differences, |difference| Differs::of(ranks, difference)),
     }
 }
 
+sections! {
+    "Ranks": Object<'_>;
+}
+
 view! {
     struct Rank<'a>(ranked: &'a Ranked) {
+        /// The rank.
         rank: u64 = ranked.rank,
+        /// The device in its file.
         device: u32 = ranked.run.device,
+        /// The recording.
         file: String = ranked.file.display().to_string(),
+        /// How many entries the trace has.
         entries: usize = ranked.run.entries,
+        /// The first entry that is out of memory.
         fails_at_entry: Option<usize> = ranked.run.failure.map(|failure| failure.entry),
+        /// The time of that entry, in microseconds since 1970.
         failed_at_us: Option<u64> = ranked.run.failure.and_then(|failure| failure.time_us),
+        /// How many requests are out of memory.
         ooms: u64 = ranked.run.ooms,
+        /// `num_alloc_retries`; null without a trace.
         retries: Option<i64> = ranked.run.retries,
+        /// The peak of allocated memory; null without a trace.
         peak_allocated_bytes: Option<i64> = ranked.run.peak_allocated_bytes,
+        /// The peak of reserved memory; null without a trace.
         peak_reserved_bytes: Option<i64> = ranked.run.peak_reserved_bytes,
+        /// Free in the cache when the snapshot was taken; null for `replay`.
         free_bytes: Option<u64> = ranked.run.end.map(|end| end.free_bytes),
+        /// The largest hole then; null for `replay`.
         largest_hole_bytes: Option<u64> = ranked.run.end.map(|end| end.largest_hole_bytes),
+        /// The PyTorch version whose rules the recorded run followed.
         profile: &'static str = ranked.run.profile,
+        /// The recorded run's settings.
         settings: &'a str = &ranked.run.settings,
     }
 }
@@ -378,43 +403,75 @@ view! {
 view! {
     /// Names a run.
     struct Name(ranks: &Ranks, run: usize) {
+        /// The rank.
         rank: u64 = ranks.runs[run].rank,
+        /// The device.
         device: u32 = ranks.runs[run].run.device,
+    }
+}
+
+/// What tells which rank ran out of memory first.
+enum FirstBy {
+    Time,
+    Entry,
+}
+
+parkade_recording::names! {
+    FirstBy {
+        FirstBy::Time => "time",
+        FirstBy::Entry => "entry",
     }
 }
 
 view! {
     struct First(ranks: &Ranks, first: FailsFirst) {
+        /// The rank.
         rank: u64 = ranks.runs[first.run].rank,
+        /// The device.
         device: u32 = ranks.runs[first.run].run.device,
-        by: &'static str = if first.is_by_time { "time" } else { "entry" },
+        /// `time`; or `entry`, the fewest entries, if not all files state times.
+        by: Word<FirstBy> = Word::of(if first.is_by_time { &FirstBy::Time } else { &FirstBy::Entry }),
+        /// The rank that runs out of memory next.
         next: Option<Name> = first.next.map(|(run, _)| Name::of(ranks, run)),
+        /// How much later that is.
         next_after_us: Option<u64> = first.next.map(|(_, later_us)| later_us),
+        /// How many run out of memory.
         failed: usize = first.failed,
     }
 }
 
 view! {
     struct OddOne(ranks: &Ranks, odd: &Odd) {
+        /// The rank.
         rank: u64 = ranks.runs[odd.run].rank,
+        /// The device.
         device: u32 = ranks.runs[odd.run].run.device,
-        measure: &'static str = odd.measure.name(),
+        /// The first in which it stands out of these keys of `ranks`: `peak_allocated_bytes`, `peak_reserved_bytes`,
+        /// `free_bytes`, `largest_hole_bytes`, `entries`.
+        measure: Word<Measure> = Word::of(&odd.measure),
+        /// Its value in that measure.
         value: i64 = odd.value,
+        /// The median of the others.
         median_of_others: i64 = odd.median,
+        /// Its deviation.
         score: f64 = odd.score,
     }
 }
 
 view! {
     struct Differs(ranks: &Ranks, difference: &Difference) {
-        of: &'static str = difference.name(),
+        /// What differs.
+        of: Word<Difference> = Word::of(difference),
+        /// The groups, the largest first.
         variants: Vec<OneVariant> = all(difference.variants(), |variant| OneVariant::of(ranks, variant)),
     }
 }
 
 view! {
     struct OneVariant(ranks: &Ranks, variant: &Variant) {
+        /// The version, or the settings; else empty.
         value: String = variant.value.clone(),
+        /// The runs of the group.
         ranks: Vec<Name> = all(&variant.runs, |&run| Name::of(ranks, run)),
     }
 }

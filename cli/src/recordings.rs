@@ -136,21 +136,19 @@ const DEVICE_WORDS: [&str; 4] = ["device", "dev", "gpu", "cuda"];
 const MOMENT_WORDS: [&str; 6] = ["step", "iter", "iteration", "epoch", "batch", "entry"];
 
 /// Where the numbers come from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RanksFrom {
     /// The files' names.
+    #[default]
     Names,
     /// Their order, as the names do not number them, or not differently.
     Positions,
 }
 
-impl RanksFrom {
-    /// Its name in JSON.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RanksFrom::Names => "names",
-            RanksFrom::Positions => "positions",
-        }
+parkade_recording::names! {
+    RanksFrom {
+        RanksFrom::Names => "names",
+        RanksFrom::Positions => "positions",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::documented::check_text;
+use crate::common::documented::check_all;
 use crate::common::*;
 use parkade_recording::{Action, Recording, Style, write};
 use serde_json::Value;
@@ -86,7 +86,7 @@ fn a_folder_means_its_snapshots_in_natural_order() {
         let numbers: Vec<u64> =
             ranks["ranks"].as_array().expect("ranks").iter().filter_map(|rank| rank["rank"].as_u64()).collect();
         assert_eq!((numbers, &ranks["ranks_from"]), (vec![1, 2, 3, 4, 10], &"names".into()), "{command:?}");
-        check_text("Ranks", &format!("{ranks}\n{}", comparison_with_everything()));
+        check_all("Ranks", &format!("{ranks}\n{}", comparison_with_everything()), &["one_setting"]);
     }
 }
 

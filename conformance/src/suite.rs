@@ -167,17 +167,13 @@ pub enum Group {
     Lockstep,
 }
 
-impl Group {
-    /// Its name in tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Group::Law => "law",
-            Group::Contract => "contract",
-            Group::Scenario => "scenario",
-            Group::PyTorchTest => "peer",
-            Group::Lockstep => "differential",
-        }
+parkade_recording::names! {
+    Group {
+        Group::Law => "law",
+        Group::Contract => "contract",
+        Group::Scenario => "scenario",
+        Group::PyTorchTest => "peer",
+        Group::Lockstep => "differential",
     }
 }
 
@@ -298,15 +294,11 @@ pub enum Status {
     Skip,
 }
 
-impl Status {
-    /// Its name in tables and in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Status::Pass => "pass",
-            Status::Fail => "fail",
-            Status::Skip => "skip",
-        }
+parkade_recording::names! {
+    Status {
+        Status::Pass => "pass",
+        Status::Fail => "fail",
+        Status::Skip => "skip",
     }
 }
 

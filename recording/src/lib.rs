@@ -7,6 +7,7 @@ mod file;
 mod format;
 mod json;
 pub mod message;
+mod named;
 mod page;
 mod pickle;
 mod recording;
@@ -16,6 +17,7 @@ pub use dated_keys::{DATED_KEYS, DatedKey, FieldEvidence, FileFields, Minor, Par
 pub use file::{ReadError, begins_as_snapshot, read, read_file};
 pub use format::{FormatError, FormatProblem, Place, write};
 pub use json::JsonError;
+pub use named::Named;
 pub use pickle::{PickleError, PickleProblem, Style, memory_bound};
 pub use recording::{
     Action, Annotation, Block, BlockState, DeviceRecording, Entry, Frame, LeftOut, LimitSource, PoolId, PoolTable,

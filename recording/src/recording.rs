@@ -282,24 +282,23 @@ impl Action {
         Action::Snapshot,
     ];
 
-    /// PyTorch's name for the action.
-    pub fn name(self) -> &'static str {
-        match self {
-            Action::Alloc => "alloc",
-            Action::FreeRequested => "free_requested",
-            Action::FreeCompleted => "free_completed",
-            Action::SegmentAlloc => "segment_alloc",
-            Action::SegmentFree => "segment_free",
-            Action::SegmentMap => "segment_map",
-            Action::SegmentUnmap => "segment_unmap",
-            Action::Oom => "oom",
-            Action::Snapshot => "snapshot",
-        }
-    }
-
     /// The action with this name; `None` if there is none.
     pub fn from_name(name: &[u8]) -> Option<Action> {
         Action::ALL.into_iter().find(|action| action.name().as_bytes() == name)
+    }
+}
+
+crate::names! {
+    Action {
+        Action::Alloc => "alloc",
+        Action::FreeRequested => "free_requested",
+        Action::FreeCompleted => "free_completed",
+        Action::SegmentAlloc => "segment_alloc",
+        Action::SegmentFree => "segment_free",
+        Action::SegmentMap => "segment_map",
+        Action::SegmentUnmap => "segment_unmap",
+        Action::Oom => "oom",
+        Action::Snapshot => "snapshot",
     }
 }
 

@@ -39,6 +39,15 @@ pub enum SettingsOrigin {
     Given,
 }
 
+parkade_recording::names! {
+    SettingsOrigin {
+        SettingsOrigin::Recorded => "recorded",
+        SettingsOrigin::RecordedValues => "recorded values",
+        SettingsOrigin::Assumed => "assumed",
+        SettingsOrigin::Given => "given",
+    }
+}
+
 /// The settings to replay under, and where they come from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplaySettings {

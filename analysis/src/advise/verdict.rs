@@ -26,16 +26,12 @@ pub enum Outcome {
     Unknown,
 }
 
-impl Outcome {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Outcome::Fits => "fits",
-            Outcome::GetsPast => "gets_past",
-            Outcome::DoesNotFit => "does_not_fit",
-            Outcome::Unknown => "unknown",
-        }
+parkade_recording::names! {
+    Outcome {
+        Outcome::Fits => "fits",
+        Outcome::GetsPast => "gets_past",
+        Outcome::DoesNotFit => "does_not_fit",
+        Outcome::Unknown => "unknown",
     }
 }
 
@@ -156,18 +152,14 @@ pub enum Verdict {
     PrivatePools,
 }
 
-impl Verdict {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Fits => "fits",
-            Verdict::Fragmentation => "fragmentation",
-            Verdict::Capacity => "capacity",
-            Verdict::Undecided => "undecided",
-            Verdict::Streams => "streams",
-            Verdict::PrivatePools => "private_pools",
-        }
+parkade_recording::names! {
+    Verdict {
+        Verdict::Fits => "fits",
+        Verdict::Fragmentation => "fragmentation",
+        Verdict::Capacity => "capacity",
+        Verdict::Undecided => "undecided",
+        Verdict::Streams => "streams",
+        Verdict::PrivatePools => "private_pools",
     }
 }
 

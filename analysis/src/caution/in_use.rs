@@ -220,15 +220,11 @@ pub enum Evidence {
     Shown,
 }
 
-impl Evidence {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Evidence::NotShown => "not shown",
-            Evidence::Unknown => "unknown",
-            Evidence::Shown => "shown",
-        }
+parkade_recording::names! {
+    Evidence {
+        Evidence::NotShown => "not shown",
+        Evidence::Unknown => "unknown",
+        Evidence::Shown => "shown",
     }
 }
 

@@ -20,15 +20,11 @@ pub enum Severity {
     Breaks,
 }
 
-impl Severity {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Severity::NoEffect => "no effect",
-            Severity::MayBreak => "may break",
-            Severity::Breaks => "breaks",
-        }
+parkade_recording::names! {
+    Severity {
+        Severity::NoEffect => "no effect",
+        Severity::MayBreak => "may break",
+        Severity::Breaks => "breaks",
     }
 }
 

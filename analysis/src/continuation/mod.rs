@@ -351,17 +351,15 @@ impl Doubt {
             }
         }
     }
+}
 
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Doubt::NoSteps => "no_steps",
-            Doubt::FewSteps(_) => "few_steps",
-            Doubt::NotSteady => "not_steady",
-            Doubt::Growing => "growing",
-            Doubt::Margin => "margin",
-        }
+parkade_recording::names! {
+    Doubt {
+        Doubt::NoSteps => "no_steps",
+        Doubt::FewSteps(_) => "few_steps",
+        Doubt::NotSteady => "not_steady",
+        Doubt::Growing => "growing",
+        Doubt::Margin => "margin",
     }
 }
 

@@ -59,21 +59,19 @@ impl Cause {
         Cause::Pinned,
         Cause::TooSmall,
     ];
+}
 
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Cause::PendingEvent => "pending_event",
-            Cause::PrivatePool => "private_pool",
-            Cause::OtherStream => "other_stream",
-            Cause::OtherClass => "other_class",
-            Cause::Oversize => "oversize",
-            Cause::ExpandableOff => "expandable_off",
-            Cause::Fits => "fits",
-            Cause::Pinned => "pinned",
-            Cause::TooSmall => "too_small",
-        }
+parkade_recording::names! {
+    Cause {
+        Cause::PendingEvent => "pending_event",
+        Cause::PrivatePool => "private_pool",
+        Cause::OtherStream => "other_stream",
+        Cause::OtherClass => "other_class",
+        Cause::Oversize => "oversize",
+        Cause::ExpandableOff => "expandable_off",
+        Cause::Fits => "fits",
+        Cause::Pinned => "pinned",
+        Cause::TooSmall => "too_small",
     }
 }
 
@@ -352,18 +350,16 @@ impl ExcessCause {
         ExcessCause::SmallPoolHole,
         ExcessCause::LargePoolHole,
     ];
+}
 
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            ExcessCause::PendingEvent => "pending_event",
-            ExcessCause::PrivatePool => "private_pool",
-            ExcessCause::OtherStream => "other_stream",
-            ExcessCause::FreeSegment => "free_segment",
-            ExcessCause::SmallPoolHole => "small_pool_hole",
-            ExcessCause::LargePoolHole => "large_pool_hole",
-        }
+parkade_recording::names! {
+    ExcessCause {
+        ExcessCause::PendingEvent => "pending_event",
+        ExcessCause::PrivatePool => "private_pool",
+        ExcessCause::OtherStream => "other_stream",
+        ExcessCause::FreeSegment => "free_segment",
+        ExcessCause::SmallPoolHole => "small_pool_hole",
+        ExcessCause::LargePoolHole => "large_pool_hole",
     }
 }
 

@@ -38,15 +38,13 @@ impl Certainty {
             Certainty::LastDigit
         }
     }
+}
 
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Certainty::Yes => "yes",
-            Certainty::No => "no",
-            Certainty::LastDigit => "last_digit",
-        }
+parkade_recording::names! {
+    Certainty {
+        Certainty::Yes => "yes",
+        Certainty::No => "no",
+        Certainty::LastDigit => "last_digit",
     }
 }
 
@@ -83,26 +81,6 @@ pub enum MessageVerdict {
 }
 
 impl MessageVerdict {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            MessageVerdict::ImpossibleFigures => "impossible_figures",
-            MessageVerdict::SpilledToHost => "spilled_to_host",
-            MessageVerdict::Limit => "limit",
-            MessageVerdict::HeldByOthers => "held_by_others",
-            MessageVerdict::Capacity => "capacity",
-            MessageVerdict::Fragmentation => "fragmentation",
-            MessageVerdict::DeviceHadRoom => "device_had_room",
-            MessageVerdict::OutsideAllocator => "outside_allocator",
-            MessageVerdict::KnownDefect => "known_defect",
-            MessageVerdict::HostMemory => "host_memory",
-            MessageVerdict::Warning => "warning",
-            MessageVerdict::OtherFramework => "other_framework",
-            MessageVerdict::Undecided => "undecided",
-        }
-    }
-
     /// The verdict that the author of the message implies; `None` if the figures decide.
     const fn of(source: Source) -> Option<MessageVerdict> {
         Some(match source {
@@ -119,6 +97,24 @@ impl MessageVerdict {
             }
             Source::Kernel | Source::Plain => MessageVerdict::Undecided,
         })
+    }
+}
+
+parkade_recording::names! {
+    MessageVerdict {
+        MessageVerdict::ImpossibleFigures => "impossible_figures",
+        MessageVerdict::SpilledToHost => "spilled_to_host",
+        MessageVerdict::Limit => "limit",
+        MessageVerdict::HeldByOthers => "held_by_others",
+        MessageVerdict::Capacity => "capacity",
+        MessageVerdict::Fragmentation => "fragmentation",
+        MessageVerdict::DeviceHadRoom => "device_had_room",
+        MessageVerdict::OutsideAllocator => "outside_allocator",
+        MessageVerdict::KnownDefect => "known_defect",
+        MessageVerdict::HostMemory => "host_memory",
+        MessageVerdict::Warning => "warning",
+        MessageVerdict::OtherFramework => "other_framework",
+        MessageVerdict::Undecided => "undecided",
     }
 }
 

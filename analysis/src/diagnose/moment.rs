@@ -28,6 +28,15 @@ pub enum Why {
     End,
 }
 
+parkade_recording::names! {
+    Why {
+        Why::OutOfMemory => "out_of_memory",
+        Why::Chosen => "chosen",
+        Why::Peak => "peak_reserved",
+        Why::End => "end",
+    }
+}
+
 /// The question about the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
@@ -39,15 +48,11 @@ pub enum Question {
     ReservedAboveAllocated,
 }
 
-impl Question {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Question::OutOfMemory => "why_out_of_memory",
-            Question::NewMemory => "why_new_memory",
-            Question::ReservedAboveAllocated => "why_reserved_above_allocated",
-        }
+parkade_recording::names! {
+    Question {
+        Question::OutOfMemory => "why_out_of_memory",
+        Question::NewMemory => "why_new_memory",
+        Question::ReservedAboveAllocated => "why_reserved_above_allocated",
     }
 }
 

@@ -27,18 +27,14 @@ pub enum Verdict {
     NoFailure,
 }
 
-impl Verdict {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Capacity => "capacity",
-            Verdict::Fragmentation => "fragmentation",
-            Verdict::Streams => "streams",
-            Verdict::PrivatePools => "private_pools",
-            Verdict::Undecided => "undecided",
-            Verdict::NoFailure => "no_failure",
-        }
+parkade_recording::names! {
+    Verdict {
+        Verdict::Capacity => "capacity",
+        Verdict::Fragmentation => "fragmentation",
+        Verdict::Streams => "streams",
+        Verdict::PrivatePools => "private_pools",
+        Verdict::Undecided => "undecided",
+        Verdict::NoFailure => "no_failure",
     }
 }
 
@@ -53,15 +49,11 @@ pub enum Applies {
     Unknown,
 }
 
-impl Applies {
-    /// Its name, in text and in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Applies::Yes => "yes",
-            Applies::No => "no",
-            Applies::Unknown => "unknown",
-        }
+parkade_recording::names! {
+    Applies {
+        Applies::Yes => "yes",
+        Applies::No => "no",
+        Applies::Unknown => "unknown",
     }
 }
 
@@ -210,6 +202,16 @@ pub enum Limit {
         /// The limit is at least this many bytes, the most that were reserved.
         at_least_bytes: u64,
     },
+}
+
+parkade_recording::names! {
+    Limit {
+        Limit::Given { .. } => "given",
+        Limit::DeviceFull { .. } => "device_full",
+        Limit::Between { .. } => "between",
+        Limit::NotFixed { .. } => "not_fixed",
+        Limit::NeverReached { .. } => "never_reached",
+    }
 }
 
 /// Evidence in a file that contradicts a limit that the caller stated.

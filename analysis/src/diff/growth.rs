@@ -93,6 +93,13 @@ pub enum Grouping {
     },
 }
 
+parkade_recording::names! {
+    Grouping {
+        Grouping::Stacks => "stack",
+        Grouping::Sizes { .. } => "size",
+    }
+}
+
 impl Held {
     /// The sum of these blocks and others.
     #[must_use]

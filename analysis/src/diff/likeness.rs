@@ -37,18 +37,14 @@ pub enum Relation {
     Unknown,
 }
 
-impl Relation {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Relation::SameRecording => "same_recording",
-            Relation::SameRun => "same_run",
-            Relation::SameRequests => "same_requests",
-            Relation::Related => "related",
-            Relation::LittleInCommon => "little_in_common",
-            Relation::Unknown => "unknown",
-        }
+parkade_recording::names! {
+    Relation {
+        Relation::SameRecording => "same_recording",
+        Relation::SameRun => "same_run",
+        Relation::SameRequests => "same_requests",
+        Relation::Related => "related",
+        Relation::LittleInCommon => "little_in_common",
+        Relation::Unknown => "unknown",
     }
 }
 

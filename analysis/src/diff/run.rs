@@ -214,6 +214,13 @@ pub enum Bound {
     },
 }
 
+parkade_recording::names! {
+    Bound {
+        Bound::Growth { .. } => "growth",
+        Bound::Peak { .. } => "peak",
+    }
+}
+
 /// The result of checking a bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Check {

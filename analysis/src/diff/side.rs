@@ -60,6 +60,15 @@ pub enum Part {
     },
 }
 
+parkade_recording::names! {
+    Part {
+        Part::Whole => "whole",
+        Part::End => "end",
+        Part::Step(_) => "step",
+        Part::Common { .. } => "common_steps",
+    }
+}
+
 /// Why a side cannot be shown.
 #[derive(Debug, Error)]
 pub enum DiffError {

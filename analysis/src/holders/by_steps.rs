@@ -29,14 +29,10 @@ pub enum StepMark {
     Repetition,
 }
 
-impl StepMark {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            StepMark::Annotation(_) => "annotation",
-            StepMark::Repetition => "repetition",
-        }
+parkade_recording::names! {
+    StepMark {
+        StepMark::Annotation(_) => "annotation",
+        StepMark::Repetition => "repetition",
     }
 }
 

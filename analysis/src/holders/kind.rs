@@ -36,21 +36,19 @@ impl Kind {
         Kind::Caches,
         Kind::Unknown,
     ];
+}
 
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Parameters => "parameters",
-            Kind::Gradients => "gradients",
-            Kind::OptimizerStates => "optimizer_states",
-            Kind::Activations => "activations",
-            Kind::Inputs => "inputs",
-            Kind::Temporaries => "temporaries",
-            Kind::Workspaces => "workspaces",
-            Kind::Caches => "caches",
-            Kind::Unknown => "unknown",
-        }
+parkade_recording::names! {
+    Kind {
+        Kind::Parameters => "parameters",
+        Kind::Gradients => "gradients",
+        Kind::OptimizerStates => "optimizer_states",
+        Kind::Activations => "activations",
+        Kind::Inputs => "inputs",
+        Kind::Temporaries => "temporaries",
+        Kind::Workspaces => "workspaces",
+        Kind::Caches => "caches",
+        Kind::Unknown => "unknown",
     }
 }
 
@@ -75,20 +73,16 @@ pub enum How {
     NotTold,
 }
 
-impl How {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            How::Stack => "stack",
-            How::Annotation => "annotation",
-            How::Size => "size",
-            How::Pairing => "pairing",
-            How::Lifetime => "lifetime",
-            How::Repetition => "repetition",
-            How::Steps => "steps",
-            How::NotTold => "not_told",
-        }
+parkade_recording::names! {
+    How {
+        How::Stack => "stack",
+        How::Annotation => "annotation",
+        How::Size => "size",
+        How::Pairing => "pairing",
+        How::Lifetime => "lifetime",
+        How::Repetition => "repetition",
+        How::Steps => "steps",
+        How::NotTold => "not_told",
     }
 }
 

@@ -97,17 +97,6 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Difference::Release(_) => "release",
-            Difference::Settings(_) => "settings",
-            Difference::Program(_) => "program",
-            Difference::Copies(_) => "copies",
-        }
-    }
-
     /// The groups of runs.
     #[must_use]
     pub fn variants(&self) -> &[Variant] {
@@ -117,6 +106,15 @@ impl Difference {
             | Difference::Program(variants)
             | Difference::Copies(variants) => variants,
         }
+    }
+}
+
+parkade_recording::names! {
+    Difference {
+        Difference::Release(_) => "release",
+        Difference::Settings(_) => "settings",
+        Difference::Program(_) => "program",
+        Difference::Copies(_) => "copies",
     }
 }
 

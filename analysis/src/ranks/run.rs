@@ -212,18 +212,6 @@ impl Measure {
     pub const ALL: [Measure; 5] =
         [Measure::PeakAllocated, Measure::PeakReserved, Measure::Free, Measure::LargestHole, Measure::Entries];
 
-    /// Its name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Measure::PeakAllocated => "peak_allocated_bytes",
-            Measure::PeakReserved => "peak_reserved_bytes",
-            Measure::Free => "free_bytes",
-            Measure::LargestHole => "largest_hole_bytes",
-            Measure::Entries => "entries",
-        }
-    }
-
     /// Whether it is a number of bytes.
     #[must_use]
     pub const fn is_bytes(self) -> bool {
@@ -241,5 +229,15 @@ impl Measure {
             Measure::LargestHole => run.end.map(|end| signed(end.largest_hole_bytes)),
             Measure::Entries => Some(signed(run.entries as u64)).filter(|&entries| entries > 0),
         }
+    }
+}
+
+parkade_recording::names! {
+    Measure {
+        Measure::PeakAllocated => "peak_allocated_bytes",
+        Measure::PeakReserved => "peak_reserved_bytes",
+        Measure::Free => "free_bytes",
+        Measure::LargestHole => "largest_hole_bytes",
+        Measure::Entries => "entries",
     }
 }

@@ -61,15 +61,11 @@ pub enum MarkerKind {
     EmptyCache,
 }
 
-impl MarkerKind {
-    /// Its name in JSON and in report pages.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            MarkerKind::OutOfMemory => "oom",
-            MarkerKind::Retry => "retry",
-            MarkerKind::EmptyCache => "empty_cache",
-        }
+parkade_recording::names! {
+    MarkerKind {
+        MarkerKind::OutOfMemory => "oom",
+        MarkerKind::Retry => "retry",
+        MarkerKind::EmptyCache => "empty_cache",
     }
 }
 

@@ -12,7 +12,7 @@ use parkade_replay::{Operation, Requests};
 use parkade_research::study::{Ending, Outcome, PLENTY_BYTES, RunOptions, Smallest, make_for, run, smallest_capacity};
 use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
 
-use crate::terminal::json_struct::view;
+use crate::terminal::json_struct::{Word, view};
 use crate::terminal::size::show_bytes;
 use crate::terminal::{output, run_words};
 
@@ -149,18 +149,33 @@ impl Needs {
 
 view! {
     /// The same as a JSON object.
-    pub struct Object(needs: &Needs) {
+    pub struct NeedsObject(needs: &Needs) {
+        /// The policy's name.
         policy: String = needs.policy.clone(),
-        outcome: &'static str = needs.outcome().name(),
+        /// The outcome with this policy.
+        outcome: Word<Fit> = Word::of(&needs.outcome()),
+        /// Whether every request is served in the memory that there is; null if that is not known. If the run died, also what
+        /// is estimated of its rest.
         fits: Option<bool> = needs.fits(),
+        /// Whether every recorded request is served in that memory, including that of which the run died.
         gets_past: Option<bool> = needs.gets_past(),
+        /// The first recorded entry whose request is not served.
         fails_at_entry: Option<usize> = needs.fails_at_entry(),
-        doubt: Option<&'static str> = needs.devices.iter().find_map(|device| device.doubt).map(|doubt| doubt.name()),
+        /// Why the rest of a run that died cannot be told.
+        doubt: Option<Word<Doubt>> = needs.devices.iter().find_map(|device| device.doubt).as_ref().map(Word::of),
+        /// The least memory in which every request is served; with several devices, the most. Null if the policy does not serve
+        /// them in any memory.
         smallest_capacity_bytes: Option<u64> = needs.smallest_bytes(),
+        /// The least memory for `expandable_segments:True`, measured as the policy is.
         expandable_smallest_capacity_bytes: Option<u64> = needs.expandable_bytes,
+        /// The most that is reserved in the memory that there is. If that is too little, or if it is not known and the policy
+        /// takes a part of all that there is: the most in the least memory.
         peak_reserved_bytes: Option<u64> = needs.peak_reserved_bytes(),
+        /// What the driver's calls cost then, on all devices.
         driver_us: Option<u64> = needs.driver_us(),
+        /// How many requests failed in the recording and are left out, as the run did without them.
         failed_requests: u64 = needs.failed_requests(),
+        /// Why the policy does not serve the requests, however much memory there is.
         not_served: Option<String> = needs.why_not().map(str::to_owned),
     }
 }
@@ -556,10 +571,15 @@ impl OnRanks {
 view! {
     /// The same as a JSON object.
     pub struct OnRanksObject(found: &OnRanks) {
+        /// The policy's name.
         policy: String = found.policy.clone(),
-        outcome: &'static str = found.outcome.name(),
+        /// The worst rank's outcome.
+        outcome: Word<Fit> = Word::of(&found.outcome),
+        /// The ranks with this outcome.
         worst_ranks: Vec<u64> = found.worst_ranks.clone(),
+        /// The least memory in which every rank is served; null if one is not served in any memory.
         smallest_capacity_bytes: Option<u64> = found.needs_most.map(|(_, bytes)| bytes),
+        /// The rank that needs so much.
         needs_most_rank: Option<u64> = found.needs_most.map(|(rank, _)| rank),
     }
 }

@@ -23,7 +23,7 @@ use parkade_conformance::suite::{self, Effort, Entry, Group, Progress, Reference
 use super::policy_names::policy;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{Force, Json};
-use crate::terminal::json_struct::view;
+use crate::terminal::json_struct::{Word, sections, view};
 use crate::terminal::output;
 use crate::terminal::outputs::{Target, Wanted};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
@@ -404,18 +404,33 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace(['\n', '\r'], " ")
 }
 
+sections! {
+    "conform": Line<'_>;
+}
+
 view! {
     struct Line<'a>(row: &'a Row) {
-        group: &'static str = row.group.name(),
+        /// The entry's group.
+        group: Word<Group> = Word::of(&row.group),
+        /// The entry's name in its group.
         name: &'a str = &row.name,
+        /// What it ran on.
         backend: &'static str = row.backend,
-        status: &'static str = row.status.name(),
+        /// What came of it.
+        status: Word<Status> = Word::of(&row.status),
+        /// Why it failed or was skipped; empty if it passed.
         reason: &'a str = &row.reason,
+        /// What the entry claims.
         says: &'static str = row.says,
+        /// How many random operations were done.
         operations: u64 = row.evidence.operations,
+        /// The time taken.
         seconds: f64 = row.took.as_secs_f64(),
+        /// What was measured, in lines.
         measured: &'a str = &row.evidence.measured,
+        /// What a scenario showed, in lines.
         text: &'a str = &row.evidence.text,
+        /// The shortest sequence found that breaks a law, for `parkade ops`.
         script: Option<&'a str> = row.script.as_deref(),
     }
 }

@@ -11,7 +11,7 @@ use parkade_gpu::{CudaDevice, Unavailable};
 
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{Json, interval};
-use crate::terminal::json_struct::{all, view};
+use crate::terminal::json_struct::{Word, all, sections, view};
 use crate::terminal::output;
 use crate::terminal::output::Width;
 use crate::terminal::runner::{Command, Form, Lines};
@@ -332,30 +332,63 @@ fn process(process: &Process) -> String {
     format!("pid {:<8} {bytes:>12}  {kind}  {}", process.listed.pid, process.name.as_deref().unwrap_or("(name unknown)"))
 }
 
-view! {
-    /// Unknown values are null; a refused value has an `..._error` with the reason.
-    struct Object<'a>(reading: &'a Reading) {
-        source: &'static str = if reading.no_nvml.is_some() { "cuda" } else { "nvml" },
-        no_nvml: Option<&'a str> = reading.no_nvml.as_deref(),
-        driver: Option<&'a str> = reading.driver.as_deref().ok(),
-        devices: Vec<OfDevice<'a>> = all(&reading.devices, OfDevice::of),
+/// Who was asked.
+enum Asked {
+    Nvml,
+    Cuda,
+}
+
+parkade_recording::names! {
+    Asked {
+        Asked::Nvml => "nvml",
+        Asked::Cuda => "cuda",
     }
 }
 
 view! {
+    /// Unknown values are null; a refused value has an `..._error` with the reason.
+    struct Object<'a>(reading: &'a Reading) {
+        /// Who was asked.
+        source: Word<Asked> = Word::of(if reading.no_nvml.is_some() { &Asked::Cuda } else { &Asked::Nvml }),
+        /// Why NVML was not asked.
+        no_nvml: Option<&'a str> = reading.no_nvml.as_deref(),
+        /// The driver's version.
+        driver: Option<&'a str> = reading.driver.as_deref().ok(),
+        /// Each device.
+        devices: Vec<OfDevice<'a>> = all(&reading.devices, OfDevice::of),
+    }
+}
+
+sections! {
+    "info": Object<'_>;
+}
+
+view! {
     struct OfDevice<'a>(device: &'a Device) {
+        /// The device's index.
         index: u32 = device.index,
+        /// The device's name.
         name: Option<&'a str> = device.name.as_deref().ok(),
+        /// The device's UUID.
         uuid: Option<&'a str> = device.uuid.as_deref(),
+        /// The device's memory.
         total_bytes: Option<u64> = device.memory.as_ref().ok().map(|memory| memory.total_bytes),
+        /// What is free of it.
         free_bytes: Option<u64> = device.memory.as_ref().ok().map(|memory| memory.free_bytes),
+        /// What the driver has given out of it.
         used_bytes: Option<u64> = device.memory.as_ref().ok().map(|memory| memory.used_bytes),
+        /// What the driver keeps for itself.
         driver_reserved_bytes: Option<u64> = device.memory.as_ref().ok().and_then(|memory| memory.reserved_bytes),
+        /// Why the memory is unknown.
         memory_error: Option<&'a str> = device.memory.as_ref().err().map(String::as_str),
+        /// What the listed processes hold.
         listed_bytes: Option<u64> = device.listed_bytes(),
+        /// What is used, but held by no listed process.
         unlisted_bytes: Option<u64> = device.unlisted_bytes(),
+        /// The listed processes.
         processes: Option<Vec<OfProcess<'a>>> =
             device.processes.as_ref().and_then(|told| told.as_ref().ok()).map(|list| all(list, OfProcess::of)),
+        /// Why the processes are unknown.
         processes_error: Option<&'a str> =
             device.processes.as_ref().and_then(|told| told.as_ref().err()).map(String::as_str),
     }
@@ -363,10 +396,15 @@ view! {
 
 view! {
     struct OfProcess<'a>(process: &'a Process) {
+        /// The process id.
         pid: u32 = process.listed.pid,
+        /// The process's name.
         name: Option<&'a str> = process.name.as_deref(),
+        /// What it holds.
         used_bytes: Option<u64> = process.listed.used_bytes,
+        /// Whether it has a compute context.
         compute: bool = process.listed.compute,
+        /// Whether it has a graphics context.
         graphics: bool = process.listed.graphics,
     }
 }

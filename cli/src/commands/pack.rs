@@ -11,11 +11,10 @@ use parkade_replay::recognition::Recognition;
 use parkade_research::packing::{
     self, Buffer, CsvFile, DEFAULT_STEPS, Effort, Found, Instance, Recorded, Refused, is_csv, pack_watched, read_csv, write_csv,
 };
-use serde::Serialize;
 
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{Force, Print, RecordedLimit};
-use crate::terminal::json_struct::{all, view};
+use crate::terminal::json_struct::{all, one_of, sections, view};
 use crate::terminal::outputs::{Target, Wanted};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::release::{self, MadeBy};
@@ -268,39 +267,64 @@ fn refused(packed: &Packed) -> Option<String> {
 view! {
     /// With several devices, `devices` has the numbers of each.
     struct Object(args: &Args, packed: &[Packed]) {
+        /// The recording or CSV file.
         file: String = args.file.display().to_string(),
+        /// The seed.
         seed: u64 = args.seed,
+        /// The steps allowed.
         budget: u64 = args.budget,
         #[serde(flatten)]
         numbers: OneOrMany = match packed {
             [one] => OneOrMany::One(Box::new(Numbers::of(one))),
-            many => OneOrMany::Many { devices: all(many, Numbers::of) },
+            many => OneOrMany::Many(Devices::of(many)),
         },
     }
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-enum OneOrMany {
-    One(Box<Numbers>),
-    Many { devices: Vec<Numbers> },
+one_of! {
+    enum OneOrMany {
+        One(Box<Numbers>),
+        Many(Devices),
+    }
+}
+
+view! {
+    struct Devices(packed: &[Packed]) {
+        /// Each device, if there are several.
+        devices: Vec<Numbers> = all(packed, Numbers::of),
+    }
+}
+
+sections! {
+    "pack": Object;
 }
 
 view! {
     struct Numbers(packed: &Packed) {
+        /// How many buffers were packed.
         buffers: usize = packed.instance.buffers().len(),
+        /// The most bytes live at once.
         load_bytes: u64 = packed.instance.load(),
+        /// What no packing can go below.
         bound_bytes: u64 = packed.found.bound,
+        /// What the packing that was found needs.
         packing_bytes: u64 = packed.found.packing.height,
+        /// The packing over the load.
         ratio: f64 = packed.ratio(),
+        /// Whether no packing needs less.
         is_best: bool = packed.is_best(),
+        /// How many steps were worked.
         steps: u64 = packed.found.steps,
+        /// The time taken.
         seconds: f64 = packed.seconds,
+        /// Whether the recording lost its beginning.
         lost_beginning: bool = packed.has_lost_beginning,
+        /// The release that made the recording; null for a CSV file.
         made_by: Option<MadeBy> = packed.made_by.as_ref().map(MadeBy::of),
         #[serde(flatten)]
         refused: Option<LeftOut> =
             packed.refused.zip(packed.load_with_last_refused()).map(|(refused, load)| LeftOut::of(refused, load)),
+        /// The device of a recording.
         #[serde(skip_serializing_if = "Option::is_none")]
         device: Option<u32> = packed.device,
     }
@@ -309,8 +333,11 @@ view! {
 view! {
     /// Requests of a recording that failed.
     struct LeftOut(refused: Refused, load: u64) {
+        /// How many requests of a recording are left out because they were out of memory.
         refused_requests: u64 = refused.requests,
+        /// The bytes of those requests together.
         refused_bytes: u64 = refused.bytes,
+        /// The load with the last of those requests.
         load_with_last_refused_bytes: u64 = load,
     }
 }

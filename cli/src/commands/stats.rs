@@ -18,8 +18,8 @@ use parkade_replay::recognition::{Asked, Recognition};
 use crate::each::OnEach;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Files, Print, Profile};
-use crate::terminal::json_struct::{all, view};
 use crate::terminal::output::Tone;
+use crate::terminal::json_struct::{all, sections, view};
 use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::terminal::size::{self, show_bytes};
@@ -555,61 +555,101 @@ fn csv(out: &mut dyn Write, args: &Args, devices: &[Device]) -> Result<()> {
 
 view! {
     struct Object<'a>(args: &Args, shown: &'a Shown) {
+        /// The recording.
         file: String = args.file.display().to_string(),
+        /// The settings it was replayed under.
         settings: &'a str = &shown.settings,
+        /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&shown.made_by),
+        /// Whether `--settings` gave them.
         replayed: bool = args.settings.is_some(),
+        /// `--limit`.
         limit_bytes: Option<u64> = args.limit,
+        /// How many recorded decisions differ, over all devices.
         mismatches: u64 = shown.mismatches(),
+        /// Each device.
         devices: Vec<OfDevice<'a>> = all(&shown.devices, OfDevice::of),
+        /// Devices that have nothing of what was asked for.
         left_out: Vec<Missing<'a>> = all(&shown.left_out, Missing::of),
     }
 }
 
+sections! {
+    "stats": Object<'_>;
+}
+
 view! {
     struct Missing<'a>(device: &'a LeftOut) {
+        /// The device.
         device: u32 = device.number,
+        /// Why.
         reason: &'a str = &device.reason,
     }
 }
 
 view! {
     struct OfDevice<'a>(device: &'a Device) {
+        /// The device.
         device: u32 = device.number,
+        /// How many entries its trace has.
         entries: usize = device.entries,
+        /// With `--steps`: the annotation that ends a step.
         steps_marked_by: Option<&'a str> = device.mark.as_deref(),
+        /// How many steps ended before the first entry.
         lost_steps: usize = device.lost_steps,
+        /// How many recorded decisions differ.
         mismatches: u64 = device.mismatches,
+        /// How many decisions were compared.
         decisions: u64 = device.decisions,
+        /// A limit that was found by trying.
         assumed_limit_bytes: Option<u64> = device.assumed_limit_bytes,
+        /// The moments asked for.
         moments: Vec<At> = all(&device.moments, At::of),
+        /// The end of a device without a trace.
         end_without_trace: Option<Figures> = device.end.as_ref().map(Figures::of),
     }
 }
 
 view! {
     struct At(moment: &Moment) {
+        /// The moment is after this entry.
         entry: usize = moment.sample.entry,
+        /// The step that ends there.
         step: Option<usize> = moment.step,
+        /// The 122 keys of `torch.cuda.memory_stats()`.
         memory_stats: BTreeMap<String, i64> = moment.sample.stats.entries().into_iter().collect(),
+        /// How fragmented the memory is.
         measures: Figures = Figures::of(&moment.sample.fragmentation),
+        /// The peak of allocated memory since the moment before.
         peak_allocated_bytes_since_last: i64 = moment.sample.peak_allocated_bytes,
+        /// The peak of reserved memory since the moment before.
         peak_reserved_bytes_since_last: i64 = moment.sample.peak_reserved_bytes,
     }
 }
 
 view! {
     struct Figures(measures: &Fragmentation) {
+        /// Reserved.
         reserved_bytes: u64 = measures.reserved_bytes,
+        /// Allocated.
         allocated_bytes: u64 = measures.allocated_bytes,
+        /// Freed, but another stream may still use it.
         pending_bytes: u64 = measures.pending_bytes,
+        /// Allocated, as requested.
         requested_bytes: u64 = measures.requested_bytes,
+        /// Allocated beyond what was requested.
         rounding_bytes: u64 = measures.rounding_bytes(),
+        /// Free in the cache.
         free_bytes: u64 = measures.free_bytes,
+        /// Free in segments that are wholly free.
         free_segments_bytes: u64 = measures.free_segments_bytes,
+        /// Free in segments that are partly in use. `diagnose` calls all unallocated memory stranded.
         stranded_bytes: u64 = measures.partial_segments_bytes,
+        /// The largest hole.
         largest_hole_bytes: u64 = measures.largest_hole_bytes,
+        /// The number of holes.
         holes: u64 = measures.holes,
+        /// 1 - allocated / reserved.
         fragmentation: Option<f64> = measures.ratio(),
     }
 }

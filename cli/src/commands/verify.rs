@@ -17,8 +17,8 @@ use crate::ranks::Ranks;
 use crate::recordings::{Inputs, each};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{Files, Print, Profile};
-use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::output::Tone;
+use crate::terminal::json_struct::{Word, all, sections, view};
 use crate::terminal::progress::{self, Bar};
 use crate::terminal::recording::DeviceLeftOut;
 use crate::terminal::release::{self, MadeBy};
@@ -670,32 +670,56 @@ fn tolerated(verified: &Verified) -> Vec<String> {
 view! {
     /// With several devices the numbers are sums, and `devices` has each device's.
     struct Object(verified: &Verified) {
+        /// The recording.
         file: String = verified.file.display().to_string(),
+        /// The settings it was replayed under.
         settings: String = verified.settings.settings.text.clone(),
+        /// Why PyTorch's parser refuses the file's string.
         settings_refusal: Option<String> = verified.settings.refusal.as_ref().map(ToString::to_string),
-        settings_origin: &'static str = origin(verified.settings.origin),
+        /// Where they come from.
+        settings_origin: Word<SettingsOrigin> = Word::of(&verified.settings.origin),
+        /// The PyTorch version.
         profile: &'static str = verified.made_by.profile().name,
+        /// What in the file excludes other releases.
         profile_seen_from: Option<String> = verified.made_by.evidence_words(),
+        /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&verified.made_by),
+        /// `--limit`.
         limit_bytes: Option<u64> = verified.limit,
+        /// Without `--limit`: the limit under which garbage collection is as recorded.
         assumed_limit_bytes: Option<u64> = verified.assumed_limit,
+        /// The setting `per_process_memory_fraction`, where the device's memory is unknown.
         fraction_of_unknown_memory: Option<f64> =
             verified.has_unknown_fraction().then_some(verified.settings.settings.per_process_memory_fraction),
+        /// How many entries the trace has.
         entries: u64 = sum(verified, |device| device.entries as u64),
+        /// How many decisions were compared.
         decisions: u64 = sum(verified, |device| device.decisions),
+        /// How many decisions differ.
         mismatches: u64 = verified.mismatches(),
+        /// The first decision that differs.
         first_mismatch: Option<Mismatch> = verified.devices.iter().find_map(Mismatch::first),
+        /// The peak of allocated memory.
         peak_allocated_bytes: i64 = total(verified, DeviceVerdict::peak_allocated_bytes),
+        /// The peak of reserved memory.
         peak_reserved_bytes: i64 = total(verified, DeviceVerdict::peak_reserved_bytes),
+        /// How many requests are out of memory.
         ooms: u64 = sum(verified, |device| device.ooms),
+        /// `num_alloc_retries`.
         retries: i64 = verified.devices.iter().map(|device| device.stats.num_alloc_retries).sum(),
+        /// The time taken.
         seconds: f64 = verified.seconds,
+        /// What in the file is not known, with how often it occurs.
         tolerated: Tolerated = Tolerated::of(verified),
+        /// The devices whose trace leaves out kinds of entries (`skip_actions`).
         left_out: Vec<DeviceLeftOut> = recording::left_out(&verified.recording),
+        /// What the file does not tell; with several devices, each of `devices` has its own.
         #[serde(skip_serializing_if = "Option::is_none")]
         not_in_file: Option<NotInFile> = only(verified).map(NotInFile::of),
+        /// With `--stats`: the comparison of PyTorch's statistics with the replay's.
         #[serde(skip_serializing_if = "Option::is_none")]
         statistics: Option<Option<Statistics>> = only(verified).map(|device| device.stats_check.as_ref().map(Statistics::of)),
+        /// Each device, if there are several.
         #[serde(skip_serializing_if = "Option::is_none")]
         devices: Option<Vec<Device>> = only(verified).is_none().then(|| all(&verified.devices, Device::of)),
     }
@@ -715,26 +739,44 @@ fn total(verified: &Verified, number: fn(&DeviceVerdict) -> i64) -> i64 {
     verified.devices.iter().map(number).fold(0, i64::saturating_add)
 }
 
+sections! {
+    "verify": Object;
+}
+
 view! {
     struct Device(device: &DeviceVerdict) {
+        /// The device.
         device: u32 = device.device,
+        /// How many entries its trace has.
         entries: usize = device.entries,
+        /// How many decisions were compared.
         decisions: u64 = device.decisions,
+        /// How many decisions differ.
         mismatches: u64 = device.mismatches,
+        /// The first decision that differs.
         first_mismatch: Option<Mismatch> = Mismatch::first(device),
+        /// The peak of allocated memory.
         peak_allocated_bytes: i64 = device.peak_allocated_bytes(),
+        /// The peak of reserved memory.
         peak_reserved_bytes: i64 = device.peak_reserved_bytes(),
+        /// How many requests are out of memory.
         ooms: u64 = device.ooms,
+        /// `num_alloc_retries`.
         retries: i64 = device.stats.num_alloc_retries,
+        /// What the file does not tell.
         not_in_file: NotInFile = NotInFile::of(device),
     }
 }
 
 view! {
     struct Mismatch(device: u32, first: &parkade_replay::Mismatch) {
+        /// The device.
         device: u32 = device,
+        /// The entry; null at the end.
         entry: Option<usize> = first.entry,
+        /// What the recording has.
         recorded: String = first.recorded.clone(),
+        /// What the replay did.
         replayed: String = first.replayed.clone(),
     }
 }
@@ -747,26 +789,43 @@ impl Mismatch {
 
 view! {
     struct NotInFile(device: &DeviceVerdict) {
+        /// What was there before the first entry of a file that lost its beginning.
         lost_beginning: Option<LostBeginning> = LostBeginning::find(device),
+        /// How many calls of empty_cache were found in the trace.
         empty_cache_calls: u64 = device.not_in_file.empty_caches,
+        /// How many refusals of the device were taken from the recording.
         device_refusals: u64 = device.not_in_file.refusals,
+        /// How many restored checkpoints of private pools were inferred from the trace.
         restored_checkpoints: u64 = device.not_in_file.restores,
+        /// The private pools that were gone before the end, worked out from the trace.
         guessed_pools: Option<GuessedPools> = device.not_in_file.guess.as_ref().map(GuessedPools::of),
+        /// Whether such pools were not looked for to the end, because there is too much to try.
         gave_up_on_pools: bool = device.not_in_file.gave_up_on_pools,
+        /// With `--stats`: how many calls of empty_cache released nothing.
         silent_empty_cache_calls: Option<i64> = device.stats_check.as_ref().map(|check| check.silent_empty_caches),
+        /// With `--stats`: the entries between which a call of reset_peak_memory_stats explains every peak.
         peaks_reset_between_entries: Option<(usize, usize)> = device.stats_check.as_ref().and_then(|check| check.peaks_reset),
     }
 }
 
-#[derive(serde::Serialize)]
-struct LostBeginning {
-    segments: usize,
-    blocks: usize,
-    reserved_bytes: u64,
-    assumed_sizes: usize,
-    inferred_sizes: usize,
-    unknown_ages: bool,
-    assumed_collections: u64,
+view! {
+    /// What was there before the first entry of a file that lost its beginning.
+    struct LostBeginning {
+        /// How many segments there were.
+        segments: usize,
+        /// How many blocks were in use.
+        blocks: usize,
+        /// How much was reserved.
+        reserved_bytes: u64,
+        /// How many blocks have a size that shows nowhere.
+        assumed_sizes: usize,
+        /// How many blocks have a size that shows only in requests that did not fit behind them.
+        inferred_sizes: usize,
+        /// Whether garbage collection needed ages that are unknown.
+        unknown_ages: bool,
+        /// How many collections took their victims from the recording.
+        assumed_collections: u64,
+    }
 }
 
 impl LostBeginning {
@@ -787,36 +846,52 @@ impl LostBeginning {
 view! {
     /// Private pools inferred from the trace.
     struct GuessedPools(guess: &Guess) {
+        /// How many pools there were.
         pools: usize = guess.pools,
+        /// How many requests they served.
         requests: u64 = guess.requests,
+        /// In how many windows of the trace they were used.
         windows: u64 = guess.windows,
+        /// How many requests differ without them.
         contradictions: u64 = guess.contradictions,
+        /// Their segments.
         segments: Vec<GuessedSegment> = all(&guess.segments, GuessedSegment::of),
     }
 }
 
 view! {
     struct GuessedSegment(segment: &parkade_replay::GuessedSegment) {
+        /// The address.
         address: u64 = segment.address,
+        /// The pool.
         pool: usize = segment.pool,
+        /// When it was reserved; null if that was before the first entry.
         made_at_entry: Option<usize> = segment.made_at,
+        /// When it was released; null if that was at the end.
         gone_at_entry: Option<usize> = segment.gone_at,
     }
 }
 
 view! {
     struct Statistics(check: &StatsCheck) {
+        /// How many keys were compared.
         compared: usize = check.compared,
+        /// How many keys the file cannot tell.
         unknowable: usize = check.unknowable,
+        /// The keys that differ.
         differences: Vec<StatisticDifference> = all(&check.differences, StatisticDifference::of),
+        /// The keys that this PyTorch version does not have.
         unknown_keys: Vec<String> = check.unknown_keys.clone(),
     }
 }
 
 view! {
     struct StatisticDifference(difference: &parkade_replay::StatsDifference) {
+        /// The key.
         key: String = difference.key.clone(),
+        /// PyTorch's value.
         recorded: i64 = difference.recorded,
+        /// The replay's value.
         replayed: i64 = difference.replayed,
     }
 }
@@ -824,11 +899,17 @@ view! {
 view! {
     /// Names in the file that are not known, with their counts.
     struct Tolerated(verified: &Verified) {
+        /// The keys of the snapshot that are not known.
         unknown_top_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_top_keys.clone(),
+        /// The keys of segments that are not known.
         unknown_segment_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_segment_keys.clone(),
+        /// The keys of blocks that are not known.
         unknown_block_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_block_keys.clone(),
+        /// The keys of trace entries that are not known.
         unknown_entry_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_entry_keys.clone(),
+        /// The actions of trace entries that are not known.
         unknown_actions: BTreeMap<String, u64> = verified.recording.tolerated.unknown_actions.clone(),
+        /// How many snapshots come before this one in the same file.
         earlier_snapshots: u64 = verified.recording.tolerated.earlier_snapshots,
     }
 }

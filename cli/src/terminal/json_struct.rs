@@ -1,14 +1,19 @@
-//! JSON views: structs that declare each key with its type and value.
+//! JSON views: structs that declare each key with its meaning, type and value.
+//!
+//! docs/json.md and the Python package's types are made of these declarations: a doc comment on a field is what users read about its key.
 
-use parkade_replay::SettingsOrigin;
+use std::marker::PhantomData;
 
-/// Declares a struct to serialise and its constructor `of`, with fields `key: type = value`.
+use parkade_recording::Named;
+use serde::{Serialize, Serializer};
+
+/// Declares a struct to serialise and its constructor `of`, with fields `key: type = value`; or, without values, the struct alone.
 macro_rules! view {
-    ($(#[$meta:meta])* $vis:vis struct $name:ident $(<$life:lifetime>)? ($($arg:ident: $type:ty),* $(,)?)
-     { $($(#[$field_meta:meta])* $field_vis:vis $field:ident: $field_type:ty = $value:expr),* $(,)? }) => {
-        $(#[$meta])*
-        #[derive(serde::Serialize)]
-        $vis struct $name $(<$life>)? { $($(#[$field_meta])* $field_vis $field: $field_type),* }
+    ($(#[$($meta:tt)*])* $vis:vis struct $name:ident $(<$life:lifetime>)? ($($arg:ident: $type:ty),* $(,)?)
+     { $($(#[$($field_meta:tt)*])* $field_vis:vis $field:ident: $field_type:ty = $value:expr),* $(,)? }) => {
+        $crate::terminal::json_struct::view! {
+            $(#[$($meta)*])* $vis struct $name $(<$life>)? { $($(#[$($field_meta)*])* $field_vis $field: $field_type),* }
+        }
 
         impl $(<$life>)? $name $(<$life>)? {
             /// Its values.
@@ -17,16 +22,85 @@ macro_rules! view {
             }
         }
     };
+    ($(#[$($meta:tt)*])* $vis:vis struct $name:ident $(<$life:lifetime>)?
+     { $($(#[$($field_meta:tt)*])* $field_vis:vis $field:ident: $field_type:ty),* $(,)? }) => {
+        $(#[$($meta)*])*
+        #[derive(serde::Serialize)]
+        $vis struct $name $(<$life>)? { $($(#[$($field_meta)*])* $field_vis $field: $field_type),* }
+
+        #[cfg(test)]
+        impl $(<$life>)? $crate::terminal::shape::Shaped for $name $(<$life>)? {
+            fn shape() -> $crate::terminal::shape::Shape {
+                $crate::terminal::shape::Shape::Object($crate::terminal::shape::Object {
+                    module: module_path!(),
+                    name: stringify!($name),
+                    attributes: &[$($crate::terminal::shape::attribute!($($meta)*)),*],
+                    members: || vec![$($crate::terminal::shape::Member {
+                        key: stringify!($field),
+                        shape: <$field_type as $crate::terminal::shape::Shaped>::shape(),
+                        attributes: &[$($crate::terminal::shape::attribute!($($field_meta)*)),*],
+                    }),*],
+                })
+            }
+        }
+    };
 }
 pub(crate) use view;
 
-/// The origin of settings in JSON.
-pub const fn origin(origin: SettingsOrigin) -> &'static str {
-    match origin {
-        SettingsOrigin::Recorded => "recorded",
-        SettingsOrigin::RecordedValues => "recorded values",
-        SettingsOrigin::Assumed => "assumed",
-        SettingsOrigin::Given => "given",
+/// Declares an enum to serialise as the object of its variant.
+macro_rules! one_of {
+    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($variant:ident($type:ty)),* $(,)? }) => {
+        $(#[$meta])*
+        #[derive(serde::Serialize)]
+        #[serde(untagged)]
+        $vis enum $name { $($variant($type)),* }
+
+        #[cfg(test)]
+        impl $crate::terminal::shape::Shaped for $name {
+            fn shape() -> $crate::terminal::shape::Shape {
+                $crate::terminal::shape::Shape::OneOf(vec![$(<$type as $crate::terminal::shape::Shaped>::shape()),*])
+            }
+        }
+    };
+}
+pub(crate) use one_of;
+
+/// Names the objects that a command prints, by their headings in docs/json.md; of several below one heading it prints one.
+macro_rules! sections {
+    ($($heading:literal: $($type:ty),+;)*) => {
+        /// The objects that are printed, by their headings in docs/json.md.
+        #[cfg(test)]
+        pub(crate) const SECTIONS: $crate::terminal::json_struct::Sections = &[$(($heading, || {
+            $crate::terminal::shape::one_of(vec![$(<$type as $crate::terminal::shape::Shaped>::shape()),+])
+        })),*];
+    };
+}
+pub(crate) use sections;
+
+/// See [`sections`].
+#[cfg(test)]
+pub(crate) type Sections = &'static [(&'static str, fn() -> super::shape::Shape)];
+
+/// The name of a variant: a string, one of those that the enum lists.
+pub struct Word<E>(&'static str, PhantomData<E>);
+
+impl<E: Named> Word<E> {
+    /// The name of this variant.
+    pub fn of(variant: &E) -> Word<E> {
+        Word(variant.name(), PhantomData)
+    }
+}
+
+impl<E> Serialize for Word<E> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0)
+    }
+}
+
+#[cfg(test)]
+impl<E: Named> super::shape::Shaped for Word<E> {
+    fn shape() -> super::shape::Shape {
+        super::shape::Shape::Words(E::NAMES)
     }
 }
 

@@ -16,6 +16,8 @@ pub mod release;
 pub mod run_words;
 pub mod runner;
 pub mod self_check;
+#[cfg(test)]
+pub(crate) mod shape;
 pub mod similar;
 pub mod size;
 pub mod table;

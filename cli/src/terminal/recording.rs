@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, bail};
 use parkade_recording::{Action, DeviceRecording, Entry, LeftOut, ReadError, Recording, RunLimit};
 use parkade_replay::recognition::{most_reserved, reserved_at_start};
 
-use crate::terminal::json_struct::view;
+use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::{output, size};
 
 /// The memory limit that is kept in the file, unless the run reserved more: then it is not the limit of all that was recorded.
@@ -48,9 +48,14 @@ pub fn left_out_words(left_out: &LeftOut) -> String {
 view! {
     /// What a device's trace leaves out.
     pub struct DeviceLeftOut(device: u32, left_out: &LeftOut) {
+        /// The device.
         device: u32 = device,
-        actions: Vec<&'static str> = left_out.actions.iter().map(|action| action.name()).collect(),
+        /// The kinds.
+        actions: Vec<Word<Action>> = all(&left_out.actions, Word::of),
+        /// How many entries the file has.
         recorded_entries: usize = left_out.recorded_entries,
+        /// How many entries follow from those and were added; null if they do not follow, so that nothing of the device was
+        /// checked.
         inferred_entries: Option<usize> = left_out.inferred_entries,
     }
 }

@@ -5,7 +5,7 @@ use parkade::profile::{Profile as Rules, RELEASES, Release};
 use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::recognition::{Asked, Basis, Differing, Recognition, RecognitionError, RefutedLimit, recognise};
 
-use crate::terminal::json_struct::{all, view};
+use crate::terminal::json_struct::{Word, all, sections, view};
 use crate::terminal::{recording, size};
 
 /// The rules of the newest release, which understands the most settings: to find mistyped ones before a file is read.
@@ -47,22 +47,42 @@ pub fn words(found: &Recognition) -> String {
 view! {
     /// What was found out about the release.
     pub struct MadeBy(found: &Recognition) {
+        /// The releases, oldest first, with full names such as `2.11.0`: those that explain the recording, or that its contents
+        /// leave. If none explains it, those that differ least.
         releases: Vec<&'static str> = names(&found.releases),
-        basis: &'static str = basis(found.basis),
+        /// `given` (`--profile`), `contents` (there is no trace to replay, only what the file has), `replay` (every recorded
+        /// decision was made again under their rules) or `nearest` (no release explains every decision).
+        basis: Word<Basis> = Word::of(&found.basis),
+        /// What in the file excludes other releases.
         judging_by: Option<String> = found.evidence_words(),
+        /// What in the file excludes some of `releases`, although they explain every decision and no others do: the file was
+        /// changed, or another program wrote it.
         contradicted_by: Option<String> = found.contradiction_words(),
+        /// The other releases that were tried and do not explain the recording.
         differing: Vec<DifferingReleases> = all(&found.differing, DifferingReleases::of),
+        /// The release whose decisions were made, as `2.11`, where `--profile` chose it.
         replayed_as: Option<&'static str> = found.decides_as.map(|rules| rules.name),
+        /// The limit that was given, if it was not the recorded run's: decisions differ under it, and the run had more
+        /// reserved. The releases are those that explain the recording without it.
         refuted_limit: Option<Refuted> = found.refuted_limit.map(Refuted::of),
+        /// Whether no release explains the recording, and its trace maps memory although its settings have
+        /// `expandable_segments` off: the settings changed, or another allocator decided, as a policy of parkade does.
         maps_while_off: bool = found.maps_while_off,
+        /// The same in a sentence.
         words: String = words(found),
     }
+}
+
+sections! {
+    "made_by": MadeBy;
 }
 
 view! {
     /// A limit that the recorded run exceeded.
     pub struct Refuted(refuted: RefutedLimit) {
+        /// The limit.
         limit_bytes: u64 = refuted.limit_bytes,
+        /// The most that the run had reserved on one device.
         reserved_bytes: u64 = refuted.reserved_bytes,
     }
 }
@@ -70,21 +90,15 @@ view! {
 view! {
     /// Releases that do not explain the recording.
     pub struct DifferingReleases(differing: &Differing) {
+        /// The releases.
         releases: Vec<&'static str> = names(&differing.releases),
+        /// The device whose replay differs.
         device: u32 = differing.device,
+        /// The entry of the first difference; null if it is at the end.
         entry: Option<usize> = differing.entry,
     }
 }
 
 fn names(releases: &[&'static Release]) -> Vec<&'static str> {
     releases.iter().map(|release| release.name).collect()
-}
-
-const fn basis(basis: Basis) -> &'static str {
-    match basis {
-        Basis::Given => "given",
-        Basis::Contents => "contents",
-        Basis::Replay => "replay",
-        Basis::Nearest => "nearest",
-    }
 }

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::answer::Answer;
 use super::output::{self, Width};
+use super::json_struct::{sections, view};
 
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -254,24 +255,28 @@ pub fn message<C: Command>(command: &C, error: &anyhow::Error) -> String {
     }
 }
 
+view! {
+    /// A failure.
+    pub(crate) struct Failure<'a>(subject: Subject<'_>, message: &'a str) {
+        /// What went wrong, in a line.
+        error: &'a str = message,
+        /// The recording, for commands that read one; null for a message.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        file: Option<Option<String>> = match subject {
+            Subject::None | Subject::Command => None,
+            Subject::File(file) => Some(Some(file.display().to_string())),
+            Subject::Named(file) => Some(file.map(|file| file.display().to_string())),
+        },
+    }
+}
+
+sections! {
+    "Failures": Failure<'_>;
+}
+
 /// The JSON object of a failure.
 pub fn failure(subject: Subject<'_>, message: &str) -> Value {
-    #[derive(Serialize)]
-    struct Failure<'a> {
-        error: &'a str,
-    }
-    #[derive(Serialize)]
-    struct FileFailure<'a> {
-        error: &'a str,
-        file: Option<String>,
-    }
-    let name = |file: Option<&Path>| file.map(|file| file.display().to_string());
-    let object = match subject {
-        Subject::None | Subject::Command => serde_json::to_value(Failure { error: message }),
-        Subject::File(file) => serde_json::to_value(FileFailure { error: message, file: name(Some(file)) }),
-        Subject::Named(file) => serde_json::to_value(FileFailure { error: message, file: name(file) }),
-    };
-    object.unwrap_or_default()
+    serde_json::to_value(Failure::of(subject, message)).unwrap_or_default()
 }
 
 /// Prints clap's answer to the arguments: an error (exit code 2), or help (0, or 2 where it cannot be written).

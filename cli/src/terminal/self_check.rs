@@ -3,32 +3,47 @@
 
 use parkade_replay::{Extreme, Flush, FlushReason, Requests, SelfCheck};
 
-use super::json_struct::{all, view};
+use super::json_struct::{Word, all, sections, view};
 use super::size;
 
 view! {
     /// The recorded peak, and what a replay under the run's own settings comes to.
     pub struct Checked(check: SelfCheck) {
+        /// The predicted peak of reserved memory.
         own_settings_peak_bytes: i64 = check.own_settings_peak_bytes,
+        /// The recorded peak of reserved memory.
         recorded_peak_bytes: i64 = check.recorded_peak_bytes,
+        /// Whether the two are equal.
         holds: bool = check.holds(),
     }
+}
+
+sections! {
+    "self_check": Checked;
 }
 
 view! {
     /// How memory that was given back before a request was read.
     pub struct ReadFlush(flush: &Flush) {
+        /// The entry of the request.
         entry: usize = flush.entry,
+        /// What would have been reserved if nothing had been given back.
         wanted_bytes: u64 = flush.wanted_bytes,
+        /// Whether it was read as a retry: the device had refused the request. Else it was read as a call of `empty_cache`.
         is_retry: bool = flush.reason.is_retry(),
-        reason: &'static str = flush.reason.name(),
+        /// [Why](predictions.md#how-is-a-flush-read) it was read so: as a call `capture_follows`, `often_emptied`,
+        /// `other_stack`, `no_retry`; as a retry `never_had_more`, `often_refused`, `others_failed`, `stack_of_request`,
+        /// `no_call`.
+        reason: Word<FlushReason> = Word::of(&flush.reason),
     }
 }
 
 view! {
     /// What comes of it if that was read the other way.
     pub struct OtherReading(otherwise: Extreme) {
+        /// The peak of reserved memory.
         peak_reserved_bytes: i64 = otherwise.peak_reserved_bytes,
+        /// Whether every request is served in the memory there is.
         fits: bool = otherwise.fits,
     }
 }

@@ -49,6 +49,13 @@ pub enum ToldBy {
     Launcher,
 }
 
+crate::names! {
+    ToldBy {
+        ToldBy::Times => "times",
+        ToldBy::Launcher => "launcher",
+    }
+}
+
 /// The first failure.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FirstFailure {

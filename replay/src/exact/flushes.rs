@@ -98,21 +98,19 @@ impl FlushReason {
     pub const fn is_doubtful(self) -> bool {
         matches!(self, FlushReason::CaptureFollows | FlushReason::OftenEmptied | FlushReason::NeverHadMore)
     }
+}
 
-    /// The name in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            FlushReason::CaptureFollows => "capture_follows",
-            FlushReason::OftenEmptied => "often_emptied",
-            FlushReason::NeverHadMore => "never_had_more",
-            FlushReason::OftenRefused => "often_refused",
-            FlushReason::OthersFailed => "others_failed",
-            FlushReason::StackOfRequest => "stack_of_request",
-            FlushReason::OtherStack => "other_stack",
-            FlushReason::NoCall => "no_call",
-            FlushReason::NoRetry => "no_retry",
-        }
+parkade_recording::names! {
+    FlushReason {
+        FlushReason::CaptureFollows => "capture_follows",
+        FlushReason::OftenEmptied => "often_emptied",
+        FlushReason::NeverHadMore => "never_had_more",
+        FlushReason::OftenRefused => "often_refused",
+        FlushReason::OthersFailed => "others_failed",
+        FlushReason::StackOfRequest => "stack_of_request",
+        FlushReason::OtherStack => "other_stack",
+        FlushReason::NoCall => "no_call",
+        FlushReason::NoRetry => "no_retry",
     }
 }
 

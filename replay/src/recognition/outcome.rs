@@ -21,6 +21,15 @@ pub enum Basis {
     Nearest,
 }
 
+parkade_recording::names! {
+    Basis {
+        Basis::Given => "given",
+        Basis::Contents => "contents",
+        Basis::Replay => "replay",
+        Basis::Nearest => "nearest",
+    }
+}
+
 /// Which releases may have made a recording, and the settings to read it under.
 #[derive(Clone, Debug)]
 pub struct Recognition {

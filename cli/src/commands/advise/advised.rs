@@ -262,7 +262,7 @@ pub(crate) fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hi
 /// Advice of releases that explain the recording too, where it is another.
 pub(super) struct Otherwise {
     pub(super) releases: Vec<&'static Release>,
-    pub(super) outcome: &'static str,
+    pub(super) outcome: Fit,
     pub(super) line: Option<String>,
 }
 
@@ -280,7 +280,7 @@ fn find_otherwise(
         let own = VerifyOptions { settings, ..options.own.clone() };
         let other = search(traced, &AdviseOptions { own, profile, given: options.given.clone(), ..*options }, is_hidden)?;
         if line_of(&other) != line_of(advice) || other.outcome != advice.outcome {
-            let (releases, outcome) = (made_by.with_rules(profile), other.outcome.name());
+            let (releases, outcome) = (made_by.with_rules(profile), other.outcome);
             found.push(Otherwise { releases, outcome, line: line_of(&other).map(str::to_owned) });
         }
     }
@@ -297,7 +297,7 @@ impl Otherwise {
             Some(line) => format!("says {line}"),
             None => "recommends nothing".to_owned(),
         };
-        let outcome = self.outcome.replace('_', " ");
+        let outcome = self.outcome.name().replace('_', " ");
         format!(
             "the run may also have been one of PyTorch {}, whose advice is another: it {says} ({outcome})",
             in_words(&self.releases)

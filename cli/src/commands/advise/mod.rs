@@ -18,11 +18,18 @@ use self::advised::{Advised, Found, Job, Kept};
 use super::beside::OnRanks;
 use crate::each::{Finished, OnEach, Together};
 use crate::terminal::answer::Answer;
+use crate::terminal::json_struct::sections;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
 pub(crate) use self::advised::{Args, search};
+pub(crate) use self::json::Addition;
 pub(crate) use self::remedies::also;
 pub(crate) use crate::terminal::run_words::shows_no_limit;
+
+sections! {
+    "advise": json::Object<'_>;
+    "advise without a trace": json::HeldObject;
+}
 
 impl Command for Args {
     type Found = Advised;
@@ -119,5 +126,5 @@ fn advise_on_job(args: &Args, together: Together<'_, Kept>) -> Result<Finished> 
     };
     let number = |place: usize| together.numbers.of_files.get(place).copied();
     job.policies = OnRanks::of(traced().filter_map(|(place, (_, needs))| Some((number(place)?, needs.as_slice()))));
-    Ok(Finished { outcome: job.outcome(), answer: table::job(&job), addition: Some(job.addition()?) })
+    Ok(Finished { outcome: job.outcome(), answer: table::job(&job), addition: Some(serde_json::to_value(Addition::of(&job))?) })
 }

@@ -12,7 +12,7 @@ use parkade_replay::VerifyOptions;
 
 use super::devices;
 use crate::commands::beside::Needs;
-use crate::terminal::json_struct::view;
+use crate::terminal::json_struct::{Word, view};
 use crate::terminal::size::show_bytes;
 
 /// A policy is named before settings if it is likelier by more than this: it asks for changes of the code.
@@ -343,13 +343,22 @@ impl Remedy {
 
 view! {
     /// The same as a JSON object.
-    pub(super) struct Object<'a>(remedy: &'a Remedy) {
-        kind: &'static str = remedy.kind.name(),
+    pub(super) struct RemedyObject<'a>(remedy: &'a Remedy) {
+        /// `settings`, `policy` (of parkade, in place of PyTorch's allocator) or `program`.
+        kind: Word<Kind> = Word::of(&remedy.kind),
+        /// What to paste into a shell or a program, or what to do.
         line: &'a str = &remedy.line,
-        outcome: &'static str = remedy.outcome.name(),
+        /// With this remedy: `fits`, `gets_past`, `does_not_fit` or `unknown` (also of a program that is changed).
+        outcome: Word<Fit> = Word::of(&remedy.outcome),
+        /// How likely it completes a program that died: one more than `completed` of two more than `runs`. Where the limit is
+        /// known only roughly and what is assumed of it is too little, this is multiplied by the part of the range that is
+        /// enough. Null if the program did not die, if the memory is not known, and for `program`.
         completes_probability: Option<f64> = remedy.completes_probability().map(|likely| (likely * 1000.0).round() / 1000.0),
+        /// The [runs like it](predictions.md) that were cut where they died and continued with such a remedy.
         completes_base: Option<Base> = remedy.completes.map(Base::of),
+        /// Of `program`: by how much the peak must be reduced.
         less_bytes: Option<u64> = remedy.less_bytes,
+        /// What it asks for; of `program`, the kinds of blocks that hold the most and what makes them less.
         asks: &'a [String] = &remedy.asks,
     }
 }
@@ -357,19 +366,18 @@ view! {
 view! {
     /// The cut runs that are like this one.
     pub(super) struct Base(runs: CompletedRuns) {
+        /// How many of the runs were completed.
         completed: u32 = runs.completed,
+        /// How many runs there were.
         runs: u32 = runs.runs,
     }
 }
 
-impl Kind {
-    /// Its name in JSON.
-    const fn name(self) -> &'static str {
-        match self {
-            Kind::Settings => "settings",
-            Kind::Policy => "policy",
-            Kind::Program => "program",
-        }
+parkade_recording::names! {
+    Kind {
+        Kind::Settings => "settings",
+        Kind::Policy => "policy",
+        Kind::Program => "program",
     }
 }
 

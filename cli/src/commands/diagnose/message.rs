@@ -13,8 +13,8 @@ use parkade_recording::message::{
 use super::explanation;
 use super::layout::{self, Step};
 use crate::terminal::answer::Answer;
-use crate::terminal::json_struct::{all, view};
 use crate::terminal::output::{self, Tone, count};
+use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::runner::Outcome;
 use crate::terminal::size::show_bytes;
 use crate::terminal::table::{Mark, Table};
@@ -192,90 +192,145 @@ fn words(verdict: MessageVerdict) -> String {
 
 view! {
     pub(super) struct Object(diagnosis: &LogDiagnosis) {
+        /// The device.
         device: Option<u32> = diagnosis.explained().message.device,
+        /// The rank that wrote the message, if a prefix of its line tells (`[rank3]:`, `3: `, `rank=3`).
         rank: Option<u32> = diagnosis.logged().rank,
+        /// The line of the log on which the message begins, from 1.
         line: usize = diagnosis.logged().line,
+        /// Whether no part of the message is missing.
         complete: bool = !is_cut(diagnosis.explained()),
+        /// What a cut message lacks.
         missing: Vec<&'static str> = diagnosis.explained().message.missing(),
-        verdict: &'static str = diagnosis.explained().verdict.name(),
+        /// The cause.
+        verdict: Word<MessageVerdict> = Word::of(&diagnosis.explained().verdict),
+        /// The cause in a sentence.
         headline: String = explanation::headline(diagnosis.explained()),
+        /// Who wrote the message.
         source: &'static str = diagnosis.explained().message.source.name(),
+        /// One line to try.
         to_try: Option<&'static str> = explanation::remedy(diagnosis.explained()).map(|(line, _)| line),
+        /// The five steps; empty if the message is not that of PyTorch's GPU allocator.
         steps: Vec<Step> = all(explanation::steps(diagnosis.explained()).into_iter().enumerate(), |(place, (answer, finding))| {
-            Step::of(place, answer.name(), finding)
+            Step::of(place, answer, finding)
         }),
+        /// The segment that was tried.
         tried: Option<Figure> = figure(diagnosis.explained().message.tried),
+        /// The smallest block for which so much is tried.
         block_bytes_least: Option<u64> = diagnosis.explained().block_bytes.map(|(least, _)| least),
+        /// The largest such block.
         block_bytes_most: Option<u64> = diagnosis.explained().block_bytes.map(|(_, most)| most),
+        /// The device's memory.
         total: Option<Figure> = figure(diagnosis.explained().message.total),
+        /// Free on the device.
         free: Option<Figure> = figure(diagnosis.explained().message.free),
+        /// The process's limit, if the message has it.
         limit: Option<Figure> = figure(diagnosis.explained().message.limit),
+        /// Allocated by PyTorch.
         allocated: Option<Figure> = figure(diagnosis.explained().message.allocated),
+        /// Reserved by PyTorch.
         reserved: Option<Figure> = figure(diagnosis.explained().message.reserved),
+        /// Reserved but not allocated.
         unallocated: Option<Figure> = figure(diagnosis.explained().message.unallocated),
+        /// In private pools, if the message has it.
         private_pools: Option<Figure> = figure(diagnosis.explained().message.private_pools),
+        /// Allocated, without what private pools have cached.
         live: Option<Figure> = figure(diagnosis.explained().live),
+        /// Reserved minus live.
         empty: Option<Figure> = figure(diagnosis.explained().empty),
+        /// Live and tried together.
         needed: Option<Figure> = figure(diagnosis.explained().needed),
+        /// What the process could have.
         available: Option<Figure> = figure(diagnosis.explained().available),
+        /// Neither reserved here nor free.
         held_by_others: Option<Figure> = figure(diagnosis.explained().held_by_others),
-        unallocated_suffices: Option<&'static str> = diagnosis.explained().unallocated_suffices.map(Certainty::name),
-        available_suffices: Option<&'static str> = diagnosis.explained().available_suffices.map(Certainty::name),
-        device_had_room: Option<&'static str> = diagnosis.explained().device_had_room.map(Certainty::name),
+        /// Whether `unallocated` would hold `tried`: `yes`, `no`, `last_digit` (rounding decides).
+        unallocated_suffices: Option<Word<Certainty>> = diagnosis.explained().unallocated_suffices.as_ref().map(Word::of),
+        /// Whether `available` would hold `needed`.
+        available_suffices: Option<Word<Certainty>> = diagnosis.explained().available_suffices.as_ref().map(Word::of),
+        /// Whether `free` would hold `tried`.
+        device_had_room: Option<Word<Certainty>> = diagnosis.explained().device_had_room.as_ref().map(Word::of),
+        /// How sure this is.
         notes: Vec<String> = diagnosis.notes(),
+        /// The rank that failed first; null if nothing tells.
         first_failure: Option<First> = diagnosis.log.first.as_ref().map(First::of),
+        /// Each different message of each rank, in the order of the log; of more than 16,384, the first, and `notes` counts the
+        /// others.
         messages: Vec<Message> = all(
             diagnosis.log.messages.iter().zip(&diagnosis.diagnoses).enumerate(),
             |(place, (logged, explained))| Message::of(logged, explained, place == diagnosis.explained),
         ),
+        /// The out-of-memory messages of other frameworks, beside those of PyTorch; the first of each rank.
         other_frameworks: Vec<Other> = all(&diagnosis.log.others, Other::of),
     }
 }
 
 view! {
     struct Message(logged: &LoggedMessage, explained: &MessageDiagnosis, is_explained: bool) {
+        /// The rank that wrote it, if a prefix of its line tells.
         rank: Option<u32> = logged.rank,
+        /// The device.
         device: Option<u32> = explained.message.device,
+        /// The line on which it first begins.
         line: usize = logged.line,
+        /// How often the log has it.
         times: usize = logged.times,
+        /// The time of its line.
         time: Option<String> = logged.time.as_ref().map(|time| time.text.clone()),
+        /// Whether it is the one that is explained.
         explained: bool = is_explained,
+        /// Who wrote it.
         source: &'static str = explained.message.source.name(),
+        /// Whether no part of it is missing.
         complete: bool = !is_cut(explained),
+        /// What a cut message lacks.
         missing: Vec<&'static str> = explained.message.missing(),
-        verdict: &'static str = explained.verdict.name(),
+        /// The cause.
+        verdict: Word<MessageVerdict> = Word::of(&explained.verdict),
+        /// The segment that was tried.
         tried_bytes: Option<u64> = bytes(explained.message.tried),
+        /// The device's memory.
         total_bytes: Option<u64> = bytes(explained.message.total),
+        /// Free on the device.
         free_bytes: Option<u64> = bytes(explained.message.free),
+        /// Allocated by PyTorch.
         allocated_bytes: Option<u64> = bytes(explained.message.allocated),
+        /// Reserved by PyTorch.
         reserved_bytes: Option<u64> = bytes(explained.message.reserved),
     }
 }
 
 view! {
     struct Other(other: &OtherMessage) {
+        /// The rank that wrote it, if a prefix tells.
         rank: Option<u32> = other.rank,
+        /// The line of the log on which it begins, from 1.
         line: usize = other.line,
+        /// Who wrote it.
         framework: &'static str = other.message.source.name(),
+        /// How much was wanted, if the message states that.
         wanted_bytes: Option<u64> = bytes(other.message.tried),
     }
 }
 
 view! {
     struct First(first: &FirstFailure) {
+        /// The rank's number.
         rank: Option<u32> = first.rank,
+        /// When it failed, as the log prints it.
         time: String = first.time.clone(),
+        /// Whether `messages` has one of that rank.
         has_message: bool = first.message.is_some(),
-        told_by: &'static str = match first.told_by {
-            ToldBy::Times => "times",
-            ToldBy::Launcher => "launcher",
-        },
+        /// What tells that it was first: `times` (of the lines) or `launcher` (torchrun's summary).
+        told_by: Word<ToldBy> = Word::of(&first.told_by),
     }
 }
 
 view! {
     struct Figure(size: Size) {
+        /// The figure.
         bytes: u64 = size.bytes,
+        /// How far off it may be.
         within_bytes: u64 = size.within,
     }
 }

@@ -24,6 +24,7 @@ use self::diagnosed::{Diagnosed, refuting_bytes};
 use crate::each::OnEach;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Print, Profile};
+use crate::terminal::json_struct::sections;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::terminal::{given_settings, output, progress, recording, release, size};
 
@@ -87,6 +88,11 @@ pub(crate) struct Args {
 pub(crate) enum Found {
     Recording(Box<Diagnosed>),
     Message(Box<message::LogDiagnosis>),
+}
+
+sections! {
+    "diagnose": json::Object;
+    "diagnose --message": message::Object;
 }
 
 impl Command for Args {

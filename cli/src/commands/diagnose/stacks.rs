@@ -47,9 +47,13 @@ pub(crate) fn view(names: &StackNames, recording: &Recording, stack: StackId) ->
 
 view! {
     pub(crate) struct Call(frame: &Frame, is_own: bool) {
+        /// The function.
         name: String = frame.name.to_string(),
+        /// The file.
         filename: String = frame.filename.to_string(),
+        /// The line.
         line: u32 = frame.line,
+        /// Whether it is the user's own frame: the innermost outside of libraries, PyTorch and Python.
         own: bool = is_own,
     }
 }

@@ -10,12 +10,11 @@ use anyhow::{Result, bail};
 use parkade_analysis::diff::{Relation, Run};
 
 use super::compared::{Args, Compared, Shown, compare};
-use super::json::check;
 use super::words::{change, percent};
 use crate::recordings::{Inputs, RankNumbers, RanksFrom};
 use crate::terminal::answer::Answer;
-use crate::terminal::json_struct::{all, view};
 use crate::terminal::output::{self, Tone, count, list};
+use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, fail, print_bytes, render, run, written};
 use crate::terminal::size::show_bytes;
@@ -225,7 +224,7 @@ pub(crate) struct Matched {
     only_a: Vec<u64>,
     only_b: Vec<u64>,
     /// The source of the numbers.
-    from: &'static str,
+    from: RanksFrom,
     /// The files of ranks that are in only one folder.
     alone: Vec<(u64, PathBuf)>,
     /// Notes on the matching.
@@ -256,8 +255,7 @@ fn matched(a: &[PathBuf], b: Option<&[PathBuf]>) -> Matched {
         let place = numbers_b.of_files.iter().position(|&other| other == number)?;
         b?.get(place).cloned()
     };
-    let mut found =
-        Matched { from: if are_names { RanksFrom::Names } else { RanksFrom::Positions }.name(), ..Matched::default() };
+    let mut found = Matched { from: if are_names { RanksFrom::Names } else { RanksFrom::Positions }, ..Matched::default() };
     for (&number, file) in numbers_a.of_files.iter().zip(a) {
         match file_b(number) {
             None if b.is_some() => {
@@ -372,29 +370,46 @@ fn sentence(job: &Job) -> Option<String> {
 }
 
 view! {
-    struct Object<'a>(job: &'a Job) {
+    pub(super) struct Object<'a>(job: &'a Job) {
+        /// The ranks that were compared; of a rank with several devices, the device on which reserved memory grew most.
         pairs: Vec<ComparedRank> = all(&job.ranks, ComparedRank::of),
-        ranks_from: &'static str = job.matched.from,
+        /// `names` if the files' names number the ranks, else `positions`: the order of the files.
+        ranks_from: Word<RanksFrom> = Word::of(&job.matched.from),
+        /// The ranks of the first folder only.
         only_a: &'a [u64] = &job.matched.only_a,
+        /// The ranks of the second folder only.
         only_b: &'a [u64] = &job.matched.only_b,
+        /// Whether a peak of some rank is above a bound.
         exceeded: bool = job.ranks.iter().any(|rank| rank.is_exceeded),
-        check: Option<&'static str> = job.has_bounds.then(|| check(job.outcome)),
+        /// What came of the bounds over all ranks, including those in one folder only; null without bounds.
+        check: Option<Word<Outcome>> = job.has_bounds.then(|| Word::of(&job.outcome)),
+        /// How the ranks were paired, and which are alone.
         notes: &'a [String] = &job.matched.notes,
     }
 }
 
 view! {
     struct ComparedRank(rank: &Rank) {
+        /// The rank.
         rank: u64 = rank.number,
+        /// The rank's file in the first folder.
         a: String = rank.a.display().to_string(),
+        /// The rank's file in the second folder; null if one folder is given.
         b: Option<String> = rank.b.as_ref().map(|file| file.display().to_string()),
+        /// The peak of reserved memory of the first side, if there are two.
         peak_reserved_bytes_a: Option<u64> = rank.levels.before.map(|peaks| peaks.reserved_bytes),
+        /// The peak of reserved memory of the second side, or of the only one.
         peak_reserved_bytes: u64 = rank.levels.last.reserved_bytes,
+        /// The peak of allocated memory of the first side, if there are two.
         peak_allocated_bytes_a: Option<u64> = rank.levels.before.map(|peaks: Peaks| peaks.allocated_bytes),
+        /// The peak of allocated memory of the second side, or of the only one.
         peak_allocated_bytes: u64 = rank.levels.last.allocated_bytes,
+        /// Whether the run that is checked died.
         died: bool = rank.died,
+        /// Whether a peak is above a bound.
         exceeded: bool = rank.is_exceeded,
-        check: &'static str = check(rank.outcome),
+        /// What came of the bounds.
+        check: Word<Outcome> = Word::of(&rank.outcome),
     }
 }
 
@@ -418,7 +433,7 @@ mod tests {
             (files(&["rank0.pickle", "rank10.pickle", "rank2.pickle"]), files(&["new_rank2_s5.pkl", "new_rank0_s9.pkl"]));
         let found = matched(&a, Some(&b));
         let expected = [(0, "rank0.pickle", "new_rank0_s9.pkl"), (2, "rank2.pickle", "new_rank2_s5.pkl")];
-        assert_eq!((pairs(&found), &found.only_a, found.from), (expected.to_vec(), &vec![10], "names"));
+        assert_eq!((pairs(&found), &found.only_a, found.from), (expected.to_vec(), &vec![10], RanksFrom::Names));
         assert_eq!(found.notes, ["Only A has rank 10, so nothing is compared there."]);
     }
 
@@ -427,7 +442,7 @@ mod tests {
         let (a, b) = (files(&["left.pickle", "right.pickle"]), files(&["rank4.pickle", "rank5.pickle", "rank6.pickle"]));
         let found = matched(&a, Some(&b));
         assert_eq!(pairs(&found), [(0, "left.pickle", "rank4.pickle"), (1, "right.pickle", "rank5.pickle")]);
-        assert!(found.only_b == [2] && found.notes.len() == 2 && found.from == "positions", "{:?}", found.notes);
+        assert!(found.only_b == [2] && found.notes.len() == 2 && found.from == RanksFrom::Positions, "{:?}", found.notes);
         let one = matched(&files(&["rank3.pickle", "rank1.pickle"]), None);
         assert_eq!((pairs(&one), one.are_alone()), (vec![(1, "rank1.pickle", ""), (3, "rank3.pickle", "")], false));
     }

@@ -1,61 +1,83 @@
 //! A comparison as one JSON object.
 
 use parkade_analysis::diff::{
-    Bound, Comparison, DriverUse, Grouping, Growth, Held, Origin, Part, Peak, PhaseChange, PhaseUse, Run, SizeClass, StepLevels,
-    StepPair,
+    Bound, Comparison, DriverUse, Grouping, Growth, Held, Origin, Part, Peak, PhaseChange, PhaseUse, Relation, Run, SizeClass,
+    StepLevels, StepPair,
 };
+use parkade_analysis::ending::Ending;
 use parkade_recording::StackId;
+use parkade_replay::SettingsOrigin;
 
 use super::compared::{Checked, Compared, File, Shown};
 use super::words;
 use crate::commands::diagnose::stacks::{Call, view as calls};
-use crate::terminal::json_struct::{all, origin, view};
+use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::release::MadeBy;
 use crate::terminal::runner::Outcome;
 
 view! {
     pub(super) struct Object<'a>(compared: &'a Compared) {
+        /// The first recording.
         a: Input = Input::of(&compared.a),
+        /// The second recording; null if one is shown alone.
         b: Option<Input> = compared.b.as_ref().map(Input::of),
+        /// Each device, or pair of devices.
         devices: Vec<Device<'a>> = all(&compared.devices, |shown| Device::of(compared, shown)),
+        /// Each bound of `--fail-above`, on each device.
         checks: Vec<Bounded> = all(&compared.checks, |checked| Bounded::of((compared, checked))),
+        /// Whether any peak is above its bound, also where it is not known whether that is growth.
         exceeded: bool = compared.is_exceeded(),
+        /// The devices that only one file has.
         notes: Vec<String> = compared.notes.clone(),
     }
 }
 
 view! {
     struct Input(file: &File) {
+        /// The file.
         file: String = file.path.display().to_string(),
+        /// The recorded run's settings.
         settings: String = file.own.settings.settings.text.clone(),
-        settings_origin: &'static str = origin(file.own.settings.origin),
+        /// Where they come from.
+        settings_origin: Word<SettingsOrigin> = Word::of(&file.own.settings.origin),
+        /// The PyTorch version.
         profile: &'static str = file.own.settings.profile.name,
+        /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&file.made_by),
     }
 }
 
 view! {
     struct Bounded(of: (&Compared, &Checked)) {
+        /// The device of the run that is checked.
         device: u32 = of.1.device,
+        /// The bound as given.
         fail_above: String = of.1.text.clone(),
-        kind: &'static str = match of.1.check.bound {
-            Bound::Growth { .. } => "growth",
-            Bound::Peak { .. } => "peak",
-        },
+        /// What the bound is on.
+        kind: Word<Bound> = Word::of(&of.1.check.bound),
+        /// The most that it allows.
         allowed_bytes: u64 = of.1.check.allowed_bytes,
+        /// The peak of reserved memory that is checked.
         peak_reserved_bytes: u64 = of.1.check.peak_bytes,
+        /// Whether the peak is more.
         exceeded: bool = of.1.check.is_exceeded(),
-        check: &'static str = check(of.0.verdict(of.1).outcome()),
+        /// What came of the bound.
+        check: Word<Outcome> = Word::of(&of.0.verdict(of.1).outcome()),
     }
 }
 
-#[derive(serde::Serialize)]
-struct Device<'a> {
-    a: OfRun<'a>,
-    b: Option<OfRun<'a>>,
-    comparison: Option<Compare<'a>>,
-    /// Includes how the two are related.
-    notes: Vec<String>,
+view! {
+    /// A device, or a pair of devices.
+    struct Device<'a> {
+        /// What the first run shows.
+        a: OfRun<'a>,
+        /// What the second run shows.
+        b: Option<OfRun<'a>>,
+        /// What both show together.
+        comparison: Option<Compare<'a>>,
+        /// How the recordings are related, and what they lack.
+        notes: Vec<String>,
+    }
 }
 
 impl<'a> Device<'a> {
@@ -80,79 +102,132 @@ impl<'a> Device<'a> {
 
 view! {
     struct OfRun<'a>(run: &'a Run) {
+        /// The device.
         device: u32 = run.device,
+        /// How many entries its trace has.
         entries: usize = run.entries,
-        part: &'static str = match run.part {
-            Part::Whole => "whole",
-            Part::End => "end",
-            Part::Step(_) => "step",
-            Part::Common { .. } => "common_steps",
-        },
+        /// The part of the run that the rest is about: `whole`, `end` (a file has no trace), `step` or `common_steps` (those of
+        /// both files).
+        part: Word<Part> = Word::of(&run.part),
+        /// The number of the step, if the part is one.
         step: Option<usize> = if let Part::Step(step) = run.part { Some(step) } else { None },
+        /// The first and the last of the common steps, if the part is those.
         common_steps: Option<(usize, usize)> = if let Part::Common { first, last } = run.part { Some((first, last)) } else { None },
+        /// The first entry of the part, and the one behind its last.
         part_entries: (usize, usize) = run.part_entries,
+        /// How many recorded decisions the replay does not reproduce.
         mismatches: u64 = run.mismatches,
+        /// How many decisions were compared.
         decisions: u64 = run.decisions,
+        /// Reserved before the first entry of a file that lost its beginning.
         lost_beginning_bytes: Option<u64> = run.lost_beginning_bytes,
+        /// How many requests were out of memory.
         ooms: u64 = run.ooms,
+        /// The entry of the first of them.
         first_oom_entry: Option<usize> = run.first_oom_entry,
-        ending: &'static str = run.ending.name(),
+        /// How the run ended.
+        ending: Word<Ending> = Word::of(&run.ending),
+        /// How often the cache was emptied for want of memory.
         retries: u64 = run.retries,
+        /// How many calls of empty_cache released something.
         empty_cache_calls: u64 = run.empty_cache_calls,
+        /// How many whole steps the trace has, where steps are marked or the run repeats itself.
         steps: Option<usize> = run.steps,
+        /// The peak of allocated memory.
         peak_allocated: OfPeak<'a> = OfPeak::of(&run.peak_allocated),
+        /// The peak of reserved memory.
         peak_reserved: OfPeak<'a> = OfPeak::of(&run.peak_reserved),
+        /// The most that was reserved in all that the file has.
         whole_peak_reserved_bytes: u64 = run.whole_peak_reserved_bytes,
+        /// What the allocator asked of the driver.
         driver: Driver = Driver::of(&run.driver),
     }
 }
 
 view! {
     struct OfPeak<'a>(peak: &'a Peak) {
+        /// The peak.
         bytes: u64 = peak.bytes,
+        /// The entry that brought it there; null if that is before the first.
         entry: Option<usize> = peak.entry,
+        /// The step in which the peak lies, where steps are marked.
         step: Option<usize> = peak.step,
+        /// The phase in which the peak lies, as in `comparison.phases`, where phases are marked.
         phase: Option<&'a str> = peak.phase.as_ref().map(parkade_analysis::diff::Phase::name),
+        /// Reserved then.
         reserved_bytes: u64 = peak.heap.reserved_bytes,
+        /// In use then.
         allocated_bytes: u64 = peak.heap.allocated_bytes,
+        /// Freed, but another stream may still use it.
         pending_bytes: u64 = peak.heap.pending_bytes,
+        /// What was requested for allocated and pending memory.
         requested_bytes: u64 = peak.heap.requested_bytes,
+        /// What they have beyond the request.
         rounding_bytes: u64 = peak.heap.rounding_bytes(),
+        /// Free in whole segments.
         free_segments_bytes: u64 = peak.heap.free_segments_bytes,
+        /// Free in segments that are partly in use.
         partial_segments_bytes: u64 = peak.heap.partial_segments_bytes,
+        /// The largest hole.
         largest_hole_bytes: u64 = peak.heap.largest_hole_bytes,
+        /// The number of holes.
         holes: u64 = peak.heap.holes,
+        /// The number of segments; a run of mapped pages counts as one.
         segments: usize = peak.segments,
+        /// 1 - allocated / reserved.
         fragmentation: Option<f64> = peak.heap.ratio(),
     }
 }
 
 view! {
     struct Driver(driver: &DriverUse) {
+        /// Segments taken, one cudaMalloc each.
         segments_taken: u64 = driver.segments_taken,
+        /// Segments given back.
         segments_given_back: u64 = driver.segments_given_back,
+        /// How often pages were mapped.
         maps: u64 = driver.maps,
+        /// How often pages were unmapped.
         unmaps: u64 = driver.unmaps,
+        /// The bytes taken and mapped.
         taken_bytes: u64 = driver.taken_bytes,
+        /// The bytes given back and unmapped.
         given_back_bytes: u64 = driver.given_back_bytes,
     }
 }
 
 view! {
     struct Compare<'a>(compared: &Compared, comparison: &'a Comparison) {
-        relation: &'static str = comparison.likeness.relation.name(),
+        /// How the two are related: `same_recording`, `same_run`, `same_requests`, `related`, `little_in_common` or `unknown`
+        /// (nothing to compare).
+        relation: Word<Relation> = Word::of(&comparison.likeness.relation),
+        /// Where both make the same requests: the first entry that differs, in what it is or in where a block lies; null if
+        /// none does.
         first_other_answer_entry: Option<usize> = comparison.first_other_answer,
+        /// The share of the shorter trace's requests, in runs of four, that the other makes too.
         requests_in_common: Option<f64> = comparison.likeness.requests_in_common,
+        /// The share of the stacks, of the recording with fewer, that the other has too; lines may differ.
         stacks_in_common: Option<f64> = comparison.likeness.stacks_in_common,
+        /// The peak of allocated memory in B minus that in A.
         peak_allocated_change_bytes: i64 = change(comparison.a.peak_allocated.bytes, comparison.b.peak_allocated.bytes),
+        /// The peak of reserved memory in B minus that in A.
         peak_reserved_change_bytes: i64 = change(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
+        /// The change of the peak of reserved memory as a share of A.
         peak_reserved_change: Option<f64> = words::share(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
-        grouped_by: &'static str = if comparison.grouping == Grouping::Stacks { "stack" } else { "size" },
+        /// How blocks are grouped: by `stack` (blocks without one by size), or by `size` where a recording has no stacks.
+        grouped_by: Word<Grouping> = Word::of(&comparison.grouping),
+        /// What holds the memory at the two peaks of allocated memory, the largest change first.
         held_at_peak: Vec<Group> = all(&comparison.growth, |group| Group::of(compared, group)),
+        /// The phases, where both files mark them.
         phases: Vec<OfPhase<'a>> = all(&comparison.phases, OfPhase::of),
+        /// What marks the steps in A and in B: an annotation, or `repetition` where nothing marks them but the run repeats
+        /// itself.
         steps_marked_by: Option<(&'a str, &'a str)> = comparison.steps.marks.as_ref().map(|(a, b)| (a.as_str(), b.as_str())),
+        /// The steps that both have.
         steps: Vec<Step> = all(&comparison.steps.pairs, Step::of),
+        /// How many steps only A has.
         steps_only_in_a: usize = comparison.steps.only_a,
+        /// How many steps only B has.
         steps_only_in_b: usize = comparison.steps.only_b,
     }
 }
@@ -164,11 +239,17 @@ fn change(a: u64, b: u64) -> i64 {
 
 view! {
     struct Group(compared: &Compared, group: &Growth) {
+        /// The stack in A, the innermost call first.
         stack_a: Option<Vec<Call>> = stack(&compared.a, group.origin, |a, _| a),
+        /// The stack in B, the innermost call first.
         stack_b: Option<Vec<Call>> = stack(compared.second(), group.origin, |_, b| b),
+        /// The requested sizes, of blocks without a stack.
         sizes: Option<Sizes> = if let Origin::Sizes(class) = group.origin { Some(Sizes::of(&class)) } else { None },
+        /// The blocks in A.
         a: Blocks = Blocks::of(&group.a),
+        /// The blocks in B.
         b: Blocks = Blocks::of(&group.b),
+        /// The bytes in B minus those in A.
         change_bytes: i64 = change(group.a.bytes, group.b.bytes),
     }
 }
@@ -182,55 +263,73 @@ fn stack(file: &File, origin: Origin, which: fn(Option<StackId>, Option<StackId>
 
 view! {
     struct Sizes(class: &SizeClass) {
+        /// The sizes are at least this.
         least_bytes: u64 = class.least_bytes,
+        /// The sizes are below this.
         below_bytes: u64 = class.below_bytes,
     }
 }
 
 view! {
     struct Blocks(held: &Held) {
+        /// The bytes.
         bytes: u64 = held.bytes,
+        /// The number of blocks.
         blocks: u64 = held.blocks,
     }
 }
 
 view! {
     struct OfPhase<'a>(change: &'a PhaseChange) {
+        /// `forward`, `backward`, `optimizer`, `zero_grad`, `outside`, `before_trace`, or a scope's name.
         phase: &'a str = change.phase.name(),
+        /// The phase in A.
         a: PhaseBytes = PhaseBytes::of(&change.a),
+        /// The phase in B.
         b: PhaseBytes = PhaseBytes::of(&change.b),
     }
 }
 
 view! {
     struct PhaseBytes(phase: &PhaseUse) {
+        /// Held at the peak of allocated memory and requested in this phase.
         held_at_peak_bytes: u64 = phase.held_at_peak_bytes,
+        /// The peak of allocated memory during this phase.
         peak_allocated_bytes: u64 = phase.peak_allocated_bytes,
     }
 }
 
 view! {
     struct Step(pair: &StepPair) {
+        /// The step's number, from 0.
         step: usize = pair.step,
+        /// The step in A.
         a: Levels = Levels::of(&pair.a),
+        /// The step in B.
         b: Levels = Levels::of(&pair.b),
     }
 }
 
 view! {
     struct Levels(levels: &StepLevels) {
+        /// The step's first entry.
         first_entry: usize = levels.first_entry,
+        /// The step's last entry.
         last_entry: usize = levels.last_entry,
+        /// The peak of allocated memory during the step.
         peak_allocated_bytes: u64 = levels.peak_allocated_bytes,
+        /// The peak of reserved memory during the step.
         peak_reserved_bytes: u64 = levels.peak_reserved_bytes,
+        /// Allocated at its end.
         allocated_at_end_bytes: u64 = levels.allocated_at_end_bytes,
+        /// Reserved at its end.
         reserved_at_end_bytes: u64 = levels.reserved_at_end_bytes,
     }
 }
 
-/// The result of the checks.
-pub(super) const fn check(outcome: Outcome) -> &'static str {
-    match outcome {
+// What came of bounds.
+parkade_recording::names! {
+    Outcome {
         Outcome::Good => "holds",
         Outcome::CheckFailed => "exceeded",
         Outcome::NotKnown => "not_known",

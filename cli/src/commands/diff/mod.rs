@@ -10,10 +10,16 @@ use anyhow::Result;
 
 use self::compared::{Compared, compare};
 use crate::terminal::answer::Answer;
+use crate::terminal::json_struct::sections;
 use crate::terminal::runner::{Command, Form, Lines, Outcome};
 
 pub(crate) use self::compared::Args;
 pub(crate) use self::folders::run_diff;
+
+sections! {
+    "diff": json::Object<'_>;
+    "diff of folders": folders::Object<'_>;
+}
 
 impl Command for Args {
     type Found = Compared;

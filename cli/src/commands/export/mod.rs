@@ -19,8 +19,8 @@ use parkade_replay::{AfterFailure, ReplaySettings, Requests, SelfCheck, VerifyEr
 use self::perfetto::{Run, Slices};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Force, Json};
-use crate::terminal::json_struct::{all, view};
 use crate::terminal::output::Tone;
+use crate::terminal::json_struct::{all, sections, view};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
 use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
@@ -291,33 +291,60 @@ fn as_recorded(mut recording: Recording, own: &VerifyOptions, device: Option<u32
 
 view! {
     struct Object<'a>(args: &'a Args, made: &'a Made) {
+        /// The recording.
         file: String = args.file.display().to_string(),
+        /// The file that was written.
         output: String = args.output.path().display().to_string(),
+        /// The settings that the new file states.
         settings: Option<&'a str> = made.exported.recording.settings.as_ref().and_then(|settings| settings.text.as_deref()),
+        /// The PyTorch version.
         profile: &'static str = made.profile.name,
+        /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&made.made_by),
+        /// Whether a replay under the run's own settings needs what the run needed.
         self_check: Option<Checked> = SelfCheck::worst(made.exported.devices.iter().filter_map(|device| device.self_check)).map(Checked::of),
+        /// Each replayed device.
         devices: Vec<Device> = all(made.exported.devices.iter().zip(&made.recorded), Device::of),
+        /// Devices without a trace, whose segments are as recorded.
         kept_devices: &'a [u32] = &made.exported.kept_devices,
+        /// With `--format perfetto`: how many blocks are written as slices.
         slices: Option<usize> = made.slices.map(|slices| slices.blocks),
+        /// With `--format perfetto`: how many smaller blocks are left out.
         left_out_slices: Option<usize> = made.slices.map(|slices| slices.left_out),
     }
 }
 
+sections! {
+    "export": Object<'_>;
+}
+
 view! {
     struct Device(device: (&ExportedDevice, &Shortage)) {
+        /// The device.
         device: u32 = device.0.device,
+        /// How many entries its new trace has.
         entries: usize = device.0.entries,
+        /// How many requests are out of memory.
         ooms: i64 = device.0.stats.num_ooms,
+        /// `num_alloc_retries`.
         retries: i64 = device.0.stats.num_alloc_retries,
+        /// How many requests are out of memory in the recording.
         recorded_ooms: i64 = device.1.ooms,
+        /// `num_alloc_retries` of the recorded run, if its replay is exact.
         recorded_retries: Option<i64> = device.1.retries,
+        /// The first entry of the new trace that is out of memory.
         fails_at_entry: Option<usize> = device.0.first_failure,
+        /// Peak of allocated memory.
         peak_allocated_bytes: i64 = device.0.stats.family(Family::AllocatedBytes).all.peak,
+        /// Peak of reserved memory.
         peak_reserved_bytes: i64 = device.0.stats.family(Family::ReservedBytes).all.peak,
+        /// The self-check of the device.
         self_check: Option<Checked> = device.0.self_check.map(Checked::of),
+        /// How many blocks were in use before the first entry; they are requested first.
         early_blocks: Option<usize> = device.0.early_blocks,
+        /// How many decisions of the recording differ.
         mismatches: u64 = device.0.mismatches,
+        /// How many requests failed for another reason than memory.
         device_errors: u64 = device.0.device_errors,
     }
 }

@@ -18,6 +18,7 @@ use crate::each::OnEach;
 use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Files, Print};
+use crate::terminal::json_struct::sections;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
 pub use self::settings::UnderSettings;
@@ -92,6 +93,10 @@ impl Args {
         }
         Ok(())
     }
+}
+
+sections! {
+    "replay": settings::Object, policy::PolicyObject;
 }
 
 impl Command for Args {

@@ -23,8 +23,8 @@ use super::judged::Known;
 use super::settings::{Device, HIDDEN, Numbers, OneOrMany, Recorded, Row, Sums, before_first_entry, empty_cache_calls, shown};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
-use crate::terminal::json_struct::{all, view};
 use crate::terminal::recording;
+use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::release::MadeBy;
 use crate::terminal::self_check::Checked;
 use crate::terminal::table::Mark;
@@ -359,13 +359,14 @@ view! {
     /// The same object as under settings, without the fields that only settings have.
     pub(super) struct PolicyObject(file: &Path, args: &Replay, replayed: &UnderPolicy) {
         file: String = file.display().to_string(),
+        /// `--policy`, in place of `settings`.
         policy: String = replayed.policy.name.to_string(),
         made_by: MadeBy = MadeBy::of(&replayed.made_by),
         capacity_bytes: Option<u64> = args.capacity,
         limit_bytes: Option<u64> = replayed.limit(),
         recorded_limit_bytes: Option<u64> = args.recorded.bytes(&replayed.recording).or(replayed.found_limit),
-        outcome: &'static str = replayed.outcome().name(),
-        endings: Vec<&'static str> = all(&replayed.devices, |device| device.ending.name()),
+        outcome: Word<Outcome> = Word::of(&replayed.outcome()),
+        endings: Vec<Word<Ending>> = all(&replayed.devices, |device| Word::of(&device.ending)),
         seconds: f64 = replayed.seconds,
         #[serde(flatten)]
         numbers: OneOrMany = match replayed.devices.as_slice() {

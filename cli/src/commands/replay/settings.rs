@@ -15,13 +15,12 @@ use parkade_replay::{
     Extreme, LostBeginning, Operation, Outlook, OutlookOptions, ReplaySettings, Requests, SelfCheck, SettingsOrigin, TIMINGS,
     TimingRange, TimingsThatFit, learned_addresses, read_otherwise, replay_device, timings_that_fit,
 };
-use serde::Serialize;
 
 use super::judged::{Judged, Known};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
-use crate::terminal::json_struct::{all, origin, view};
 use crate::terminal::output::Tone;
+use crate::terminal::json_struct::{Word, all, one_of, view};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::release::MadeBy;
 use crate::terminal::self_check::{Checked, OtherReading, ReadFlush};
@@ -409,17 +408,30 @@ fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize
 view! {
     /// With several devices the numbers are sums, and `devices` has the numbers of each device.
     pub(super) struct Object(file: &Path, args: &Replay, replayed: &UnderSettings) {
+        /// The recording.
         file: String = file.display().to_string(),
+        /// The settings it was replayed under.
         settings: String = replayed.settings.settings.text.clone(),
-        settings_origin: &'static str = origin(replayed.settings.origin),
+        /// Where they come from.
+        settings_origin: Word<SettingsOrigin> = Word::of(&replayed.settings.origin),
+        /// The PyTorch version whose decisions were made.
         profile: &'static str = replayed.profile.name,
+        /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&replayed.made_by),
+        /// `--capacity`.
         capacity_bytes: Option<u64> = args.capacity,
+        /// The limit that was used; also null if the devices had different ones.
         limit_bytes: Option<u64> = replayed.limit(),
+        /// The recorded run's limit, given or found.
         recorded_limit_bytes: Option<u64> = args.recorded.bytes(&replayed.recording).or(replayed.found_limit),
-        outcome: &'static str = replayed.answer.outcome.name(),
-        endings: Vec<&'static str> = all(&replayed.answer.endings, Ending::name),
-        doubt: Option<&'static str> = replayed.answer.doubt.map(Doubt::name),
+        /// `fits`, `gets_past`, `does_not_fit` or `unknown`, as for `advise`; `unknown` if neither a limit nor a capacity is
+        /// known.
+        outcome: Word<Outcome> = Word::of(&replayed.answer.outcome),
+        /// How each device's recorded run ended.
+        endings: Vec<Word<Ending>> = all(&replayed.answer.endings, Word::of),
+        /// Why the rest of a run that died cannot be told, as for `advise`.
+        doubt: Option<Word<Doubt>> = replayed.answer.doubt.as_ref().map(Word::of),
+        /// The time taken.
         seconds: f64 = replayed.seconds,
         #[serde(flatten)]
         numbers: OneOrMany = match replayed.devices.as_slice() {
@@ -429,29 +441,45 @@ view! {
     }
 }
 
-#[derive(Serialize)]
-#[serde(untagged)]
-pub(super) enum OneOrMany {
-    One(Box<Numbers>),
-    Many(Sums),
+one_of! {
+    pub(super) enum OneOrMany {
+        One(Box<Numbers>),
+        Many(Sums),
+    }
 }
 
 view! {
     pub(super) struct Numbers(outlook: &Outlook, replayed: &UnderSettings, place: usize) {
+        /// Whether every request is served; if the run died, also what is estimated of its rest, beyond doubt.
         pub(super) fits: bool = replayed.answer.fits(place),
+        /// How many requests fail; under a policy the first ends the replay, and the numbers are those up to it.
         pub(super) ooms: i64 = replayed.answer.ooms(place, outlook),
+        /// The entry of the first request that fails; if the settings are those of a run that died, the one of which it dies.
         pub(super) fails_at_entry: Option<usize> = replayed.answer.fails_at(place),
+        /// The peak of allocated memory.
         pub(super) peak_allocated_bytes: i64 = outlook.prediction.peak_allocated_bytes(),
+        /// The peak of reserved memory.
         pub(super) peak_reserved_bytes: i64 = outlook.prediction.peak_reserved_bytes(),
+        /// `num_alloc_retries`.
         pub(super) retries: i64 = outlook.prediction.stats.num_alloc_retries,
+        /// How many memory calls the driver got.
         pub(super) driver_calls: u64 = outlook.prediction.driver_calls,
+        /// What those calls cost.
         pub(super) driver_ns: u64 = outlook.prediction.driver_ns,
+        /// How many calls of empty_cache the trace has.
         pub(super) empty_cache_calls: usize = empty_cache_calls(&outlook.requests),
+        /// The recorded run.
         pub(super) recorded: Recorded = Recorded::of(&outlook.requests),
+        /// Whether a replay under the run's own settings needs what the run needed.
         pub(super) self_check: Option<Checked> = replayed.checks.get(place).copied().flatten().map(Checked::of),
+        /// Memory that was given back before requests that then took some: by a retry, because the device had refused the
+        /// request, or by a call of `empty_cache`.
         pub(super) flushes: Vec<ReadFlush> = self_check::flushes(&outlook.requests),
+        /// What comes of it if the doubtful `flushes` are read the other way, if that is another answer; null under a policy.
         pub(super) read_otherwise: Option<OtherReading> = replayed.otherwise.get(place).copied().flatten().map(OtherReading::of),
+        /// How many requests failed for another reason than memory.
         pub(super) device_errors: u64 = outlook.prediction.device_errors,
+        /// The limit that was used, if neither a limit nor a capacity was given: what `advise` assumes for a run that died.
         pub(super) assumed_limit_bytes: Option<u64> = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
         #[serde(flatten)]
         pub(super) timing: Option<Timing> = outlook.timing.map(|range| Timing::of(range, replayed.timings.get(place).copied().flatten())),
@@ -464,17 +492,24 @@ pub(super) fn empty_cache_calls(requests: &Requests) -> usize {
 
 view! {
     pub(super) struct Recorded(requests: &Requests) {
+        /// The recorded run's peak of reserved memory.
         peak_reserved_bytes: i64 = requests.recorded_peak_reserved_bytes,
+        /// How many of its requests were out of memory.
         ooms: u64 = requests.ooms,
+        /// How many of its decisions differ from the replay's.
         mismatches: u64 = requests.mismatches,
+        /// What was there before the first entry of a file that lost its beginning.
         lost_beginning: Option<Lost> = requests.lost_beginning.map(Lost::of),
     }
 }
 
 view! {
     struct Lost(lost: LostBeginning) {
+        /// How many segments there were.
         segments: usize = lost.segments,
+        /// How many blocks were in use.
         blocks: usize = lost.blocks,
+        /// The bytes in the segments. More than the memory makes `outcome` `unknown` where what is in the file fits.
         reserved_bytes: u64 = lost.reserved_bytes,
     }
 }
@@ -482,40 +517,56 @@ view! {
 view! {
     /// How much the timing of other streams matters.
     pub(super) struct Timing(range: TimingRange, timings: Option<TimingsThatFit>) {
+        /// The peak of reserved memory if other streams are done by the next request.
         peak_reserved_bytes_earliest: i64 = range.earliest.peak_reserved_bytes,
+        /// Whether every request is served then.
         fits_earliest: bool = range.earliest.fits,
+        /// The peak of reserved memory if other streams are never done before a wait.
         peak_reserved_bytes_latest: i64 = range.latest.peak_reserved_bytes,
+        /// Whether every request is served then.
         fits_latest: bool = range.latest.fits,
+        /// The lowest peak of reserved memory that is likely by the times of the entries. The lowest over all timings tried if
+        /// the entries have no times, if the file has private pools, or if requests of the recorded run waited for memory for
+        /// more than a tenth of its time.
         peak_reserved_bytes_least: i64 = range.least_peak_reserved_bytes,
+        /// The highest such peak.
         peak_reserved_bytes_most: i64 = range.most_peak_reserved_bytes,
+        /// Whether these two are what is likely by the times of the entries; if not, they are over all timings tried.
         peak_reserved_bytes_are_likely: bool = range.is_likely,
+        /// How many other timings of the streams were tried.
         timings_tried: usize = TIMINGS.len(),
+        /// With how many of them every request is served; null without a limit or a capacity.
         timings_fit: Option<usize> = timings.map(|timings| timings.fit),
     }
 }
 
-#[derive(Serialize)]
-pub(super) struct Device {
-    pub(super) device: u32,
-    #[serde(flatten)]
-    pub(super) numbers: Numbers,
+view! {
+    /// The numbers of a device.
+    pub(super) struct Device {
+        /// The device.
+        pub(super) device: u32,
+        #[serde(flatten)]
+        pub(super) numbers: Numbers,
+    }
 }
 
-/// The sums over several devices.
-#[derive(Serialize)]
-pub(super) struct Sums {
-    ooms: i64,
-    peak_allocated_bytes: i64,
-    peak_reserved_bytes: i64,
-    retries: i64,
-    driver_calls: i64,
-    driver_ns: i64,
-    empty_cache_calls: i64,
-    device_errors: i64,
-    fits: bool,
-    fails_at_entry: Option<usize>,
-    self_check: Option<Checked>,
-    devices: Vec<Device>,
+view! {
+    /// The sums over several devices. Their keys mean what they mean in [`Numbers`].
+    pub(super) struct Sums {
+        ooms: i64,
+        peak_allocated_bytes: i64,
+        peak_reserved_bytes: i64,
+        retries: i64,
+        driver_calls: i64,
+        driver_ns: i64,
+        empty_cache_calls: i64,
+        device_errors: i64,
+        fits: bool,
+        fails_at_entry: Option<usize>,
+        self_check: Option<Checked>,
+        /// Each device, if there are several.
+        devices: Vec<Device>,
+    }
 }
 
 impl Sums {

@@ -12,7 +12,7 @@ use parkade_recording::StackId;
 use super::gather::{Device, Report};
 use super::{labels, words};
 use crate::terminal::answer::Answer;
-use crate::terminal::json_struct::{all, view};
+use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::markup::{counted, escape, grouped};
 use crate::terminal::output::{self, Tone};
 use crate::terminal::size::show_bytes;
@@ -20,28 +20,44 @@ use crate::terminal::table::Table;
 
 view! {
     pub(super) struct OfKind(used: &KindUse) {
-        kind: &'static str = used.kind.name(),
+        /// `parameters` (with buffers), `gradients`, `optimizer_states`, `activations`, `inputs`, `temporaries`, `workspaces`,
+        /// `caches` or `unknown`.
+        kind: Word<Kind> = Word::of(&used.kind),
+        /// The bytes held.
         bytes: u64 = used.held.bytes,
+        /// The number of blocks.
         blocks: u64 = used.held.blocks,
+        /// The bytes of blocks that are in use at the end of a step.
         across_steps_bytes: u64 = used.across_steps.bytes,
+        /// The bytes of blocks that one step makes and frees. Of the rest neither is known.
         within_step_bytes: u64 = used.within_step.bytes,
+        /// The same by how the kind was told.
         told_by: Vec<OfHow> = all(&used.told_by, OfHow::of),
     }
 }
 
 view! {
     struct OfHow(told: &(How, Held)) {
-        how: &'static str = told.0.name(),
+        /// `stack`, `annotation` (the optimizer's own), `size` (paired with parameters, or a library's workspace), `pairing`
+        /// (the order of frees), `lifetime`, `repetition` (the step before), `steps` (in a run that trains nothing: made and
+        /// freed within one step, or carried through several) or `not_told`.
+        how: Word<How> = Word::of(&told.0),
+        /// The bytes told so.
         bytes: u64 = told.1.bytes,
+        /// The number of blocks.
         blocks: u64 = told.1.blocks,
     }
 }
 
 view! {
     pub(super) struct NoStack(without: WithoutStack) {
+        /// The bytes made on threads without Python calls, as autograd's are.
         autograd_bytes: u64 = without.autograd.bytes,
+        /// The number of those blocks.
         autograd_blocks: u64 = without.autograd.blocks,
+        /// The bytes from before the first entry.
         early_bytes: u64 = without.early.bytes,
+        /// The number of those blocks.
         early_blocks: u64 = without.early.blocks,
     }
 }
@@ -49,8 +65,11 @@ view! {
 view! {
     /// The steps that were found.
     pub(super) struct FoundSteps(mark: &StepMark, steps: &Steps) {
+        /// How many steps end in the file.
         count: usize = steps.ends.len(),
-        told_by: &'static str = mark.name(),
+        /// What tells the steps: an `annotation`, or `repetition`, what the run repeats.
+        told_by: Word<StepMark> = Word::of(mark),
+        /// The annotation.
         mark: Option<String> = match mark {
             StepMark::Annotation(mark) => Some(mark.clone()),
             StepMark::Repetition => None,

@@ -24,6 +24,7 @@ use self::gather::{PAGE, Part, Report, wrote};
 use crate::each::{Finished, OnEach, Together};
 use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;
+use crate::terminal::json_struct::sections;
 use crate::terminal::output;
 use crate::terminal::outputs::Target;
 use crate::terminal::runner::{Command, Form, Lines, Subject};
@@ -35,6 +36,10 @@ pub(crate) struct Shown {
     /// `None` if only the runs were requested.
     report: Option<Report>,
     runs: Vec<RankRun>,
+}
+
+sections! {
+    "report": json::Object;
 }
 
 impl Command for Args {

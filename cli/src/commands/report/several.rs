@@ -82,7 +82,7 @@ pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Targ
             of - in_full
         ));
     }
-    Ok(Finished { outcome, answer, addition: job.map(|job| job.addition()).transpose()? })
+    Ok(Finished { outcome, answer, addition: job.map(|job| serde_json::to_value(advise::Addition::of(&job))).transpose()? })
 }
 
 /// The sections of the runs in full, each of at most this many bytes. Runs whose section cannot be made are dropped from the

@@ -170,15 +170,20 @@ pub(crate) fn are_mixed(rows: &[Row]) -> bool {
 view! {
     /// `{"jobs": 11, "differ": 2, "kept": [{"file": "a.jsonl", "rows": 2}]}`.
     pub(super) struct OfOverlap(overlap: &Overlap) {
+        /// How many such jobs there are.
         jobs: u64 = overlap.jobs,
+        /// How many of them have different numbers.
         differ: u64 = overlap.differing(),
+        /// The rows kept of these jobs.
         kept: Vec<Kept> = all(&overlap.kept, Kept::of),
     }
 }
 
 view! {
     struct Kept(kept: &(PathBuf, u64)) {
+        /// The file.
         file: String = kept.0.display().to_string(),
+        /// How many rows of the file are kept.
         rows: u64 = kept.1,
     }
 }

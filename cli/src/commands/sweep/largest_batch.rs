@@ -12,7 +12,7 @@ use super::args::{Args, threads};
 use super::grid::Grid;
 use super::names::{self, workload_items};
 use crate::terminal::answer::Answer;
-use crate::terminal::json_struct::{all, view};
+use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::outputs::Wanted;
 use crate::terminal::size::{self, show_bytes};
 use crate::terminal::table::Table;
@@ -226,72 +226,145 @@ fn in_words(why: &Why) -> String {
 
 view! {
     pub(super) struct Object<'a>(found: &'a Found) {
+        /// What the driver's context takes of each device.
         context_bytes: u64 = found.context_bytes,
+        /// The largest batch tried.
         most_batch: u64 = found.most_batch,
+        /// How many searches found that a batch fits although a smaller one does not.
         not_monotone: usize = found.not_monotone(),
+        /// Each combination.
         points: Vec<WithNext<'a>> = all(&found.points, |point| WithNext { row: Row::of(point), next: Next::of(&point.why) }),
     }
 }
 
-#[derive(Serialize)]
-struct WithNext<'a> {
-    #[serde(flatten)]
-    row: Row<'a>,
-    next: Next,
+view! {
+    /// A combination.
+    struct WithNext<'a> {
+        #[serde(flatten)]
+        row: Row<'a>,
+        /// Why the next batch does not fit.
+        next: Next,
+    }
 }
 
 view! {
     /// The columns shared by JSON and CSV.
     struct Row<'a>(point: &'a Point) {
+        /// The training as given.
         workload: &'a str = &point.case.training.name,
+        /// The model's parameters.
         parameters: u64 = point.case.training.transformer.parameters(),
+        /// Training steps.
         steps: u64 = point.case.training.steps,
+        /// The bytes of parameters, gradients and optimizer states.
         state_bytes: u64 = point.case.training.state_bytes(),
+        /// The device's memory.
         device_bytes: u64 = point.case.device_bytes,
+        /// The device's memory without the context.
         usable_bytes: u64 = point.case.usable_bytes,
+        /// The policy.
         policy: &'a str = &point.policy,
+        /// The largest batch tried that fits; 0 if none does.
         batch: u64 = point.batch,
+        /// Reserved with that batch.
         reserved_bytes: u64 = point.reserved_bytes,
+        /// Live at once with that batch.
         load_bytes: u64 = point.load_bytes,
+        /// A smaller batch that does not fit.
         fails_below_batch: Option<u64> = point.fails_below_batch,
+        /// The largest batch whose live bytes fit.
         bound_batch: u64 = point.bound.batch,
+        /// Live at once with that batch.
         bound_load_bytes: u64 = point.bound.load_bytes,
+        /// How many runs were simulated.
         runs: u32 = point.runs,
     }
 }
 
-/// Why the next batch does not fit.
-#[derive(Serialize)]
-#[serde(tag = "why", rename_all = "kebab-case")]
-enum Next {
-    States { state_bytes: u64 },
-    Load { batch: u64, load_bytes: u64 },
-    Stranded { batch: u64, asked_bytes: u64, live_bytes: u64, reserved_bytes: u64 },
-    Fault { batch: u64, reason: String },
+/// The kind of reason why the next batch does not fit.
+enum Kind {
+    States,
+    Load,
+    Stranded,
+    Fault,
     NotTried,
+}
+
+parkade_recording::names! {
+    Kind {
+        Kind::States => "states",
+        Kind::Load => "load",
+        Kind::Stranded => "stranded",
+        Kind::Fault => "fault",
+        Kind::NotTried => "not-tried",
+    }
+}
+
+impl Kind {
+    const fn of(why: &Why) -> Kind {
+        match why {
+            Why::States { .. } => Kind::States,
+            Why::Load { .. } => Kind::Load,
+            Why::Stranded { .. } => Kind::Stranded,
+            Why::Fault { .. } => Kind::Fault,
+            Why::NotTried => Kind::NotTried,
+        }
+    }
+}
+
+view! {
+    /// Why the next batch does not fit.
+    struct Next {
+        /// The reason.
+        why: Word<Kind>,
+        /// `states`: these bytes alone are more than there is.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        state_bytes: Option<u64>,
+        /// The batch.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        batch: Option<u64>,
+        /// `load`: its live bytes.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        load_bytes: Option<u64>,
+        /// `stranded`: the request that fails.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        asked_bytes: Option<u64>,
+        /// `stranded`: live bytes then.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        live_bytes: Option<u64>,
+        /// `stranded`: reserved bytes then.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reserved_bytes: Option<u64>,
+        /// `fault`: what the policy did wrong.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    }
 }
 
 impl Next {
     fn of(why: &Why) -> Next {
+        let none = Next {
+            why: Word::of(&Kind::of(why)),
+            state_bytes: None,
+            batch: None,
+            load_bytes: None,
+            asked_bytes: None,
+            live_bytes: None,
+            reserved_bytes: None,
+            reason: None,
+        };
         match *why {
-            Why::States { state_bytes } => Next::States { state_bytes },
-            Why::Load { batch, load_bytes } => Next::Load { batch, load_bytes },
-            Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes } => {
-                Next::Stranded { batch, asked_bytes, live_bytes, reserved_bytes }
-            }
-            Why::Fault { batch, ref reason } => Next::Fault { batch, reason: reason.clone() },
-            Why::NotTried => Next::NotTried,
-        }
-    }
-
-    /// The kind of reason, as a word.
-    fn kind(&self) -> &'static str {
-        match self {
-            Next::States { .. } => "states",
-            Next::Load { .. } => "load",
-            Next::Stranded { .. } => "stranded",
-            Next::Fault { .. } => "fault",
-            Next::NotTried => "not-tried",
+            Why::States { state_bytes } => Next { state_bytes: Some(state_bytes), ..none },
+            Why::Load { batch, load_bytes } => Next { batch: Some(batch), load_bytes: Some(load_bytes), ..none },
+            Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes } => Next {
+                batch: Some(batch),
+                asked_bytes: Some(asked_bytes),
+                live_bytes: Some(live_bytes),
+                reserved_bytes: Some(reserved_bytes),
+                ..none
+            },
+            Why::Fault { batch, ref reason } => Next { batch: Some(batch), reason: Some(reason.clone()), ..none },
+            Why::NotTried => none,
         }
     }
 }
@@ -305,7 +378,7 @@ fn csv_of(points: &[Point]) -> Result<Vec<u8>> {
     }
     let mut writer = csv::Writer::from_writer(Vec::new());
     for point in points {
-        writer.serialize((Row::of(point), InWords { next: Next::of(&point.why).kind(), next_in_words: in_words(&point.why) }))?;
+        writer.serialize((Row::of(point), InWords { next: Kind::of(&point.why).name(), next_in_words: in_words(&point.why) }))?;
     }
     Ok(writer.into_inner()?)
 }

@@ -49,51 +49,72 @@ fn add_policy(out: &mut String, policy: &Named) {
 
 view! {
     pub(super) struct Object() {
+        /// The catalogue.
         workloads: Vec<Workload> = all(&CATALOGUE, Workload::of),
+        /// The generators.
         generators: Vec<Generator> = all(workload::generator_names(), Generator::of),
+        /// The policies.
         policies: Vec<Policy> = all(POLICIES.iter().chain(BESIDE), Policy::of),
+        /// Where a device places segments.
         address_models: Vec<Model> = all(Addresses::ALL, Model::of),
     }
 }
 
 view! {
     struct Workload(known: &'static NamedWorkload) {
+        /// The workload's name.
         name: &'static str = known.name,
+        /// What it is.
         says: &'static str = known.says,
+        /// The description that generates it.
         description: &'static str = known.text,
     }
 }
 
 view! {
     struct Generator(name: &'static str) {
+        /// The generator's name.
         name: &'static str = name,
+        /// The options of its descriptions.
         options: Option<Vec<&'static str>> = workload::keys(name).map(|keys| keys.to_vec()),
     }
 }
 
 view! {
     struct Policy(policy: &'static Named) {
+        /// The policy's name.
         name: &'static str = &policy.name,
+        /// What it does.
         says: &'static str = &policy.says,
+        /// Where it comes from.
         source: &'static str = policy.source,
+        /// Whether `all` of `sweep` includes it.
         is_among_all: bool = POLICIES.iter().any(|known| known.name == policy.name),
+        /// Whether under PyTorch one thread at a time may use the GPU (`serial=True`).
         needs_serial_work: bool = needs_serial_work(&policy.name),
+        /// What its name takes as `key=value`.
         parameters: Vec<Taken> = all(PARAMETERS.iter().filter(|taken| taken.policy == policy.name), Taken::of),
     }
 }
 
 view! {
     struct Taken(parameter: &'static Parameter) {
+        /// The key.
         key: &'static str = parameter.key,
+        /// What it sets.
         says: &'static str = parameter.says,
+        /// The value that holds without it; empty if it is none of the values.
         usual: &'static str = parameter.usual,
+        /// The values; empty if they are too many to list.
         values: Vec<&'static str> = parameter.values.to_vec(),
     }
 }
 
 view! {
     struct Model(model: Addresses) {
+        /// The model's name.
         name: &'static str = model.name(),
+        /// What it does.
         says: &'static str = model.says(),
     }
 }

@@ -30,7 +30,7 @@ use self::names::Study;
 use self::rows::Header;
 use self::show::Shown;
 use crate::terminal::answer::Answer;
-use crate::terminal::json_struct::view;
+use crate::terminal::json_struct::{sections, view};
 use crate::terminal::output::{self, Stream};
 use crate::terminal::outputs::Wanted;
 use crate::terminal::progress;
@@ -137,12 +137,24 @@ impl Args {
     }
 }
 
+sections! {
+    "sweep": show::Object<'_>;
+    "sweep --largest-batch": largest_batch::Object<'_>;
+    "sweep --list": list::Object;
+    "sweep --shard": Part<'_>;
+}
+
 view! {
     struct Part<'a>(args: &Args, rows: &'a [Row]) {
+        /// The part, as `1/3`.
         part: String = args.shard.to_string(),
+        /// The file of rows.
         file: String = args.path(),
+        /// The number of rows in it.
         jobs: usize = rows.len(),
+        /// How many rows each build made.
         programs: BTreeMap<&'a str, u64> = finished::rows_by_build(rows),
+        /// Whether several builds made them.
         mixed: bool = finished::are_mixed(rows),
     }
 }

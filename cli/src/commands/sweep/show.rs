@@ -6,7 +6,8 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 use parkade_policies::named;
 use parkade_research::study::sweep::{
-    BoundRatios, Cell, Comparison, Course, CourseOfAll, Level, Plan, PolicySummary, Row, SeedComparison, Without,
+    BoundRatios, Capacity, Cell, Comparison, Course, CourseOfAll, Level, Plan, PlannedWorkload, PolicySummary, Row,
+    SeedComparison, Share, Without,
 };
 
 use super::finished::{self, Finished, OfOverlap, Overlap};
@@ -179,16 +180,26 @@ fn csv_of(rows: &[Row]) -> Result<Vec<u8>> {
 }
 
 view! {
-    struct Object<'a>(finished: &'a Finished) {
+    pub(super) struct Object<'a>(finished: &'a Finished) {
+        /// How many rows each build made.
         programs: BTreeMap<&'a str, u64> = finished::rows_by_build(&finished.rows),
+        /// Whether several builds made them.
         mixed: bool = finished::are_mixed(&finished.rows),
+        /// The jobs that several files have from different builds.
         overlap: OfOverlap = OfOverlap::of(&finished.overlap),
+        /// How many searches found that a program fits but fails with a little more.
         not_monotone: u64 = finished.summary.not_monotone(),
+        /// What each workload needs at least, and what ideal allocators need for it.
         bounds: Vec<Bounds<'a>> = bounds(finished),
-        plan: &'a Plan = &finished.plan,
+        /// What was asked for.
+        plan: OfPlan<'a> = OfPlan::of(&finished.plan),
+        /// The number of rows.
         jobs: usize = finished.rows.len(),
+        /// The policy that the others are compared with.
         baseline: &'a str = &finished.plan.policies[finished.summary.baseline],
+        /// The workload that makes the largest part of the excess over LOAD; null if there is no excess or one workload.
         outlier: Option<&'a str> = finished.summary.outlier.map(|place| finished.plan.workloads[place].name.as_str()),
+        /// Each policy.
         policies: Vec<Policy<'a>> = all(
             finished.summary.policies.iter().zip(&finished.summary.cells).zip(&finished.equal_buffers),
             |((policy, cells), equal_buffers)| Policy::of(&finished.plan, policy, cells, *equal_buffers),
@@ -202,24 +213,66 @@ fn bounds(finished: &Finished) -> Vec<Bounds<'_>> {
 }
 
 view! {
+    /// What was asked for.
+    struct OfPlan<'a>(plan: &'a Plan) {
+        /// The workloads.
+        workloads: Vec<Planned<'a>> = all(&plan.workloads, Planned::of),
+        /// The policies.
+        policies: &'a [String] = &plan.policies,
+        /// The capacities.
+        capacities: &'a [Capacity] = &plan.capacities,
+        /// The address model.
+        addresses: &'a str = &plan.addresses,
+        /// How many LOADs are taken before each program.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        preallocate: Option<Share> = plan.preallocate,
+    }
+}
+
+view! {
+    struct Planned<'a>(workload: &'a PlannedWorkload) {
+        /// The workload's name.
+        name: &'a str = &workload.name,
+        /// How many seeds are run.
+        seeds: u64 = workload.seeds,
+        /// The hash of a workload that comes from a file.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        hash: Option<&'a str> = workload.hash.as_deref(),
+    }
+}
+
+view! {
     struct Bounds<'a>(workload: &'a str, pools: Option<Level>, beside: Option<BoundRatios>) {
+        /// The workload.
         workload: &'a str = workload,
+        /// A lower bound: each private pool counts for the most that has lived in it until it is dropped.
         load_with_pools_over_load: Option<Mean> = pools.map(Mean::of),
+        /// No bound: what an ideal allocator needs that remaps pages of 2 MiB at will.
         page_ideal_over_load: Option<Mean> = beside.map(|beside| Mean::of(beside.page_ideal)),
+        /// No bound: the best offline packing found.
         packing_over_load: Option<Mean> = beside.map(|beside| Mean::of(beside.packing)),
     }
 }
 
 view! {
     struct Policy<'a>(plan: &'a Plan, policy: &'a PolicySummary, cells: &[Cell], equal_buffers: Option<f64>) {
+        /// The policy's name.
         policy: &'a str = &policy.name,
+        /// The smallest memory over LOAD.
         memory_over_load: Option<Mean> = policy.ratio.map(Mean::of),
+        /// `memory_over_load` without the outlier.
         without_outlier: Option<OfOthers> = policy.without_outlier.map(OfOthers::of),
+        /// What a program needs that only allocates 64 buffers of 16 MiB, over their sum: more than 1 is by construction.
         equal_buffers_over_load: Option<f64> = equal_buffers,
+        /// The comparison with the baseline; null for the baseline itself.
         versus_baseline: Option<Versus> = policy.versus.as_ref().map(Versus::of),
+        /// The share of programs that fit in each capacity.
         fits: BTreeMap<String, f64> = by_capacity(plan, policy.fits.iter().copied()),
+        /// What the driver's calls cost in each capacity.
         driver_ns: BTreeMap<String, Option<Mean>> = costs(plan, &policy.driver_ns),
+        /// The driver's work over the run in each capacity, over the workloads that fit.
         driver: BTreeMap<String, Driver> = by_capacity(plan, policy.courses.iter().map(Driver::of)),
+        /// Each workload.
         workloads: Vec<Workload<'a>> =
             all(plan.workloads.iter().zip(cells), |(workload, cell)| Workload::of(plan, &workload.name, cell)),
     }
@@ -227,28 +280,41 @@ view! {
 
 view! {
     struct OfOthers(without: Without) {
+        /// The geometric mean.
         mean: Option<f64> = without.mean,
+        /// The outlier's part of the excess, in logarithms.
         share: Option<f64> = without.share,
     }
 }
 
 view! {
     struct Driver(course: &CourseOfAll) {
+        /// The calls for each step, where steps are known.
         calls_per_step: Option<Mean> = course.calls_per_step.map(Mean::of),
+        /// The cost of the calls for each step.
         ns_per_step: Option<Mean> = course.ns_per_step.map(Mean::of),
+        /// The share of the cost that falls into the later half.
         later_share: Option<Mean> = course.later_share.map(Mean::of),
+        /// How long calls waited for the device, where workloads say how long work takes.
         waited_ns: Option<Mean> = course.waited_ns.map(Mean::of),
+        /// Calls that return only when work of the device is done.
         waiting_calls: Option<Mean> = course.waiting_calls.map(Mean::of),
     }
 }
 
 view! {
     struct Workload<'a>(plan: &Plan, workload: &'a str, cell: &Cell) {
+        /// The workload's name.
         workload: &'a str = workload,
+        /// The smallest memory over LOAD.
         memory_over_load: Option<Mean> = cell.ratio.map(Mean::of),
+        /// How many searches were not monotone.
         not_monotone: u64 = cell.not_monotone,
+        /// The comparison with the baseline over the seeds; null with one seed and for the baseline itself.
         versus_baseline: Option<OverSeeds> = cell.versus.as_ref().map(OverSeeds::of),
+        /// What the driver's calls cost in each capacity.
         driver_ns: BTreeMap<String, Option<Mean>> = costs(plan, &cell.driver_ns),
+        /// The driver's work over the run in each capacity; null if the workload does not fit.
         driver: BTreeMap<String, Option<OwnDriver>> =
             by_capacity(plan, cell.courses.iter().map(|course| course.as_ref().map(OwnDriver::of))),
     }
@@ -256,34 +322,53 @@ view! {
 
 view! {
     struct OwnDriver(course: &Course) {
+        /// The calls for each step; null if the steps are not known.
         calls_per_step: Option<Mean> = course.calls_per_step.map(Mean::of),
+        /// The cost of the calls for each step.
         ns_per_step: Option<Mean> = course.ns_per_step.map(Mean::of),
+        /// The calls for each step of the later half; null with fewer than two steps.
         later_calls_per_step: Option<Mean> = course.later_calls_per_step.map(Mean::of),
+        /// The cost of those calls for each step.
         later_ns_per_step: Option<Mean> = course.later_ns_per_step.map(Mean::of),
+        /// The share of the cost that falls into the later half.
         later_share: Option<Mean> = course.later_share.map(Mean::of),
+        /// How long calls waited; null if the workload does not say how long its work takes.
         waited_ns: Option<Mean> = course.waited_ns.map(Mean::of),
+        /// Calls that return only when work of the device is done.
         waiting_calls: Mean = Mean::of(course.waiting_calls),
     }
 }
 
 view! {
     struct Versus(versus: &Comparison) {
+        /// Memory over the baseline's.
         ratio: Option<Mean> = versus.ratio.map(Mean::of),
+        /// How many workloads need less.
         less: usize = versus.counts[0],
+        /// How many need as much.
         same: usize = versus.counts[1],
+        /// How many need more.
         more: usize = versus.counts[2],
     }
 }
 
 view! {
     struct OverSeeds(versus: &SeedComparison) {
+        /// Memory over the baseline's, with its 95 % interval.
         ratio: Option<Mean> = versus.ratio.map(Mean::of),
+        /// How many seeds need less.
         less: usize = versus.counts[0],
+        /// How many need as much.
         same: usize = versus.counts[1],
+        /// How many need more.
         more: usize = versus.counts[2],
+        /// The matched-pairs rank-biserial effect; -1 is never more.
         effect: f64 = versus.test.effect,
+        /// The p value of Wilcoxon's signed-rank test over the seeds.
         p: f64 = versus.test.p,
+        /// The p value corrected for all comparisons of the sweep.
         p_holm: f64 = versus.corrected_p,
+        /// Whether it was computed exactly.
         p_is_exact: bool = versus.test.is_exact,
     }
 }
@@ -291,9 +376,13 @@ view! {
 view! {
     /// An interval over one seed has infinite ends, which become null.
     struct Mean(level: Level) {
+        /// The mean.
         mean: f64 = level.mean,
+        /// The least value, or the lower end of the interval.
         low: f64 = level.low,
+        /// The greatest value, or the upper end of the interval.
         high: f64 = level.high,
+        /// The number of values.
         n: usize = level.count,
     }
 }

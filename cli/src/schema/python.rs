@@ -1,0 +1,277 @@
+//! The types of the Python package: `_objects.py` has a `TypedDict` for each object in a result, `_fields.py` the fields of each result.
+
+use std::fmt::Write as _;
+
+use super::sections::{Section, sections};
+use crate::terminal::shape::{Key, Object, Shape};
+
+/// The results of the Python package: each one's name and what it has the keys of. An object with a class of its own is one of these too.
+const RESULTS: [(&str, Of); 13] = [
+    ("Verification", Of::Section("verify")),
+    ("Recommendation", Of::Part("advise", "recommendation")),
+    ("Option", Of::Part("advise", "options")),
+    ("Advice", Of::Section("advise")),
+    ("DeviceDiagnosis", Of::Part("diagnose", "devices")),
+    ("Diagnosis", Of::Section("diagnose")),
+    ("MessageDiagnosis", Of::Section("diagnose --message")),
+    ("Report", Of::Section("report")),
+    ("Difference", Of::Section("diff")),
+    ("Stats", Of::Section("stats")),
+    ("Replay", Of::Section("replay")),
+    ("Export", Of::Section("export")),
+    ("Info", Of::Section("info")),
+];
+
+/// What a result has the keys of.
+#[derive(Clone, Copy)]
+enum Of {
+    /// The object below this heading of docs/json.md.
+    Section(&'static str),
+    /// The object under this key of such an object.
+    Part(&'static str, &'static str),
+}
+
+/// Of these commands another heading has a form of the same object: a key that is null there may be null.
+const OTHER_FORMS: [(&str, &str); 1] = [("advise", "advise without a trace")];
+
+/// The longest line.
+const WIDTH: usize = 140;
+
+const WARNING: &str = "# Made of the declarations in cli/src by: PARKADE_BLESS=1 cargo test -p parkade-cli schema";
+
+/// The contents of `_objects.py`.
+pub(super) fn objects() -> String {
+    let mut objects = Vec::new();
+    for (_, keys) in results() {
+        keys.iter().for_each(|key| collect(&key.shape, &mut objects));
+    }
+    let mut body = String::new();
+    for object in &objects {
+        body += &class(object);
+    }
+    format!(
+        "\"\"\"The types of the dictionaries in results, for type checkers: docs/json.md has the same keys.\"\"\"\n\n{WARNING}\n\n\
+         from __future__ import annotations\n\n\
+         from typing import TYPE_CHECKING, Literal, TypedDict\n\n\
+         if TYPE_CHECKING:\n    from typing_extensions import NotRequired\n{body}"
+    )
+}
+
+/// The contents of `_fields.py`.
+pub(super) fn fields() -> String {
+    let (mut body, mut objects) = (String::new(), Vec::new());
+    for (name, keys) in results() {
+        let _ = write!(body, "\n\n@dataclass(frozen=True, init=False, repr=False, eq=False)\nclass {name}Fields:\n");
+        for key in &keys {
+            let _ = write!(body, "{}{}", comment(&key.doc), field(key));
+            named(&key.shape, &mut objects);
+        }
+    }
+    let mut classes: Vec<&str> = parts().into_iter().map(|(name, _)| name).collect();
+    classes.sort_unstable();
+    objects.retain(|name| !classes.contains(&name.as_str()));
+    objects.sort();
+    objects.dedup();
+    let objects = objects.iter().fold(String::new(), |list, name| list + "        " + name + ",\n");
+    format!(
+        "\"\"\"The fields of the results, with the keys of docs/json.md. `_results.py` has the classes with what they do.\"\"\"\n\n{WARNING}\n\n\
+         from __future__ import annotations\n\n\
+         from dataclasses import dataclass, field\n\
+         from typing import TYPE_CHECKING, Any, Literal\n\n\
+         if TYPE_CHECKING:\n    from ._objects import (\n{objects}    )\n    from ._results import {}\n\n\n\
+         def _absent() -> Any:\n    \"\"\"An object that the command did not print.\"\"\"\n    return {{}}\n\n\n\
+         #: A word that the command did not print.\n_WORD: Any = \"\"\n{body}",
+        classes.join(", ")
+    )
+}
+
+/// The keys of each result.
+fn results() -> Vec<(&'static str, Vec<Key>)> {
+    RESULTS.into_iter().map(|(name, of)| (name, keys_of(of))).collect()
+}
+
+fn keys_of(of: Of) -> Vec<Key> {
+    let section = |heading: &str| sections().into_iter().find(|section| section.heading == heading);
+    match of {
+        Of::Section(heading) => {
+            let Section { mut keys, .. } = section(heading).expect("a section");
+            for (_, other) in OTHER_FORMS.iter().filter(|(of, _)| *of == heading) {
+                let others = section(other).expect("a section").keys;
+                for key in &mut keys {
+                    let is_null = others.iter().any(|other| other.key == key.key && matches!(other.shape, Shape::Nullable(_)));
+                    if is_null && !matches!(key.shape, Shape::Nullable(_)) {
+                        key.shape = Shape::Nullable(Box::new(key.shape.clone()));
+                    }
+                }
+            }
+            keys
+        }
+        Of::Part(..) => part(of).keys(),
+    }
+}
+
+/// The objects that have classes of their own, with their names.
+fn parts() -> Vec<(&'static str, Object)> {
+    let parts = RESULTS.into_iter().filter(|(_, of)| matches!(of, Of::Part(..)));
+    parts.map(|(name, of)| (name, part(of))).collect()
+}
+
+fn part(of: Of) -> Object {
+    let Of::Part(heading, name) = of else { panic!("no part") };
+    let keys = sections().into_iter().find(|section| section.heading == heading).expect("a section").keys;
+    let key = keys.into_iter().find(|key| key.key == name).expect("a key");
+    object_in(&key.shape).expect("an object")
+}
+
+/// The object of which a value is, or has, or is a list.
+fn object_in(shape: &Shape) -> Option<Object> {
+    match shape {
+        Shape::Object(object) => Some(*object),
+        Shape::Nullable(inner) | Shape::Array(inner) | Shape::Map(inner) => object_in(inner),
+        _ => None,
+    }
+}
+
+/// The objects in a value that become dictionaries, those inside of others first.
+fn collect(shape: &Shape, objects: &mut Vec<Object>) {
+    let Some(object) = object_in(shape) else { return };
+    if objects.contains(&object) {
+        return;
+    }
+    object.keys().iter().for_each(|key| collect(&key.shape, objects));
+    if parts().iter().all(|(_, part)| *part != object) {
+        objects.push(object);
+    }
+}
+
+/// The name of the object's type in Python.
+fn named(shape: &Shape, names: &mut Vec<String>) {
+    names.extend(object_in(shape).map(|object| name(&object)));
+}
+
+/// Its class, or `{Command}{View}`: views of several commands have equal names.
+fn name(object: &Object) -> String {
+    if let Some((name, _)) = parts().into_iter().find(|(_, part)| part == object) {
+        return name.to_owned();
+    }
+    let command = object.module.split("::").skip_while(|part| *part != "commands").nth(1).filter(|part| *part != "beside");
+    let command = command.map_or_else(String::new, |command| command[..1].to_uppercase() + &command[1..]);
+    let view = object.name.strip_suffix("Object").unwrap_or(object.name);
+    let view = view.strip_prefix("Of").filter(|rest| rest.starts_with(char::is_uppercase)).unwrap_or(view);
+    command + view
+}
+
+/// A `TypedDict`. A key that is a keyword of Python needs the form of a call.
+fn class(object: &Object) -> String {
+    let (name, keys, doc) = (name(object), object.keys(), object.doc());
+    let entry = |key: &Key| match key.may_be_missing {
+        true => format!("NotRequired[{}]", python(&key.shape)),
+        false => python(&key.shape),
+    };
+    if keys.iter().any(|key| key.key == "from") {
+        let rows = keys.iter().map(|key| format!("{}    \"{}\": {},\n", comment(&key.doc), key.key, entry(key)));
+        let rows: String = rows.collect::<String>().lines().map(|row| format!("    {row}\n")).collect();
+        return format!("\n\n{name} = TypedDict(\n    \"{name}\",\n    {{\n{rows}    }},\n)\n");
+    }
+    let mut class = format!("\n\nclass {name}(TypedDict):\n");
+    if !doc.is_empty() {
+        let _ = write!(class, "    \"\"\"{}\"\"\"\n\n", plain(&doc));
+    }
+    for key in &keys {
+        let _ = write!(class, "{}{}", comment(&key.doc), wrapped(&format!("    {}: ", key.key), &entry(key), ""));
+    }
+    class
+}
+
+/// A field of a result, which is there even if the command does not print the key.
+fn field(key: &Key) -> String {
+    let is_list = matches!(key.shape, Shape::Array(_));
+    let kind = match &key.shape {
+        Shape::Nullable(_) => python(&key.shape),
+        shape if key.may_be_missing && !is_list => format!("{} | None", python(shape)),
+        shape => python(shape),
+    };
+    let class = object_in(&key.shape).and_then(|object| parts().into_iter().find(|(_, part)| *part == object));
+    let metadata = class.map_or_else(String::new, |(name, _)| format!(", metadata={{\"of\": \"{name}\"}}"));
+    let default = match &key.shape {
+        Shape::Array(_) | Shape::Tuple(_) => format!("field(default_factory=list{metadata})"),
+        _ if kind.ends_with("None") && metadata.is_empty() => "None".to_owned(),
+        _ if kind.ends_with("None") => format!("field(default=None{metadata})"),
+        Shape::Object(_) => "field(default_factory=_absent)".to_owned(),
+        Shape::Map(_) => "field(default_factory=dict)".to_owned(),
+        Shape::Words(_) => "_WORD".to_owned(),
+        Shape::Text => "\"\"".to_owned(),
+        Shape::Integer => "0".to_owned(),
+        Shape::Number => "0.0".to_owned(),
+        Shape::Boolean => "False".to_owned(),
+        shape => panic!("{shape:?} has no default yet"),
+    };
+    wrapped(&format!("    {}: ", key.key), &kind, &format!(" = {default}"))
+}
+
+/// The type in Python.
+fn python(shape: &Shape) -> String {
+    match shape {
+        Shape::Null => "None".to_owned(),
+        Shape::Text => "str".to_owned(),
+        Shape::Integer => "int".to_owned(),
+        Shape::Number => "float".to_owned(),
+        Shape::Boolean => "bool".to_owned(),
+        Shape::Words(words) => format!("Literal[\"{}\"]", words.join("\", \"")),
+        Shape::Nullable(inner) => match python(inner) {
+            inner if inner.ends_with("None") => inner,
+            inner => format!("{inner} | None"),
+        },
+        Shape::Array(inner) => format!("list[{}]", python(inner)),
+        Shape::Map(inner) => format!("dict[str, {}]", python(inner)),
+        Shape::Tuple(items) => {
+            let mut kinds: Vec<String> = items.iter().map(python).collect();
+            kinds.dedup();
+            format!("list[{}]", kinds.join(" | "))
+        }
+        Shape::Object(object) => name(object),
+        Shape::OneOf(_) => panic!("one of several objects has no name yet"),
+    }
+}
+
+/// A line, with each word of a long `Literal` on one of its own.
+fn wrapped(start: &str, kind: &str, end: &str) -> String {
+    let line = format!("{start}{kind}{end}\n");
+    if line.chars().count() <= WIDTH {
+        return line;
+    }
+    let line = line.replacen("Literal[", "Literal[\n        ", 1).replace("\", \"", "\",\n        \"");
+    line.replacen("\"]", "\",\n    ]", 1)
+}
+
+/// The lines of a comment on the field below.
+fn comment(doc: &str) -> String {
+    let mut lines = vec![String::from("    #:")];
+    for word in plain(doc).split(' ').filter(|word| !word.is_empty()) {
+        let is_full = |line: &String| line.chars().count() + 1 + word.chars().count() > WIDTH;
+        if lines.last().is_some_and(is_full) {
+            lines.push("    #:".to_owned());
+        }
+        lines.last_mut().into_iter().for_each(|line| *line += &format!(" {word}"));
+    }
+    if doc.is_empty() { String::new() } else { lines.join("\n") + "\n" }
+}
+
+/// A text without its links.
+fn plain(doc: &str) -> String {
+    let mut text = String::new();
+    let mut rest = doc;
+    while let Some((before, words, after)) = next_link(rest) {
+        text = text + before + words;
+        rest = after;
+    }
+    text + rest
+}
+
+/// What is before the first link, its words, and what is behind it.
+fn next_link(text: &str) -> Option<(&str, &str, &str)> {
+    let middle = text.find("](")?;
+    let (before, words) = text[..middle].rsplit_once('[')?;
+    let (_, after) = text[middle..].split_once(')')?;
+    Some((before, words, after))
+}

@@ -1,0 +1,1517 @@
+"""The types of the dictionaries in results, for type checkers: docs/json.md has the same keys."""
+
+# Made of the declarations in cli/src by: PARKADE_BLESS=1 cargo test -p parkade-cli schema
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
+
+class DifferingReleases(TypedDict):
+    """Releases that do not explain the recording."""
+
+    #: The releases.
+    releases: list[str]
+    #: The device whose replay differs.
+    device: int
+    #: The entry of the first difference; null if it is at the end.
+    entry: int | None
+
+
+class Refuted(TypedDict):
+    """A limit that the recorded run exceeded."""
+
+    #: The limit.
+    limit_bytes: int
+    #: The most that the run had reserved on one device.
+    reserved_bytes: int
+
+
+class MadeBy(TypedDict):
+    """What was found out about the release."""
+
+    #: The releases, oldest first, with full names such as `2.11.0`: those that explain the recording, or that its contents leave. If none
+    #: explains it, those that differ least.
+    releases: list[str]
+    #: `given` (`--profile`), `contents` (there is no trace to replay, only what the file has), `replay` (every recorded decision was made
+    #: again under their rules) or `nearest` (no release explains every decision).
+    basis: Literal["given", "contents", "replay", "nearest"]
+    #: What in the file excludes other releases.
+    judging_by: str | None
+    #: What in the file excludes some of `releases`, although they explain every decision and no others do: the file was changed, or another
+    #: program wrote it.
+    contradicted_by: str | None
+    #: The other releases that were tried and do not explain the recording.
+    differing: list[DifferingReleases]
+    #: The release whose decisions were made, as `2.11`, where `--profile` chose it.
+    replayed_as: str | None
+    #: The limit that was given, if it was not the recorded run's: decisions differ under it, and the run had more reserved. The releases
+    #: are those that explain the recording without it.
+    refuted_limit: Refuted | None
+    #: Whether no release explains the recording, and its trace maps memory although its settings have `expandable_segments` off: the
+    #: settings changed, or another allocator decided, as a policy of parkade does.
+    maps_while_off: bool
+    #: The same in a sentence.
+    words: str
+
+
+class VerifyMismatch(TypedDict):
+    #: The device.
+    device: int
+    #: The entry; null at the end.
+    entry: int | None
+    #: What the recording has.
+    recorded: str
+    #: What the replay did.
+    replayed: str
+
+
+class VerifyTolerated(TypedDict):
+    """Names in the file that are not known, with their counts."""
+
+    #: The keys of the snapshot that are not known.
+    unknown_top_keys: dict[str, int]
+    #: The keys of segments that are not known.
+    unknown_segment_keys: dict[str, int]
+    #: The keys of blocks that are not known.
+    unknown_block_keys: dict[str, int]
+    #: The keys of trace entries that are not known.
+    unknown_entry_keys: dict[str, int]
+    #: The actions of trace entries that are not known.
+    unknown_actions: dict[str, int]
+    #: How many snapshots come before this one in the same file.
+    earlier_snapshots: int
+
+
+class DeviceLeftOut(TypedDict):
+    """What a device's trace leaves out."""
+
+    #: The device.
+    device: int
+    #: The kinds.
+    actions: list[Literal[
+        "alloc",
+        "free_requested",
+        "free_completed",
+        "segment_alloc",
+        "segment_free",
+        "segment_map",
+        "segment_unmap",
+        "oom",
+        "snapshot",
+    ]]
+    #: How many entries the file has.
+    recorded_entries: int
+    #: How many entries follow from those and were added; null if they do not follow, so that nothing of the device was checked.
+    inferred_entries: int | None
+
+
+class VerifyLostBeginning(TypedDict):
+    """What was there before the first entry of a file that lost its beginning."""
+
+    #: How many segments there were.
+    segments: int
+    #: How many blocks were in use.
+    blocks: int
+    #: How much was reserved.
+    reserved_bytes: int
+    #: How many blocks have a size that shows nowhere.
+    assumed_sizes: int
+    #: How many blocks have a size that shows only in requests that did not fit behind them.
+    inferred_sizes: int
+    #: Whether garbage collection needed ages that are unknown.
+    unknown_ages: bool
+    #: How many collections took their victims from the recording.
+    assumed_collections: int
+
+
+class VerifyGuessedSegment(TypedDict):
+    #: The address.
+    address: int
+    #: The pool.
+    pool: int
+    #: When it was reserved; null if that was before the first entry.
+    made_at_entry: int | None
+    #: When it was released; null if that was at the end.
+    gone_at_entry: int | None
+
+
+class VerifyGuessedPools(TypedDict):
+    """Private pools inferred from the trace."""
+
+    #: How many pools there were.
+    pools: int
+    #: How many requests they served.
+    requests: int
+    #: In how many windows of the trace they were used.
+    windows: int
+    #: How many requests differ without them.
+    contradictions: int
+    #: Their segments.
+    segments: list[VerifyGuessedSegment]
+
+
+class VerifyNotInFile(TypedDict):
+    #: What was there before the first entry of a file that lost its beginning.
+    lost_beginning: VerifyLostBeginning | None
+    #: How many calls of empty_cache were found in the trace.
+    empty_cache_calls: int
+    #: How many refusals of the device were taken from the recording.
+    device_refusals: int
+    #: How many restored checkpoints of private pools were inferred from the trace.
+    restored_checkpoints: int
+    #: The private pools that were gone before the end, worked out from the trace.
+    guessed_pools: VerifyGuessedPools | None
+    #: Whether such pools were not looked for to the end, because there is too much to try.
+    gave_up_on_pools: bool
+    #: With `--stats`: how many calls of empty_cache released nothing.
+    silent_empty_cache_calls: int | None
+    #: With `--stats`: the entries between which a call of reset_peak_memory_stats explains every peak.
+    peaks_reset_between_entries: list[int] | None
+
+
+class VerifyStatisticDifference(TypedDict):
+    #: The key.
+    key: str
+    #: PyTorch's value.
+    recorded: int
+    #: The replay's value.
+    replayed: int
+
+
+class VerifyStatistics(TypedDict):
+    #: How many keys were compared.
+    compared: int
+    #: How many keys the file cannot tell.
+    unknowable: int
+    #: The keys that differ.
+    differences: list[VerifyStatisticDifference]
+    #: The keys that this PyTorch version does not have.
+    unknown_keys: list[str]
+
+
+class VerifyDevice(TypedDict):
+    #: The device.
+    device: int
+    #: How many entries its trace has.
+    entries: int
+    #: How many decisions were compared.
+    decisions: int
+    #: How many decisions differ.
+    mismatches: int
+    #: The first decision that differs.
+    first_mismatch: VerifyMismatch | None
+    #: The peak of allocated memory.
+    peak_allocated_bytes: int
+    #: The peak of reserved memory.
+    peak_reserved_bytes: int
+    #: How many requests are out of memory.
+    ooms: int
+    #: `num_alloc_retries`.
+    retries: int
+    #: What the file does not tell.
+    not_in_file: VerifyNotInFile
+
+
+class AdviseWarning(TypedDict):
+    #: A name that does not change.
+    id: str
+    #: The setting that it is about.
+    setting: str
+    #: Whether the recording shows that the program is concerned.
+    in_use: Literal["not shown", "unknown", "shown"]
+    #: How bad it is.
+    severity: Literal["no effect", "may break", "breaks"]
+    #: What happens.
+    what: str
+    #: What to do about it.
+    instead: str
+    #: Where this is known from.
+    source: str
+
+
+class AdviseLikely(TypedDict):
+    #: How many of them serve every request.
+    fit: int
+    #: How many there are.
+    of: int
+    #: The lowest likely peak, as `replay` has it; with several devices, that of the device whose likely peak is the highest.
+    least_peak_reserved_bytes: int
+    #: The highest likely peak.
+    most_peak_reserved_bytes: int
+
+
+class AdviseTimings(TypedDict):
+    #: With how many timings every request is served.
+    fit: int
+    #: How many timings were tried.
+    of: int
+    #: The lowest peak; with several devices, that of the device whose peak may be the highest.
+    least_peak_reserved_bytes: int
+    #: The highest peak.
+    most_peak_reserved_bytes: int
+
+
+class AdviseDevice(TypedDict):
+    #: The device.
+    device: int
+    #: Whether its requests are served.
+    fits: bool
+    #: The first entry whose request fails.
+    fails_at_entry: int | None
+    #: Its peak of reserved memory.
+    peak_reserved_bytes: int
+    #: The least memory with which its requests are served.
+    smallest_bytes: int
+
+
+class AdviseOtherwise(TypedDict):
+    #: The releases.
+    releases: list[str]
+    #: The outcome with the settings that they recommend.
+    outcome: Literal["fits", "gets_past", "does_not_fit", "unknown"]
+    #: The line that they recommend.
+    line: str | None
+
+
+class AdviseHint(TypedDict):
+    #: The device.
+    device: int
+    #: The entry of the error.
+    entry: int
+    #: The device had at least this much.
+    least_bytes: int
+    #: The device had less than this, or as much if both are equal.
+    below_bytes: int
+
+
+class AdviseContradicted(TypedDict):
+    """What contradicts the memory that was given."""
+
+    #: The device.
+    device: int
+    #: The entry of a request that was refused.
+    entry: int
+    #: What would have been reserved.
+    refused_bytes: int
+
+
+class Checked(TypedDict):
+    """The recorded peak, and what a replay under the run's own settings comes to."""
+
+    #: The predicted peak of reserved memory.
+    own_settings_peak_bytes: int
+    #: The recorded peak of reserved memory.
+    recorded_peak_bytes: int
+    #: Whether the two are equal.
+    holds: bool
+
+
+class AdviseDeviceFlush(TypedDict):
+    """The same with the device."""
+
+    #: The device.
+    device: int
+    #: The entry of the request.
+    entry: int
+    #: What would have been reserved if nothing had been given back.
+    wanted_bytes: int
+    #: Whether it was read as a retry: the device had refused the request. Else it was read as a call of `empty_cache`.
+    is_retry: bool
+    #: Why it was read so: as a call `capture_follows`, `often_emptied`, `other_stack`, `no_retry`; as a retry `never_had_more`,
+    #: `often_refused`, `others_failed`, `stack_of_request`, `no_call`.
+    reason: Literal[
+        "capture_follows",
+        "often_emptied",
+        "never_had_more",
+        "often_refused",
+        "others_failed",
+        "stack_of_request",
+        "other_stack",
+        "no_call",
+        "no_retry",
+    ]
+
+
+class AdviseReadOtherwise(TypedDict):
+    """What the recommended option comes to on a device whose recording is read the other way."""
+
+    #: The device.
+    device: int
+    #: The peak of reserved memory.
+    peak_reserved_bytes: int
+    #: Whether every request is served in the memory there is.
+    fits: bool
+
+
+class AdviseSufficientOn(TypedDict):
+    """The same on each device that may lack memory, and the range in which its memory was."""
+
+    #: The device.
+    device: int
+    #: So much memory serves every recorded request of this device.
+    bytes: int
+    #: The device had at least this much.
+    least_bytes: int
+    #: The device had less than this; null if nothing shows it.
+    below_bytes: int | None
+
+
+class AdviseSufficient(TypedDict):
+    """What serves every recorded request where the memory is known only roughly, on the device that may lack most."""
+
+    #: The device; of several, the one that may lack most.
+    device: int
+    #: So much memory is enough.
+    bytes: int
+    #: The settings with which it is.
+    settings: str
+    #: With several devices: each one that may lack memory, with the same settings.
+    devices: NotRequired[list[AdviseSufficientOn]]
+
+
+class AdviseEnded(TypedDict):
+    """How a device's run ended, and what is estimated of its rest."""
+
+    #: The device.
+    device: int
+    #: How the run ended.
+    ending: Literal["no_error", "survived", "died"]
+    #: The entry of the out-of-memory error of which the run died, or of the last that it survived.
+    at_entry: int | None
+    #: How many requests were served after that error.
+    served_afterwards: int | None
+    #: The bytes of those requests.
+    served_afterwards_bytes: int | None
+    #: The entry at which a request with the error's stack was served.
+    asked_again_at_entry: int | None
+    #: The steps before the one that failed, from which the rest is estimated.
+    steps_before: int | None
+    #: How many whole steps were added.
+    steps_added: int | None
+    #: Why the rest cannot be told.
+    doubt: Literal["no_steps", "few_steps", "not_steady", "growing", "margin"] | None
+
+
+class AdviseFailure(TypedDict):
+    """Where the recorded run's own settings fail."""
+
+    #: The device.
+    device: int
+    #: The entry of the request.
+    entry: int
+    #: The size of the block that was needed.
+    wanted_bytes: int
+    #: Reserved at that moment.
+    reserved_bytes: int
+    #: In use at that moment.
+    live_bytes: int
+    #: Freed, but another stream may still use it.
+    pending_bytes: int
+    #: Free in the cache for this request's stream.
+    free_bytes: int
+    #: The largest hole that is free for this request's stream.
+    largest_free_bytes: int
+    #: Cached for other streams.
+    other_streams_bytes: int
+    #: Cached by private pools.
+    private_pools_bytes: int
+
+
+class AdviseLiveHolder(TypedDict):
+    #: The bytes held.
+    bytes: int
+    #: The number of blocks.
+    blocks: int
+    #: The calls as `file:line function`, the innermost first.
+    stack: list[str]
+
+
+class AdviseLive(TypedDict):
+    """The peak of live memory on a device."""
+
+    #: The device.
+    device: int
+    #: The most live bytes, the request then included.
+    peak_bytes: int
+    #: The entry at which the program holds the most.
+    at_entry: int
+    #: Up to five stacks that hold the most.
+    holders: list[AdviseLiveHolder]
+    #: Blocks in use before the first entry of a file that lost its beginning.
+    lost_beginning_blocks: int | None
+
+
+class AdviseBase(TypedDict):
+    """The cut runs that are like this one."""
+
+    #: How many of the runs were completed.
+    completed: int
+    #: How many runs there were.
+    runs: int
+
+
+class AdviseRemedy(TypedDict):
+    """The same as a JSON object."""
+
+    #: `settings`, `policy` (of parkade, in place of PyTorch's allocator) or `program`.
+    kind: Literal["settings", "policy", "program"]
+    #: What to paste into a shell or a program, or what to do.
+    line: str
+    #: With this remedy: `fits`, `gets_past`, `does_not_fit` or `unknown` (also of a program that is changed).
+    outcome: Literal["fits", "gets_past", "does_not_fit", "unknown"]
+    #: How likely it completes a program that died: one more than `completed` of two more than `runs`. Where the limit is known only roughly
+    #: and what is assumed of it is too little, this is multiplied by the part of the range that is enough. Null if the program did not die,
+    #: if the memory is not known, and for `program`.
+    completes_probability: float | None
+    #: The runs like it that were cut where they died and continued with such a remedy.
+    completes_base: AdviseBase | None
+    #: Of `program`: by how much the peak must be reduced.
+    less_bytes: int | None
+    #: What it asks for; of `program`, the kinds of blocks that hold the most and what makes them less.
+    asks: list[str]
+
+
+class Needs(TypedDict):
+    """The same as a JSON object."""
+
+    #: The policy's name.
+    policy: str
+    #: The outcome with this policy.
+    outcome: Literal["fits", "gets_past", "does_not_fit", "unknown"]
+    #: Whether every request is served in the memory that there is; null if that is not known. If the run died, also what is estimated of
+    #: its rest.
+    fits: bool | None
+    #: Whether every recorded request is served in that memory, including that of which the run died.
+    gets_past: bool | None
+    #: The first recorded entry whose request is not served.
+    fails_at_entry: int | None
+    #: Why the rest of a run that died cannot be told.
+    doubt: Literal["no_steps", "few_steps", "not_steady", "growing", "margin"] | None
+    #: The least memory in which every request is served; with several devices, the most. Null if the policy does not serve them in any
+    #: memory.
+    smallest_capacity_bytes: int | None
+    #: The least memory for `expandable_segments:True`, measured as the policy is.
+    expandable_smallest_capacity_bytes: int | None
+    #: The most that is reserved in the memory that there is. If that is too little, or if it is not known and the policy takes a part of
+    #: all that there is: the most in the least memory.
+    peak_reserved_bytes: int | None
+    #: What the driver's calls cost then, on all devices.
+    driver_us: int | None
+    #: How many requests failed in the recording and are left out, as the run did without them.
+    failed_requests: int
+    #: Why the policy does not serve the requests, however much memory there is.
+    not_served: str | None
+
+
+class DiagnoseCall(TypedDict):
+    #: The function.
+    name: str
+    #: The file.
+    filename: str
+    #: The line.
+    line: int
+    #: Whether it is the user's own frame: the innermost outside of libraries, PyTorch and Python.
+    own: bool
+
+
+class DiagnoseAsked(TypedDict):
+    #: The bytes that the program asked for.
+    requested_bytes: int
+    #: The request rounded to a block.
+    block_bytes: int
+    #: The segment that would be reserved for it.
+    segment_bytes: int
+    #: The request's stream.
+    stream: int
+    #: The id of the request's pool; 0, 0 is the default pool.
+    pool: list[int]
+    #: The calls that asked, the innermost first.
+    stack: list[DiagnoseCall]
+
+
+class DiagnoseStep(TypedDict):
+    """One of the five steps."""
+
+    #: The step's name.
+    step: Literal["capacity", "fragmentation", "settings", "empty_cache", "snapshot"]
+    #: Whether it applies.
+    applies: Literal["yes", "no", "unknown"]
+    #: What was found.
+    finding: str
+
+
+class DiagnoseEvidence(TypedDict):
+    #: The bytes.
+    bytes: int
+    #: The entry.
+    entry: int
+
+
+class DiagnoseKnownLimit(TypedDict):
+    """What is known of the memory limit."""
+
+    #: How the limit is known.
+    known: Literal["given", "device_full", "between", "not_fixed", "never_reached"]
+    #: The limit is at least this.
+    at_least_bytes: int
+    #: The limit is below this.
+    below_bytes: int | None
+    #: The most that was reserved.
+    served: DiagnoseEvidence | None
+    #: The least that was refused.
+    refused: DiagnoseEvidence | None
+    #: What in the file cannot be under the given limit. If it is what was reserved, the run is diagnosed without `--limit`.
+    contradicted_by: str | None
+    #: What the device said was free.
+    device_free_bytes: int | None
+
+
+class DiagnoseStranded(TypedDict):
+    #: Why the bytes are stranded.
+    cause: Literal[
+        "pending_event",
+        "private_pool",
+        "other_stream",
+        "other_class",
+        "oversize",
+        "expandable_off",
+        "fits",
+        "pinned",
+        "too_small",
+    ]
+    #: The bytes.
+    bytes: int
+    #: The number of holes.
+    holes: int
+    #: The largest hole.
+    largest_bytes: int
+    #: What empty_cache could release of the bytes.
+    releasable_bytes: int
+
+
+class DiagnoseHeap(TypedDict):
+    #: Reserved.
+    reserved_bytes: int
+    #: In use, as requested.
+    requested_bytes: int
+    #: Lost to rounding in blocks in use.
+    rounding_bytes: int
+    #: Requested and rounding together.
+    allocated_bytes: int
+    #: Reserved but not allocated.
+    stranded_bytes: int
+    #: The largest hole.
+    largest_hole_bytes: int
+    #: What empty_cache could still release.
+    releasable_bytes: int
+    #: In whole segments kept by private pools.
+    kept_by_pools_bytes: int
+    #: The number of blocks in use.
+    live_blocks: int
+    #: The number of segments.
+    segments: int
+    #: The stranded bytes by cause.
+    stranded: list[DiagnoseStranded]
+
+
+class DiagnosePart(TypedDict):
+    #: Why they are not allocated: `pending_event`, `private_pool`, `other_stream` (not `main_stream`), `free_segment` (or whole pages),
+    #: `small_pool_hole` or `large_pool_hole`; the first that applies counts.
+    cause: Literal["pending_event", "private_pool", "other_stream", "free_segment", "small_pool_hole", "large_pool_hole"]
+    #: The bytes.
+    bytes: int
+    #: The number of pieces.
+    pieces: int
+    #: The largest piece.
+    largest_bytes: int
+    #: Those of the bytes that are in whole free segments or pages.
+    whole_bytes: int
+
+
+class DiagnoseDifference(TypedDict):
+    #: Reserved minus allocated.
+    bytes: int
+    #: The stream with the most allocated bytes outside of private pools.
+    main_stream: int | None
+    #: The bytes by cause.
+    parts: list[DiagnosePart]
+
+
+class DiagnoseHighest(TypedDict):
+    #: The peak of allocated memory.
+    allocated_bytes: int
+    #: The first entry after which that peak was reached; null if it was before the first.
+    allocated_entry: int | None
+    #: Reserved at the peak of allocated memory.
+    reserved_at_allocated_bytes: int
+    #: The peak of reserved memory.
+    reserved_bytes: int
+    #: The first entry after which that peak was reached.
+    reserved_entry: int | None
+    #: The most allocated while reserved memory was at its peak.
+    allocated_at_reserved_bytes: int
+    #: The first entry after which so much was allocated.
+    allocated_at_reserved_entry: int | None
+
+
+class DiagnoseReleased(TypedDict):
+    #: The bytes.
+    bytes: int
+    #: The number of pieces.
+    segments: int
+    #: The first and the last entry that releases.
+    entries: list[int] | None
+    #: How many frees were waited for.
+    completed_frees: int
+
+
+class DiagnoseAnnotated(TypedDict):
+    #: The open annotations, the outermost first.
+    open: list[str]
+    #: The name of the annotation that ended last, and how often it had.
+    last_ended: list[str | int] | None
+
+
+class DiagnoseBegan(TypedDict):
+    #: The entry since which it has been; null if that is before the first.
+    entry: int | None
+    #: The level that counts as high: half of what it is at the moment.
+    level_bytes: int
+    #: The time of the entry.
+    time_us: int | None
+    #: The annotated phase at that time.
+    phase: DiagnoseAnnotated | None
+
+
+class DiagnoseHeld(TypedDict):
+    """A stack that holds live bytes."""
+
+    #: The bytes held.
+    bytes: int
+    #: The number of blocks.
+    blocks: int
+    #: Where the stack has calls of C++: the operator that took the memory, and its node in a backward pass.
+    operator: NotRequired[str]
+    #: The stack.
+    stack: list[DiagnoseCall]
+
+
+class DiagnoseBlockBeside(TypedDict):
+    """A block beside free memory."""
+
+    #: The block's address.
+    address: int
+    #: The block's size.
+    bytes: int
+    #: Whether it is freed and waits for events.
+    pending: bool
+    #: The free bytes beside it.
+    beside_bytes: int
+    #: The size of the hole without it.
+    opens_bytes: int
+    #: Whether that hole would serve the request.
+    enough: bool
+    #: Whether the whole segment would be free.
+    frees_segment: bool
+    #: The entry of its allocation; null if that is older than the trace.
+    entry: int | None
+    #: The entries since then.
+    age_entries: int | None
+    #: The time since then.
+    age_us: int | None
+    #: The calls that asked for it, the innermost first.
+    stack: list[DiagnoseCall]
+
+
+class DiagnoseLost(TypedDict):
+    #: How many segments there were.
+    segments: int
+    #: How many blocks were in use.
+    blocks: int
+    #: How much was reserved.
+    reserved_bytes: int
+
+
+class DiagnoseExactness(TypedDict):
+    #: How many entries the trace has.
+    entries: int
+    #: How many decisions were compared.
+    decisions: int
+    #: How many decisions differ.
+    mismatches: int
+    #: What was there before the first entry of a file that lost its beginning.
+    lost_beginning: DiagnoseLost | None
+
+
+class DiagnoseFigure(TypedDict):
+    #: The figure.
+    bytes: int
+    #: How far off it may be.
+    within_bytes: int
+
+
+class DiagnoseFirst(TypedDict):
+    #: The rank's number.
+    rank: int | None
+    #: When it failed, as the log prints it.
+    time: str
+    #: Whether `messages` has one of that rank.
+    has_message: bool
+    #: What tells that it was first: `times` (of the lines) or `launcher` (torchrun's summary).
+    told_by: Literal["times", "launcher"]
+
+
+class DiagnoseMessage(TypedDict):
+    #: The rank that wrote it, if a prefix of its line tells.
+    rank: int | None
+    #: The device.
+    device: int | None
+    #: The line on which it first begins.
+    line: int
+    #: How often the log has it.
+    times: int
+    #: The time of its line.
+    time: str | None
+    #: Whether it is the one that is explained.
+    explained: bool
+    #: Who wrote it.
+    source: str
+    #: Whether no part of it is missing.
+    complete: bool
+    #: What a cut message lacks.
+    missing: list[str]
+    #: The cause.
+    verdict: Literal[
+        "impossible_figures",
+        "spilled_to_host",
+        "limit",
+        "held_by_others",
+        "capacity",
+        "fragmentation",
+        "device_had_room",
+        "outside_allocator",
+        "known_defect",
+        "host_memory",
+        "warning",
+        "other_framework",
+        "undecided",
+    ]
+    #: The segment that was tried.
+    tried_bytes: int | None
+    #: The device's memory.
+    total_bytes: int | None
+    #: Free on the device.
+    free_bytes: int | None
+    #: Allocated by PyTorch.
+    allocated_bytes: int | None
+    #: Reserved by PyTorch.
+    reserved_bytes: int | None
+
+
+class DiagnoseOther(TypedDict):
+    #: The rank that wrote it, if a prefix tells.
+    rank: int | None
+    #: The line of the log on which it begins, from 1.
+    line: int
+    #: Who wrote it.
+    framework: str
+    #: How much was wanted, if the message states that.
+    wanted_bytes: int | None
+
+
+class ReportHint(TypedDict):
+    """The evidence for the limit, if it was not given."""
+
+    #: The entry of the error.
+    entry: int
+    #: At least this much could be reserved.
+    least_bytes: int
+    #: Less than this could be reserved; equal to `least_bytes` if the limit is known exactly.
+    below_bytes: int
+
+
+class ReportNumbers(TypedDict):
+    """The minimum, maximum and last value of each bucket."""
+
+    #: The least in each bucket.
+    min: list[int]
+    #: The most in each bucket.
+    max: list[int]
+    #: The last in each bucket.
+    last: list[int]
+
+
+class ReportDrawn(TypedDict):
+    #: Allocated memory.
+    allocated_bytes: ReportNumbers
+    #: Active memory.
+    active_bytes: ReportNumbers
+    #: Reserved memory.
+    reserved_bytes: ReportNumbers
+
+
+class ReportMarked(TypedDict):
+    #: The entry.
+    entry: int
+    #: What happened.
+    kind: Literal["oom", "retry", "empty_cache"]
+    #: The bytes asked for or released.
+    bytes: int | None
+
+
+ReportSpan = TypedDict(
+    "ReportSpan",
+    {
+        #: The annotation.
+        "name": str,
+        #: The first entry of the phase.
+        "from": int,
+        #: The entry after its last.
+        "to": int,
+        #: How many phases are around it.
+        "depth": int,
+    },
+)
+
+
+class ReportHeld(TypedDict):
+    #: A call, or a size of block if the file has no stacks.
+    what: str
+    #: The bytes held.
+    bytes: int
+    #: The number of blocks.
+    blocks: int
+
+
+class ReportHow(TypedDict):
+    #: `stack`, `annotation` (the optimizer's own), `size` (paired with parameters, or a library's workspace), `pairing` (the order of
+    #: frees), `lifetime`, `repetition` (the step before), `steps` (in a run that trains nothing: made and freed within one step, or carried
+    #: through several) or `not_told`.
+    how: Literal["stack", "annotation", "size", "pairing", "lifetime", "repetition", "steps", "not_told"]
+    #: The bytes told so.
+    bytes: int
+    #: The number of blocks.
+    blocks: int
+
+
+class ReportKind(TypedDict):
+    #: `parameters` (with buffers), `gradients`, `optimizer_states`, `activations`, `inputs`, `temporaries`, `workspaces`, `caches` or
+    #: `unknown`.
+    kind: Literal["parameters", "gradients", "optimizer_states", "activations", "inputs", "temporaries", "workspaces", "caches", "unknown"]
+    #: The bytes held.
+    bytes: int
+    #: The number of blocks.
+    blocks: int
+    #: The bytes of blocks that are in use at the end of a step.
+    across_steps_bytes: int
+    #: The bytes of blocks that one step makes and frees. Of the rest neither is known.
+    within_step_bytes: int
+    #: The same by how the kind was told.
+    told_by: list[ReportHow]
+
+
+class ReportNoStack(TypedDict):
+    #: The bytes made on threads without Python calls, as autograd's are.
+    autograd_bytes: int
+    #: The number of those blocks.
+    autograd_blocks: int
+    #: The bytes from before the first entry.
+    early_bytes: int
+    #: The number of those blocks.
+    early_blocks: int
+
+
+class ReportFoundSteps(TypedDict):
+    """The steps that were found."""
+
+    #: How many steps end in the file.
+    count: int
+    #: What tells the steps: an `annotation`, or `repetition`, what the run repeats.
+    told_by: Literal["annotation", "repetition"]
+    #: The annotation.
+    mark: str | None
+
+
+class ReportWithRest(TypedDict):
+    """The same with the estimated rest."""
+
+    #: The peak of reserved memory.
+    peak_reserved_bytes: int
+    #: How many entries, recorded up to the error and then estimated, come before the first that fails.
+    fails_after_entries: int | None
+    #: `num_alloc_retries`.
+    retries: int
+    #: How many memory calls the driver got.
+    driver_calls: int
+    #: What those calls cost.
+    driver_us: int
+
+
+class ReportWhatIf(TypedDict):
+    #: The settings.
+    settings: str
+    #: Whether these are the recorded run's.
+    is_own: bool
+    #: Whether the page recommends them; never without `-o`, which makes it search.
+    recommended: bool
+    #: Whether every request in the file is served; null without a memory.
+    fits: bool | None
+    #: `fits`, `gets_past`, `does_not_fit` or `unknown`, as `advise` judges it.
+    outcome: Literal["fits", "gets_past", "does_not_fit", "unknown"]
+    #: The first entry whose request fails.
+    fails_at_entry: int | None
+    #: The peak of reserved memory.
+    peak_reserved_bytes: int
+    #: `num_alloc_retries`.
+    retries: int
+    #: How many memory calls the driver got.
+    driver_calls: int
+    #: What those calls cost.
+    driver_us: int
+    #: Reserved memory over time, in buckets of the same kind.
+    reserved_bytes: ReportNumbers
+    #: The same with what is estimated of the rest, as `advise` tries it; null if the run did not die, or nothing can be estimated.
+    with_rest: ReportWithRest | None
+
+
+class ReportEstimated(TypedDict):
+    #: The entry of which it died.
+    after_entry: int
+    #: How many entries are estimated.
+    entries: int
+    #: The most bytes in use, up to the error and after it.
+    peak_in_use_bytes: int
+
+
+class ReportDevice(TypedDict):
+    #: The device.
+    device: int
+    #: The memory that other settings were tried with on it.
+    capacity_bytes: int | None
+    #: How many entries its trace has.
+    entries: int
+    #: The run in a sentence or two.
+    what_happened: str
+    #: Whether the run was out of memory, and went on.
+    ending: Literal["no_error", "survived", "died"]
+    #: How many decisions differ; null without a trace.
+    mismatches: int | None
+    #: The self-check of the device.
+    self_check: Checked | None
+    #: The peak of allocated memory.
+    peak_allocated_bytes: int
+    #: The peak of active memory: allocated, or freed but still used by another stream.
+    peak_active_bytes: int
+    #: The peak of reserved memory.
+    peak_reserved_bytes: int
+    #: The first entry after which allocated memory is at its peak; null if before the first.
+    peak_allocated_entry: int | None
+    #: Of the entries after which reserved memory is at its peak, the first with the most allocated, as `peaks.allocated_at_reserved_entry`
+    #: of `diagnose`.
+    peak_reserved_entry: int | None
+    #: Memory over time.
+    curves: ReportDrawn
+    #: Events worth seeing.
+    markers: list[ReportMarked]
+    #: The annotated phases.
+    phases: list[ReportSpan]
+    #: Up to 50 holders that hold the most when allocated memory peaks.
+    holders_at_peak: list[ReportHeld]
+    #: The live blocks when allocated memory peaks, by kind, the most bytes first.
+    holders_by_kind: list[ReportKind]
+    #: The live blocks then that have no stack; null if nearly no block of the file has one.
+    holders_without_stack: ReportNoStack | None
+    #: How many forward passes were found with their backward passes.
+    passes: int
+    #: The steps of the run that were found; null if there are none.
+    steps: ReportFoundSteps | None
+    #: The run under other settings, its own first.
+    what_if: list[ReportWhatIf]
+    #: What is estimated of the rest of a run that died.
+    rest: ReportEstimated | None
+    #: What to know before trusting the curves.
+    notes: list[str]
+
+
+class DiffInput(TypedDict):
+    #: The file.
+    file: str
+    #: The recorded run's settings.
+    settings: str
+    #: Where they come from.
+    settings_origin: Literal["recorded", "recorded values", "assumed", "given"]
+    #: The PyTorch version.
+    profile: str
+    #: The release that made the recording.
+    made_by: MadeBy
+
+
+class DiffPeak(TypedDict):
+    #: The peak.
+    bytes: int
+    #: The entry that brought it there; null if that is before the first.
+    entry: int | None
+    #: The step in which the peak lies, where steps are marked.
+    step: int | None
+    #: The phase in which the peak lies, as in `comparison.phases`, where phases are marked.
+    phase: str | None
+    #: Reserved then.
+    reserved_bytes: int
+    #: In use then.
+    allocated_bytes: int
+    #: Freed, but another stream may still use it.
+    pending_bytes: int
+    #: What was requested for allocated and pending memory.
+    requested_bytes: int
+    #: What they have beyond the request.
+    rounding_bytes: int
+    #: Free in whole segments.
+    free_segments_bytes: int
+    #: Free in segments that are partly in use.
+    partial_segments_bytes: int
+    #: The largest hole.
+    largest_hole_bytes: int
+    #: The number of holes.
+    holes: int
+    #: The number of segments; a run of mapped pages counts as one.
+    segments: int
+    #: 1 - allocated / reserved.
+    fragmentation: float | None
+
+
+class DiffDriver(TypedDict):
+    #: Segments taken, one cudaMalloc each.
+    segments_taken: int
+    #: Segments given back.
+    segments_given_back: int
+    #: How often pages were mapped.
+    maps: int
+    #: How often pages were unmapped.
+    unmaps: int
+    #: The bytes taken and mapped.
+    taken_bytes: int
+    #: The bytes given back and unmapped.
+    given_back_bytes: int
+
+
+class DiffRun(TypedDict):
+    #: The device.
+    device: int
+    #: How many entries its trace has.
+    entries: int
+    #: The part of the run that the rest is about: `whole`, `end` (a file has no trace), `step` or `common_steps` (those of both files).
+    part: Literal["whole", "end", "step", "common_steps"]
+    #: The number of the step, if the part is one.
+    step: int | None
+    #: The first and the last of the common steps, if the part is those.
+    common_steps: list[int] | None
+    #: The first entry of the part, and the one behind its last.
+    part_entries: list[int]
+    #: How many recorded decisions the replay does not reproduce.
+    mismatches: int
+    #: How many decisions were compared.
+    decisions: int
+    #: Reserved before the first entry of a file that lost its beginning.
+    lost_beginning_bytes: int | None
+    #: How many requests were out of memory.
+    ooms: int
+    #: The entry of the first of them.
+    first_oom_entry: int | None
+    #: How the run ended.
+    ending: Literal["no_error", "survived", "died"]
+    #: How often the cache was emptied for want of memory.
+    retries: int
+    #: How many calls of empty_cache released something.
+    empty_cache_calls: int
+    #: How many whole steps the trace has, where steps are marked or the run repeats itself.
+    steps: int | None
+    #: The peak of allocated memory.
+    peak_allocated: DiffPeak
+    #: The peak of reserved memory.
+    peak_reserved: DiffPeak
+    #: The most that was reserved in all that the file has.
+    whole_peak_reserved_bytes: int
+    #: What the allocator asked of the driver.
+    driver: DiffDriver
+
+
+class DiffSizes(TypedDict):
+    #: The sizes are at least this.
+    least_bytes: int
+    #: The sizes are below this.
+    below_bytes: int
+
+
+class DiffBlocks(TypedDict):
+    #: The bytes.
+    bytes: int
+    #: The number of blocks.
+    blocks: int
+
+
+class DiffGroup(TypedDict):
+    #: The stack in A, the innermost call first.
+    stack_a: list[DiagnoseCall] | None
+    #: The stack in B, the innermost call first.
+    stack_b: list[DiagnoseCall] | None
+    #: The requested sizes, of blocks without a stack.
+    sizes: DiffSizes | None
+    #: The blocks in A.
+    a: DiffBlocks
+    #: The blocks in B.
+    b: DiffBlocks
+    #: The bytes in B minus those in A.
+    change_bytes: int
+
+
+class DiffPhaseBytes(TypedDict):
+    #: Held at the peak of allocated memory and requested in this phase.
+    held_at_peak_bytes: int
+    #: The peak of allocated memory during this phase.
+    peak_allocated_bytes: int
+
+
+class DiffPhase(TypedDict):
+    #: `forward`, `backward`, `optimizer`, `zero_grad`, `outside`, `before_trace`, or a scope's name.
+    phase: str
+    #: The phase in A.
+    a: DiffPhaseBytes
+    #: The phase in B.
+    b: DiffPhaseBytes
+
+
+class DiffLevels(TypedDict):
+    #: The step's first entry.
+    first_entry: int
+    #: The step's last entry.
+    last_entry: int
+    #: The peak of allocated memory during the step.
+    peak_allocated_bytes: int
+    #: The peak of reserved memory during the step.
+    peak_reserved_bytes: int
+    #: Allocated at its end.
+    allocated_at_end_bytes: int
+    #: Reserved at its end.
+    reserved_at_end_bytes: int
+
+
+class DiffStep(TypedDict):
+    #: The step's number, from 0.
+    step: int
+    #: The step in A.
+    a: DiffLevels
+    #: The step in B.
+    b: DiffLevels
+
+
+class DiffCompare(TypedDict):
+    #: How the two are related: `same_recording`, `same_run`, `same_requests`, `related`, `little_in_common` or `unknown` (nothing to
+    #: compare).
+    relation: Literal["same_recording", "same_run", "same_requests", "related", "little_in_common", "unknown"]
+    #: Where both make the same requests: the first entry that differs, in what it is or in where a block lies; null if none does.
+    first_other_answer_entry: int | None
+    #: The share of the shorter trace's requests, in runs of four, that the other makes too.
+    requests_in_common: float | None
+    #: The share of the stacks, of the recording with fewer, that the other has too; lines may differ.
+    stacks_in_common: float | None
+    #: The peak of allocated memory in B minus that in A.
+    peak_allocated_change_bytes: int
+    #: The peak of reserved memory in B minus that in A.
+    peak_reserved_change_bytes: int
+    #: The change of the peak of reserved memory as a share of A.
+    peak_reserved_change: float | None
+    #: How blocks are grouped: by `stack` (blocks without one by size), or by `size` where a recording has no stacks.
+    grouped_by: Literal["stack", "size"]
+    #: What holds the memory at the two peaks of allocated memory, the largest change first.
+    held_at_peak: list[DiffGroup]
+    #: The phases, where both files mark them.
+    phases: list[DiffPhase]
+    #: What marks the steps in A and in B: an annotation, or `repetition` where nothing marks them but the run repeats itself.
+    steps_marked_by: list[str] | None
+    #: The steps that both have.
+    steps: list[DiffStep]
+    #: How many steps only A has.
+    steps_only_in_a: int
+    #: How many steps only B has.
+    steps_only_in_b: int
+
+
+class DiffDevice(TypedDict):
+    """A device, or a pair of devices."""
+
+    #: What the first run shows.
+    a: DiffRun
+    #: What the second run shows.
+    b: DiffRun | None
+    #: What both show together.
+    comparison: DiffCompare | None
+    #: How the recordings are related, and what they lack.
+    notes: list[str]
+
+
+class DiffBounded(TypedDict):
+    #: The device of the run that is checked.
+    device: int
+    #: The bound as given.
+    fail_above: str
+    #: What the bound is on.
+    kind: Literal["growth", "peak"]
+    #: The most that it allows.
+    allowed_bytes: int
+    #: The peak of reserved memory that is checked.
+    peak_reserved_bytes: int
+    #: Whether the peak is more.
+    exceeded: bool
+    #: What came of the bound.
+    check: Literal["holds", "exceeded", "not_known", "could_not_run"]
+
+
+class StatsFigures(TypedDict):
+    #: Reserved.
+    reserved_bytes: int
+    #: Allocated.
+    allocated_bytes: int
+    #: Freed, but another stream may still use it.
+    pending_bytes: int
+    #: Allocated, as requested.
+    requested_bytes: int
+    #: Allocated beyond what was requested.
+    rounding_bytes: int
+    #: Free in the cache.
+    free_bytes: int
+    #: Free in segments that are wholly free.
+    free_segments_bytes: int
+    #: Free in segments that are partly in use. `diagnose` calls all unallocated memory stranded.
+    stranded_bytes: int
+    #: The largest hole.
+    largest_hole_bytes: int
+    #: The number of holes.
+    holes: int
+    #: 1 - allocated / reserved.
+    fragmentation: float | None
+
+
+class StatsAt(TypedDict):
+    #: The moment is after this entry.
+    entry: int
+    #: The step that ends there.
+    step: int | None
+    #: The 122 keys of `torch.cuda.memory_stats()`.
+    memory_stats: dict[str, int]
+    #: How fragmented the memory is.
+    measures: StatsFigures
+    #: The peak of allocated memory since the moment before.
+    peak_allocated_bytes_since_last: int
+    #: The peak of reserved memory since the moment before.
+    peak_reserved_bytes_since_last: int
+
+
+class StatsDevice(TypedDict):
+    #: The device.
+    device: int
+    #: How many entries its trace has.
+    entries: int
+    #: With `--steps`: the annotation that ends a step.
+    steps_marked_by: str | None
+    #: How many steps ended before the first entry.
+    lost_steps: int
+    #: How many recorded decisions differ.
+    mismatches: int
+    #: How many decisions were compared.
+    decisions: int
+    #: A limit that was found by trying.
+    assumed_limit_bytes: int | None
+    #: The moments asked for.
+    moments: list[StatsAt]
+    #: The end of a device without a trace.
+    end_without_trace: StatsFigures | None
+
+
+class StatsMissing(TypedDict):
+    #: The device.
+    device: int
+    #: Why.
+    reason: str
+
+
+class ReplayLost(TypedDict):
+    #: How many segments there were.
+    segments: int
+    #: How many blocks were in use.
+    blocks: int
+    #: The bytes in the segments. More than the memory makes `outcome` `unknown` where what is in the file fits.
+    reserved_bytes: int
+
+
+class ReplayRecorded(TypedDict):
+    #: The recorded run's peak of reserved memory.
+    peak_reserved_bytes: int
+    #: How many of its requests were out of memory.
+    ooms: int
+    #: How many of its decisions differ from the replay's.
+    mismatches: int
+    #: What was there before the first entry of a file that lost its beginning.
+    lost_beginning: ReplayLost | None
+
+
+class ReadFlush(TypedDict):
+    """How memory that was given back before a request was read."""
+
+    #: The entry of the request.
+    entry: int
+    #: What would have been reserved if nothing had been given back.
+    wanted_bytes: int
+    #: Whether it was read as a retry: the device had refused the request. Else it was read as a call of `empty_cache`.
+    is_retry: bool
+    #: Why it was read so: as a call `capture_follows`, `often_emptied`, `other_stack`, `no_retry`; as a retry `never_had_more`,
+    #: `often_refused`, `others_failed`, `stack_of_request`, `no_call`.
+    reason: Literal[
+        "capture_follows",
+        "often_emptied",
+        "never_had_more",
+        "often_refused",
+        "others_failed",
+        "stack_of_request",
+        "other_stack",
+        "no_call",
+        "no_retry",
+    ]
+
+
+class OtherReading(TypedDict):
+    """What comes of it if that was read the other way."""
+
+    #: The peak of reserved memory.
+    peak_reserved_bytes: int
+    #: Whether every request is served in the memory there is.
+    fits: bool
+
+
+class ReplayDevice(TypedDict):
+    """The numbers of a device."""
+
+    #: The device.
+    device: int
+    #: Whether every request is served; if the run died, also what is estimated of its rest, beyond doubt.
+    fits: bool
+    #: How many requests fail; under a policy the first ends the replay, and the numbers are those up to it.
+    ooms: int
+    #: The entry of the first request that fails; if the settings are those of a run that died, the one of which it dies.
+    fails_at_entry: int | None
+    #: The peak of allocated memory.
+    peak_allocated_bytes: int
+    #: The peak of reserved memory.
+    peak_reserved_bytes: int
+    #: `num_alloc_retries`.
+    retries: int
+    #: How many memory calls the driver got.
+    driver_calls: int
+    #: What those calls cost.
+    driver_ns: int
+    #: How many calls of empty_cache the trace has.
+    empty_cache_calls: int
+    #: The recorded run.
+    recorded: ReplayRecorded
+    #: Whether a replay under the run's own settings needs what the run needed.
+    self_check: Checked | None
+    #: Memory that was given back before requests that then took some: by a retry, because the device had refused the request, or by a call
+    #: of `empty_cache`.
+    flushes: list[ReadFlush]
+    #: What comes of it if the doubtful `flushes` are read the other way, if that is another answer; null under a policy.
+    read_otherwise: OtherReading | None
+    #: How many requests failed for another reason than memory.
+    device_errors: int
+    #: The limit that was used, if neither a limit nor a capacity was given: what `advise` assumes for a run that died.
+    assumed_limit_bytes: int | None
+    #: The peak of reserved memory if other streams are done by the next request.
+    peak_reserved_bytes_earliest: NotRequired[int]
+    #: Whether every request is served then.
+    fits_earliest: NotRequired[bool]
+    #: The peak of reserved memory if other streams are never done before a wait.
+    peak_reserved_bytes_latest: NotRequired[int]
+    #: Whether every request is served then.
+    fits_latest: NotRequired[bool]
+    #: The lowest peak of reserved memory that is likely by the times of the entries. The lowest over all timings tried if the entries have
+    #: no times, if the file has private pools, or if requests of the recorded run waited for memory for more than a tenth of its time.
+    peak_reserved_bytes_least: NotRequired[int]
+    #: The highest such peak.
+    peak_reserved_bytes_most: NotRequired[int]
+    #: Whether these two are what is likely by the times of the entries; if not, they are over all timings tried.
+    peak_reserved_bytes_are_likely: NotRequired[bool]
+    #: How many other timings of the streams were tried.
+    timings_tried: NotRequired[int]
+    #: With how many of them every request is served; null without a limit or a capacity.
+    timings_fit: NotRequired[int | None]
+
+
+class ExportDevice(TypedDict):
+    #: The device.
+    device: int
+    #: How many entries its new trace has.
+    entries: int
+    #: How many requests are out of memory.
+    ooms: int
+    #: `num_alloc_retries`.
+    retries: int
+    #: How many requests are out of memory in the recording.
+    recorded_ooms: int
+    #: `num_alloc_retries` of the recorded run, if its replay is exact.
+    recorded_retries: int | None
+    #: The first entry of the new trace that is out of memory.
+    fails_at_entry: int | None
+    #: Peak of allocated memory.
+    peak_allocated_bytes: int
+    #: Peak of reserved memory.
+    peak_reserved_bytes: int
+    #: The self-check of the device.
+    self_check: Checked | None
+    #: How many blocks were in use before the first entry; they are requested first.
+    early_blocks: int | None
+    #: How many decisions of the recording differ.
+    mismatches: int
+    #: How many requests failed for another reason than memory.
+    device_errors: int
+
+
+class InfoProcess(TypedDict):
+    #: The process id.
+    pid: int
+    #: The process's name.
+    name: str | None
+    #: What it holds.
+    used_bytes: int | None
+    #: Whether it has a compute context.
+    compute: bool
+    #: Whether it has a graphics context.
+    graphics: bool
+
+
+class InfoDevice(TypedDict):
+    #: The device's index.
+    index: int
+    #: The device's name.
+    name: str | None
+    #: The device's UUID.
+    uuid: str | None
+    #: The device's memory.
+    total_bytes: int | None
+    #: What is free of it.
+    free_bytes: int | None
+    #: What the driver has given out of it.
+    used_bytes: int | None
+    #: What the driver keeps for itself.
+    driver_reserved_bytes: int | None
+    #: Why the memory is unknown.
+    memory_error: str | None
+    #: What the listed processes hold.
+    listed_bytes: int | None
+    #: What is used, but held by no listed process.
+    unlisted_bytes: int | None
+    #: The listed processes.
+    processes: list[InfoProcess] | None
+    #: Why the processes are unknown.
+    processes_error: str | None
