@@ -28,7 +28,7 @@ macro_rules! view {
         #[derive(serde::Serialize)]
         $vis struct $name $(<$life>)? { $($(#[$($field_meta)*])* $field_vis $field: $field_type),* }
 
-        #[cfg(test)]
+        #[cfg(all(test, feature = "suite"))]
         impl $(<$life>)? $crate::terminal::shape::Shaped for $name $(<$life>)? {
             fn shape() -> $crate::terminal::shape::Shape {
                 $crate::terminal::shape::Shape::Object($crate::terminal::shape::Object {
@@ -55,7 +55,7 @@ macro_rules! one_of {
         #[serde(untagged)]
         $vis enum $name { $($variant($type)),* }
 
-        #[cfg(test)]
+        #[cfg(all(test, feature = "suite"))]
         impl $crate::terminal::shape::Shaped for $name {
             fn shape() -> $crate::terminal::shape::Shape {
                 $crate::terminal::shape::Shape::OneOf(vec![$(<$type as $crate::terminal::shape::Shaped>::shape()),*])
@@ -69,7 +69,7 @@ pub(crate) use one_of;
 macro_rules! sections {
     ($($heading:literal: $($type:ty),+;)*) => {
         /// The objects that are printed, by their headings in docs/json.md.
-        #[cfg(test)]
+        #[cfg(all(test, feature = "suite"))]
         pub(crate) const SECTIONS: $crate::terminal::json_struct::Sections = &[$(($heading, || {
             $crate::terminal::shape::one_of(vec![$(<$type as $crate::terminal::shape::Shaped>::shape()),+])
         })),*];
@@ -78,7 +78,7 @@ macro_rules! sections {
 pub(crate) use sections;
 
 /// See [`sections`].
-#[cfg(test)]
+#[cfg(all(test, feature = "suite"))]
 pub(crate) type Sections = &'static [(&'static str, fn() -> super::shape::Shape)];
 
 /// The name of a variant: a string, one of those that the enum lists.
@@ -97,7 +97,7 @@ impl<E> Serialize for Word<E> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "suite"))]
 impl<E: Named> super::shape::Shaped for Word<E> {
     fn shape() -> super::shape::Shape {
         super::shape::Shape::Words(E::NAMES)

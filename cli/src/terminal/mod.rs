@@ -16,7 +16,7 @@ pub mod release;
 pub mod run_words;
 pub mod runner;
 pub mod self_check;
-#[cfg(test)]
+#[cfg(all(test, feature = "suite"))]
 pub(crate) mod shape;
 pub mod similar;
 pub mod size;
