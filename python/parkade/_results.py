@@ -130,8 +130,8 @@ class Advice(_fields.AdviceFields, Result):
         if torch is not None:
             if torch.cuda.is_initialized():
                 raise Error(
-                    "CUDA was used before, and PyTorch reads settings at its first use: call apply() before that, or set "
-                    "them when the program starts"
+                    "CUDA was used before, and PyTorch reads settings at its first use: call apply() before that, or "
+                    "set them when the program starts"
                 )
             torch.cuda.memory._set_allocator_settings(settings)
         os.environ[VARIABLE] = settings
