@@ -38,7 +38,7 @@ fn what_no_setting_cures_is_said_with_what_is_missing() {
     let file = folder.recording("program.pickle", &reuses_a_part());
     let run = call(&["advise", "--all", &file, "--limit", "110MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
-    let last = "no setting helps: the program holds 120.00 MiB at once and there is 110.00 MiB, 10.00 MiB too little\n";
+    let last = "no setting helps: the program holds 120.00 MiB at once, and 110.00 MiB is available, 10.00 MiB too little\n";
     assert!(run.out.ends_with(last), "{}", run.out);
     assert_eq!(json(&[&file, "--limit", "110MiB"]).1["verdict"], "capacity");
 }

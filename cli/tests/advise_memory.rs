@@ -43,7 +43,7 @@ fn memory_that_the_file_contradicts_is_said_and_makes_the_answer_conditional() {
     // No step came before, so nothing tells what follows.
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("the run had less than 4.00 GiB: a request was refused at entry 5"), "{text}");
-    assert!(text.contains("if all of 4.00 GiB is there, "), "{text}");
+    assert!(text.contains("if all of 4.00 GiB is available, "), "{text}");
     assert!(!text.contains("keep the settings") && text.contains("export "), "{text}");
     let object = json(&["advise", &file, "--limit", "4GiB"]);
     let contradiction = &object["contradiction"];
@@ -76,7 +76,7 @@ fn what_an_assumed_limit_decides_is_not_known() {
     };
     assert_eq!((outcome(enough), outcome(enough - 4 * MIB)), (true.into(), false.into()), "{settings} in {enough}");
     let (_, diagnosed) = words(&["diagnose", &file]);
-    assert!(diagnosed.contains("otherwise capacity"), "{diagnosed}");
+    assert!(diagnosed.contains("capacity if it was lower"), "{diagnosed}");
     // Where every possible limit is too small, that is known.
     let (code, text) = words(&["advise", "--all", &file, "--limit", "1100MiB"]);
     assert!(code == 1 && text.contains("no setting helps"), "{text}");

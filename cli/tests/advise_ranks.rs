@@ -74,7 +74,7 @@ fn a_rank_that_nothing_serves_is_named() {
     let folder = job("advise-job-short", &[reuses_a_part(), wants_none()]);
     let run = call(&["advise", folder.path(), "--limit", "125MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
-    assert!(run.out.contains("no setting serves both ranks, as none that was tried serves rank 1;"), "{}", run.out);
+    assert!(run.out.contains("no setting serves both ranks: no setting that was tried serves rank 1;"), "{}", run.out);
     assert_eq!(run.out.matches("no setting serves").count(), 1, "{}", run.out);
     assert!(run.out.contains(" for each is enough with "), "{}", run.out);
 }

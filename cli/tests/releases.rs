@@ -71,7 +71,7 @@ fn advice_of_releases_that_differ_is_said_by_both() {
     let [other] = object["otherwise"].as_array().expect("a list").as_slice() else { panic!("{}", object["otherwise"]) };
     assert_eq!((&other["releases"], &other["outcome"]), (&serde_json::json!(["2.12.0", "2.12.1"]), &"fits".into()), "{other}");
     assert!(other["line"].as_str().is_some_and(|line| line.contains(ALIKE)), "{other}");
-    let said = "the run may also have been one of PyTorch 2.12, whose advice is another: it says ";
+    let said = "PyTorch 2.12 may have made the run too; for it, parkade recommends ";
     let text = call(&[&asked[..], &["--all"]].concat());
     assert!(text.code == 1 && text.out.replace("\n  ", " ").contains(said), "{}", text.out);
     // A release that is named is the only one.

@@ -221,15 +221,15 @@ fn a_recording_that_lost_its_beginning_is_replayed() {
         let run = call(&["replay", &file, "--limit", limit]);
         (run.code, run.out.lines().next().unwrap_or_default().to_owned())
     };
-    let before = "as far as the file goes, it fits, although the run had reserved 160.00 MiB before its first entry";
+    let before = "judging by what is in the file, it fits, although the run had reserved 160.00 MiB before its first entry";
     assert_eq!(said("200MiB"), (0, before.to_owned()));
-    let hidden = "not known: what is in the file fits, but what came before its first entry needed more than there is";
+    let hidden = "not known: what is in the file fits, but what came before its first entry needed more than is available";
     assert_eq!(said("150MiB"), (3, hidden.to_owned()));
     // What is in the file does not fit in less than it holds, whatever came before.
     let advised = call(&["advise", "--all", &file, "--limit", "50MiB"]);
     assert_eq!((advised.code, said("50MiB").0), (1, 1), "{}", advised.out);
     assert!(
-        advised.out.contains("no setting helps: the program holds 120.00 MiB at once and there is 50.00 MiB"),
+        advised.out.contains("no setting helps: the program holds 120.00 MiB at once, and 50.00 MiB is available"),
         "{}",
         advised.out
     );
@@ -260,7 +260,7 @@ fn what_the_recorded_run_did_within_the_limit_stands_against_its_replay() {
     assert_eq!(object["peak_reserved_bytes"], 22 * MIB, "{object}");
     let text = call(&[&["replay", &file], &limit[..]].concat()).out;
     assert!(
-        text.contains(" yes\n") && text.starts_with("as far as the file goes, it fits as it is: the recorded run did\n"),
+        text.contains(" yes\n") && text.starts_with("judging by what is in the file, it fits as it is: the recorded run did\n"),
         "{text}"
     );
     let advised = call(&[&["advise", "--all", &file], &limit[..]].concat());

@@ -106,9 +106,9 @@ fn a_run_that_lost_its_beginning_hides_what_came_before() {
         assert_eq!((code, &object["recorded"]["lost_beginning"]["blocks"]), (first_line(&asked).0, &2.into()), "{object}");
         first_line(&asked)
     };
-    assert_eq!(asked("run.pickle", &run), (0, "as far as the file goes, it fits".to_owned()));
+    assert_eq!(asked("run.pickle", &run), (0, "judging by what is in the file, it fits".to_owned()));
     run.devices[0].segments.push(segment(vec![unused(OTHER, 60 * MIB)]));
-    let hidden = "not known: what is in the file fits, but what came before its first entry needed more than there is";
+    let hidden = "not known: what is in the file fits, but what came before its first entry needed more than is available";
     assert_eq!(asked("more-before.pickle", &run), (3, hidden.to_owned()));
 }
 

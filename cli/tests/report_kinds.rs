@@ -101,7 +101,7 @@ fn a_page_has_the_kinds_of_its_blocks() {
                 "<td class=\"what\">activations<span class=\"called\">by the order of frees, lifetime; within one step"
             )
         );
-        assert!(page.contains("By kind: 7 passes forward and back were found; 6 steps, told by what the run repeats."));
+        assert!(page.contains("By kind: 7 passes forward and back were found; 6 steps, inferred from what the run repeats."));
     }
 }
 

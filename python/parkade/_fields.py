@@ -231,7 +231,7 @@ class AdviceFields:
     own_settings_origin: Literal["recorded", "recorded values", "assumed", "given"] = _WORD
     #: The outcome with the recommended settings: `fits`, `gets_past` (the request of which the run died is served; the rest is not in the
     #: file), `does_not_fit` (also of a run that survived its errors: it meets them again, `survives_oom`), `unknown` (no memory is known,
-    #: or only a range of which a part is enough, or the lost beginning needed more than there is).
+    #: or only a range of which a part is enough, or the lost beginning needed more than is available).
     outcome: Literal["fits", "gets_past", "does_not_fit", "unknown"] = _WORD
     #: What serves every recorded request, if the outcome depends on where in a range the memory was.
     enough: AdviseSufficient | None = None

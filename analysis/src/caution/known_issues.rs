@@ -247,7 +247,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::ChangedSettings],
         versions: Versions::Only(&["2.11"]),
         severity: Severity::Breaks,
-        what: "If it is set or lowered while blocks exist, the remainder of a split block can count as oversize and be passed to cudaFree, \
+        what: "If a program sets or lowers it while blocks exist, the remainder of a split block can count as oversize and be passed to cudaFree, \
                which corrupts the heap.",
         instead: "Set it in the environment before the program starts.",
         source: "spec 2.9",

@@ -169,14 +169,14 @@ pub enum NoSteps {
     NoTrace,
     /// No annotation marks the steps, and nothing repeats.
     #[error(
-        "the file marks no steps (PyTorch's optimizers and profiler do, where annotations are recorded), and none are told by repetition"
+        "the file marks no steps (PyTorch's optimizers and profiler do, where annotations are recorded), and no steps can be inferred from repetition"
     )]
     NoMark,
     /// The trace's entries have no times to place the marks, and nothing repeats.
-    #[error("the trace has no times, so its annotations cannot be placed, and no steps are told by repetition")]
+    #[error("the trace has no times, so its annotations cannot be placed, and no steps can be inferred from repetition")]
     NoTimes,
     /// No annotation marks the steps, and a beginning is lost, so the steps of the two runs cannot be matched.
-    #[error("the file marks no steps, and a beginning is lost, so what is told by repetition cannot be numbered")]
+    #[error("the file marks no steps, and a beginning is lost, so steps inferred from repetition cannot be numbered")]
     NotNumbered,
     /// The trace is shorter than a step.
     #[error("no whole step is in the trace")]

@@ -409,10 +409,14 @@ impl Needs {
         let only_on = || if is_one_of_many { format!("on device {}: ", device.device) } else { String::new() };
         let figures = match &device.figures {
             Ok(figures) => figures,
-            Err(why) => return format!("{on}does not serve these requests, however much memory there is: {why}"),
+            Err(why) => return format!("{on}does not serve these requests, even with unlimited memory: {why}"),
         };
         let fit = figures.at_hand.map_or_else(only_on, |at_hand| device.fit(figures, at_hand, &on));
-        let in_it = if figures.takes_all { "; it takes a part of all that there is, and in the smallest memory" } else { "," };
+        let in_it = if figures.takes_all {
+            "; the policy reserves a share of whatever is available; in the smallest memory,"
+        } else {
+            ","
+        };
         format!(
             "{fit}smallest memory {}{in_it} {} reserved at most, {:.1} ms of driver calls",
             show_bytes(figures.smallest_bytes),
@@ -424,8 +428,8 @@ impl Needs {
     fn left_out(&self) -> String {
         match self.failed_requests() {
             0 => String::new(),
-            1 => "; 1 request that failed in the recording, and that the run did without, is left out".to_owned(),
-            count => format!("; {count} requests that failed in the recording, and that the run did without, are left out"),
+            1 => "; 1 request that failed in the recording, and that the run survived, is left out".to_owned(),
+            count => format!("; {count} requests that failed in the recording, and that the run survived, are left out"),
         }
     }
 }
@@ -435,7 +439,7 @@ impl OnDevice {
     fn fit(&self, figures: &Figures, at_hand: AtHand, on: &str) -> String {
         let assumed = self.available_bytes.filter(|_| self.is_assumed);
         let assumed = assumed.map_or_else(String::new, |bytes| format!("in the {} that is assumed, ", show_bytes(bytes)));
-        let cut = if self.lost_reserved_bytes.is_some() { "as far as the file goes, " } else { "" };
+        let cut = if self.lost_reserved_bytes.is_some() { "judging by what is in the file, " } else { "" };
         let does = match self.death {
             Some(death) => self.past(death, figures, at_hand),
             None if at_hand.fits => format!("fits{}, ", self.hidden()),
@@ -466,15 +470,13 @@ impl OnDevice {
         }
         if let (Fit::Fits, Some(steps)) = (self.outcome, self.steps) {
             let steps = output::count(steps, "step");
-            return format!("by an estimate from {steps} in which nothing makes it doubtful, fits, ");
+            return format!("by an estimate from {steps}, all consistent, fits, ");
         }
         let rest = match (at_hand.fits, self.doubt) {
-            (false, _) if self.is_enough(figures) => {
-                ", and by the estimate it fails later, although less would be enough".to_owned()
-            }
+            (false, _) if self.is_enough(figures) => ", and is estimated to fail later, although less would be enough".to_owned(),
             (false, _) => {
                 let need = show_bytes(figures.smallest_bytes);
-                format!(", and by the estimate it would need {need}, more than there is")
+                format!(", and is estimated to need {need}, more than is available")
             }
             (true, Some(doubt)) => format!(", and {}", run_words::doubt(doubt)),
             (true, None) => String::new(),

@@ -159,7 +159,7 @@ fn holdings(nvml: &dyn Nvml, pid: u32) -> Result<Vec<String>> {
 fn ensure_pid_is_the_drivers(pid: u32) -> Result<()> {
     ensure!(
         sees_driver_pids().with_context(|| format!("whether process {pid} is the one that NVML means cannot be checked"))?,
-        "parkade runs in a pid namespace of its own, as in a container, where NVML's process {pid} may be one of the host's and {pid} \
+        "parkade runs in its own pid namespace, as in a container, where NVML's process {pid} may be one of the host's and {pid} \
          here another: run it on the host, or in a container that shares the host's pids (--pid=host)"
     );
     let has_driver = has_driver(pid).with_context(|| {

@@ -17,8 +17,8 @@ use crate::ranks::Ranks;
 use crate::recordings::{Inputs, each};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{Files, Print, Profile};
-use crate::terminal::output::Tone;
 use crate::terminal::json_struct::{Word, all, sections, view};
+use crate::terminal::output::Tone;
 use crate::terminal::progress::{self, Bar};
 use crate::terminal::recording::DeviceLeftOut;
 use crate::terminal::release::{self, MadeBy};
@@ -550,7 +550,7 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
     }
     if not.gave_up_on_pools {
         notes.push(
-            "not in the file: private pools that were gone by the end; there is too much to try to look for them to the end, so the \
+            "not in the file: private pools that were gone by the end; there are too many possibilities to try them all, so the \
              recording may differ only because of them"
                 .to_owned(),
         );

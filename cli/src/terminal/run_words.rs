@@ -51,9 +51,7 @@ fn afterwards(error: &AfterError) -> String {
         format!("{allocated}, so it went on")
     } else if served_bytes >= error.goes_on_bytes {
         let repeated = show_bytes(served_bytes - telling_bytes);
-        format!(
-            "{allocated}, but {repeated} of it again and again in places that it had not come to before, as error handling does"
-        )
+        format!("{allocated}, but {repeated} of it repeatedly, in code that had not run before, as error handling does")
     } else {
         format!("only {allocated}")
     }
@@ -75,15 +73,13 @@ pub fn rest(continuation: Option<&Continuation>) -> String {
 /// Why the estimate, or the lack of one, does not tell whether the program fits.
 pub fn doubt(doubt: Doubt) -> String {
     match doubt {
-        Doubt::NoSteps => "the program was never at this point before, so nothing is known of what follows".to_owned(),
+        Doubt::NoSteps => "the program had not reached this point before, so nothing is known of what follows".to_owned(),
         Doubt::FewSteps(steps) => {
-            format!("{} came before the one that failed, too few to tell what later ones need", count(steps, "step"))
+            format!("only {} came before the one that failed, too few to know what later ones need", count(steps, "step"))
         }
-        Doubt::NotSteady => "its steps do not leave memory as they found it, so later ones may need more".to_owned(),
+        Doubt::NotSteady => "its steps end with more memory in use than they began with, so later ones may need more".to_owned(),
         Doubt::Growing => "each of its steps needed more than the one before, so later ones will need more still".to_owned(),
-        Doubt::Margin => {
-            "the largest of its steps is one of a kind, and too little would be left free for a larger one".to_owned()
-        }
+        Doubt::Margin => "its largest step is unlike the others, and a slightly larger one would not fit".to_owned(),
     }
 }
 

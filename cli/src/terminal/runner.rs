@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::answer::Answer;
-use super::output::{self, Width};
 use super::json_struct::{sections, view};
+use super::output::{self, Width};
 
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

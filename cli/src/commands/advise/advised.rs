@@ -294,14 +294,11 @@ fn line_of(advice: &Advice) -> Option<&str> {
 impl Otherwise {
     pub(super) fn words(&self) -> String {
         let says = match &self.line {
-            Some(line) => format!("says {line}"),
+            Some(line) => format!("recommends {line}"),
             None => "recommends nothing".to_owned(),
         };
         let outcome = self.outcome.name().replace('_', " ");
-        format!(
-            "the run may also have been one of PyTorch {}, whose advice is another: it {says} ({outcome})",
-            in_words(&self.releases)
-        )
+        format!("PyTorch {} may have made the run too; for it, parkade {says} ({outcome})", in_words(&self.releases))
     }
 }
 

@@ -63,7 +63,7 @@ view! {
         /// The outcome with the recommended settings: `fits`, `gets_past` (the request of which the run died is served; the
         /// rest is not in the file), `does_not_fit` (also of a run that survived its errors: it meets them again,
         /// `survives_oom`), `unknown` (no memory is known, or only a range of which a part is enough, or the lost beginning
-        /// needed more than there is).
+        /// needed more than is available).
         outcome: Word<Outcome> = Word::of(&report.outcome),
         /// What serves every recorded request, if the outcome depends on where in a range the memory was.
         enough: Option<Sufficient<'a>> = report.enough.first().map(|enough| Sufficient::of(report, enough)),

@@ -335,7 +335,7 @@ impl Remedy {
         let asks = match self.kind {
             Kind::Program => self.asks.clone(),
             Kind::Settings | Kind::Policy if self.asks.is_empty() => Vec::new(),
-            Kind::Settings | Kind::Policy => vec![format!("asks for: {}", self.asks.join("; "))],
+            Kind::Settings | Kind::Policy => vec![format!("requires: {}", self.asks.join("; "))],
         };
         self.likely().into_iter().chain(asks).collect()
     }

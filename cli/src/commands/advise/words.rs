@@ -105,9 +105,9 @@ fn conditions(report: &Advice) -> String {
     let steps = died.filter_map(|program| Some((program.continuation.as_ref()?.steps, program.device)));
     let estimated = steps.min_by_key(|&(steps, _)| steps).map(|(steps, device)| {
         let steps = output::count(steps, "step");
-        format!("by an estimate from {steps}{} in which nothing makes it doubtful, ", on_it(report, device))
+        format!("by an estimate from {steps}{}, all consistent, ", on_it(report, device))
     });
-    let is_cut = is_cut.then(|| "as far as the file goes, ".to_owned());
+    let is_cut = is_cut.then(|| "judging by what is in the file, ".to_owned());
     [if_all(report), is_cut, estimated].into_iter().flatten().collect()
 }
 
@@ -115,7 +115,7 @@ fn conditions(report: &Advice) -> String {
 pub(super) fn if_all(report: &Advice) -> Option<String> {
     let device = report.contradiction?.device;
     let bytes = show_bytes(devices::available_bytes(report, device)?);
-    Some(format!("if all of {bytes} is there{}, ", on_it(report, device)))
+    Some(format!("if all of {bytes} is available{}, ", on_it(report, device)))
 }
 
 /// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
@@ -145,7 +145,7 @@ fn hidden(report: &Advice, option: &AdvisedOption) -> String {
     let Some((_, reserved, device)) = reserved.max() else { return String::new() };
     format!(
         "not known: {}what is in the file fits in {}, but before its first entry the run had reserved {} with its own settings, more \
-         than there is; how much of that these settings would need is not in the file",
+         than is available; how much of that these settings would need is not in the file",
         on(report, device),
         show_bytes(smallest_on(option, device).unwrap_or(0)),
         show_bytes(reserved)
@@ -188,7 +188,7 @@ fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Pro
         // That later steps may need more still changes nothing.
         let doubt = doubt.filter(|doubt| !matches!(doubt, Doubt::Growing | Doubt::Margin));
         let doubt = doubt.map_or_else(String::new, |doubt| format!(". That estimate is uncertain: {}", run_words::doubt(doubt)));
-        format!("{past}, and by the estimate it would need {need}, more than there is{doubt}")
+        format!("{past}, and is estimated to need {need}, more than is available{doubt}")
     } else if let Some(doubt) = doubt {
         format!("{past}, and {}", run_words::doubt(doubt))
     } else {
@@ -232,13 +232,13 @@ fn missing(report: &Advice) -> String {
     let on = fullest.map_or_else(String::new, |(program, _)| on(report, program.device));
     let short = match live.checked_sub(available) {
         Some(short) if short > 0 => format!("{} too little", show_bytes(short)),
-        _ => "and no setting tried packs it tightly enough".to_owned(),
+        _ => "but no setting tried packs it tightly enough".to_owned(),
     };
     let (holds, has) = (show_bytes(live), show_bytes(available));
     let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
     let is_rounding = live > available && rounded.is_none_or(|rounded| rounded > live);
     let even = if is_rounding { "even with the least rounding, " } else { "" };
-    format!("no setting helps: {even}{on}the program holds {holds} at once and there is {has}, {short}")
+    format!("no setting helps: {even}{on}the program holds {holds} at once, and {has} is available, {short}")
 }
 
 /// What the program on a device holds, and in what range its limit was.
@@ -306,7 +306,7 @@ pub(crate) fn verdict(report: &Advice) -> String {
         return said;
     }
     let both = show_bytes(wanted_bytes.saturating_add(held.live_bytes));
-    format!("{said}: fragmentation if the limit was {both} or more, otherwise capacity")
+    format!("{said}: fragmentation if the limit was at least {both}, capacity if it was lower")
 }
 
 /// The most that the program on a device needs at once, compared with what is available: as it was recorded if the request failed then.
@@ -569,7 +569,7 @@ fn serves_some(job: &Job) -> String {
     let (bytes, settings) = (show_bytes(advice.enough.0), shown(&advice.enough.1));
     let is_estimated = job.ranks.iter().any(|rank| rank.advice.is_estimated);
     let enough = if is_estimated {
-        format!("by the estimate, at least {bytes} for each gets past the failures with {settings}")
+        format!("an estimated {bytes} for each gets past the failures with {settings}")
     } else {
         format!("{bytes} for each is enough with {settings}")
     };
@@ -591,7 +591,7 @@ fn serves_some(job: &Job) -> String {
     }
     let hopeless: Vec<u64> = advice.hopeless.iter().map(|&rank| job.ranks[rank].number).collect();
     let because =
-        if hopeless.is_empty() { String::new() } else { format!(", as none that was tried serves {}", ranks(&hopeless)) };
+        if hopeless.is_empty() { String::new() } else { format!(": no setting that was tried serves {}", ranks(&hopeless)) };
     format!("no setting serves {all}{because}{short}; {enough}")
 }
 

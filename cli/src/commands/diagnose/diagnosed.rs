@@ -105,7 +105,7 @@ pub(super) fn headline(diagnosis: &Diagnosis) -> String {
             format!("capacity: {live} live plus {asked} requested is {}{short}", show_bytes(steps.needed_bytes))
         }
         Verdict::Undecided => format!(
-            "fragmentation if the memory limit was {} or more, otherwise capacity (--limit settles it)",
+            "fragmentation if the memory limit was at least {}, capacity if it was lower (--limit settles it)",
             show_bytes(steps.needed_bytes)
         ),
         Verdict::NoFailure if is_asked(diagnosis) => excess_headline(diagnosis),

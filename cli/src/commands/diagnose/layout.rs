@@ -2,8 +2,8 @@
 
 use parkade_analysis::diagnose::Applies;
 
-use crate::terminal::table::{Mark, Table};
 use crate::terminal::json_struct::{Word, view};
+use crate::terminal::table::{Mark, Table};
 
 /// The name of a step.
 #[derive(Clone, Copy)]

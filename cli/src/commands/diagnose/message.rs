@@ -13,8 +13,8 @@ use parkade_recording::message::{
 use super::explanation;
 use super::layout::{self, Step};
 use crate::terminal::answer::Answer;
-use crate::terminal::output::{self, Tone, count};
 use crate::terminal::json_struct::{Word, all, view};
+use crate::terminal::output::{self, Tone, count};
 use crate::terminal::runner::Outcome;
 use crate::terminal::size::show_bytes;
 use crate::terminal::table::{Mark, Table};

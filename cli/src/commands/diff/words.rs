@@ -112,7 +112,7 @@ fn same_requests(compared: &Compared, comparison: &Comparison) -> String {
     match comparison.first_other_answer {
         None if has_same_memory(comparison) => "Both make the same requests, and the allocator answered them alike.".to_owned(),
         Some(entry) if has_same_memory(comparison) => format!(
-            "Both make the same requests and come to the same memory, but from entry {entry} on the allocator answers otherwise; {}.",
+            "Both make the same requests and need the same memory, but the allocator's decisions diverge at entry {entry}; {}.",
             made.map_or("its settings or the timing of streams differ".to_owned(), |made| format!("they differ in {made}"))
         ),
         first => {
@@ -210,7 +210,7 @@ pub(super) fn steps(steps: &Steps) -> Option<String> {
     let largest = steps.pairs.iter().rev().max_by_key(by)?;
     let marks = steps.marks.as_ref().map_or_else(String::new, |(a, b)| {
         if a == REPETITION && b == REPETITION {
-            return " (not marked, but told by what the runs repeat)".to_owned();
+            return " (unmarked; inferred from what the runs repeat)".to_owned();
         }
         let marks = if a == b { a.clone() } else { format!("{a} and {b}") };
         format!(" (marked by {})", output::one_line(&output::shorten(&marks, 120)))
@@ -283,7 +283,7 @@ pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
 fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
     let mut notes = vec![format!("{name}: {}.", release::words(&file.made_by))];
     if file.own.settings.origin == SettingsOrigin::Assumed {
-        notes.push(format!("{name} does not say its settings; PyTorch's defaults are assumed."));
+        notes.push(format!("{name} does not have its settings; PyTorch's defaults are assumed."));
     }
     if let Some(bytes) = file.found_limit {
         notes.push(format!("{name}: {}.", recording::assumed_limit(bytes, "--recorded-limit")));

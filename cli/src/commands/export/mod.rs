@@ -19,8 +19,8 @@ use parkade_replay::{AfterFailure, ReplaySettings, Requests, SelfCheck, VerifyEr
 use self::perfetto::{Run, Slices};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Force, Json};
-use crate::terminal::output::Tone;
 use crate::terminal::json_struct::{all, sections, view};
+use crate::terminal::output::Tone;
 use crate::terminal::outputs::{Outputs, Target, Wanted};
 use crate::terminal::release::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Subject};

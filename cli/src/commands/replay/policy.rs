@@ -23,8 +23,8 @@ use super::judged::Known;
 use super::settings::{Device, HIDDEN, Numbers, OneOrMany, Recorded, Row, Sums, before_first_entry, empty_cache_calls, shown};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
-use crate::terminal::recording;
 use crate::terminal::json_struct::{Word, all, view};
+use crate::terminal::recording;
 use crate::terminal::release::MadeBy;
 use crate::terminal::self_check::Checked;
 use crate::terminal::table::Mark;
@@ -259,7 +259,7 @@ fn said(replayed: &UnderPolicy) -> (bool, String) {
     match (replayed.outcome(), replayed.first_death()) {
         (Outcome::Fits, _) => {
             let has_lost = replayed.devices.iter().any(|device| device.requests.lost_beginning.is_some());
-            let far = if has_lost { "as far as the file goes, " } else { "" };
+            let far = if has_lost { "judging by what is in the file, " } else { "" };
             (true, format!("{far}it fits{}", had_before(replayed)))
         }
         (Outcome::GetsPast, death) => {

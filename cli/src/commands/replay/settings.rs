@@ -19,8 +19,8 @@ use parkade_replay::{
 use super::judged::{Judged, Known};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
-use crate::terminal::output::Tone;
 use crate::terminal::json_struct::{Word, all, one_of, view};
+use crate::terminal::output::Tone;
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::release::MadeBy;
 use crate::terminal::self_check::{Checked, OtherReading, ReadFlush};
@@ -154,7 +154,7 @@ fn self_check(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookO
 
 const HEADS: [&str; 8] = ["settings", "fits", "oom", "peak allocated", "peak reserved", "retries", "driver calls", "driver time"];
 /// Why the content of the file does not decide the question.
-pub(super) const HIDDEN: &str = "what came before its first entry needed more than there is";
+pub(super) const HIDDEN: &str = "what came before its first entry needed more than is available";
 /// The column that is coloured.
 pub(super) const FITS: usize = 1;
 
@@ -256,7 +256,7 @@ fn said(args: &Replay, replayed: &UnderSettings) -> (bool, String) {
         }
         (Outcome::Fits, Some(_)) => (true, "it fits, with what is estimated of the rest".to_owned()),
         (Outcome::Fits, None) => {
-            let far = if has_lost { "as far as the file goes, " } else { "" };
+            let far = if has_lost { "judging by what is in the file, " } else { "" };
             let how = if answer.any_as_recorded { " as it is: the recorded run did" } else { "" };
             (true, format!("{far}it fits{how}{}{}", had_before(replayed), other_timings(replayed)))
         }

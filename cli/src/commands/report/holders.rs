@@ -127,7 +127,7 @@ fn steps(device: &Device) -> Option<String> {
     let Steps { mark, ends } = &device.told.steps;
     let by = match mark.as_ref()? {
         StepMark::Annotation(mark) => format!("marked by {}", output::shorten(mark, 60)),
-        StepMark::Repetition => "told by what the run repeats".to_owned(),
+        StepMark::Repetition => "inferred from what the run repeats".to_owned(),
     };
     Some(format!("{} steps, {by}", ends.len()))
 }
