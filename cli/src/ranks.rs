@@ -308,7 +308,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             )
         }
         Difference::Copies(_) => {
-            format!("nothing differs between these, as in copies of one recording, so they count once: {}", each(&|one| named(ranks, &one.runs)))
+            format!("identical, as copies of one recording are, so they count once: {}", each(&|one| named(ranks, &one.runs)))
         }
     }
 }

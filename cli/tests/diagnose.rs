@@ -46,8 +46,8 @@ fn a_person_reads_the_cause_first() {
     assert_eq!(
         lines[..13],
         [
-            "fragmentation: 30.00 MiB requested; 32.00 MiB reserved but free, the largest hole 8.00",
-            "MiB, and 20.00 MiB more could be reserved",
+            "fragmentation: 30.00 MiB requested; 32.00 MiB reserved but free, the largest hole",
+            "8.00 MiB, and 20.00 MiB more could be reserved",
             "failing.pickle: out of memory at entry 16 of 17",
             "",
             "  1  capacity       no   8.00 MiB live plus 30.00 MiB requested is 38.00 MiB; the limit is",
@@ -62,6 +62,11 @@ fn a_person_reads_the_cause_first() {
         ]
     );
     assert_eq!(lines.last(), Some(&format!("parkade advise {file} --limit 60MiB").as_str()));
+    // What the error shows need not be given; where nothing failed, it must be.
+    let last = |file: &str| call(&["diagnose", file]).out.lines().last().map(str::to_owned);
+    assert_eq!(last(&file), Some(format!("parkade advise {file}")));
+    let whole = folder.recording("whole.pickle", &good());
+    assert_eq!(last(&whole), Some(format!("parkade advise {whole} --capacity SIZE")));
     for text in [
         "where the 40.00 MiB of reserved memory is (2 segments)\n   8.00 MiB  live, in 2 blocks\n",
         "  32.00 MiB  too small (4 holes, the largest 8.00 MiB)\n",

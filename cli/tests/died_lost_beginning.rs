@@ -74,7 +74,8 @@ fn the_recorded_death_stands_whatever_is_lost() {
                 Some("unknown") => assert!(code == 3 && first.starts_with("not known: "), "{part} {limit:?}: {text}"),
                 outcome => panic!("{part} {limit:?}: {outcome:?} {text}"),
             }
-            assert!(!text.contains(" yes "), "{part} {limit:?}: {text}");
+            let fits = if code == 1 { "no" } else { "-" };
+            assert!(text.contains(&format!("\n  fits            {fits}\n")), "{part} {limit:?}: {text}");
         }
     }
     // What was in pieces before the first entry is requested anew in the replay, and then there is room.
@@ -91,7 +92,8 @@ fn the_recorded_death_stands_whatever_is_lost() {
         "{replayed}"
     );
     let text = call(&["replay", &file, "--limit", "250MiB"]).out;
-    assert!(text.contains("it does not fit: the run itself died at entry 1") && !text.contains(" yes "), "{text}");
+    assert!(text.starts_with("it does not fit: the run itself died at entry 1"), "{text}");
+    assert!(text.contains("\n  fits            no\n"), "{text}");
 }
 
 /// The fixed run goes further and so reserves more: growth beyond the peak of a run that died is no known growth (3), a size is a bound

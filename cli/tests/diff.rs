@@ -122,9 +122,17 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
         (&held, &bare, "B reserves 20.00 MiB more than A at the end: 120.00 MiB instead of 100.00 MiB (+20.0 %)."),
     ];
     for (a, b, said) in pairs {
-        let run = call(&["diff", "--all", a, b]);
-        assert_eq!((run.code, run.err.as_str()), (0, ""), "{a} {b}");
-        assert!(run.out.contains(said), "{said}\n{}", run.out);
+        for all in [&[][..], &["--all"]] {
+            let run = call(&[&["diff", a, b], all].concat());
+            assert_eq!((run.code, run.err.as_str()), (0, ""), "{a} {b}");
+            assert!(run.out.contains(said) || (all.is_empty() && said.starts_with("steps ")), "{said}\n{}", run.out);
+            for more in ["\n1 - allocated / reserved ", "\ndriver calls "] {
+                let is_known = more != "\ndriver calls " || *a != held;
+                assert_eq!(run.out.contains(more), is_known && !all.is_empty(), "{more:?}: {}", run.out);
+            }
+            let hint = "\n--all shows how memory is used at the peaks, driver calls, phases and steps too\n";
+            assert_eq!(run.out.ends_with(hint), all.is_empty(), "{}", run.out);
+        }
     }
 }
 

@@ -50,9 +50,11 @@ fn check(run: &Run, what: &[&str]) {
     }
 }
 
-/// As text, and as JSON that holds the strings as they are.
+/// As text, as Markdown where the command has it, and as JSON that holds the strings as they are.
 fn check_both(arguments: &[&str]) {
     let run = call(arguments);
+    check(&run, arguments);
+    let run = call(&[arguments, &["--markdown"]].concat());
     check(&run, arguments);
     let run = call(&[arguments, &["--json"]].concat());
     check(&run, arguments);

@@ -53,7 +53,21 @@ fn a_policy_is_replayed_with_and_without_a_limit() {
     assert!(object["driver_ns"].as_u64().is_some_and(|cost| cost > 0), "{object}");
     assert_eq!(first_line(&asked), (0, "it fits".to_owned()));
     let table = call(&[&["replay"], &asked[..]].concat()).out;
-    assert!(table.contains("\n  policy          floating-handles\n  fits            yes\n"), "{table}");
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(
+        lines[..8],
+        [
+            "it fits",
+            "program.pickle",
+            "  policy          floating-handles",
+            "  fits            yes",
+            "  oom             0",
+            "  peak allocated  120.00 MiB",
+            "  peak reserved   120.00 MiB",
+            "  retries         0",
+        ]
+    );
+    assert!(lines[8].starts_with("  driver calls    ") && lines[9].starts_with("  driver time     0."), "{table}");
     let (code, said) = first_line(&[&file, "--policy", "floating-handles:handle=32MiB"]);
     assert!(code == 0 && said.ends_with("reserved; without --limit or --capacity nothing is refused"), "{code} {said}");
     for size in ["--limit", "--capacity"] {
@@ -124,7 +138,8 @@ fn devices_and_ranks_are_told_apart() {
     assert_eq!((&object["devices"][0]["fits"], &object["devices"][1]["fits"]), (&false.into(), &true.into()));
     let run = call(&[&["replay"], &asked[..]].concat());
     assert!(run.out.contains("\n3       breaking-handles   yes "), "{}", run.out);
-    assert!(run.out.contains("device 0 runs out of memory first, at entry 6"), "{}", run.out);
+    let verdict = "it does not fit: device 0 runs out of memory first, at entry 6\nboth.pickle\ndevice ";
+    assert!(run.out.starts_with(verdict) && run.out.contains("\n0 "), "{}", run.out);
     let ranks = ["rank0.pickle", "rank1.pickle"].map(|name| folder.recording(name, &reuses_a_part()));
     let run = call(&["replay", "--json", &ranks[0], &ranks[1], "--policy", "floating-handles", "--limit", "100MiB"]);
     let lines: Vec<Value> = run.out.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();

@@ -182,25 +182,3 @@ fn an_abort_is_a_command_that_could_not_run() {
     assert!(sent.success());
     assert_eq!(waiting.wait().expect("it ends").code(), Some(2));
 }
-
-/// One answer, also for a comment on a pull request: nothing that only a terminal obeys, and tables that Markdown has.
-#[test]
-fn answers_are_markdown_too() {
-    let recording = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/resnet50_sweep.limit5_oom.pickle.xz");
-    let commands = [
-        (&["advise"][..], "\n```sh\n"),
-        (&["diagnose"], "|---|"),
-        (&["stats"], "|---|"),
-        (&["replay"], "|---|"),
-        (&["diff"], "|---|"),
-        (&["verify", "--all"], "|---|"),
-    ];
-    for (command, part) in commands {
-        let run = call(&[command, &["--markdown", recording]].concat());
-        assert!(run.out.starts_with("**") && run.out.contains(part), "{command:?}: {}", run.out);
-        let is_obeyed = |c: char| c.is_control() && c != '\n';
-        assert!(!run.out.contains(is_obeyed) && !run.out.contains("\n\n\n\n"), "{command:?}: {}", run.out);
-        let both = call(&[command, &["--markdown", "--json", recording]].concat());
-        assert!(both.code == 2 && both.err.contains("cannot be used with"), "{command:?}: {}", both.err);
-    }
-}

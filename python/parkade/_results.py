@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import warnings
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -126,6 +127,8 @@ class Advice(_fields.AdviceFields, Result):
         if settings is None:
             reason = self.verdict or self.outcome
             raise Error(f"no settings help this program ({reason}), so none were applied: print the advice")
+        if self.line is not None and self.line.startswith("parkade.enable("):
+            warnings.warn(f"{self.line} is likelier to complete the run than these settings", stacklevel=2)
         torch = sys.modules.get("torch")
         if torch is not None:
             if torch.cuda.is_initialized():

@@ -246,7 +246,7 @@ def test_a_notebook_sees_what_the_line_costs_and_may_break():
         *(caution["what"] for caution in chosen.cautions if caution["severity"] != "no effect"),
     ):
         assert text in html
-    assert "fragmentation" in html and "runs like this one" in html and "<details>" in html, (
+    assert "fragmentation" in html and "similar runs in tests" in html and "<details>" in html, (
         "everything is there, folded"
     )
     assert "--all" not in html, "a notebook has no command line"

@@ -163,10 +163,12 @@ impl Answer {
     /// The parts that a short answer has room for.
     fn kept(&self, width: Width) -> Vec<&Part> {
         let mut kept: Vec<(&Part, usize)> = self.parts.iter().map(|part| (part, part.text(width).lines().count())).collect();
-        let may_go = |part: &Part| matches!(part, Part::Hint(_) | Part::Row { may_go: true, .. });
+        let may_go = |part: &Part| matches!(part, Part::Row { may_go: true, .. });
+        let is_hint = |part: &Part| matches!(part, Part::Hint(_));
         while let Some(most) = self.most_lines
             && kept.iter().map(|(_, lines)| lines).sum::<usize>() > most
-            && let Some(place) = kept.iter().rposition(|(part, _)| may_go(part))
+            // How to see more goes last: it says that there is more.
+            && let Some(place) = kept.iter().rposition(|(part, _)| may_go(part)).or(kept.iter().position(|(part, _)| is_hint(part)))
         {
             kept.remove(place);
         }

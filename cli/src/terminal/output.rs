@@ -1,6 +1,5 @@
 //! Standard output and standard error: buffering, colours, wrapping, closed pipes, and escaping of control characters.
 
-use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -288,7 +287,20 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
         .word_separator(WordSeparator::AsciiSpace)
         .word_splitter(WordSplitter::NoHyphenation)
         .break_words(false);
-    textwrap::wrap(text, options).into_iter().map(Cow::into_owned).collect()
+    let text = with_units_held(text);
+    textwrap::wrap(&text, options).into_iter().map(|line| line.replace('\u{a0}', " ")).collect()
+}
+
+/// The text with each number and its unit held together by a space at which no line ends.
+pub(super) fn with_units_held(text: &str) -> String {
+    const UNITS: [&str; 9] = ["byte", "KiB", "MiB", "GiB", "TiB", "%", "us ", "ms", "s "];
+    let after_number = |text: &str, place: usize| text[..place].ends_with(|c: char| c.is_ascii_digit());
+    let mut held = String::with_capacity(text.len());
+    for (place, c) in text.char_indices() {
+        let is_unit = || UNITS.iter().any(|unit| text[place + 1..].starts_with(unit));
+        held.push(if c == ' ' && after_number(text, place) && is_unit() { '\u{a0}' } else { c });
+    }
+    held
 }
 
 #[cfg(test)]

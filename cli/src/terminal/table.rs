@@ -124,7 +124,9 @@ impl Table {
         let columns = self.columns();
         let heads = (0..columns).map(|column| marked(self.heads.get(column).map_or("", String::as_str))).collect();
         let rule: String = (0..columns).map(|column| if self.left.contains(&column) { "---|" } else { "--:|" }).collect();
-        let rows = self.rows.iter().map(|row| line((0..columns).map(|column| marked(row.text(column))).collect()));
+        let rows = self.rows.iter().map(|row| {
+            line((0..columns).map(|column| row.text(column).split('\n').map(marked).collect::<Vec<_>>().join("<br>")).collect())
+        });
         format!("\n{}|{rule}\n{}", line(heads), rows.collect::<String>())
     }
 
@@ -139,7 +141,10 @@ impl Table {
                 let colour = Some(row.mark.tone()).filter(|_| column == row.marked).and_then(Tone::colour);
                 let colour = colour.map_or_else(String::new, |colour| format!(";color:{colour}"));
                 let align = if self.left.contains(&column) { "left" } else { "right" };
-                format!("<td style=\"text-align:{align}{colour}\">{}</td>", escape(row.text(column)))
+                format!(
+                    "<td style=\"text-align:{align}{colour}\">{}</td>",
+                    row.text(column).split('\n').map(escape).collect::<Vec<_>>().join("<br>")
+                )
             };
             format!("<tr>{}</tr>", (0..self.columns()).map(cell).collect::<String>())
         };
@@ -194,21 +199,14 @@ impl Row {
     }
 
     fn cell(&self, column: usize) -> Cell {
-        let cell = Cell::new(whole_sizes(&output::one_line(self.text(column))));
+        let lines: Vec<String> = self.text(column).split('\n').map(output::one_line).collect();
+        let cell = Cell::new(output::with_units_held(&lines.join("\n")));
         match self.mark {
             Mark::Good if column == self.marked => cell.fg(Color::DarkGreen),
             Mark::Bad if column == self.marked => cell.fg(Color::DarkRed).add_attribute(Attribute::Bold),
             _ => cell,
         }
     }
-}
-
-/// The units of sizes.
-const UNITS: [&str; 4] = ["byte", "KiB", "MiB", "GiB"];
-
-/// The text with each number and its unit held together.
-fn whole_sizes(text: &str) -> String {
-    UNITS.iter().fold(text.to_owned(), |text, unit| text.replace(&format!(" {unit}"), &format!("\u{a0}{unit}")))
 }
 
 #[cfg(test)]

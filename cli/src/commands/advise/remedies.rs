@@ -201,15 +201,11 @@ fn of_policy(report: &Advice, needs: &Needs) -> Option<Remedy> {
     });
     let place = |profile: &Profile| RELEASES.iter().position(|release| release.profile == profile);
     let release = match place(report.profile) < place(OLDEST) {
-        true => "PyTorch 2.8 or later: the recording is of an older one",
-        false => "PyTorch 2.8 or later",
+        true => "it needs PyTorch 2.8 or later (the recording is of an older one) and a C++ compiler with CUDA's headers",
+        false => "it needs PyTorch 2.8 or later and a C++ compiler with CUDA's headers",
     };
-    let asks = [
-        "the call before CUDA is first used",
-        "one thread at a time that uses the GPU: serial=True promises it",
-        release,
-        "a C++ compiler and CUDA's headers",
-    ];
+    let asks =
+        ["call it before CUDA is first used", "only one thread at a time may use the GPU (serial=True promises that)", release];
     let limit = part.as_ref().map(|part| part.asks.clone());
     Some(Remedy {
         kind: Kind::Policy,
@@ -288,16 +284,16 @@ const fn plural(kind: BlockKind) -> &'static str {
 /// What makes them less.
 const fn less(kind: BlockKind) -> &'static str {
     match kind {
-        BlockKind::Parameters => "fewer bits for each, or parts of the model on other devices",
-        BlockKind::Gradients => "zero_grad(set_to_none=True) before the forward pass, or parts of them on other devices",
+        BlockKind::Parameters => "lower precision, or shards of the model on other devices",
+        BlockKind::Gradients => "zero_grad(set_to_none=True) before the forward pass, or shards of them on other devices",
         BlockKind::OptimizerStates => {
-            "an optimizer that keeps less for each parameter, or fewer bits, or parts of them on other devices"
+            "an optimizer that keeps less for each parameter, lower precision, or shards of them on other devices"
         }
         BlockKind::Activations => {
             "a smaller batch (accumulate gradients over several), shorter sequences or smaller images, or activation checkpointing"
         }
         BlockKind::Inputs => "a smaller batch",
-        BlockKind::Temporaries => "a smaller batch, or the largest operation in parts, such as a loss over chunks",
+        BlockKind::Temporaries => "a smaller batch, or the largest operation split into chunks, such as the loss",
         BlockKind::Workspaces => "a smaller CUBLAS_WORKSPACE_CONFIG",
         BlockKind::Caches => "fewer or shorter sequences at a time",
         BlockKind::Unknown => "the largest holders (parkade report) say where they are made",
@@ -309,11 +305,11 @@ pub(super) fn likely(like: CompletedRuns) -> String {
     let CompletedRuns { completed, runs } = like;
     let tenths = (like.probability() * 10.0).round() as u32;
     match (completed, tenths) {
-        (0, _) => format!("completes none of {runs} runs like this one"),
-        (all, _) if all == runs => format!("completes all of {runs} runs like this one"),
-        (_, 0) => format!("completes fewer than 1 in 10 runs like this one: {completed} of {runs}"),
-        (_, 10) => format!("completes more than 9 in 10 runs like this one: {completed} of {runs}"),
-        _ => format!("completes about {tenths} in 10 runs like this one: {completed} of {runs}"),
+        (0, _) => format!("completed none of {runs} similar runs in tests"),
+        (all, _) if all == runs => format!("completed all of {runs} similar runs in tests"),
+        (_, 0) => format!("completed fewer than 1 in 10 similar runs in tests: {completed} of {runs}"),
+        (_, 10) => format!("completed more than 9 in 10 similar runs in tests: {completed} of {runs}"),
+        _ => format!("completed about {tenths} in 10 similar runs in tests: {completed} of {runs}"),
     }
 }
 
@@ -416,17 +412,17 @@ mod tests {
         assert!(Part::of(MemoryRange { least_bytes: 100, below_bytes: u64::MAX }, 150).is_none(), "nothing bounds it");
         let half = Remedy { enough_part: 0.5, ..remedy(Kind::Settings, 89, 98) };
         assert!((half.probability() - 0.45).abs() < 1e-9);
-        let words = "completes about 9 in 10 runs like this one: 89 of 98, if the limit is in the upper 50 % of its range";
+        let words = "completed about 9 in 10 similar runs in tests: 89 of 98, if the limit is in the upper 50 % of its range";
         assert_eq!(half.likely().as_deref(), Some(words));
     }
 
     #[test]
     fn how_likely_it_is_has_its_base() {
         let words = |completed, runs| remedy(Kind::Settings, completed, runs).likely().expect("words");
-        assert_eq!(words(214, 268), "completes about 8 in 10 runs like this one: 214 of 268");
-        assert_eq!(words(0, 16), "completes none of 16 runs like this one");
-        assert_eq!(words(40, 40), "completes all of 40 runs like this one");
-        assert_eq!(words(99, 100), "completes more than 9 in 10 runs like this one: 99 of 100");
-        assert_eq!(words(1, 100), "completes fewer than 1 in 10 runs like this one: 1 of 100");
+        assert_eq!(words(214, 268), "completed about 8 in 10 similar runs in tests: 214 of 268");
+        assert_eq!(words(0, 16), "completed none of 16 similar runs in tests");
+        assert_eq!(words(40, 40), "completed all of 40 similar runs in tests");
+        assert_eq!(words(99, 100), "completed more than 9 in 10 similar runs in tests: 99 of 100");
+        assert_eq!(words(1, 100), "completed fewer than 1 in 10 similar runs in tests: 1 of 100");
     }
 }

@@ -39,11 +39,16 @@ pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
     for note in notes.iter().take(NOTES) {
         answer.optional("note", note);
     }
-    for other in ways.iter().skip(1) {
-        answer.optional("or", other);
+    for (place, other) in ways.iter().enumerate().skip(1) {
+        // Where the first way probably fails, the second says what the program must give up.
+        if place == 1 && probability(advised).is_some_and(|likely| likely < IMPROBABLE) {
+            answer.row("or", other);
+        } else {
+            answer.optional("or", other);
+        }
     }
     answer.optional("cost", costs(report));
-    answer.hint("--all has every setting that was tried, every caution and every note");
+    answer.hint("more: --all has every setting that was tried, every caution and every note");
     if let Some(last) = last(advised, report) {
         answer.code(Tone::Good, last);
     }
@@ -104,6 +109,7 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let means = match advised.remedies.first().filter(|remedy| remedy.is_pasted()) {
         Some(remedy) if remedy.is_policy() => "parkade's own policy",
         _ if option.is_own => "the run's own settings",
+        _ if report.own().gets_past() => "the run's own settings and with others",
         _ => "other settings",
     };
     let is_enough = match probability(advised) {
@@ -112,7 +118,11 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
         _ => "may be enough",
     };
     let (memory, needed) = (show_bytes(available), show_bytes(option.smallest_capacity_bytes_of(outcome)));
-    let who = if means == "other settings" || option.is_own { "they" } else { "settings alone" };
+    let who = match means {
+        "parkade's own policy" => "settings alone",
+        _ if report.own().gets_past() && !option.is_own => "the others",
+        _ => "they",
+    };
     let because = match &program.continuation {
         Some(rest) => format!("{who} need about {needed}, by an estimate from {}", output::count(rest.steps, "step")),
         None => format!("{needed} serves what is recorded, but how much the rest needs is not in the file"),
@@ -144,7 +154,9 @@ fn ways(advised: &Advised, report: &Advice) -> Vec<String> {
 fn recommended(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let likely = advised.remedies.iter().find(|remedy| remedy.is_pasted() && !remedy.is_policy()).and_then(Remedy::likely);
     let gives = [Some(gives(report, option)), likely, words::close(option)].into_iter().flatten();
-    format!("{}: {}", words::name(option), gives.collect::<Vec<_>>().join("; "))
+    let own = &report.own().settings.text;
+    let instead = if own.is_empty() { String::new() } else { format!(" (instead of {})", words::shown(own)) };
+    format!("{}{instead}: {}", words::name(option), gives.collect::<Vec<_>>().join("; "))
 }
 
 /// What an option comes to, in a few words.
@@ -191,7 +203,7 @@ fn largest_holder(advised: &Advised, report: &Advice) -> String {
 /// What the policy asks for, or what the recommended settings may break: what they do break first.
 fn check(advised: &Advised, report: &Advice) -> String {
     if let Some(policy) = advised.remedies.first().filter(|remedy| remedy.is_policy()) {
-        return format!("it requires: {}", policy.asks().join("; "));
+        return policy.asks().join("; ");
     }
     let Some(option) = report.recommended().filter(|option| !option.is_own) else { return String::new() };
     let unknown = words::unknown(option);
@@ -242,8 +254,12 @@ fn assumed((memory, outcome): (&DeviceMemory, &DeviceOutcome)) -> Option<String>
     let Some(shown) = memory.shown else { return Some(run_words::shows_no_limit(memory, bytes)) };
     let [least, below] = show_apart(shown.least_bytes, shown.below_bytes);
     let is_exact = shown.least_bytes == shown.below_bytes;
-    (!is_exact)
-        .then(|| format!("the error shows a limit of {least} to {below}; {} is assumed (--limit sets it)", show_bytes(bytes)))
+    (!is_exact).then(|| {
+        format!(
+            "judging by the error, the limit was between {least} and {below}; {} is assumed (--limit sets it)",
+            show_bytes(bytes)
+        )
+    })
 }
 
 /// The best settings that differ from the recommended ones in more than a number: with expandable segments where those have none, and

@@ -517,7 +517,11 @@ fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, mos
     if let Some(warning) = warning(diagnosis) {
         answer.toned(Tone::Bad, warning);
     }
-    answer.toned(Tone::Dim, format!("{}{number}: {}", short_name(&diagnosed.file), occasion(diagnosis, entries)));
+    let settings = match &*diagnosed.settings.settings.text {
+        "" => String::new(),
+        text => format!("; settings {}", output::shorten(text, 200)),
+    };
+    answer.toned(Tone::Dim, format!("{}{number}: {}{settings}", short_name(&diagnosed.file), occasion(diagnosis, entries)));
     answer.paragraphs(peaks(diagnosis).filter(|_| is_asked(diagnosis)));
     let request = diagnosis.request.filter(|_| !is_asked(diagnosis));
     let asked = request.and_then(|request| stacks::line(&diagnosed.names, &diagnosed.recording, request.stack));

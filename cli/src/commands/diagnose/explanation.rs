@@ -292,7 +292,7 @@ pub(super) fn steps(diagnosis: &MessageDiagnosis) -> Vec<(Applies, String)> {
         MessageVerdict::Capacity | MessageVerdict::SpilledToHost => (Applies::No, "no setting reduces live memory"),
         MessageVerdict::Fragmentation if is_of_pools(diagnosis) => (Applies::No, POOLS_DO_NOT_SHARE),
         MessageVerdict::Limit => (Applies::No, "the limit is the program's, not a setting of the allocator"),
-        MessageVerdict::HeldByOthers => (Applies::No, "no setting gives what others hold"),
+        MessageVerdict::HeldByOthers => (Applies::No, "no setting frees memory that other processes hold"),
         MessageVerdict::DeviceHadRoom => (Applies::No, "what refused is not a setting of the allocator"),
         _ => (is_fragmentation, "only a snapshot shows which one: parkade advise FILE"),
     };
@@ -376,17 +376,18 @@ pub(super) fn remedy(diagnosis: &MessageDiagnosis) -> Option<(&'static str, Stri
         MessageVerdict::Fragmentation if message.source != Source::PyTorch || is_of_pools(diagnosis) => return None,
         MessageVerdict::Fragmentation => (
             "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            "it keeps free memory in one piece, which helps where that lies in pieces and not where it waits for other streams; with a \
-             snapshot, parkade advise FILE says whether it is enough; HIP and other ports have variables with their own names"
+            "expandable segments help if the free memory is scattered, not if it waits for other streams; with a \
+             snapshot, parkade advise FILE says whether they are enough; HIP and other ports name the variable differently"
                 .to_owned(),
         ),
         MessageVerdict::Limit => (
             "torch.cuda.set_per_process_memory_fraction(1.0)",
-            "the program, or a library or test that it runs, has set a smaller one; without it the device's free memory is there".to_owned(),
+            "the program, or a library or test that it runs, has set a smaller one; without that limit it could use the device's free memory".to_owned(),
         ),
         MessageVerdict::HeldByOthers => (
             "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",
-            "it lists who holds the memory (rocm-smi --showpids on AMD); in a container it may be this program under another number".to_owned(),
+            "this command lists the processes that use the GPU (rocm-smi --showpids on AMD, npu-smi info on Ascend); in a container their numbers \
+             may differ from those in the message".to_owned(),
         ),
         MessageVerdict::SpilledToHost => (
             "CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback",

@@ -358,7 +358,7 @@ fn sentence(job: &Job) -> Option<String> {
         return Some(format!("{failed} of {all} above a bound; rank {} is the worst.", worst.number));
     }
     if unknown > 0 {
-        let peak = "its peak is that of what came before it died, or is compared with such a peak";
+        let peak = "its peak covers only the time before it died, or is compared with such a peak";
         return Some(format!("{unknown} of {all} not known to be within the bounds, first rank {}: {peak}.", worst.number));
     }
     let growth = worst.levels.growth_bytes();

@@ -29,12 +29,12 @@ pub(super) fn answer(compared: &Compared, all: bool) -> Answer {
         if place > 0 {
             answer.gap();
         }
+        for text in words::out_of_memory(compared, shown) {
+            answer.alert("out of memory:", text);
+        }
         if let Shown::Two(comparison) = shown {
             answer.headline(Tone::Plain, words::headline(comparison));
             answer.paragraphs(words::relation(compared, comparison));
-        }
-        for text in words::out_of_memory(compared, shown) {
-            answer.alert("out of memory:", text);
         }
         files(&mut answer, compared, shown);
         match shown {
@@ -273,7 +273,7 @@ fn verdict(answer: &mut Answer, compared: &Compared, checked: &Checked) {
                 Which::B if matches!(compared.devices[0], Shown::Two(_)) => ("is not above", "B"),
                 Which::B => ("is not above", "the run"),
             };
-            let because = format!("{run} died, and its peak is that of what came before");
+            let because = format!("{run} died, and its peak covers only the time before the error");
             answer.alert("not known:", format!("{peak} {is} {allowed}, but {because}"));
         }
     }

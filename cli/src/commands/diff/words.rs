@@ -67,8 +67,8 @@ pub(super) fn headline(comparison: &Comparison) -> String {
     let more = if reserved_b > reserved_a { "more" } else { "less" };
     let beyond = |reserved: u64, allocated: u64| reserved.saturating_sub(allocated);
     format!(
-        "B reserves {} {more} than A {when}: {} instead of {} ({}). Of this change, {} is in what the program holds {when}, and {} in \
-         what is reserved beyond that.",
+        "B reserves {} {more} than A {when}: {} instead of {} ({}). Allocated memory accounts for {} of this change, and unused \
+         reserved memory for {}.",
         show_bytes(reserved_a.abs_diff(reserved_b)),
         show_bytes(reserved_b),
         show_bytes(reserved_a),
@@ -273,7 +273,7 @@ pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
         let requests = count(run.ooms, "request");
         let what = format!("{name}{requests} ran out of memory, the first at entry {entry}");
         let ending = run_words::ending(&run.ending).unwrap_or_default();
-        let peak = if run.ending.death().is_some() { "; its peak is that of what came before" } else { "" };
+        let peak = if run.ending.death().is_some() { "; its peak covers only the time before the error" } else { "" };
         Some(format!("{what}; {ending}{peak}"))
     };
     let names = if compared.b.is_none() { ["the first step: ", "the second step: "] } else { ["A: ", "B: "] };

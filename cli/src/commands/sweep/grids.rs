@@ -24,7 +24,8 @@ pub(super) fn short(finished: &Finished) -> Vec<Grid> {
     let policies = finished.plan.policies.len();
     for (number, row) in grids.iter_mut().skip(1).flat_map(|grid| grid.rows.iter_mut().take(policies).enumerate()) {
         if let Some(name) = row.first_mut() {
-            *name = format!("{:>2} {name}", number + 1);
+            // A space at which no line ends.
+            *name = format!("{:>2}\u{a0}{name}", number + 1);
         }
     }
     grids
@@ -115,7 +116,7 @@ pub(super) fn about_smallest(finished: &Finished) -> String {
     let programs: u64 = finished.plan.workloads.iter().map(|workload| workload.seeds).sum();
     format!(
         "The smallest memory is the smallest of those tried in which the program fits; a program that fits may fail with a little more: \
-         so it was seen in {} of {} searches.",
+         this was seen in {} of {} searches.",
         finished.summary.not_monotone(),
         programs * finished.plan.policies.len() as u64
     )
