@@ -146,7 +146,7 @@ fn what_cannot_be_compared_is_said_in_one_line() {
     for (a, b, alone) in [(two.path(), mixed.path(), "Only B has rank 2"), (mixed.path(), two.path(), "Only A has rank 2")] {
         let run = call(&["diff", a, b]);
         assert_eq!((run.code, run.err.lines().count()), (2, 1), "{}", run.err);
-        assert!(run.err.contains(&format!("rank 2, which one folder has: {bad}: ")), "{}", run.err);
+        assert!(run.err.contains(&format!("rank 2, found in only one folder: {bad}: ")), "{}", run.err);
         assert!(run.out.contains(alone) && run.out.contains("none of 2 ranks"), "{}", run.out);
         let (code, lines) = json(&[a, b]);
         assert!(code == 2 && lines.iter().any(|line| line["error"].is_string()), "{lines:?}");

@@ -223,7 +223,7 @@ fn any_name_of_a_file_is_a_workload() {
     let bytes = OsString::from_vec(b"no\xfftext,.pickle".to_vec());
     fs::copy(at(&folder, "x=1"), std::path::Path::new(folder.path()).join(&bytes)).expect("a copy");
     assert_eq!(workloads(&[bytes, "one/run.pickle".into()]).len(), 2);
-    refused_json(&sweep(&[OsString::from_vec(b"none\xff".to_vec())]), "needs a --workloads of its own");
+    refused_json(&sweep(&[OsString::from_vec(b"none\xff".to_vec())]), "needs its own --workloads option");
 }
 
 fn refused_json(run: &crate::common::Run, said: &str) {

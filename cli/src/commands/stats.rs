@@ -633,7 +633,7 @@ view! {
         reserved_bytes: u64 = measures.reserved_bytes,
         /// Allocated.
         allocated_bytes: u64 = measures.allocated_bytes,
-        /// Freed, but another stream may still use it.
+        /// Freed, but another stream may still be using it.
         pending_bytes: u64 = measures.pending_bytes,
         /// Allocated, as requested.
         requested_bytes: u64 = measures.requested_bytes,

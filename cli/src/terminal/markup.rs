@@ -1,4 +1,4 @@
-//! Text in HTML, SVG and Markdown, escaped.
+//! Escapes text for HTML, SVG and Markdown.
 
 use std::fmt::Write as _;
 

@@ -93,7 +93,7 @@ impl fmt::Display for CsvError {
                 write!(f, "{line}: line {earlier} has the same id; give each buffer its own, or leave out the column `id`")
             }
             CsvError::EmptyLifetime { line, lower, upper } => {
-                write!(f, "{line}: the buffer ends before it begins: `upper` is {upper}; it must be more than `lower`, {lower}")
+                write!(f, "{line}: the buffer's range is empty or reversed: `upper` ({upper}) must be greater than `lower` ({lower})")
             }
         }
     }
@@ -225,7 +225,7 @@ mod tests {
             ("1,,3,8", "`upper` is ``, which is not a whole number below 2^64"),
             ("1,2,0,8", "`size` is 0; it must be more"),
             ("1,2,3,0", "`alignment` is 0; it must be more"),
-            ("4,4,3,8", "the buffer ends before it begins: `upper` is 4; it must be more than `lower`, 4"),
+            ("4,4,3,8", "the buffer's range is empty or reversed: `upper` (4) must be greater than `lower` (4)"),
         ] {
             let error = read_csv(&format!("id,lower,upper,size,alignment\na,1,2,3,8\n\nb,{line}\n")).unwrap_err();
             assert_eq!(error.to_string(), format!("line 4, id `b`: {said}"));

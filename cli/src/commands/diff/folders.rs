@@ -108,7 +108,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
     // A file without a counterpart may not be a recording at all.
     for (number, file) in &matched.alone {
         if let Err(error) = recording::read(file) {
-            let error = error.context(format!("rank {number}, which one folder has: {}", file.display()));
+            let error = error.context(format!("rank {number}, found in only one folder: {}", file.display()));
             outcome = outcome.worse(fail(args, error));
         }
     }

@@ -250,8 +250,10 @@ pub(super) fn notes(compared: &Compared, shown: &Shown) -> Vec<String> {
         }
         if let Part::Common { first, last } = comparison.a.part {
             let peaks = [&comparison.a, &comparison.b].map(|run| show_bytes(run.whole_peak_reserved_bytes));
+            let died = [&comparison.a, &comparison.b].iter().any(|run| run.ending.death().is_some());
+            let unfinished = if died { ", the last of which the run that died did not finish" } else { "" };
             notes.push(format!(
-                "Not all steps are in both files: steps {first} to {last} are compared. All that is in the files peaks at {} and {} reserved.",
+                "Not all steps are in both files: steps {first} to {last} are compared{unfinished}. All that is in the files peaks at {} and {} reserved.",
                 peaks[0], peaks[1]
             ));
         }

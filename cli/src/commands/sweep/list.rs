@@ -17,7 +17,7 @@ pub(super) fn text() -> String {
         let _ = writeln!(out, "  {:<26} {}", known.name, known.says);
     }
     let _ = writeln!(out, "  {:<26} the requests of a recorded program (a PyTorch memory snapshot)", "FILE");
-    let _ = writeln!(out, "\ngenerators and the options of their descriptions (NAME:option=value,...)");
+    let _ = writeln!(out, "\ngenerators and their options (NAME:option=value,...)");
     for name in workload::generator_names() {
         let _ = writeln!(out, "  {name:<26} {}", workload::keys(name).unwrap_or_default().join(", "));
     }

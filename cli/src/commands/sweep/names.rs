@@ -275,7 +275,7 @@ pub(super) fn workload_items(list: &OsStr) -> Result<Vec<OsString>> {
         return Ok(vec![list.to_owned()]);
     }
     let Some(text) = list.to_str() else {
-        bail!("there is no file {list:?}; a file whose name is not UTF-8 needs a --workloads of its own");
+        bail!("there is no file {list:?}; a file whose name is not UTF-8 needs its own --workloads option");
     };
     let parts: Vec<&str> = text.split(',').collect();
     let mut items: Vec<String> = Vec::new();

@@ -154,7 +154,7 @@ pub(super) struct Scene {
     pub(super) is_finished: bool,
 }
 
-/// An alias, not a reference written below, so that a scene can be read from text that does not live forever.
+/// An alias: serde's derive would take a field written as `&'static str` for text borrowed from the input, which does not live that long.
 type ReleaseName = &'static str;
 
 /// The name of a release, as [`profiles`] has it.
