@@ -71,7 +71,7 @@ fn answer_of(command: &Command, with_text: bool) -> Result<Answered> {
         Command::Pack(args) => about(args, with_text),
         Command::Sweep(args) => about(args, with_text),
         Command::Merge(args) => about(args, with_text),
-        _ => bail!("this command answers on a terminal only"),
+        _ => bail!("this command works only on a terminal"),
     }
 }
 

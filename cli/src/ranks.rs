@@ -221,31 +221,31 @@ fn sentences(ranks: &Ranks) -> Vec<String> {
     let mut sentences = vec![fails_first(ranks)];
     sentences.extend(odd(ranks));
     sentences.extend(ranks.comparison.differences.iter().map(|difference| differs(ranks, difference)));
-    sentences
+    sentences.iter().map(|text| output::sentence(text)).collect()
 }
 
 fn fails_first(ranks: &Ranks) -> String {
     let Some(FailsFirst { run, next, is_by_time, failed }) = ranks.comparison.fails_first else {
         let survived = ranks.runs.iter().filter(|ranked| ranked.run.ooms > 0).count();
         return match survived {
-            0 => "no rank runs out of memory".to_owned(),
-            _ => format!("no rank dies of an out-of-memory error; {survived} of {} went on after some", ranks.runs.len()),
+            0 => "no rank ran out of memory".to_owned(),
+            _ => format!("no rank died of an out-of-memory error; {survived} of {} went on after such errors", ranks.runs.len()),
         };
     };
     let entry = ranks.runs[run].run.failure.map_or(0, |failure| failure.entry);
     let of = ranks.runs.len();
     let name = named(ranks, &[run]);
     match next {
-        _ if failed == 1 => format!("{name} alone runs out of memory, at entry {entry}"),
+        _ if failed == 1 => format!("only {name} ran out of memory, at entry {entry}"),
         Some((next, later_us)) => {
             let later = later_us as f64 / 1e6;
             let next = named(ranks, &[next]);
-            format!("{name} runs out of memory first, at entry {entry}, {later:.3} s before {next}; {failed} of {of} do")
+            format!("{name} ran out of memory first, at entry {entry}, {later:.3} s before {next}; {failed} of {of} did")
         }
-        None if is_by_time => format!("{name} runs out of memory first, at entry {entry}; {failed} of {of} do"),
+        None if is_by_time => format!("{name} ran out of memory first, at entry {entry}; {failed} of {of} did"),
         None => format!(
-            "{name} runs out of memory after the fewest entries, {entry}; {failed} of {of} do, and which does so first is not known, as \
-             not all files state times"
+            "{name} ran out of memory after the fewest entries, {entry}; {failed} of {of} did, and it is not known which did \
+             so first, because not all files contain times"
         ),
     }
 }
@@ -258,25 +258,30 @@ fn odd(ranks: &Ranks) -> Vec<String> {
     let [first, others @ ..] = comparison.odd.as_slice() else {
         return vec!["no rank stands out from the others".to_owned()];
     };
-    let mut sentences = vec![format!("the odd one out is {}: {}", named(ranks, &[first.run]), deviation(*first))];
+    let mut sentences = vec![format!("{} is the odd one out: {}", named(ranks, &[first.run]), deviation(ranks, *first))];
     let too = others.iter().take(NAMED - 1);
-    sentences.extend(too.map(|odd| format!("{} stands out too: {}", named(ranks, &[odd.run]), deviation(*odd))));
+    sentences.extend(too.map(|odd| format!("{} also stands out: {}", named(ranks, &[odd.run]), deviation(ranks, *odd))));
     if comparison.odd.len() > NAMED {
-        sentences.push(format!("and {} more stand out (--json lists all)", comparison.odd.len() - NAMED));
+        sentences.push(format!("{} more stand out (--json lists all)", comparison.odd.len() - NAMED));
     }
     sentences
 }
 
-fn deviation(odd: Odd) -> String {
+/// Its value, and the range of those that do not stand out.
+fn deviation(ranks: &Ranks, odd: Odd) -> String {
     let show = |value: i64| if odd.measure.is_bytes() { size::show(value) } else { value.to_string() };
-    let what = match odd.measure {
-        Measure::PeakAllocated => "peak allocated",
-        Measure::PeakReserved => "peak reserved",
-        Measure::Free => "free at the end",
-        Measure::LargestHole => "largest hole at the end",
-        Measure::Entries => "entries of its trace",
-    };
-    format!("{what} {}, where the median of the others is {}", show(odd.value), show(odd.median))
+    let comparison = &ranks.comparison;
+    let is_ordinary = |run: &&usize| comparison.odd.iter().all(|other| other.run != **run);
+    let others = || comparison.compared.iter().filter(is_ordinary).filter_map(|&run| odd.measure.of(&ranks.runs[run].run));
+    let [least, most] = [others().min(), others().max()].map(|value| show(value.unwrap_or(odd.median)));
+    let (value, others) = (show(odd.value), if least == most { least } else { format!("{least} to {most}") });
+    match odd.measure {
+        Measure::PeakAllocated => format!("its peak allocated memory is {value}, the others' {others}"),
+        Measure::PeakReserved => format!("its peak reserved memory is {value}, the others' {others}"),
+        Measure::Free => format!("it ends with {value} free, the others with {others}"),
+        Measure::LargestHole => format!("its largest hole at the end is {value}, the others' {others}"),
+        Measure::Entries => format!("its trace has {value} entries, the others' {others}"),
+    }
 }
 
 fn differs(ranks: &Ranks, difference: &Difference) -> String {
@@ -296,15 +301,17 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             format!("the settings differ: {}", each(&says))
         }
         Difference::Program(_) if variants.iter().all(|one| one.runs.len() == 1) => {
-            "these are recordings of different programs: the sizes that they request have little in common, so no odd one out is named"
+            "these recordings are of different programs: the sizes that they request have little in common, so parkade names \
+             no odd one out"
                 .to_owned()
         }
         Difference::Program(_) => {
             let others: Vec<usize> = variants.iter().skip(1).flat_map(|one| one.runs.iter().copied()).collect();
             format!(
-                "{}: another program than the others', or another part of it: the sizes requested have little in common, so it is left \
-                 out of the search for the odd one",
-                named(ranks, &others)
+                "{} ran a different program than the others, or a different part of it: the sizes requested have little in \
+                 common, so the search for the odd one out leaves {} out",
+                named(ranks, &others),
+                if others.len() == 1 { "it" } else { "them" }
             )
         }
         Difference::Copies(_) => {

@@ -110,12 +110,12 @@ fn is_snapshot(path: &Path) -> bool {
 }
 
 fn nothing_found(skipped: &[PathBuf], folders: &[PathBuf]) -> String {
-    let looked_for = "no snapshots in this folder: neither files called *.pickle or *.pkl (or these with .xz, .gz, .zst) nor \
-                      others that begin as PyTorch's snapshots do";
+    let looked_for = "this folder contains no snapshots: no file is named *.pickle or *.pkl (also with .xz, .gz or .zst), and \
+                      no other file begins like a PyTorch snapshot";
     let has = [others(skipped, "other file"), others(folders, "folder")];
     let has: Vec<String> = has.into_iter().flatten().collect();
     let has = if has.is_empty() { "it is empty".to_owned() } else { format!("it has {}", has.join(" and ")) };
-    let advice = if folders.is_empty() { "" } else { " (folders within it are not searched: give them instead)" };
+    let advice = if folders.is_empty() { "" } else { " (subfolders are not searched: pass them instead)" };
     format!("{looked_for}; {has}{advice}")
 }
 

@@ -148,7 +148,7 @@ fn a_policy_of_parkade_is_an_option_of_its_own() {
         (&false.into(), &smallest.into())
     );
     let shown = call(&[&["advise", "--all"][..], &asked].concat()).out;
-    assert!(shown.contains("with parkade.enable(policy=\"floating-handles\") instead of settings: fits, "), "{shown}");
+    assert!(shown.contains("with parkade.enable(policy=\"floating-handles\") instead of settings: it fits, "), "{shown}");
     let breaking = call(&["advise", "--all", &file, "--capacity", "140MiB", "--policy", "breaking-handles"]).out;
     assert!(breaking.contains("with parkade.enable(policy=\"breaking-handles\", serial=True) instead of settings"), "{breaking}");
     let unknown = call(&["advise", "--all", &file, "--policy", "floating-handle"]);
@@ -167,7 +167,7 @@ fn a_policy_that_fails_in_the_given_memory_does_not_fit_although_less_is_enough(
     assert_eq!((&needs["fits"], &needs["smallest_capacity_bytes"]), (&false.into(), &(562 * MIB).into()));
     let shown = call(&[&["advise", "--all"][..], &asked].concat()).out;
     assert!(
-        shown.contains("instead of settings: does not fit, although less would be enough, smallest memory 562.00 MiB"),
+        shown.contains("instead of settings: it does not fit, although it fits in less memory, needs at least 562.00 MiB"),
         "{shown}"
     );
     let unknown = call(&["advise", "--all", file, "--capacity", "1GiB", "--policy", "zzz"]);

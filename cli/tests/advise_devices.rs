@@ -65,8 +65,8 @@ fn what_is_enough_is_that_of_the_device_whose_limit_is_not_known() {
     let file = file(&folder, vec![holds(0, 5000), died(1, PLENTY), holds(2, 300)]);
     let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 3, "{text}");
-    let said = "not known: on device 1 the program holds 1.17 GiB at once, and the limit was between 1000.00 MiB and 1.56 GiB; with 1.17 GiB or \
-                more, it gets past entry 5 with ";
+    let said = "not known: on device 1 the program holds 1.17 GiB at once, and the limit was between 1000.00 MiB and 1.56 GiB; \
+                with at least 1.17 GiB, it gets past entry 5 under ";
     assert!(text.contains(said), "{text}");
     assert!(text.contains("the least memory that works: 1.17 GiB on device 1 with "), "{text}");
     let object = json(&["advise", &file]);
@@ -104,7 +104,7 @@ fn what_is_enough_of_given_memory_is_that_of_the_device_that_needs_most() {
     let file = file(&folder, vec![holds(0, 300), holds(1, 700), holds(2, 500)]);
     let (code, text) = words(&["advise", "--all", &file, "--limit", "2GiB"]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("it fits as it is: 700.00 MiB is enough on device 1, which needs most"), "{text}");
+    assert!(text.contains("it fits as it is: 700.00 MiB is enough on device 1, which needs the most"), "{text}");
     let (code, text) = words(&["advise", "--all", &file, "--limit", "600MiB"]);
     assert_eq!(code, 1, "{text}");
     assert!(
@@ -121,7 +121,7 @@ fn the_request_of_which_one_device_died_is_told_with_its_device() {
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("on device 1 it gets past entry 5, where the run died; the rest is not in the file, and "), "{text}");
     let (_, text) = words(&["advise", "--all", &file, "--limit", "4GiB"]);
-    assert!(text.contains("on device 1 the run had less than 4.00 GiB: a request was refused at entry 5"), "{text}");
+    assert!(text.contains("on device 1 the run had less than 4.00 GiB: at entry 5, a request was refused that"), "{text}");
 }
 
 #[test]

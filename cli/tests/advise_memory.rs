@@ -42,7 +42,7 @@ fn memory_that_the_file_contradicts_is_said_and_makes_the_answer_conditional() {
     let (code, text) = words(&["advise", "--all", &file, "--limit", "4GiB"]);
     // No step came before, so nothing tells what follows.
     assert_eq!(code, 3, "{text}");
-    assert!(text.contains("the run had less than 4.00 GiB: a request was refused at entry 5"), "{text}");
+    assert!(text.contains("the run had less than 4.00 GiB: at entry 5, a request was refused"), "{text}");
     assert!(text.contains("if all of 4.00 GiB is available, "), "{text}");
     assert!(!text.contains("keep the settings") && text.contains("export "), "{text}");
     let object = json(&["advise", &file, "--limit", "4GiB"]);

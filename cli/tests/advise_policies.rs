@@ -30,8 +30,11 @@ fn of_a_run_that_died_the_request_that_ended_it_is_asked_for_too() {
     let live = object["live"][0]["peak_bytes"].as_u64().expect("bytes");
     assert!(needs["smallest_capacity_bytes"].as_u64() >= Some(live), "{needs}");
     let (_, said) = text(&asked);
-    assert!(said.contains("instead of settings: does not get past entry 7268, where the run died; smallest memory 1"), "{said}");
-    assert!(!said.contains("instead of settings: fits"), "{said}");
+    assert!(
+        said.contains("instead of settings: it does not get past entry 7268, where the run died; it needs at least 1"),
+        "{said}"
+    );
+    assert!(!said.contains("instead of settings: it fits"), "{said}");
 }
 
 /// Settings and policies are asked for the same: what is in the file, and what is estimated of the rest.
@@ -45,7 +48,7 @@ fn what_gets_past_the_failure_is_no_plain_fit() {
     assert_eq!((&needs["outcome"], &needs["fails_at_entry"]), (&"gets_past".into(), &Value::Null), "{needs}");
     let (_, said) = text(&asked);
     let past =
-        "instead of settings: gets past entry 7268, where the run died; the rest is not in the file, and is estimated to need ";
+        "instead of settings: it gets past entry 7268, where the run died; the rest is not in the file and is estimated to need ";
     assert!(said.contains(past), "{said}");
 }
 
@@ -58,10 +61,10 @@ fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
     let needs = &object["policies"][0];
     assert_eq!((&needs["fits"], &needs["outcome"]), (&false.into(), &"does_not_fit".into()), "{needs}");
     assert_eq!((&needs["smallest_capacity_bytes"], &needs["driver_us"]), (&Value::Null, &Value::Null), "{needs}");
-    assert!(needs["not_served"].as_str().is_some_and(|why| why.starts_with("it finds no memory at entry ")), "{needs}");
+    assert!(needs["not_served"].as_str().is_some_and(|why| why.starts_with("it runs out of memory at entry ")), "{needs}");
     assert!(object["policies"][1]["smallest_capacity_bytes"].is_u64(), "{object}");
     let (code, said) = text(&asked);
-    let line = "with parkade.enable(policy=\"bfc:kind=one-region\") instead of settings: does not serve these requests, even with unlimited memory: it finds no memory at entry ";
+    let line = "with parkade.enable(policy=\"bfc:kind=one-region\") instead of settings: it cannot serve these requests in any amount of memory: it runs out of memory at entry ";
     assert!(code == 0 && said.contains(line) && said.contains("keep the settings as they are"), "{code}: {said}");
     assert!(!said.contains("OutOfMemory"), "{said}");
 }
@@ -76,8 +79,8 @@ fn the_simulated_device_is_no_result_of_a_policy_that_takes_all_memory() {
         assert!(needs["peak_reserved_bytes"].as_u64().is_some_and(|bytes| bytes < 3 << 30), "{needs}");
     }
     let (_, said) = text(&asked);
-    assert!(said.contains("; the policy reserves a share of whatever is available; in the smallest memory, 2.6"), "{said}");
-    assert_eq!(said.matches("the policy reserves a share").count(), 1, "{said}");
+    assert!(said.contains("; it takes a share of the device's whole memory, and in that much it reserves at most 2.6"), "{said}");
+    assert_eq!(said.matches("it takes a share").count(), 1, "{said}");
 }
 
 #[test]
@@ -100,7 +103,8 @@ fn policies_are_compared_with_settings_by_one_measure() {
     assert_eq!(needs["smallest_capacity_bytes"], needs["expandable_smallest_capacity_bytes"], "{needs}");
     let streams = shipped("prefetch_streams.default");
     let (_, said) = text(&[&[&streams[..], "--policy", "breaking-handles"], &EXPANDABLE[..]].concat());
-    let measure = "a policy that is short of memory does not wait for it; measured so, expandable_segments:True needs 4.60 GiB";
+    let measure = "a policy that runs short of memory does not wait for it; measured this way, expandable_segments:True needs \
+                   4.60 GiB";
     assert!(said.contains(measure), "{said}");
 }
 
@@ -155,9 +159,9 @@ fn of_several_ranks_each_policy_is_told_for_all() {
     );
     check_text("Ranks", &object.to_string());
     let (_, said) = text(&asked("140MiB"));
-    assert!(said.contains("instead of one setting: every one of the 2 ranks fits; rank 0 needs most, 12"), "{said}");
+    assert!(said.contains("instead of one setting: all 2 ranks fit; rank 0 needs the most, 12"), "{said}");
     let (_, said) = text(&asked("100MiB"));
-    assert!(said.contains("instead of one setting: rank 0 fails; rank 0 needs most, 12"), "{said}");
+    assert!(said.contains("instead of one setting: rank 0 fails; rank 0 needs the most, 12"), "{said}");
 }
 
 #[test]
@@ -168,7 +172,7 @@ fn of_several_devices_the_one_on_which_it_fares_worst_is_named() {
     let file = folder.recording("both.pickle", &both);
     let asked = [&file[..], "--only", "--policy", "floating-handles", "--capacity", "100MiB"];
     let (_, said) = text(&asked);
-    assert!(said.contains("instead of settings: on device 0 it does not fit, smallest memory 12"), "{said}");
+    assert!(said.contains("instead of settings: on device 0 it does not fit, needs at least 12"), "{said}");
     let (_, object) = json(&asked);
     let needs = &object["policies"][0];
     assert_eq!((&needs["fits"], &needs["outcome"]), (&false.into(), &"does_not_fit".into()), "{needs}");

@@ -46,7 +46,7 @@ fn ranks_that_want_different_settings_get_one_that_serves_both() {
     assert_eq!((&found["tightest_rank"], &found["ranks"][0]["capacity_bytes"]), (&1.into(), &(140 * MIB).into()));
     let text = call(&["advise", folder.path(), "--limit", "140MiB"]).out;
     assert_eq!(text.lines().last(), found["line"].as_str(), "{text}");
-    assert!(text.contains("every one of the 2 ranks fits; rank 1 is the tightest"), "{text}");
+    assert!(text.contains("all 2 ranks fit; rank 1 is the tightest"), "{text}");
     check_text("Ranks", &object.to_string());
 }
 
@@ -65,7 +65,7 @@ fn where_each_rank_needs_another_setting_that_is_said() {
     assert_eq!((code, &found["settings"], &found["outcome"]), (1, &Value::Null, &"does_not_fit".into()), "{found}");
     assert_eq!((&found["enough_bytes"], &found["enough_settings"]), (&(160 * MIB).into(), &"".into()));
     let text = call(&[&["advise", folder.path()], &arguments[..]].concat()).out;
-    assert!(text.contains("each rank is served by some setting, but they need different ones"), "{text}");
+    assert!(text.contains("every rank has a setting that serves it, but they need different ones"), "{text}");
     assert!(text.lines().last().is_some_and(|last| !last.starts_with("export")), "{text}");
 }
 
@@ -87,14 +87,14 @@ fn a_rank_that_cannot_be_read_is_named_at_the_end() {
         let run = call(&[command, folder.path(), "--limit", "1GiB"]);
         let last = run.err.lines().last().unwrap_or_default();
         assert_eq!(
-            (run.code, last.contains("the 2 of 3 ranks that could be read"), last.ends_with(&broken)),
+            (run.code, last.contains("only 2 of 3 ranks could be read"), last.ends_with(&broken)),
             (2, true, true),
             "{}",
             run.err
         );
     }
     let said = call(&["advise", folder.path(), "--limit", "1GiB"]).out;
-    assert!(said.contains("every one of the 2 of 3 ranks that could be read fits"), "{said}");
+    assert!(said.contains("all 2 ranks that could be read (of 3) fit"), "{said}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn ranks_that_fit_as_they_are_stay() {
     assert_eq!((run.code, run.out.lines().last()), (0, Some("keep the settings as they are (default)")), "{}", run.out);
     // Without memory, what the fullest rank needs.
     let run = call(&["advise", folder.path()]);
-    assert!(run.code == 0 && run.out.contains("rank 1 needs most"), "{}", run.out);
+    assert!(run.code == 0 && run.out.contains("rank 1 needs the most"), "{}", run.out);
 }
 
 #[test]

@@ -227,5 +227,5 @@ fn commands_agree_on_the_limit_that_garbage_collection_shows() {
     let compared = answer("diff", &file, &[&file]);
     assert_eq!(compared["devices"][0]["a"]["mismatches"], 0, "diff");
     let text = call(&["verify", "--all", &file]).out;
-    assert!(text.contains("a limit of 16.00 GiB is assumed (--limit sets it)"), "{text}");
+    assert!(text.contains("a limit of 16.00 GiB is assumed, which the recording allows (--limit sets it)"), "{text}");
 }

@@ -113,8 +113,8 @@ fn a_program_reads_the_same() {
 fn a_message_is_enough_for_a_first_answer() {
     for run in [call(&["diagnose", "--message", LOG]), call_with(&["diagnose", "--message", "-"], LOG.as_bytes())] {
         assert_eq!((run.code, run.err.as_str()), (0, ""));
-        let first = "fragmentation: 5.35 GiB was reserved but unallocated, enough for the 4.88 GiB tried, but in pieces, or waiting for \
-                     other streams\nan out-of-memory message from device 2\n\n  1  capacity       no   28.60 GiB";
+        let first = "fragmentation: 5.35 GiB was reserved but unallocated, enough for the 4.88 GiB request, but in pieces, or \
+                     waiting for other streams\nan out-of-memory message from device 2\n\n  1  capacity       no   28.60 GiB";
         assert!(run.out.starts_with(first), "{}", run.out);
         assert!(run.out.contains("33.95 GiB reserved - 28.60 GiB allocated = 5.35 GiB, at least"), "{}", run.out);
         assert!(run.out.contains("reserved - allocated is known to within 10.24 MiB"), "{}", run.out);
@@ -146,7 +146,8 @@ fn the_messages_of_all_ranks_are_told_and_the_first_failure_is_explained() {
     let timed = format!("step 1\n2024-05-01 12:00:02 {three}2024-05-01 12:00:01 {one}2024-05-01 12:00:03 {three}");
     let run = call_with(&["diagnose", "--message", "-"], timed.as_bytes());
     assert!(run.code == 0 && run.out.starts_with("others hold it: about 10.01 GiB of "), "{}{}", run.out, run.err);
-    let second = "\n2 different out-of-memory messages of 2 ranks; rank 1 failed first, at 2024-05-01 12:00:01, by the times of the lines\n\
+    let second = "\n2 different out-of-memory messages of 2 ranks; rank 1 failed first, at 2024-05-01 12:00:01, judging by \
+                  the times of the lines\n\
                   explained: line 3 from device 1, rank 1\n\n";
     for text in ["3       3     2      2  2.00 GiB  22.00 GiB", second, "12.50 GiB allocated plus"] {
         assert!(run.out.contains(text), "{text:?} is not in\n{}", run.out);
@@ -191,7 +192,7 @@ fn what_a_cut_leaves_open_is_said() {
     assert_eq!(object["other_frameworks"][0]["rank"], 9, "{object}");
     let run = call(&["diagnose", "--message", log]);
     assert!(
-        run.out.contains("undecided (cut)") && run.out.contains("message of JAX (XLA), which is not explained"),
+        run.out.contains("undecided (cut)") && run.out.contains("message from JAX (XLA), which parkade does not explain"),
         "{}",
         run.out
     );
@@ -208,14 +209,14 @@ fn of_a_message_that_is_cut_is_told_what_is_there_and_what_is_missing() {
     let run = call(&["diagnose", "--message", cut("28.60 GiB")]);
     assert_eq!((run.code, run.err.as_str()), (3, ""));
     assert!(
-        run.out.starts_with("fragmentation or capacity, ")
+        run.out.starts_with("fragmentation or capacity: ")
             && run.out.lines().nth(1) == Some("an out-of-memory message from device 2, which is cut"),
         "{}",
         run.out
     );
     for text in [
-        "what was free on the device and what PyTorch had reserved would tell\n",
-        "28.60 GiB live plus 4.88 GiB tried is 33.48 GiB; the device has 39.59 GiB\n",
+        "does not show which, but what was free on the device and what PyTorch had reserved would\n",
+        "28.60 GiB live plus 4.88 GiB requested is 33.48 GiB; the device has 39.59 GiB\n",
         "  missing: what was free on the device and what PyTorch had reserved\n",
     ] {
         assert!(run.out.contains(text), "{text:?} is not in\n{}", run.out);
@@ -243,9 +244,10 @@ fn a_message_of_private_pools_names_them() {
     let applies = |place: usize| object["steps"][place]["applies"].as_str().expect("a word");
     assert_eq!([0, 1, 2, 3].map(applies), ["no", "yes", "no", "no"]);
     let finding = |place: usize| object["steps"][place]["finding"].as_str().expect("a text");
-    assert!(
-        finding(0).starts_with("5.00 GiB live (20.00 GiB allocated less 15.00 GiB in private pools) plus 2.00 GiB tried is 7.00")
-    );
+    assert!(finding(0).starts_with(
+        "5.00 GiB live (20.00 GiB allocated less 15.00 GiB in private pools) plus 2.00 GiB requested is \
+                                7.00"
+    ));
     assert!(finding(1).contains("= 15.49 GiB, of which private pools keep 15.00 GiB; the other 500.00 MiB is less"), "{object}");
     assert!(finding(3).contains("of the pools it may empty"), "{object}");
     let headline = call(&["diagnose", "--message", text]).out;
@@ -260,7 +262,7 @@ fn a_message_of_a_device_with_room_says_that_something_else_refused() {
     assert_eq!((code, &object["verdict"], &object["device_had_room"]), (0, &"device_had_room".into(), &"yes".into()));
     let headline = object["headline"].as_str().expect("a text");
     assert!(
-        headline.starts_with("the device had room: 15.92 GiB was free for the 20.00 MiB tried, so something else"),
+        headline.starts_with("the device had room: 15.92 GiB was free for the 20.00 MiB request, so something else"),
         "{headline}"
     );
     // No step contradicts the headline.
@@ -394,25 +396,25 @@ fn messages_that_are_not_of_pytorch_s_allocator_are_explained() {
             "CUDA out of memory. Tried to allocate 4.8 cups",
             3,
             "undecided",
-            "the text says that memory is out, and has no figures",
+            "the text says that memory ran out, but gives no figures",
         ),
         (
             "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
             0,
             "other_framework",
-            "another framework: the message is of JAX (XLA); 8.00 GiB was wanted",
+            "another framework: the message comes from JAX (XLA); 8.00 GiB was requested",
         ),
         (
             "OOM when allocating tensor with shape[64,1024,1024] and type float",
             0,
             "other_framework",
-            "another framework: the message is of TensorFlow; 256.00 MiB was wanted",
+            "another framework: the message comes from TensorFlow; 256.00 MiB was requested",
         ),
         (
             "RuntimeError: CUDA error: out of memory",
             0,
             "outside_allocator",
-            "outside of PyTorch's allocator: the message is of CUDA itself",
+            "outside of PyTorch's allocator: the message comes from CUDA itself",
         ),
         ("Out of memory: Killed process 7 (python)", 0, "host_memory", "main memory, not the GPU's"),
         ("CUDA out of memory. Tried to allocate more than 1EB memory.", 0, "impossible_figures", "which no device has"),

@@ -24,10 +24,15 @@ fn a_message_of_cuda_malloc_async_is_told_for_what_it_is() {
             message("39.50 GiB", "1.00 GiB", "40.00 GiB"),
             0,
             "limit",
-            "it may have 40.00 GiB of the device's 79.35 GiB, holds 39.50 GiB",
+            "it may use 40.00 GiB of the device's 79.35 GiB, holds 39.50 GiB",
         ),
-        (message("79.33 GiB", "30.00 MiB", none), 3, "undecided", "does not tell why: its figures are missing, or too close"),
-        (first_line, 3, "undecided", "does not tell why: its figures are missing, or too close"),
+        (
+            message("79.33 GiB", "30.00 MiB", none),
+            3,
+            "undecided",
+            "does not show the cause: its figures are missing, or too close",
+        ),
+        (first_line, 3, "undecided", "does not show the cause: its figures are missing, or too close"),
     ];
     let mut lines = String::new();
     for (text, code, verdict, said) in &messages {

@@ -62,9 +62,9 @@ fn the_messages_that_are_not_kept_are_counted() {
     let run = call_with(&["diagnose", "--message", "-"], log.as_bytes());
     let words = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
     for text in [
-        "the first 16384 different out-of-memory messages, and 3 more behind them that are only counted; rank 7 failed first",
-        "as torchrun observed, but no message of it is among the first",
-        "the log has 3 more messages behind the first 16384 different ones",
+        "the first 16384 different out-of-memory messages, and 3 more after them that are only counted; rank 7 failed first",
+        "as torchrun observed, but none of its messages is among the first",
+        "the log has 3 more messages after the first 16384 different ones",
     ] {
         assert!(words.contains(text), "{text:?} is not in\n{}", run.out.lines().take(4).collect::<Vec<_>>().join("\n"));
     }

@@ -53,7 +53,7 @@ fn every_command_knows_that_it_died_and_what_is_lost() {
     assert_eq!(reported["devices"][0]["ending"], "died");
     let text = call(&[&["advise", "--all", &file, "--limit", "5GiB"], &settings[..]].concat()).out;
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(text.contains("not in the file: what came before the first entry; the "), "{text}");
+    assert!(text.contains("not in the file: everything before the first entry; the "), "{text}");
     assert!(text.contains("the run died of the out-of-memory error at entry ") && !text.contains("keep the settings"), "{text}");
 }
 

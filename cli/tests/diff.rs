@@ -66,7 +66,7 @@ fn a_bound_and_a_run_that_died() {
         assert_eq!(json(args).1["checks"][0]["check"], check, "{args:?}");
     }
     let help = call(&["diff", "--help"]).out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(help.contains("3 not known") && help.contains("grew beyond one that died"), "{help}");
+    assert!(help.contains("3 not known") && help.contains("depends on the peak of a run that died"), "{help}");
 }
 
 #[test]
@@ -108,9 +108,13 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
             &of("2.12.0"),
             "decisions diverge at entry 234; they differ in the release (A is of PyTorch 2.10 and 2.11, B",
         ),
-        (&mlp, &shipped("deep_mlp.expandable"), "Both make the same requests, so what differs is the allocator's doing"),
+        (&mlp, &shipped("deep_mlp.expandable"), "Both make the same requests, so the allocator makes the difference"),
         (&gpt2, &resnet, "The recordings have little in common: "),
-        (&gpt2, &died, "Not all steps are in both files: steps 0 to 2 are compared."),
+        (
+            &gpt2,
+            &died,
+            "Not all steps are in both files: steps 0 to 2 are compared, the last of which the run that died did not finish.",
+        ),
         (&gpt2, &died, "out of memory: B: 1 request ran out of memory, the first at entry 7268"),
         // Nothing marks its steps.
         (

@@ -57,7 +57,8 @@ fn each_rank_is_compared_with_its_own_and_the_worst_comes_first() {
     let text = call(&["diff", a.path(), b.path(), "--fail-above", "20%"]);
     assert_eq!((text.code, text.err.as_str()), (1, ""), "{}", text.out);
     assert!(
-        text.out.starts_with("1 of 3 ranks above a bound; rank 2 is the worst.\n") && text.out.contains("\n\nrank 2\ntoo much: "),
+        text.out.starts_with("1 of 3 ranks are above a bound; rank 2 is the worst.\n")
+            && text.out.contains("\n\nrank 2\ntoo much: "),
         "{}",
         text.out
     );
@@ -98,7 +99,7 @@ fn ranks_without_partner_are_named_and_pass_no_check() {
 fn one_folder_is_shown_rank_by_rank_and_checked() {
     let a = folder("diff-ranks-one", &[("rank0.pickle", 100), ("rank1.pickle", 120)]);
     let run = call(&["diff", a.path(), "--fail-above", "110MiB"]);
-    assert!(run.code == 1 && run.out.contains("1 of 2 ranks above a bound; rank 1"), "{}{}", run.out, run.err);
+    assert!(run.code == 1 && run.out.contains("1 of 2 ranks are above a bound; rank 1"), "{}{}", run.out, run.err);
     assert_eq!(call(&["diff", a.path(), "--fail-above", "120MiB"]).code, 0);
     let growth = call(&["diff", a.path(), "--fail-above", "2%"]);
     assert!(growth.code == 2 && growth.err.lines().count() == 1 && growth.err.contains("only one is given"), "{}", growth.err);
@@ -123,7 +124,7 @@ fn what_cannot_be_compared_is_said_in_one_line() {
     let file = format!("{}/rank0.pickle", two.path());
     let refused: [(&str, &str, &str); 3] = [
         (two.path(), &file, "is a file and is compared with a folder of several"),
-        (two.path(), empty.path(), "no snapshots in this folder"),
+        (two.path(), empty.path(), "this folder contains no snapshots"),
         (two.path(), other.path(), "no rank is in both folders: Only A has ranks 0, 1"),
     ];
     for (a, b, said) in refused {

@@ -104,7 +104,7 @@ fn what_cannot_be_exported_is_said_in_one_line() {
         (&[&file, "-o", &nowhere], "cannot write"),
         (&[&file, "-o", &out, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
         (&[&file, "-o", &out, "--settings", "per_process_memory_fraction:0.5"], "--capacity gives"),
-        (&[&file, "-o", &out, "--device", "7"], "nothing of device 7; it has device 0"),
+        (&[&file, "-o", &out, "--device", "7"], "nothing about device 7; it has device 0"),
         (&[&traceless, "-o", &out], "no trace entries to replay"),
         (&[&nonsense, "-o", &out], "nonsense.pickle"),
         (&["missing.pickle", "-o", &out], "cannot be read"),

@@ -105,10 +105,10 @@ fn a_process_that_only_shares_the_pid_is_left_alone() {
     let sleeper = Sleeper::elsewhere();
     let run = call_fake(&folder, &["kill", &sleeper.pid, "--yes"], &[("FAKE_NVML_PID", &sleeper.pid)]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
-    assert!(run.err.contains("does not use the driver, so NVML means another"), "{}", run.err);
+    assert!(run.err.contains("does not use the driver, so it is not the process that NVML lists"), "{}", run.err);
     let run = call_fake(&folder, &["kill", &sleeper.pid, "--yes"], &[]);
     assert_eq!(run.code, 2);
-    assert!(run.err.contains("holds no memory on a GPU and is left alone: NVML does not list it"), "{}", run.err);
+    assert!(run.err.contains("holds no memory on a GPU, so parkade leaves it alone: NVML does not list it"), "{}", run.err);
     assert!(sleeper.is_running());
     sleeper.end();
 }
@@ -118,8 +118,7 @@ fn what_was_done_and_cannot_be_written_is_said() {
     let folder = fake("kill-full");
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there").into();
     let unread = || std::io::pipe().expect("a pipe").1.into();
-    let said =
-        "parkade: the process was dealt with, and that cannot be said: cannot write standard output: No space left on device";
+    let said = "parkade: the result cannot be written: cannot write standard output: No space left on device";
     for (stdout, code, said) in [(full as fn() -> Stdio, 2, said), (unread, 0, "")] {
         let sleeper = Sleeper::on_gpu(&folder);
         let mut command = with_fake(&folder, &["kill", &sleeper.pid, "--yes"], &[("FAKE_NVML_PID", &sleeper.pid)]);
@@ -145,13 +144,16 @@ fn what_parkade_runs_in_is_never_ended() {
     let own = std::process::id().to_string();
     let run = call_fake(&folder, &["kill", &own, "--yes"], &[("FAKE_NVML_PID", &own)]);
     assert_eq!(run.code, 2);
-    assert_eq!(run.err, format!("parkade: process {own} is never ended: parkade runs in it\n"));
+    assert_eq!(run.err, format!("parkade: process {own} cannot be ended from here: parkade runs in it\n"));
 }
 
 fn ids_that_mean_more_than_a_process_are_refused() {
     for pid in ["0", "1", "-1", "-9", "4294967298"] {
         let run = call(&["kill", pid, "--yes"]);
-        assert_eq!((run.code, run.err), (2, format!("parkade: {pid} is never ended: a process id is a number from 2 on\n")));
+        assert_eq!(
+            (run.code, run.err),
+            (2, format!("parkade: {pid} is not the id of a process that can be ended: these ids begin at 2\n"))
+        );
     }
     let run = call(&["kill", "python3", "--yes"]);
     assert_eq!(run.err, "parkade: \"python3\" is not a process id: `parkade info` lists them\n");

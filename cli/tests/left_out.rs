@@ -87,7 +87,7 @@ fn of_what_does_not_follow_the_state_at_the_end_remains() {
     let (good, some) = (folder.recording("good.pickle", &whole()), folder.recording("some.pickle", &without(&[SegmentFree])));
     let run = call(&["verify", "--all", &good, &some]);
     assert_eq!(run.code, 3, "{}", run.err);
-    let claim =
-        "in 1 recording, as PyTorch 2.10 to 2.15 made them; 1 not checked, as kinds of entries are left out (skip_actions)";
+    let claim = "in 1 recording, as PyTorch 2.10 to 2.15 made them; 1 not checked, because they leave out kinds of entries \
+                 (skip_actions)";
     assert!(run.out.lines().next().is_some_and(|verdict| verdict.ends_with(claim)), "{}", run.out);
 }

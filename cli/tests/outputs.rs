@@ -171,7 +171,7 @@ fn two_outputs_are_never_one_file() {
                 // A line without `OTHER`, where one of them is what it stands for.
                 let (first, second) = if other.option == "output" { (other, one) } else { (one, other) };
                 let run = place.run(first, target, &[&format!("--{}", second.option), same, "--force"]);
-                refused(&run, &what, "are both to be written to");
+                refused(&run, &what, "would both be written to");
                 assert!(!fs::exists(place.at("one")).expect("a folder"), "{what}");
             }
         }

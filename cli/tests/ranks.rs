@@ -120,7 +120,7 @@ fn who_fails_first_and_who_is_odd() {
     }
     folder.recording("rank2.pickle", &rank(2, 3));
     let run = call(&["verify", "--all", folder.path()]);
-    assert!(run.out.contains("rank 1 runs out of memory first, at entry 5, 0.250 s before rank 0; 2 of 3 do\n"), "{}", run.out);
+    assert!(run.out.contains("Rank 1 ran out of memory first, at entry 5, 0.250 s before rank 0; 2 of 3 did.\n"), "{}", run.out);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn a_bad_file_does_not_hide_the_others() {
         assert!(lines(&json)[1]["error"].is_string() && lines(&json)[2]["error"].is_string(), "{command:?}");
         let said: Vec<&str> = json.err.lines().collect();
         assert!(said.len() == 2 && said[0].starts_with(&format!("parkade: {bad}: ")), "{command:?}: {said:?}");
-        assert!(said[1].starts_with(&format!("parkade: {}: no snapshots in this folder: ", empty.path())), "{said:?}");
+        assert!(said[1].starts_with(&format!("parkade: {}: this folder contains no snapshots: ", empty.path())), "{said:?}");
         assert!(said[1].ends_with("; it is empty"), "{said:?}");
         let text = call(&with(command, &[&good_one, &bad, &other]));
         assert!(text.code == 2 && text.out.contains("rank2.pickle"), "{command:?}: {}", text.out);
@@ -221,10 +221,10 @@ fn what_is_no_job_is_said() {
     folder.recording("rank5.pickle", &rank(0, 3));
     let run = call(&["verify", "--all", folder.path()]);
     for said in [
-        "the versions of PyTorch differ: 2.10 and 2.11 in ranks 0, 1, 3-5; 2.13 to 2.15 in rank 2",
-        "the settings differ: default in ranks 0-2, 4, 5; max_split_size_mb:200 in rank 3",
-        "rank 4: another program than the others', or another part of it",
-        "identical, as copies of one recording are, so they count once: ranks 0, 5",
+        "The versions of PyTorch differ: 2.10 and 2.11 in ranks 0, 1, 3-5; 2.13 to 2.15 in rank 2",
+        "The settings differ: default in ranks 0-2, 4, 5; max_split_size_mb:200 in rank 3",
+        "Rank 4 ran a different program than the others, or a different part of it",
+        "Identical, as copies of one recording are, so they count once: ranks 0, 5",
     ] {
         assert!(run.out.contains(said), "{} lacks {said:?}", run.out);
     }
@@ -234,7 +234,7 @@ fn what_is_no_job_is_said() {
         fs::copy(shipped(&format!("{name}.pickle.xz")), target).expect("a copy");
     }
     let run = call(&["verify", "--all", programs.path()]);
-    assert!(run.out.contains("these are recordings of different programs"), "{}", run.out);
+    assert!(run.out.contains("hese recordings are of different programs"), "{}", run.out);
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn every_command_names_the_ranks_that_died() {
         let is_of_beginning = |measure: &Value| measure == "peak_allocated_bytes" || measure == "peak_reserved_bytes";
         assert!(!odd.iter().any(is_of_beginning), "{command:?} {ranks}");
         let text = call(&with(command, &[folder.path()])).out;
-        let said = "rank 8 runs out of memory first, at entry 5, 0.100 s before rank 7; 2 of 9 do";
+        let said = "Rank 8 ran out of memory first, at entry 5, 0.100 s before rank 7; 2 of 9 did.";
         assert!(command == ["report"] || text.contains(said), "{command:?} {text}");
     }
 }

@@ -284,7 +284,7 @@ fn a_limit_that_the_run_exceeded_is_blamed_and_not_the_release() {
             "{made_by}"
         );
         let words = made_by["words"].as_str().expect("words");
-        assert!(words.ends_with("more than the limit of 6.00 GiB that is given, so that was not its limit"), "{words}");
+        assert!(words.ends_with("more than the given limit of 6.00 GiB, so that was not its limit"), "{words}");
         assert_eq!(code, i32::from(args[0] == "verify"), "{args:?}");
     }
     assert_eq!(without["refuted_limit"], Value::Null);

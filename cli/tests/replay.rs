@@ -134,8 +134,8 @@ fn streams_that_delay_a_free_give_a_range() {
     assert_eq!((code, keys.map(|key| object[key].as_u64().map(|bytes| bytes / MIB))), (0, [Some(100), Some(100), Some(150)]));
     let run = call(&["replay", &file]);
     let words = |run: &Run| run.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    let said =
-        "the peak of reserved memory is 100.00 MiB if each is complete at the next request, 150.00 MiB if it is only where";
+    let said = "the peak of reserved memory is 100.00 MiB if each completes by the next request, 150.00 MiB if each completes only \
+         where";
     assert!(words(&run).contains(said), "{}", run.out);
     assert_eq!((&object["peak_reserved_bytes_are_likely"], &object["timings_fit"]), (&false.into(), &Value::Null));
     // Were the first block complete earlier, the second would lie in it, and the third find no room. That is said beside the answer.
@@ -155,8 +155,7 @@ fn streams_that_delay_a_free_give_a_range() {
     assert_eq!((code, &object["fits"], &object["fits_earliest"], tried), (0, &true.into(), &false.into(), Some(9)), "{object}");
     assert!((1..9).contains(&fit), "{object}");
     let run = call(&["replay", &file, "--limit", "90MiB"]);
-    let does = if fit == 1 { "does" } else { "do" };
-    let said = format!("as recorded it does, but of 9 other timings that were tried only {fit} {does}");
+    let said = format!("it fits with the recorded timing, but with only {fit} of 9 other timings that were tried");
     assert!(words(&run).contains(&said), "{said}: {}", run.out);
 }
 

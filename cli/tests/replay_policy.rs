@@ -78,16 +78,20 @@ fn a_policy_is_replayed_with_and_without_a_limit() {
         assert_eq!(first_line(&short), (1, "it does not fit: it runs out of memory at entry 6".to_owned()));
     }
     let area = call(&["replay", &file, "--policy", "bfc:kind=one-region"]).out;
-    assert!(area.contains("the policy reserves memory in advance, by how much there is"), "{area}");
+    assert!(area.contains("the policy reserves a share of all memory in advance"), "{area}");
     let breaking = call(&["replay", &file, "--policy", "breaking-handles"]).out;
-    assert!(breaking.contains("parkade.enable(policy=\"breaking-handles\", serial=True) runs a program so"), "{breaking}");
+    assert!(
+        breaking.contains("parkade.enable(policy=\"breaking-handles\", serial=True) runs a program on this policy"),
+        "{breaking}"
+    );
 }
 
 /// The request that failed is asked for too, and the rest of the run is not known.
 #[test]
 fn a_run_that_died_gets_past_its_error_at_best() {
     let file = shipped("gpt2_varlen.limit12_oom");
-    let past = "it gets past entry 7268, where the run died; the rest is not in the file, and under a policy it is not estimated";
+    let past = "it gets past entry 7268, where the run died; the rest is not in the file, and parkade does not estimate it \
+                under a policy";
     for memory in [&["--limit", "13GiB"][..], &["--capacity", "13GiB"], &[]] {
         let asked = [&[&*file, "--policy", "breaking-handles"], memory].concat();
         let (code, object) = json(&asked);

@@ -184,7 +184,7 @@ fn devices_are_told_apart() {
     assert_eq!(devices(&page(&folder, &file, &["--device", "3"])), [3]);
     let run = call(&["report", &file, "--device", "1"]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
-    assert!(run.err.ends_with("the file has nothing about device 1, only about 0, 3\n"), "{}", run.err);
+    assert!(run.err.ends_with("the file contains nothing about device 1, only about 0, 3\n"), "{}", run.err);
     let run = call(&["report", &file, "--svg", &format!("{}/x.svg", folder.path())]);
     assert!(run.code == 2 && run.err.contains("choose one with --device"), "{}", run.err);
 }
@@ -212,7 +212,7 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     let mut recording = good();
     recording.devices[0].trace.drain(..2);
     let page = page(&folder, &folder.recording("lost.pickle", &recording), &[]);
-    assert!(page.contains("As far as the file reaches back, the program held at most 8.00 MiB"), "{page}");
+    assert!(page.contains("As far back as the file goes, the program held at most 8.00 MiB"), "{page}");
     assert!(page.contains("The file lost its beginning: 1 segment (20.00 MiB) and 1 block existed"));
     let found = pieces(&page);
     let start: Vec<u64> = found[0].1.at(0).iter().flat_map(|s| s.blocks.iter().map(|block| block.size)).collect();

@@ -72,7 +72,7 @@ fn an_assumed_limit_is_that_of_the_whole_report() {
         assert!(assumed["devices"][0]["notes"][0].as_str().is_some_and(|said| said.starts_with(&note)), "{name}");
         let page = page(&folder, &file, &[]);
         assert!(page.contains(&note) && page.contains("<dt>limit, assumed</dt>"), "{name}");
-        assert!(page.contains(&format!("on a simulated device with {gib}.00 GiB (assumed, as said above)")), "{name}");
+        assert!(page.contains(&format!("on a simulated device with {gib}.00 GiB (assumed, see above)")), "{name}");
         let data = &pieces(&page)[0].0;
         assert_eq!((&data["tried_bytes"], &data["limit_bytes"]), (&(gib << 30).into(), &(gib << 30).into()));
     }
@@ -151,8 +151,8 @@ fn the_rest_of_a_run_that_died_is_that_of_advise() {
         assert_eq!(data["rest"]["died_at"], died_at, "{name}");
         let entries = data["rest"]["entries"].as_u64().expect("a number");
         assert_eq!(entries, died_at + 1 + device["rest"]["entries"].as_u64().expect("a number"), "{name}");
-        assert!(page.contains("and those that are estimated to follow, under each setting"), "{name}");
-        assert!(page.contains(", with what is estimated of the rest</p>"), "{name}: what the settings cost");
+        assert!(page.contains("and the estimated ones after it, under each setting"), "{name}");
+        assert!(page.contains(", including the estimated rest</p>"), "{name}: what the settings cost");
     }
     let whole = object(&shipped("deep_mlp.default"), &[])["devices"][0].clone();
     assert!(whole["rest"].is_null() && whole["what_if"][0]["with_rest"].is_null());

@@ -40,7 +40,7 @@ fn kinds_add_up_to_the_peak_and_say_how_they_were_told() {
     assert_eq!((&device["passes"], &kinds[0]["kind"]), (&6.into(), &"activations".into()));
     assert_eq!(device["holders_without_stack"]["early_blocks"], 445);
     let text = call(&["report", &shipped("gpt2_varlen.frames_tail20k")]).out;
-    assert!(text.contains("of what kind it is (6 passes forward and back were found)"), "{text}");
+    assert!(text.contains("what kinds of blocks these are (6 passes forward and back were found)"), "{text}");
     assert!(text.contains("296 x  optimizer states  by size"), "{text}");
     assert!(text.contains("without a stack: 1.43 GiB in 445 blocks from before the first entry"), "{text}");
 }
@@ -165,7 +165,7 @@ fn targets_are_told_apart_and_not_overwritten() {
     let file = folder.recording("run.pickle", &good());
     let target = format!("{}/out", folder.path());
     let run = call(&["report", &file, "--flamegraph", &target, "--folded", &target]);
-    assert!(run.code == 2 && run.err.contains("--flamegraph and --folded are both to be written to"), "{}", run.err);
+    assert!(run.code == 2 && run.err.contains("--flamegraph and --folded would both be written to"), "{}", run.err);
     let run = call(&["report", &file, "--flamegraph", &file, "--force"]);
     assert!(run.code == 2 && run.err.contains("the output is the input file"), "{}", run.err);
     let precious = folder.file("precious.txt", b"mine");

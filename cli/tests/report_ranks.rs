@@ -51,11 +51,11 @@ fn a_page_has_a_row_for_all_and_those_that_say_most_in_full() {
     let run = call(&["report", folder.path(), "-o", &target]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     assert!(
-        run.out.starts_with("rank 10 alone runs out of memory, at entry 5\n") && run.out.contains("\nrank  recording"),
+        run.out.starts_with("Only rank 10 ran out of memory, at entry 5.\n") && run.out.contains("\nrank  recording"),
         "{}",
         run.out
     );
-    assert!(run.out.contains("\n8 of 12 are in full, 4 in the table only"), "{}", run.out);
+    assert!(run.out.contains("\n8 of 12 are shown in full, 4 only in the table"), "{}", run.out);
     let page = fs::read_to_string(&target).expect("a page");
     assert_eq!(page.matches("<th scope=\"row\">").count(), 12);
     let in_full = ["0", "1", "2", "3", "4", "5", "9", "10"];
@@ -162,7 +162,7 @@ fn a_bad_file_is_named_and_the_others_are_shown() {
     assert_eq!(run.code, 2, "{}", run.out);
     assert!(run.err.starts_with(&format!("parkade: {}/rank1.pickle: ", folder.path())), "{}", run.err);
     let page = fs::read_to_string(&target).expect("a page");
-    assert!(page.contains("Not in this page: rank1.pickle (") && !page.contains("<img"));
+    assert!(page.contains("Not on this page: rank1.pickle (") && !page.contains("<img"));
     assert_eq!(pieces(&page).len(), 1);
     fs::remove_file(format!("{}/rank0.pickle", folder.path())).expect("removed");
     folder.file("rank2.pickle", b"neither");
@@ -191,7 +191,7 @@ fn what_is_of_one_recording_is_refused() {
     let target = format!("{}/target", folder.path());
     for option in ["--svg", "--flamegraph", "--folded"] {
         let run = call(&["report", &files[0], &files[1], option, &target]);
-        assert!(run.code == 2 && run.err.contains("one recording, and 2 are given"), "{}", run.err);
+        assert!(run.code == 2 && run.err.contains("one recording, but 2 are given"), "{}", run.err);
     }
     let run = call(&["report", &files[0], &files[1], "--force", "-o", &files[1]]);
     assert!(run.code == 2 && run.err.contains("never overwritten"), "{}", run.err);

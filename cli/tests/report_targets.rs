@@ -49,7 +49,7 @@ fn a_page_and_a_picture_need_two_files() {
     let (one, same) = (format!("{}/x", folder.path()), format!("{}/./x", folder.path()));
     for _ in 0..2 {
         let run = call(&["report", &file, "-o", &one, "--svg", &same, "--force"]);
-        assert!(run.code == 2 && run.err.contains("both to be written to"), "{}", run.err);
+        assert!(run.code == 2 && run.err.contains("would both be written to"), "{}", run.err);
         fs::write(&one, "there already").expect("a file");
     }
     assert_eq!(fs::read(&one).expect("a file"), b"there already");

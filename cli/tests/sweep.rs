@@ -39,10 +39,10 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
             "its first line is missing or cut short, as after an early interruption: remove it, or choose another file",
         ),
         (rows.replacen("\"parkade_sweep\":4", "\"parkade_sweep\":9", 1), "has format 9"),
-        (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has other capacities than asked for"),
+        (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has different capacities than requested"),
         (rows.replacen("\"1/1\"", "\"1/2\"", 1), "is job 1, where job 2 was expected"),
         (rows.replacen("\"seeds\":2", "\"seeds\":0", 1), "no seeds"),
-        (replaced(0, lines[0].replace("\"driver\"", "\"ascending\"")), "has another address model"),
+        (replaced(0, lines[0].replace("\"driver\"", "\"ascending\"")), "has a different address model"),
         (lines[0].replace("\"pytorch-expandable\"", "\"=1+1,x\"") + "\n", "line 1: there is no policy \"=1+1,x\""),
         (
             lines[0].replace("\"pytorch-expandable\"", "\"bfc-xla\"") + "\n",
@@ -225,7 +225,7 @@ fn bounds_are_told_from_results_and_construction_from_fragmentation() {
     for said in [
         "| LOAD with pools | ideal remapper | offline packer |",
         "are not bounds but results",
-        "bfc:kind=xla takes a share of all memory",
+        "bfc:kind=xla takes a share of the device's whole memory",
     ] {
         assert!(markdown.contains(said), "{said}: {markdown}");
     }
@@ -427,7 +427,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["--seeds", "18446744073709551615"], "more than"),
         (&["-c", ""], "no capacities"),
         (&["-c", "0"], "is not a factor"),
-        (&["-c", "0GiB"], "is no memory"),
+        (&["-c", "0GiB"], "leaves no memory to allocate"),
         (&["-c", "80apples"], "is not a size"),
         (&["-c", "99999999999GiB"], "more than 64 bits"),
         (&["--addresses", "drivr"], "did you mean driver"),
@@ -438,7 +438,7 @@ fn bad_arguments_are_answered_in_one_line() {
         (&["-w", "robson:against=none"], "against is none; allowed: pytorch, "),
         (&["-w", "robson:against=first-fit"], "against is first-fit; allowed: a policy (it is called best-fit-remap:fit=first)"),
         (&["-w", &noise], "noise.pickle"),
-        (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "--csv and --html are both to be written to"),
+        (&["-w", "mlp:batch=8", "--html", &same, "--csv", &same], "--csv and --html would both be written to"),
         (&["-w", "mlp:batch=8", "--html", &same, "--curve", "mlp:batch=8"], "is not one of the workloads: mlp.batch=8"),
         (&["-w", "mlp:batch=8", "-o", folder.path()], folder.path()),
     ] {

@@ -150,16 +150,19 @@ fn parts_that_do_not_belong_together_are_not_merged() {
     };
     let (one, two) = (part(1, &[]), part(2, &[]));
     refused(&call(&["merge", "--all", &one, "-o", &merged]), "15 of 30 jobs are missing, the first one in part 2/2");
-    refused(&call(&["merge", "--all", &one, &part(2, &["--prealloc", "0.5"]), "-o", &merged]), "has another pre-allocation than");
+    refused(
+        &call(&["merge", "--all", &one, &part(2, &["--prealloc", "0.5"]), "-o", &merged]),
+        "has a different pre-allocation than",
+    );
     let whole_file = folder.file("all.jsonl", rows.as_bytes());
-    refused(&call(&["merge", "--all", &one, &whole_file, "-o", &merged]), "is cut into another number of parts");
+    refused(&call(&["merge", "--all", &one, &whole_file, "-o", &merged]), "is divided into a different number of parts");
     let text = bytes(&two);
     let cost = text.find("\"driver_ns\":").expect("a cost") + "\"driver_ns\":".len();
     let other = folder.file("other.jsonl", format!("{}7{}", &text[..cost], &text[cost..]).as_bytes());
     refused(&call(&["merge", "--all", &one, &two, &other, "-o", &merged]), "contradict each other about job 1");
     let hash = text.rfind("\"hash\":\"").expect("a hash") + "\"hash\":\"".len();
     let other = folder.file("program.jsonl", format!("{}f{}", &text[..hash], &text[hash..]).as_bytes());
-    refused(&call(&["merge", "--all", &one, &other, "-o", &merged]), "disagree about what transformer");
+    refused(&call(&["merge", "--all", &one, &other, "-o", &merged]), "disagree on what transformer");
     let cut = folder.file("cut.jsonl", &text.as_bytes()[..text.len() - 9]);
     refused(&call(&["merge", "--all", &one, &cut, "-o", &merged]), "1 of 30 jobs are missing");
     refused(&call(&["merge", "--all", &one, &two, "-o", &one]), "never overwritten");

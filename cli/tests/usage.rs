@@ -56,7 +56,7 @@ fn no_memory_is_refused_wherever_it_is_a_limit() {
         for (size, more) in [("0", &[][..]), ("0GiB", &[]), ("0.0", &["--json"])] {
             let run = call(&[&[command, "file", "--limit", size], more].concat());
             let first = run.err.lines().next().unwrap_or_default();
-            let said = format!("{size} is no memory, so nothing could be allocated: for no limit, leave the option out");
+            let said = format!("{size} leaves no memory to allocate: for no limit, leave the option out");
             assert!(run.code == 2 && first.contains("--limit") && first.contains(&said), "{command} {size}: {first}");
         }
     }

@@ -90,7 +90,7 @@ fn differences_without_an_address_show_no_made_up_one() {
     let trace = vec![entry(Action::SegmentAlloc, BASE, 24 * MIB), entry(Action::Alloc, BASE, 5 * MIB)];
     let size = recording(trace, vec![segment(vec![used(BASE, 5 * MIB), unused(BASE + 5 * MIB, 19 * MIB)])]);
     let run = verify(&folder.recording("size.pickle", &size));
-    let text = "    replayed  segment_alloc of 20971520 bytes on stream 0x0, at an address of its own\n";
+    let text = "    replayed  segment_alloc of 20971520 bytes on stream 0x0, at a separate address\n";
     assert!(run.code == 1 && run.out.contains(text), "{}", run.out);
 }
 

@@ -120,7 +120,7 @@ fn what_is_no_recording_is_refused() {
     bad("dict", b"}.", "it is an empty dict");
     refused(&folder.recording("nothing_in_it", &Recording::default()), "no trace entries");
     refused(&format!("{}/nothing", folder.path()), "nothing: cannot be read: No such file or directory");
-    refused(Folder::new("verify-empty-folder").path(), "no snapshots in this folder");
+    refused(Folder::new("verify-empty-folder").path(), "this folder contains no snapshots");
     #[cfg(target_os = "linux")]
     refused("/dev/zero", "pickle byte 0: 0x00 is not a pickle opcode");
     let whole = write(&good(), Style::Python);

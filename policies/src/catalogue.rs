@@ -536,7 +536,8 @@ fn release_in_one_form(release: &str) -> Result<&str, Unknown> {
 fn settings_in_one_form<'a>(release: Option<&str>, text: Option<&'a str>) -> Result<Option<&'a str>, Unknown> {
     let (_, settings) = profile_and_settings(release, text)?;
     if settings.per_process_memory_fraction < 1.0 {
-        let wrong = "per_process_memory_fraction is a limit and no rule of the policy; leave it out and give the command a limit";
+        let wrong = "per_process_memory_fraction is a limit, not a rule of the policy; leave it out and give the command a \
+                     limit";
         return Err(Unknown::Parameter(wrong.to_string()));
     }
     if settings.backend != Settings::default().backend {

@@ -1275,7 +1275,7 @@ class StatsFigures(TypedDict):
     reserved_bytes: int
     #: Allocated.
     allocated_bytes: int
-    #: Freed, but another stream may still use it.
+    #: Freed, but another stream may still be using it.
     pending_bytes: int
     #: Allocated, as requested.
     requested_bytes: int

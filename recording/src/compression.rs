@@ -65,7 +65,7 @@ pub enum DecompressError {
     },
     /// A decompression bomb: it continues far beyond the point where any snapshot ends.
     #[error(
-        "the file decompresses to what is no snapshot: at byte {offset} of it, {what}, and more than 32 MiB follow; decompress it \
+        "the decompressed file is not a snapshot: at byte {offset}, {what}, and more than 32 MiB follow; decompress it \
          yourself if you trust it"
     )]
     Bomb {

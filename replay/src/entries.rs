@@ -30,7 +30,7 @@ impl fmt::Display for Decision {
         match action {
             Action::Oom => write!(f, "oom of {size} bytes on stream {stream:#x}"),
             _ if *address >= ELSEWHERE => {
-                write!(f, "{} of {size} bytes on stream {stream:#x}, at an address of its own", action.name())
+                write!(f, "{} of {size} bytes on stream {stream:#x}, at a separate address", action.name())
             }
             _ => write!(f, "{} at {address:#x} of {size} bytes on stream {stream:#x}", action.name()),
         }

@@ -57,7 +57,7 @@ pub enum ExportError {
     #[error("the file has no trace entries to replay: record it with torch.cuda.memory._record_memory_history()")]
     NoTrace,
     /// The recording does not have the device.
-    #[error("the file has nothing of device {device}; it has {}", list(known))]
+    #[error("the file contains nothing about device {device}; it has {}", list(known))]
     NoSuchDevice {
         /// The device that the options name.
         device: u32,

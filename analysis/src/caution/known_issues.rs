@@ -211,8 +211,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::SeveralDevices, Feature::EmptyCache],
         versions: Versions::Only(&["2.11"]),
         severity: Severity::MayBreak,
-        what: "empty_cache waits only for the current device, so memory of another device can be unmapped while kernels still use it, \
-               which is an illegal memory access.",
+        what: "empty_cache waits only for the current device, so memory of another device can be unmapped while kernels still \
+               use it, which causes an illegal memory access.",
         instead: "Synchronize every device before empty_cache.",
         source: "pytorch/pytorch#196258, fixed by pytorch/pytorch#197159",
     },
@@ -223,8 +223,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "Free blocks of an expandable segment that have coalesced beyond max_split_size_mb are refused to smaller requests, so \
-               reserved memory grows without bound if small blocks outlive large ones.",
+        what: "Free blocks of an expandable segment that have coalesced beyond max_split_size_mb do not serve smaller \
+               requests, so reserved memory grows without bound if small blocks outlive large ones.",
         instead: "Set only one of the two; expandable_segments does not need max_split_size_mb.",
         source: "pytorch/pytorch#123548, pytorch/pytorch#193400",
     },
@@ -235,8 +235,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "An entirely free segment of the large size then counts as oversize and is refused to every smaller request, so each request of \
-               1 to 10 MiB that finds no partly used segment takes a new one.",
+        what: "An entirely free segment of large_segment_size_mb counts as oversize and serves no smaller request, so each \
+               request of 1 to 10 MiB that finds no partly used segment takes a new one.",
         instead: "Set max_split_size_mb at least 1 above large_segment_size_mb (20 by default).",
         source: "spec 10.18",
     },
@@ -247,8 +247,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::ChangedSettings],
         versions: Versions::Only(&["2.11"]),
         severity: Severity::Breaks,
-        what: "If a program sets or lowers it while blocks exist, the remainder of a split block can count as oversize and be passed to cudaFree, \
-               which corrupts the heap.",
+        what: "If the program sets or lowers max_split_size_mb while blocks exist, PyTorch 2.11 can take the remainder of a \
+               split block for an oversize segment and pass it to cudaFree, which corrupts the heap.",
         instead: "Set it in the environment before the program starts.",
         source: "spec 2.9",
     },
@@ -259,7 +259,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "A request that would exceed the memory limit fails at once; otherwise PyTorch would release cached memory and try again.",
+        what: "A request that would exceed the memory limit fails at once, whereas PyTorch normally releases cached memory and \
+               tries again.",
         instead: "Set it only in programs that handle out-of-memory errors themselves.",
         source: "pytorch/pytorch#179057",
     },
@@ -304,8 +305,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::UserPools, Feature::PoolAllocators],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Pools with an allocator of their own (sleep modes) do not use expandable segments; before 2.11 such pools bypassed their \
-               allocator instead.",
+        what: "Pools that have their own allocator (sleep modes) do not use expandable segments; before 2.11 such pools \
+               bypassed their allocator instead.",
         instead: "Expect an effect on the rest of the program's memory only.",
         source: "pytorch/pytorch#147851, pytorch/pytorch#185818, spec 5.5",
     },
@@ -382,7 +383,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::ChangedSettings],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "It is read when a device's allocator is created; changing it later sets no limit.",
+        what: "PyTorch reads per_process_memory_fraction when it creates a device's allocator; changing it later sets no \
+               limit.",
         instead: "Set it in the environment, or call torch.cuda.set_per_process_memory_fraction.",
         source: "spec 8.4",
     },
@@ -393,7 +395,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::NoGraphPools],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "It has an effect only while a CUDA graph is captured.",
+        what: "This setting has an effect only while a CUDA graph is captured.",
         instead: "Leave it out.",
         source: "pytorch/pytorch#158352, spec 3.8",
     },
@@ -426,7 +428,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "It lets other threads allocate while one waits for the driver; the program needs as much memory as before.",
+        what: "This setting lets other threads allocate while one waits for the driver; the program needs as much memory as \
+               before.",
         instead: "Set it only for speed with several threads.",
         source: "pytorch/pytorch#108367",
     },

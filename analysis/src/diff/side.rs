@@ -169,17 +169,18 @@ pub enum NoSteps {
     NoTrace,
     /// No annotation marks the steps, and nothing repeats.
     #[error(
-        "the file marks no steps (PyTorch's optimizers and profiler do, where annotations are recorded), and no steps can be inferred from repetition"
+        "the file marks no steps (PyTorch's optimizers and profiler do if annotations are recorded), and no repetition shows \
+         them"
     )]
     NoMark,
     /// The trace's entries have no times to place the marks, and nothing repeats.
-    #[error("the trace has no times, so its annotations cannot be placed, and no steps can be inferred from repetition")]
+    #[error("the trace has no times, so its annotations cannot be placed, and no repetition shows the steps")]
     NoTimes,
     /// No annotation marks the steps, and a beginning is lost, so the steps of the two runs cannot be matched.
-    #[error("the file marks no steps, and a beginning is lost, so steps inferred from repetition cannot be numbered")]
+    #[error("the file marks no steps, and a recording lost its beginning, so steps found by repetition cannot be numbered")]
     NotNumbered,
     /// The trace is shorter than a step.
-    #[error("no whole step is in the trace")]
+    #[error("the trace contains no whole step")]
     NoneWhole,
 }
 

@@ -339,7 +339,7 @@ impl<'a> Asked<'a> {
     fn why_not(&self, outcome: &Outcome) -> String {
         let why = match &outcome.ending {
             Ending::Fault(fault) => fault.clone(),
-            Ending::Fits | Ending::OutOfMemory => "it finds no memory".to_owned(),
+            Ending::Fits | Ending::OutOfMemory => "it runs out of memory".to_owned(),
         };
         match self.entry_of(outcome) {
             Some(entry) if self.program.is_recorded(entry) => format!("{why} at entry {entry}"),
@@ -381,8 +381,9 @@ fn destroys_pools(requests: &Requests) -> bool {
 }
 
 /// In what policies are not measured as settings are.
-const MEASURE: &str = "policies are measured differently from settings: memory that other streams still used when it was freed comes back where \
-     the recording saw it, and a policy that is short of memory does not wait for it";
+const MEASURE: &str = "policies are measured differently from settings: memory that other streams still used when it was freed \
+                       becomes available where it did in the recording, and a policy that runs short of memory does not wait \
+                       for it";
 
 impl Needs {
     /// In words.
@@ -405,20 +406,15 @@ impl Needs {
     /// How it fares on the device on which it fares worst, and what it needs there.
     fn of_device(&self, device: &OnDevice) -> String {
         let is_one_of_many = self.devices.len() > 1;
-        let on = if is_one_of_many { format!("on device {} it ", device.device) } else { String::new() };
-        let only_on = || if is_one_of_many { format!("on device {}: ", device.device) } else { String::new() };
+        let on = if is_one_of_many { format!("on device {} it ", device.device) } else { "it ".to_owned() };
         let figures = match &device.figures {
             Ok(figures) => figures,
-            Err(why) => return format!("{on}does not serve these requests, even with unlimited memory: {why}"),
+            Err(why) => return format!("{on}cannot serve these requests in any amount of memory: {why}"),
         };
-        let fit = figures.at_hand.map_or_else(only_on, |at_hand| device.fit(figures, at_hand, &on));
-        let in_it = if figures.takes_all {
-            "; the policy reserves a share of whatever is available; in the smallest memory,"
-        } else {
-            ","
-        };
+        let fit = figures.at_hand.map_or_else(|| on.clone(), |at_hand| device.fit(figures, at_hand, &on));
+        let in_it = if figures.takes_all { "; it takes a share of the device's whole memory, and in that much it" } else { "," };
         format!(
-            "{fit}smallest memory {}{in_it} {} reserved at most, {:.1} ms of driver calls",
+            "{fit}needs at least {}{in_it} reserves at most {} and spends {:.1} ms in driver calls",
             show_bytes(figures.smallest_bytes),
             show_bytes(figures.peak_reserved_bytes),
             figures.driver_us as f64 / 1000.0
@@ -438,12 +434,12 @@ impl OnDevice {
     /// Whether it fits, as a beginning of what it needs. `on` names the device if there are several.
     fn fit(&self, figures: &Figures, at_hand: AtHand, on: &str) -> String {
         let assumed = self.available_bytes.filter(|_| self.is_assumed);
-        let assumed = assumed.map_or_else(String::new, |bytes| format!("in the {} that is assumed, ", show_bytes(bytes)));
+        let assumed = assumed.map_or_else(String::new, |bytes| format!("in the assumed {}, ", show_bytes(bytes)));
         let cut = if self.lost_reserved_bytes.is_some() { "judging by what is in the file, " } else { "" };
         let does = match self.death {
             Some(death) => self.past(death, figures, at_hand),
             None if at_hand.fits => format!("fits{}, ", self.hidden()),
-            None if self.is_enough(figures) => "does not fit, although less would be enough, ".to_owned(),
+            None if self.is_enough(figures) => "does not fit, although it fits in less memory, ".to_owned(),
             None => "does not fit, ".to_owned(),
         };
         format!("{assumed}{cut}{on}{does}")
@@ -464,24 +460,24 @@ impl OnDevice {
     /// Whether it gets past the entry where the run died, and what is known of the rest.
     fn past(&self, death: usize, figures: &Figures, at_hand: AtHand) -> String {
         match at_hand.fails_at_entry {
-            Some(entry) if entry == death => return format!("does not get past entry {death}, where the run died; "),
-            Some(entry) => return format!("does not get past entry {death}, where the run died: it fails at entry {entry}; "),
+            Some(entry) if entry == death => return format!("does not get past entry {death}, where the run died; it "),
+            Some(entry) => return format!("does not get past entry {death}, where the run died: it fails at entry {entry}; it "),
             None => {}
         }
         if let (Fit::Fits, Some(steps)) = (self.outcome, self.steps) {
             let steps = output::count(steps, "step");
-            return format!("by an estimate from {steps}, all consistent, fits, ");
+            return format!("fits, by an estimate from {steps}, all consistent, ");
         }
         let rest = match (at_hand.fits, self.doubt) {
-            (false, _) if self.is_enough(figures) => ", and is estimated to fail later, although less would be enough".to_owned(),
+            (false, _) if self.is_enough(figures) => " and is estimated to fail, although it fits in less memory".to_owned(),
             (false, _) => {
                 let need = show_bytes(figures.smallest_bytes);
-                format!(", and is estimated to need {need}, more than is available")
+                format!(" and is estimated to need {need}, more than is available")
             }
             (true, Some(doubt)) => format!(", and {}", run_words::doubt(doubt)),
             (true, None) => String::new(),
         };
-        format!("gets past entry {death}, where the run died; the rest is not in the file{rest}; ")
+        format!("gets past entry {death}, where the run died; the rest is not in the file{rest}; it ")
     }
 }
 
@@ -491,7 +487,7 @@ pub fn measure(needs: &[Needs]) -> Option<String> {
     let Needs { expandable_bytes, has_late_frees, .. } = needs.first()?;
     let bytes = expandable_bytes.map(show_bytes);
     match (has_late_frees, bytes) {
-        (true, Some(bytes)) => Some(format!("{MEASURE}; measured so, expandable_segments:True needs {bytes}")),
+        (true, Some(bytes)) => Some(format!("{MEASURE}; measured this way, expandable_segments:True needs {bytes}")),
         (true, None) => Some(MEASURE.to_owned()),
         (false, Some(bytes)) => Some(format!("measured as the policies are, expandable_segments:True needs {bytes}")),
         (false, None) => None,
@@ -509,7 +505,7 @@ pub struct OnRanks {
     outcome: Fit,
     /// The ranks with this outcome.
     worst_ranks: Vec<u64>,
-    /// The rank that needs most, and how much. `None` if there is one that it does not serve in any memory.
+    /// The rank that needs the most, and how much. `None` if there is one that it does not serve in any memory.
     needs_most: Option<(u64, u64)>,
     /// Whether the memory of any rank is known or assumed.
     is_asked: bool,
@@ -554,17 +550,17 @@ impl OnRanks {
     pub fn words(&self, worst: &str) -> String {
         let is_one = self.worst_ranks.len() == 1;
         let does = match self.outcome {
-            Fit::Fits => format!("every one of the {} ranks fits", self.tried),
-            Fit::GetsPast if is_one => format!("{worst} gets past its failure, after which its file has no more"),
-            Fit::GetsPast => format!("{worst} get past their failures, after which their files have no more"),
+            Fit::Fits => format!("all {} ranks fit", self.tried),
+            Fit::GetsPast if is_one => format!("{worst} gets past its failure, where its file ends"),
+            Fit::GetsPast => format!("{worst} get past their failures, where their files end"),
             Fit::DoesNotFit if is_one => format!("{worst} fails"),
             Fit::DoesNotFit => format!("{worst} fail"),
             Fit::Unknown if self.is_asked => format!("not known whether {worst} fit{}", if is_one { "s" } else { "" }),
             Fit::Unknown => "every rank is served".to_owned(),
         };
         let most = match self.needs_most {
-            Some((rank, bytes)) => format!("rank {rank} needs most, {}", show_bytes(bytes)),
-            None => "there is a rank that it does not serve in any memory".to_owned(),
+            Some((rank, bytes)) => format!("rank {rank} needs the most, {}", show_bytes(bytes)),
+            None => "it cannot serve every rank in any amount of memory".to_owned(),
         };
         format!("with {} instead of one setting: {does}; {most}", self.call)
     }

@@ -38,8 +38,8 @@ impl Args {
         let found = if std::env::var_os(LOOKED_FOR).is_some() { None } else { on_the_path() };
         let Some(program) = found else {
             bail!(
-                "this parkade does not contain the conformance suite, and there is no `parkade` on the path that does: run \
-                 `cargo install --path cli` in parkade's sources"
+                "this parkade does not contain the conformance suite, and no `parkade` on the path does: run `cargo install \
+                 --path cli` in parkade's sources"
             );
         };
         let mut command = Command::new(&program);

@@ -52,7 +52,7 @@ impl Command for Args {
         let text = self.settings.iter().map(|setting| as_pytorch_writes(setting)).collect::<Vec<_>>().join(",");
         // A shell would end the command at a line break.
         let is_one_line = !text.contains(char::is_control);
-        ensure!(is_one_line, "the settings {:?} have a control character in them", output::shorten(&text, 200));
+        ensure!(is_one_line, "the settings {:?} contain a control character", output::shorten(&text, 200));
         Ok(match parse(self.profile, &text) {
             Ok(settings) => Ok(Line { notes: of(&settings, self.profile.rules()), line: self.shell.line(VARIABLE, &text) }),
             Err(error) => Err(refusal(self.profile, &text, &error)),
@@ -155,12 +155,12 @@ fn of(settings: &Settings, rules: &Rules) -> Vec<String> {
     }
     if settings.roundup_power2_divisions != usual.roundup_power2_divisions {
         notes.push(String::from(
-            "roundup_power2_divisions: sizes are rounded up to steps between powers of two; blocks of fewer sizes are easier to reuse, \
-             but larger than their requests",
+            "roundup_power2_divisions: sizes are rounded up to steps between powers of two; blocks of fewer different sizes \
+             are easier to reuse, but larger than their requests",
         ));
     }
     if notes.is_empty() {
-        notes.push(String::from("this changes nothing: PyTorch manages the device's memory as by default"));
+        notes.push(String::from("this changes nothing: PyTorch manages the device's memory this way by default"));
     }
     let known = cautions(&InUse::unknown(), settings, rules).into_iter().filter(|caution| caution.in_use == Evidence::Shown);
     notes.extend(known.map(|caution| {
@@ -178,8 +178,8 @@ fn max_split(settings: &Settings, usual: &Settings) -> Option<String> {
     let size = show_bytes(settings.max_split_bytes);
     let slack = show_bytes(settings.max_non_split_rounding_bytes);
     Some(format!(
-        "max_split_size_mb: free blocks of {size} and more do not serve smaller requests at all, not even whole; a larger request \
-         takes one if it leaves less than {slack} of it unused. A lower value keeps more blocks whole, a higher one fewer (the \
+        "max_split_size_mb: free blocks of {size} or more never serve smaller requests, not even whole; a larger request takes \
+         such a block if it leaves less than {slack} unused. A lower value keeps more blocks whole, a higher one fewer (the \
          lowest is 20)"
     ))
 }
@@ -290,8 +290,8 @@ mod tests {
 
     #[test]
     fn notes_tell_what_was_understood() {
-        assert!(notes("max_split_size_mb:128xyz").contains("free blocks of 128.00 MiB and more"));
-        assert!(notes("large_segment_size_mb:40,max_split_size_mb:64").contains("less than 40.00 MiB of it"));
+        assert!(notes("max_split_size_mb:128xyz").contains("free blocks of 128.00 MiB or more"));
+        assert!(notes("large_segment_size_mb:40,max_split_size_mb:64").contains("less than 40.00 MiB unused"));
         assert!(notes("backend:cudaMallocAsync").contains("do nothing with it"));
         assert!(notes("expandable_segments:True").starts_with("expandable_segments: "));
         assert!(notes("roundup_power2_divisions:[256:2,>:4]").starts_with("roundup_power2_divisions: "));

@@ -35,7 +35,7 @@ const EVERY_SECOND: &str = "1";
   parkade info --watch               again every second, until Ctrl-C
   parkade info --watch 10 --json >> memory.jsonl")]
 pub(crate) struct Args {
-    /// Repeat after this many seconds until interrupted: in place on a terminal, else one block after the other.
+    /// Repeat after this many seconds until interrupted: in place on a terminal, elsewhere one block after the other.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = EVERY_SECOND, value_parser = interval,
           allow_hyphen_values = true)]
     watch: Option<Duration>,
@@ -170,7 +170,7 @@ impl Source {
         match self {
             Source::Nvml(nvml) => {
                 let devices = nvml.devices()?;
-                ensure!(!devices.is_empty(), "no GPU found: NVML counts none");
+                ensure!(!devices.is_empty(), "no GPU found: NVML lists none");
                 let driver = nvml.driver_version().map_err(|error| error.to_string());
                 Ok(Reading { driver, devices: devices.into_iter().map(device).collect(), no_nvml: None })
             }
@@ -578,7 +578,7 @@ used: everything that is not free, including parkade's own CUDA context.";
     #[test]
     fn no_device_is_an_error() {
         let error = Source::Nvml(Box::new(Fake(Vec::new()))).read().expect_err("nothing to show");
-        assert_eq!(error.to_string(), "no GPU found: NVML counts none");
+        assert_eq!(error.to_string(), "no GPU found: NVML lists none");
     }
 
     #[test]

@@ -27,7 +27,7 @@ const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// End one process that holds memory on a GPU.
 ///
 /// The process must be in the driver's list (NVML) of those that use a GPU, and is shown with its memory before you are asked. Only
-/// "yes", typed on a terminal, ends it, with SIGTERM: it can save its work. Exit code: 0 it has ended, 1 it has not within 10 s, 2 no
+/// "yes", typed on a terminal, ends it, with SIGTERM: it can save its work. Exit code: 0 it has ended, 1 it has not ended within 10 s, 2 no
 /// signal was sent.
 #[derive(Parser)]
 #[command(after_help = "Examples:
@@ -55,9 +55,12 @@ impl Command for Args {
         let held = pid_of(pid).and_then(|pid| process::pidfd_open(pid, PidfdFlags::empty()));
         let holdings = holdings(&nvml, pid)?;
         let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
-        ensure!(self.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without the question");
+        ensure!(self.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without asking");
         let held = held.with_context(|| {
-            format!("NVML lists process {pid}, which cannot be held here: it has ended, or this is a container and the id is the host's")
+            format!(
+                "NVML lists process {pid}, but parkade cannot open it here: it has ended, or this is a container and the id \
+                 belongs to the host"
+            )
         })?;
         ensure_pid_is_the_drivers(pid)?;
         let who = format!("{}, user id {}", name(pid)?, fs::metadata(format!("/proc/{pid}"))?.uid());
@@ -83,13 +86,14 @@ impl Command for Args {
                 Outcome::Good
             } else {
                 say(&format!(
-                    "process {pid} has not ended {PATIENCE_SECONDS} s after SIGTERM: it may be cleaning up, or ignore it; kill -9 cannot be ignored"
+                    "process {pid} has not ended {PATIENCE_SECONDS} s after SIGTERM: it may be cleaning up, or ignoring the \
+                     signal; it cannot ignore kill -9"
                 ));
                 Outcome::CheckFailed
             }
         };
         // What could not be written is kept, and fails again.
-        out.flush().context("the process was dealt with, and that cannot be said")?;
+        out.flush().context("the result cannot be written")?;
         Ok(outcome)
     }
 
@@ -104,7 +108,7 @@ fn process_id(text: &str) -> Result<u32> {
     let Ok(number) = text.parse::<i64>() else { bail!("{shown:?} is not a process id: `parkade info` lists them") };
     match u32::try_from(number) {
         Ok(pid) if pid > 1 && i32::try_from(pid).is_ok() => Ok(pid),
-        _ => bail!("{shown} is never ended: a process id is a number from 2 on"),
+        _ => bail!("{shown} is not the id of a process that can be ended: these ids begin at 2"),
     }
 }
 
@@ -125,13 +129,13 @@ fn ask(question: &str) -> Result<bool> {
 fn ensure_not_an_ancestor(pid: u32) -> Result<()> {
     let mut relative = std::process::id();
     while relative > 0 {
-        ensure!(relative != pid, "process {pid} is never ended: parkade runs in it");
+        ensure!(relative != pid, "process {pid} cannot be ended from here: parkade runs in it");
         let status = match read(relative, "status") {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             status => status?,
         };
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).and_then(|parent| parent.trim().parse().ok());
-        relative = parent.with_context(|| format!("whether parkade runs in process {pid} is not known"))?;
+        relative = parent.with_context(|| format!("cannot tell whether parkade runs in process {pid}"))?;
     }
     Ok(())
 }
@@ -150,24 +154,24 @@ fn holdings(nvml: &dyn Nvml, pid: u32) -> Result<Vec<String>> {
             Err(error) => unknown += &format!("; not known for GPU {index} ({error})"),
         }
     }
-    let listed = "NVML does not list it (in a container it may see none: run it on the host)";
-    ensure!(!holdings.is_empty(), "process {pid} holds no memory on a GPU and is left alone: {listed}{unknown}");
+    let listed = "NVML does not list it (in a container NVML may see no processes: run parkade on the host)";
+    ensure!(!holdings.is_empty(), "process {pid} holds no memory on a GPU, so parkade leaves it alone: {listed}{unknown}");
     Ok(holdings)
 }
 
 /// Refuses where the pid that NVML lists may be a process of the host and, here, another one.
 fn ensure_pid_is_the_drivers(pid: u32) -> Result<()> {
     ensure!(
-        sees_driver_pids().with_context(|| format!("whether process {pid} is the one that NVML means cannot be checked"))?,
-        "parkade runs in its own pid namespace, as in a container, where NVML's process {pid} may be one of the host's and {pid} \
-         here another: run it on the host, or in a container that shares the host's pids (--pid=host)"
+        sees_driver_pids().with_context(|| format!("cannot check whether process {pid} is the one that NVML lists"))?,
+        "parkade runs in a separate pid namespace, as in a container, so process {pid} in NVML's list may be a process of the \
+         host and not process {pid} here: run parkade on the host, or in a container that shares the host's pids (--pid=host)"
     );
-    let has_driver = has_driver(pid).with_context(|| {
-        format!("whether process {pid} is the one that NVML means cannot be checked: run it as its user or root")
-    })?;
+    let has_driver = has_driver(pid)
+        .with_context(|| format!("cannot check whether process {pid} is the one that NVML lists: run it as its user or root"))?;
     ensure!(
         has_driver,
-        "process {pid} does not use the driver, so NVML means another process: in a container it lists the host's ids; run it on the host"
+        "process {pid} does not use the driver, so it is not the process that NVML lists: in a container NVML lists the host's \
+         ids; run parkade on the host"
     );
     Ok(())
 }
@@ -231,7 +235,9 @@ mod tests {
         assert_eq!(of(&[(17, Some(1)), (42, Some(3 << 30))]), Ok(vec!["3.00 GiB on GPU 1 (H200)".to_owned()]));
         assert_eq!(of(&[(42, None)]), Ok(vec!["an unknown number of bytes on GPU 1 (H200)".to_owned()]));
         for listed in [&[][..], &[(17, Some(1))], &[(42, Some(0))]] {
-            assert!(of(listed).expect_err("refused").starts_with("process 42 holds no memory on a GPU and is left alone: "));
+            assert!(
+                of(listed).expect_err("refused").starts_with("process 42 holds no memory on a GPU, so parkade leaves it alone: ")
+            );
         }
         let refused = Lists(Err(NvmlError::Refused { call: "nvmlDeviceGetComputeRunningProcesses_v3", code: 4 }));
         let said = holdings(&refused, 42).expect_err("refused").to_string();
@@ -254,7 +260,10 @@ mod tests {
     #[test]
     fn pids_that_mean_more_or_less_than_a_process_are_refused() {
         for text in ["0", "1", "-1", "-4242", "2147483648", "4294967298", "-9223372036854775808"] {
-            assert!(process_id(text).expect_err(text).to_string().contains("is never ended"), "{text}");
+            assert!(
+                process_id(text).expect_err(text).to_string().contains("is not the id of a process that can be ended"),
+                "{text}"
+            );
         }
         for text in ["", "python3", "12x", " 12", "99999999999999999999", "0x10"] {
             assert!(process_id(text).expect_err(text).to_string().contains("is not a process id"), "{text}");

@@ -36,7 +36,7 @@ pub struct Args {
     /// Write all rows here; `-` is standard output. An existing file is not overwritten without --force.
     #[arg(short, long, value_name = "FILE")]
     output: Target,
-    /// Overwrite existing files, but never an input. Also merge even if another build of parkade made some of the rows and may decide otherwise. If several builds ran a job, the row of the
+    /// Overwrite existing files, but never an input. Also merge even if another build of parkade made some of the rows and may decide differently. If several builds ran a job, the row of the
     /// first file is kept, and the number of rows that differ is reported.
     #[arg(long)]
     force: bool,
@@ -103,7 +103,7 @@ fn put_together(parts: Vec<(&Path, Contents)>) -> Result<Merged> {
             let program = (row.workload.clone(), row.seed);
             let (other, hash) = programs.entry(program).or_insert_with(|| (file, row.hash.clone()));
             if *hash != row.hash {
-                bail!("{} and {} disagree about what {} is", other.display(), file.display(), row.workload);
+                bail!("{} and {} disagree on what {} is", other.display(), file.display(), row.workload);
             }
             let known = all.entry(row.job).or_default();
             match known.iter().find(|(_, known)| known.build == row.build) {

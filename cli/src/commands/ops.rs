@@ -17,7 +17,7 @@ const LONGEST_LINE: u64 = 1 << 20;
 
 /// Run a script of allocator operations on a simulated device.
 ///
-/// The script has one operation a line (`alloc ID BYTES [STREAM]`, `free ID`, `record_stream ID STREAM`, `complete STREAM|all`,
+/// The script has one operation per line (`alloc ID BYTES [STREAM]`, `free ID`, `record_stream ID STREAM`, `complete STREAM|all`,
 /// `empty_cache`, `set_fraction F`, `conf STRING`, `snapshot`, `stats` ...); `#` begins a comment.
 #[derive(Parser)]
 #[command(after_help = "Examples:
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Where new segments go: each above or below the previous one.
     #[arg(long, value_enum, default_value_t)]
     addresses: AddressOrder,
-    /// The PyTorch version whose allocator decisions are made.
+    /// The PyTorch version whose allocator decides.
     #[arg(long, value_name = "RELEASE", default_value_t)]
     profile: Profile,
     /// Print 16 hexadecimal digits for each answer instead of its text, as the real allocator's program does with --digests.

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// The seed of the random numbers.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How many steps to work, approximately: one order is always tried. About ten million take a second.
+    /// The approximate number of steps to work; one order is always tried. About ten million steps take a second.
     #[arg(long, value_name = "STEPS", default_value_t = DEFAULT_STEPS)]
     budget: u64,
     /// Write where each buffer lies: CSV with the columns id,lower,upper,size,offset, and alignment if the file has it; `-` is standard
@@ -206,7 +206,7 @@ fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<
 }
 
 fn too_many_devices(count: usize) -> anyhow::Error {
-    anyhow!("one file is written, and the recording has {count} devices: choose one with --device")
+    anyhow!("the output is one file, but the recording has {count} devices: choose one with --device")
 }
 
 /// The checked packing, and the seconds that it took.
@@ -218,7 +218,7 @@ fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Insta
     let found = pack_watched(&instance, &effort, &mut |steps| bar.set_position(steps));
     bar.finish_and_clear();
     packing::check(&instance, &found.packing)
-        .map_err(|fault| anyhow!("the packing found is invalid, a bug in parkade: {fault:?}"))?;
+        .map_err(|fault| anyhow!("the packing found is invalid, which is a bug in parkade: {fault:?}"))?;
     Ok((instance, found, start.elapsed().as_secs_f64()))
 }
 
@@ -241,8 +241,11 @@ fn answer(file: &Path, packed: &[Packed]) -> Answer {
         answer.indented(2, format!("{} steps, {:.1} s", found.steps, one.seconds));
         refused(one).into_iter().for_each(|line| answer.indented(2, line));
         if one.has_lost_beginning {
-            answer
-                .indented(2, "The recording lost its beginning: what was live then counts as requested before its first entry.");
+            answer.indented(
+                2,
+                "The recording lost its beginning: blocks that were live at that point count as requested before its first \
+                 entry.",
+            );
         }
     }
     if let Some(made_by) = packed.iter().find_map(|one| one.made_by.as_ref()) {

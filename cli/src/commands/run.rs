@@ -11,10 +11,10 @@ use crate::terminal::runner::Outcome;
 
 /// Run a Python program, and explain an out-of-memory error.
 ///
-/// The program runs as Python runs it, with a history of its last 1,000,000 allocations. At an out-of-memory error of PyTorch, also one that
-/// the program catches, the snapshot is written and a line says so, at most once a minute. If the program dies of it, these follow on
-/// standard error, after its own traceback: the cause, the line to set and how likely it completes the run, what to check first, and the
-/// command that opens the page.
+/// The program runs as Python runs it, with a history of its last 1,000,000 allocations. At every out-of-memory error of PyTorch,
+/// even one that the program catches, parkade writes the snapshot and prints a line about it, at most once a minute. If the error ends the
+/// program, parkade prints on standard error, after the program's own traceback: the cause, the line to set and how likely it completes the
+/// run, what to check first, and the command that opens the page.
 ///
 /// The first python3 or python on the path that can import parkade runs it, as `python -m parkade run` does, also under torchrun:
 /// torchrun --nproc-per-node 8 -m parkade run train.py
@@ -29,14 +29,14 @@ use crate::terminal::runner::Outcome;
 Exit code: the program's own; 2 if it could not be started."
 )]
 pub(crate) struct Args {
-    /// The memory that the process may reserve, which is kept in the snapshot; auto asks PyTorch [default: auto].
+    /// The memory that the process may reserve, which the snapshot records; auto asks PyTorch [default: auto].
     #[arg(long, value_name = "SIZE")]
     limit: Option<OsString>,
     /// Where the snapshot is written; {host} and {rank} are filled in, and an existing file is replaced
     /// [default: oom-{host}-{rank}.pickle].
     #[arg(long, value_name = "FILE")]
     snapshot: Option<OsString>,
-    /// Write it at the end too, without an out-of-memory error.
+    /// Also write the snapshot at the end of a run without an out-of-memory error.
     #[arg(long)]
     always: bool,
     /// Run the program on a policy of parkade, in place of PyTorch's allocator; parkade sweep --list names them.

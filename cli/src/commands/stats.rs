@@ -38,8 +38,8 @@ use crate::terminal::{given_settings, output, recording};
   parkade stats snapshot.pickle --every 1000 --settings expandable_segments:True --csv
   parkade stats snapshots/
 
-Exit code: 0 shown, 1 shown, but decisions of the recorded run differ, so that the figures may not be its own \
-(--limit gives the memory limit that it had), 2 could not run. Of several recordings the worst: 2, then 1.")]
+Exit code: 0 shown, 1 shown, but decisions differ from those of the recorded run, so the figures may be wrong (--limit sets \
+the memory limit that the run had), 2 could not run. For several recordings, the worst: 2, then 1.")]
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,
@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// With --settings: the memory limit of the recorded run, which the recording does not contain.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true, requires = "settings")]
     recorded_limit: Option<u64>,
-    /// The PyTorch release whose allocator decisions are made [default: the one that made the recording].
+    /// The PyTorch release whose allocator decides [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
     /// Only this device [default: all].
@@ -208,7 +208,7 @@ impl Command for Args {
 
     fn data(&self, shown: &Shown, out: &mut dyn Write) -> Result<()> {
         if shown.devices.iter().all(|device| device.end.is_some()) {
-            bail!("the file has no trace, so there are no moments for the rows of --csv; without it the end is shown");
+            bail!("the file has no trace, so --csv has no rows to print; without --csv, the state at the end is shown");
         }
         csv(out, self, &shown.devices)
     }
@@ -297,7 +297,7 @@ fn lacks(args: &Args, device: &DeviceRecording) -> Option<String> {
     let (number, entries) = (device.device, device.trace.len());
     if entries == 0 && (args.entry.is_some() || args.is_series() || args.settings.is_some()) {
         return Some(format!(
-            "device {number} has no trace entries, only its segments at the end: they are shown without options"
+            "device {number} has no trace entries, only its segments at the end: run parkade stats without options to see them"
         ));
     }
     let entry = args.entry.filter(|&entry| entries > 0 && entry >= entries)?;

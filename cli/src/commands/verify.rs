@@ -447,7 +447,7 @@ fn verdict(answer: &mut Answer, parts: &[&Part], failed: usize) {
     let found = match unchecked {
         0 => found,
         _ if verified == 1 => found,
-        unchecked => format!("{found}; {unchecked} not checked, as kinds of entries are left out (skip_actions)"),
+        unchecked => format!("{found}; {unchecked} not checked, because they leave out kinds of entries (skip_actions)"),
     };
     answer.headline(tone, if failed == 0 { found } else { format!("{found}; {failed} could not be verified") });
 }
@@ -487,10 +487,13 @@ fn settings(verified: &Verified) -> Vec<String> {
         }
         SettingsOrigin::RecordedValues => {
             let said = match &verified.settings.refusal {
-                Some(refusal) => format!("is refused ({})", output::shorten(&refusal.to_string(), 200)),
-                None => "does not match the values in the file".to_owned(),
+                Some(refusal) => format!(
+                    "is refused ({}); the values in the file are used instead",
+                    output::shorten(&refusal.to_string(), 200)
+                ),
+                None => "does not match the values in the file, which are used instead".to_owned(),
             };
-            notes.push(format!("the settings string {:?} {said}, which are used instead", output::shorten(&settings.text, 100)));
+            notes.push(format!("the settings string {:?} {said}", output::shorten(&settings.text, 100)));
         }
         SettingsOrigin::Recorded | SettingsOrigin::Given => {}
     }
@@ -516,14 +519,14 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
     let not = &device.not_in_file;
     if let Some(lost) = not.lost_beginning {
         notes.push(format!(
-            "not in the file: what came before the first entry; rebuilt from the end: {} segments ({}), {} live blocks",
+            "not in the file: everything before the first entry; rebuilt from the end: {} segments ({}), {} live blocks",
             lost.segments,
             size::show(lost.reserved_bytes.cast_signed()),
             lost.blocks
         ));
         if lost.assumed_sizes > 0 {
             notes.push(format!(
-                "  the sizes of {} of these blocks are unknown and taken as the rounded requests",
+                "  the sizes of {} of these blocks are unknown; they are assumed to be the rounded requests",
                 lost.assumed_sizes
             ));
         }
@@ -550,8 +553,8 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
     }
     if not.gave_up_on_pools {
         notes.push(
-            "not in the file: private pools that were gone by the end; there are too many possibilities to try them all, so the \
-             recording may differ only because of them"
+            "not in the file: private pools that were gone by the end; the search for them stopped early because there are too \
+             many possibilities, so the recording may differ only because of them"
                 .to_owned(),
         );
     }
@@ -563,7 +566,8 @@ fn not_in_file(device: &DeviceVerdict) -> Vec<String> {
     }
     if not.refusals > 0 {
         notes.push(format!(
-            "not in the file: why the device refused {} for a segment; the recording is followed (--limit checks a limit)",
+            "not in the file: why the device refused {} for a segment; the replay follows the recording (--limit checks a \
+             limit)",
             output::count(not.refusals, "request")
         ));
     }

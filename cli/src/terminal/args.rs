@@ -19,7 +19,7 @@ use crate::terminal::{given_settings, recording, release, size};
 /// `--json`.
 #[derive(Args, Clone)]
 pub struct Json {
-    /// Print JSON, one object a line.
+    /// Print JSON, one object per line.
     #[arg(long)]
     pub json: bool,
 }
@@ -34,10 +34,10 @@ impl Json {
 /// How a command prints what it found.
 #[derive(Args, Clone, Copy, Default)]
 pub struct Print {
-    /// Print JSON, one object a line.
+    /// Print JSON, one object per line.
     #[arg(long)]
     pub json: bool,
-    /// Print Markdown, as for a comment on a pull request or the summary of a CI job.
+    /// Print Markdown, for example for a comment on a pull request or the summary of a CI job.
     #[arg(long, conflicts_with = "json")]
     pub markdown: bool,
 }
@@ -56,7 +56,7 @@ pub struct Files {
     /// compared as ranks of one job.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// Show everything that was found, not the answer alone; of ranks, the answer about each of them too.
+    /// Show everything that was found, not only the answer; for ranks, also the answer about each of them.
     #[arg(long)]
     pub all: bool,
 }
@@ -72,8 +72,8 @@ pub struct Force {
 /// `--recorded-limit`.
 #[derive(Args, Clone)]
 pub struct RecordedLimit {
-    /// The memory limit of the recorded run, which the recording does not contain unless parkade run wrote it. It tells calls of empty_cache
-    /// from memory released because of the limit.
+    /// The memory limit of the recorded run, which the recording does not contain unless parkade run wrote it. It
+    /// distinguishes calls to empty_cache from memory released because of the limit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub recorded_limit: Option<u64>,
 }
@@ -126,7 +126,7 @@ pub struct Replay {
     /// The limit of the recorded run.
     #[command(flatten)]
     pub recorded: RecordedLimit,
-    /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
+    /// The PyTorch release whose allocator decides, such as 2.11 or 2.11.0 [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
     pub profile: Option<Profile>,
 }

@@ -50,7 +50,7 @@ pub enum Failure {
     #[error("cancelled")]
     Cancelled,
     /// A bug of parkade.
-    #[error("parkade failed, which is a bug of it: {0}")]
+    #[error("this is a bug in parkade: {0}")]
     Bug(String),
 }
 

@@ -303,6 +303,12 @@ pub(super) fn with_units_held(text: &str) -> String {
     held
 }
 
+/// The text with a capital letter and a full stop.
+pub fn sentence(text: &str) -> String {
+    let mut rest = text.chars();
+    rest.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), rest.as_str()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -68,7 +68,7 @@ impl<'a> Wanted<'a> {
     pub fn check(&self) -> Result<Outputs> {
         for (place, &(option, target, kind)) in self.targets.iter().enumerate() {
             if let Some((other, ..)) = self.targets[..place].iter().find(|(_, other, _)| is_same_target(other, target)) {
-                bail!("{other} and {option} are both to be written to {target}: choose two files");
+                bail!("{other} and {option} would both be written to {target}: choose two files");
             }
             match target.file() {
                 None => self.check_stdout(option)?,

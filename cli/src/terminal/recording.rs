@@ -34,8 +34,8 @@ pub fn left_out_words(left_out: &LeftOut) -> String {
     let kinds = kinds_left_out(left_out);
     match left_out.inferred_entries {
         Some(inferred) => format!(
-            "not in the file: {kinds}, which the recording leaves out (skip_actions); {} inferred from the others, and counted in the numbers \
-             of entries",
+            "not in the file: {kinds}, which the recording leaves out (skip_actions); {} inferred from the others and counted \
+             in entry numbers",
             output::count(inferred as u64, "entry")
         ),
         None => format!(
@@ -77,7 +77,7 @@ pub const ASSUMED_SETTINGS: &str = "not in the file: the settings; PyTorch's def
 
 /// A note on a limit that was inferred. `option` sets it.
 pub fn assumed_limit(bytes: u64, option: &str) -> String {
-    format!("a limit of {} is assumed ({option} sets it): the recording allows it", size::show_bytes(bytes))
+    format!("a limit of {} is assumed, which the recording allows ({option} sets it)", size::show_bytes(bytes))
 }
 
 /// That the recorded run cannot have had this limit, because it reserved more.
@@ -140,7 +140,7 @@ pub fn chosen<'r>(
     let known = output::list(devices.iter().map(|device| device.device));
     devices.retain(|device| wanted.is_none_or(|number| number == device.device));
     match wanted.filter(|_| devices.is_empty() && !known.is_empty()) {
-        Some(number) => bail!("the file has nothing about device {number}, only about {known}"),
+        Some(number) => bail!("the file contains nothing about device {number}, only about {known}"),
         None => Ok(devices),
     }
 }

@@ -37,9 +37,8 @@ pub fn words(found: &Recognition) -> String {
     let mut words = found.words();
     if let Some(RefutedLimit { limit_bytes, reserved_bytes }) = found.refuted_limit {
         let (reserved, limit) = (size::show_bytes(reserved_bytes), size::show_bytes(limit_bytes));
-        words += &format!(
-            "; the recorded run reserved {reserved}, more than the limit of {limit} that is given, so that was not its limit"
-        );
+        words +=
+            &format!("; the recorded run reserved {reserved}, more than the given limit of {limit}, so that was not its limit");
     }
     words
 }

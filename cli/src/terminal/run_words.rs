@@ -41,7 +41,7 @@ pub fn had_before_on(reserved_bytes: u64, on_device: &str) -> String {
 fn afterwards(error: &AfterError) -> String {
     let AfterError { served, served_bytes, telling_bytes, .. } = *error;
     if let Some(entry) = error.asked_again_at {
-        return format!("what had failed was requested again and served at entry {entry}");
+        return format!("the failed request was repeated and served at entry {entry}");
     }
     if served == 0 {
         return "nothing was allocated after it".to_owned();
@@ -84,7 +84,7 @@ pub fn doubt(doubt: Doubt) -> String {
 }
 
 /// What tells the limit.
-pub const LIMIT_SAYS: &str = "; --limit says how much there was";
+pub const LIMIT_SAYS: &str = "; --limit sets it";
 
 /// Between which sizes the limit of a device was.
 pub fn range(range: Option<MemoryRange>) -> String {
@@ -133,8 +133,8 @@ fn contradicted(report: &Advice) -> Option<String> {
     let (device, available) = (of_device.device, of_device.available_bytes?);
     let on = if report.programs.len() > 1 { format!("on device {device} ") } else { String::new() };
     Some(format!(
-        "{on}the run had less than {}: a request was refused at entry {} that would have brought reserved memory to {}. Something else may have \
-         held the rest; for the memory that the run had, leave out --limit and --capacity",
+        "{on}the run had less than {}: at entry {}, a request was refused that would have brought reserved memory to {}. \
+         Something else may have held the rest; to use the memory that the run had, leave out --limit and --capacity",
         show_bytes(available),
         contradiction.entry,
         show_bytes(contradiction.refused_bytes)

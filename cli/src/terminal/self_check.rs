@@ -68,11 +68,11 @@ pub fn readings(requests: &Requests) -> Vec<String> {
         let (first, more) = (entries.next()?, entries.count());
         let and = if more > 0 { format!(" and {more} more") } else { String::new() };
         let read = match reason {
-            FlushReason::CaptureFollows => "a call of empty_cache, as a capture follows",
-            FlushReason::OftenEmptied => "a call of empty_cache, as the program often makes one",
-            _ => "a retry for lack of memory, as there never was so much",
+            FlushReason::CaptureFollows => "a call to empty_cache, because a capture follows",
+            FlushReason::OftenEmptied => "a call to empty_cache, because the program often makes one",
+            _ => "a retry for lack of memory, because the run never had that much",
         };
-        Some(format!("cache given back before entry {first}{and}: read as {read}"))
+        Some(format!("cache released before entry {first}{and}: interpreted as {read}"))
     };
     reasons.into_iter().filter_map(sentence).collect()
 }
@@ -84,7 +84,7 @@ pub fn other_reading(otherwise: Extreme, is_limited: bool) -> String {
         (true, true) => "; it fits",
         (true, false) => "; it does not fit",
     };
-    format!("with the other reading at most {} reserved{fits}", size::show(otherwise.peak_reserved_bytes))
+    format!("interpreted the other way, at most {} is reserved{fits}", size::show(otherwise.peak_reserved_bytes))
 }
 
 #[cfg(test)]
@@ -115,8 +115,9 @@ mod tests {
         assert_eq!(
             said,
             [
-                "cache given back before entry 12: read as a call of empty_cache, as a capture follows",
-                "cache given back before entry 4 and 1 more: read as a retry for lack of memory, as there never was so much",
+                "cache released before entry 12: interpreted as a call to empty_cache, because a capture follows",
+                "cache released before entry 4 and 1 more: interpreted as a retry for lack of memory, because the run never \
+                 had that much",
             ]
         );
     }

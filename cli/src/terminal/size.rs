@@ -46,7 +46,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         return Ok(bytes);
     }
     if bytes == 0 && is_zero(written) {
-        return Err(format!("{written} is no memory, so nothing could be allocated: for no limit, leave the option out"));
+        return Err(format!("{written} leaves no memory to allocate: for no limit, leave the option out"));
     }
     let meant = meant(written).map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
     let least = show_bytes(LEAST_BYTES);

@@ -334,7 +334,7 @@ fn recorded_peaks(backend: &AnyBackend) -> Vec<Entry> {
     ]
 }
 
-/// The peak between any two consecutive calls of empty_cache in a recorded program.
+/// The peak between any two consecutive calls to empty_cache in a recorded program.
 fn peaks(backend: &AnyBackend, name: &str) -> Result<Vec<i64>, Trouble> {
     let shipped = recording(name)?;
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ());

@@ -161,7 +161,7 @@ fn every_device_is_replayed_and_one_without_a_trace_kept() {
     let one = export(&recording, &ExportOptions { device: Some(5), ..all.clone() }, &mut |_| ()).expect("an export");
     assert_eq!(one.recording.devices.len(), 1);
     let missing = export(&recording, &ExportOptions { device: Some(1), ..all }, &mut |_| ()).expect_err("no such device");
-    assert_eq!(missing.to_string(), "the file has nothing of device 1; it has device 0, 2, 5");
+    assert_eq!(missing.to_string(), "the file contains nothing about device 1; it has device 0, 2, 5");
 }
 
 /// `memory_stats()` after each training step of the real run, which ran out of memory in its third step.

@@ -16,7 +16,7 @@ use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 use crate::pools::{PoolTracker, RecordedPools};
 
 /// If memory goes back before requests that the device had room for this many times as often as before requests that
-/// it may have refused, all flushes count as calls of empty_cache.
+/// it may have refused, all flushes count as calls to empty_cache.
 ///
 /// In known recordings without errors the ratio is at least 6 if nothing was refused, and 0 if a limit was near.
 const MOSTLY: u64 = 4;

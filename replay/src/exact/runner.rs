@@ -274,7 +274,7 @@ impl Runner<'_> {
         self.pools.pass(at, &self.trace[at..end]);
     }
 
-    /// Repeats entries that no request follows and that give back segments or complete events: calls of empty_cache,
+    /// Repeats entries that no request follows and that give back segments or complete events: calls to empty_cache,
     /// and dropped pools.
     fn group_without_request(&mut self, at: usize, end: usize) {
         self.open(end, end);
@@ -318,7 +318,7 @@ impl Runner<'_> {
             self.tally.first.get_or_insert(Mismatch {
                 entry: Some(at),
                 recorded: format!("{} with no request after it", Decision::from(&self.trace[at])),
-                replayed: format!("nothing, or all blocks that wait would become free; {} more wait", self.waiting),
+                replayed: format!("nothing, or all waiting blocks would become free; {} more wait", self.waiting),
                 addresses: vec![self.trace[at].address],
             });
         }

@@ -278,7 +278,7 @@ pub struct StatsCheck {
     pub differences: Vec<StatsDifference>,
     /// How many keys cannot be known, because the trace lost its beginning.
     pub unknowable: usize,
-    /// How many calls of empty_cache freed nothing; such a call leaves no entry.
+    /// How many calls to empty_cache freed nothing; such a call leaves no entry.
     pub silent_empty_caches: i64,
     /// The entries between which a single call of reset_peak_memory_stats explains all peaks; such a call leaves no
     /// entry.

@@ -242,7 +242,7 @@ impl Walk {
                 ),
                 None => unless_missing(
                     &[&[Action::FreeRequested, Action::FreeCompleted]],
-                    "but nothing is in use there afterwards: an entry is missing, double or out of order",
+                    "but nothing is in use there afterwards: an entry is missing, duplicated or out of order",
                 ),
             },
             Action::FreeCompleted => {

@@ -152,8 +152,8 @@ impl Recognition {
             ([], None) => {}
         }
         if self.maps_while_off {
-            words += "; the trace maps memory although expandable_segments is off: the settings changed, or another allocator decided, as a policy of \
-                      parkade does";
+            words += "; the trace maps memory although expandable_segments is off: the settings changed, or a different \
+                      allocator made the decisions, such as a policy of parkade";
         }
         words + &self.differing_words()
     }

@@ -93,7 +93,10 @@ impl fmt::Display for CsvError {
                 write!(f, "{line}: line {earlier} has the same id; give each buffer its own, or leave out the column `id`")
             }
             CsvError::EmptyLifetime { line, lower, upper } => {
-                write!(f, "{line}: the buffer's range is empty or reversed: `upper` ({upper}) must be greater than `lower` ({lower})")
+                write!(
+                    f,
+                    "{line}: the buffer's range is empty or reversed: `upper` ({upper}) must be greater than `lower` ({lower})"
+                )
             }
         }
     }

@@ -226,7 +226,7 @@ pub static CATALOGUE: [NamedWorkload; 28] = [
     entry(
         "graphs-own",
         "graphs:order=shuffled,shared=off,rounds=2",
-        "Graphs for 35 batch sizes, each in a pool of its own, in any order",
+        "Graphs for 35 batch sizes, each in its own pool, in any order",
     ),
 ];
 

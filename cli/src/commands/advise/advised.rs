@@ -50,10 +50,10 @@ use crate::terminal::{given_settings, output, progress, recording, release, size
   parkade advise snapshots/ --capacity 80GiB
 
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
-0 also where no memory is given or known: there is nothing to fit in.
+The code is also 0 if no memory is given or known, because then there is no limit to fit within.
 Not known: the settings get past the failure of a run that died, but the rest is not in the file.
-Or the limit was in a range of which only a part is enough, the file has no trace, or it lost the part that needed most.
-Of several recordings the worst, each alone and with the one setting for all ranks: 2, then 1, then 3.")]
+Or only part of the range in which the limit lay is enough, the file has no trace, or it lost the part that needed the most.
+For several recordings, the worst, both of each alone and of the one setting for all ranks: 2, then 1, then 3.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) files: Files,
@@ -75,12 +75,12 @@ pub(crate) struct Args {
     /// Only this device of the recording [default: all, with one setting for all].
     #[arg(long, value_name = "N")]
     pub(super) device: Option<u32>,
-    /// Also say what a policy of parkade would need in place of PyTorch's allocator, as floating-handles; may be repeated.
+    /// Also say what a policy of parkade would need in place of PyTorch's allocator, such as floating-handles; may be repeated.
     #[arg(long, value_name = "NAME", value_parser = policy_names::policy)]
     pub(super) policy: Vec<Named>,
     #[command(flatten)]
     pub(super) recorded: RecordedLimit,
-    /// The PyTorch release whose allocator decisions are made, as 2.11 or 2.11.0 [default: the one that made the recording].
+    /// The PyTorch release whose allocator decides, such as 2.11 or 2.11.0 [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
     pub(super) profile: Option<Profile>,
     #[command(flatten)]

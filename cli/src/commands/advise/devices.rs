@@ -16,7 +16,7 @@ pub(super) fn on_it(report: &Advice, device: u32) -> String {
 pub(super) fn on_tightest(report: &Advice, option: &AdvisedOption) -> String {
     let Some(tightest) = option.tightest().filter(|_| report.programs.len() > 1) else { return String::new() };
     let has_as_much = |device: &DeviceOutcome| device.available_bytes == tightest.available_bytes;
-    let why = if option.devices.iter().all(has_as_much) { "needs most" } else { "has the least to spare" };
+    let why = if option.devices.iter().all(has_as_much) { "needs the most" } else { "has the least to spare" };
     format!(" on device {}, which {why}", tightest.device)
 }
 

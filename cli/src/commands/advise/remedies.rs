@@ -240,12 +240,15 @@ fn on_device(report: &Advice, (program, own): (&Program, &DeviceOutcome), peaks:
             let percent = share(less, best);
             (
                 less,
-                format!("reduce the peak{on} by {bytes} ({percent:.1} %) with {settings}, by {own_bytes} with its own settings"),
+                format!(
+                    "reduce the peak{on} by {bytes} ({percent:.1} %) with {settings}, or by {own_bytes} with the run's own \
+                     settings"
+                ),
             )
         }
         None => {
             let (bytes, percent) = (show_bytes(own_less), share(own_less, own));
-            (own_less, format!("reduce the peak{on} by {bytes} ({percent:.1} %) with its own settings"))
+            (own_less, format!("reduce the peak{on} by {bytes} ({percent:.1} %) with the run's own settings"))
         }
     };
     let asks = peaks.iter().find(|peak| peak.device == program.device).map(AtPeak::asks).unwrap_or_default();
@@ -296,7 +299,7 @@ const fn less(kind: BlockKind) -> &'static str {
         BlockKind::Temporaries => "a smaller batch, or the largest operation split into chunks, such as the loss",
         BlockKind::Workspaces => "a smaller CUBLAS_WORKSPACE_CONFIG",
         BlockKind::Caches => "fewer or shorter sequences at a time",
-        BlockKind::Unknown => "the largest holders (parkade report) say where they are made",
+        BlockKind::Unknown => "parkade report shows where the largest of them are requested",
     }
 }
 

@@ -88,7 +88,7 @@ fn options(answer: &mut Answer, report: &Advice) {
         answer.toned(Tone::Dim, OF_SEVERAL_DEVICES);
     }
     if report.programs.iter().any(|program| program.continuation.is_some()) {
-        answer.toned(Tone::Dim, "peaks, memory, retries and times include what is estimated of the rest");
+        answer.toned(Tone::Dim, "peaks, memory, retries and times include the estimated rest");
     }
     if report.options.iter().any(|option| option.fits() && option.reaches_beyond()) {
         answer.paragraph(words::REACHES_BEYOND);
@@ -267,7 +267,7 @@ const fn fit(outcome: Fit) -> &'static str {
 /// What a file without a trace shows: what was held at its end.
 pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     let mut answer = Answer::new();
-    answer.paragraph(format!("the history is not in {}, so only what was held at its end is known", short_name(&advised.file)));
+    answer.paragraph(format!("the history is not in {}, so only the memory held at its end is known", short_name(&advised.file)));
     for device in &advised.recording.devices {
         let held = Held::at_end(device);
         answer.paragraph(format!(
@@ -296,6 +296,6 @@ pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     let left_out = advised.recording.devices.iter().filter_map(|device| device.left_out.as_ref()).map(recording::left_out_words);
     answer.paragraphs(left_out.chain(notes_without_trace(advised)));
     answer.gap();
-    answer.paragraph(format!("for an answer, {}", recording::RECORD_IT));
+    answer.paragraph(format!("to get an answer, {}", recording::RECORD_IT));
     answer
 }

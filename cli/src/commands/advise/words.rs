@@ -126,7 +126,7 @@ fn at_start(report: &Advice) -> String {
         Some((reserved.checked_sub(needed).filter(|&more| more > 0)?, reserved, program.device))
     });
     more.max().map_or_else(String::new, |(_, reserved, device)| {
-        format!(" for what is in it{}", run_words::had_before_on(reserved, &on_it(report, device)))
+        format!(" for what is in the file{}", run_words::had_before_on(reserved, &on_it(report, device)))
     })
 }
 
@@ -252,7 +252,7 @@ fn holds(report: &Advice, device: u32) -> String {
 fn does_with(report: &Advice, enough: &Enough) -> String {
     let Some(option) = report.options.get(enough.option) else { return String::new() };
     let does = died_at(report, enough.device).map_or_else(|| "it fits".to_owned(), |entry| format!("it gets past entry {entry}"));
-    format!("; with {} or more, {does} with {}", show_bytes(enough.bytes), with(option))
+    format!("; with at least {}, {does} under {}", show_bytes(enough.bytes), with(option))
 }
 
 /// What the option may break without a recording showing it, the worst first.
@@ -349,13 +349,13 @@ pub(crate) fn close(option: &AdvisedOption) -> Option<String> {
     why.or_else(|| option.is_close().then(|| "close call: 1 % more or less memory could change this".to_owned()))
 }
 
-/// What is likely, by the times of the entries.
+/// What is likely, judging by the times of the entries.
 fn likely(option: &AdvisedOption) -> Option<String> {
     let LikelyRuns { fit, of, device, least_peak_reserved_bytes, most_peak_reserved_bytes, .. } = option.likely?;
     let on = if option.devices.len() > 1 { format!(" on device {device}") } else { String::new() };
     let fits = option.available_bytes.map_or_else(String::new, |_| format!(", and {fit} of {of} likely runs fit"));
     let peaks = show_range(least_peak_reserved_bytes, most_peak_reserved_bytes);
-    Some(format!("{peaks} is likely{on}, by the times of the entries{fits}"))
+    Some(format!("{peaks} is likely{on}, judging by the times of the entries{fits}"))
 }
 
 /// What to know about the numbers.
@@ -399,16 +399,16 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     let requests = &program.requests;
     if let Some(lost) = requests.lost_beginning {
         notes.push(format!(
-            "not in the file: what came before the first entry; the {} live then ({}) count as requested just before it. How they \
-             were split is unknown, so the real need is probably higher",
+            "not in the file: everything before the first entry; the {} live at that point ({}) count as requested just before \
+             it. How they were split is unknown, so the real need is probably higher",
             output::count(lost.blocks, "block"),
             show_bytes(program.live.at_start_bytes)
         ));
         let available = devices::available_bytes(report, program.device);
         if available.is_some_and(|available| lost.reserved_bytes > available) {
             notes.push(format!(
-                "careful: {} was already reserved before the first entry, more than the memory: with the run's own settings the part \
-                 that is cut off would have failed here",
+                "careful: {} was already reserved before the first entry, more than the memory: under the run's own settings, \
+                 the part that is missing would have failed here",
                 show_bytes(lost.reserved_bytes)
             ));
         }
@@ -478,15 +478,15 @@ pub(super) fn sentences(job: &Job) -> Vec<String> {
     let mut sentences = Vec::new();
     if job.are_of_several_programs {
         sentences.push(
-            "these are recordings of different programs: one setting for all of them matters only if they run under one \
+            "these recordings are of different programs: one setting for all of them matters only if they share one \
              PYTORCH_CUDA_ALLOC_CONF"
                 .to_owned(),
         );
     }
     if let Some(assumed) = job.advice.assumed_bytes {
         sentences.push(format!(
-            "some ranks do not show how much memory they had; the least that another one shows, {}, is assumed for them, or what they \
-             reserved if that is more (--limit sets it)",
+            "some recordings do not show how much memory their rank had; {} is assumed for these, the least that another rank \
+             shows, or what they reserved if that is more (--limit sets it)",
             show_bytes(assumed)
         ));
     }
@@ -507,29 +507,29 @@ fn serves_all(job: &Job) -> String {
     let standing = &advice.ranks[advice.tightest];
     let (number, all) = (job.ranks.len(), read(job));
     let does = match job.fit() {
-        Fit::Fits => format!("every one of the {all} fits"),
+        Fit::Fits => format!("all {all} fit"),
         Fit::GetsPast => {
             let past = job.advice.ranks.iter().filter(|standing| standing.outcome == Fit::GetsPast).count();
             let names = named(job, |fit| fit == Fit::GetsPast);
             let others = if past == number { "" } else { "; the others fit" };
             let likely = least_likely(job);
             match past {
-                1 => format!("{names} gets past its failure, after which its file has no more{likely}{others}"),
-                _ => format!("{names} get past their failures, after which their files have no more{likely}{others}"),
+                1 => format!("{names} gets past its failure, where its file ends{likely}{others}"),
+                _ => format!("{names} get past their failures, where their files end{likely}{others}"),
             }
         }
         Fit::Unknown if standing.available_bytes.is_some() => {
             let names = named(job, |fit| fit == Fit::Unknown);
             format!(
-                "not known whether every one of the {all} fits; each recorded request is served in the memory that is assumed, but of \
-                 {names} it may have been less, or the file lost the part that needed most"
+                "not known whether all {all} fit; each recorded request is served in the assumed memory, but {names} may have \
+                 had less, or the file lost the part that needed the most"
             )
         }
         Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} is served"),
     };
     let room = match (standing.available_bytes, standing.margin_bytes()) {
         (Some(available), Some(..0)) => format!(
-            "for what is estimated of its rest, rank {} would need {}, more than the {} there is",
+            "with the estimated rest of its run, rank {} would need {}, more than the {} available",
             tightest.number,
             show_bytes(standing.needs_bytes),
             show_bytes(available)
@@ -541,7 +541,7 @@ fn serves_all(job: &Job) -> String {
             show_bytes(available),
             show_bytes(margin.unsigned_abs())
         ),
-        _ => format!("rank {} needs most, {}", tightest.number, show_bytes(standing.needs_bytes)),
+        _ => format!("rank {} needs the most, {}", tightest.number, show_bytes(standing.needs_bytes)),
     };
     format!("one setting for all ranks, {setting}: {does}; {room}")
 }
@@ -557,7 +557,8 @@ fn least_likely(job: &Job) -> String {
 /// Where each rank alone could be served: that a launcher can do so.
 fn each_alone(job: &Job) -> Option<String> {
     job.advice.hopeless.is_empty().then(|| {
-        "each rank is served by some setting, but they need different ones: a launcher can set PYTORCH_CUDA_ALLOC_CONF for each process"
+        "every rank has a setting that serves it, but they need different ones: a launcher can set PYTORCH_CUDA_ALLOC_CONF for \
+         each process"
             .to_owned()
     })
 }
@@ -576,8 +577,7 @@ fn serves_some(job: &Job) -> String {
     let number = job.ranks.len();
     let all = match (job.unread, number) {
         (0, 2) => "both ranks".to_owned(),
-        (0, _) => format!("all {}", read(job)),
-        _ => format!("all of the {}", read(job)),
+        _ => format!("all {}", read(job)),
     };
     let failing = advice.ranks.iter().filter(|standing| standing.outcome == Fit::DoesNotFit).count();
     let short = match failing {
@@ -600,7 +600,7 @@ fn read(job: &Job) -> String {
     let read = job.ranks.len();
     match job.unread {
         0 => format!("{read} ranks"),
-        unread => format!("{read} of {} ranks that could be read", read + unread),
+        unread => format!("{read} ranks that could be read (of {})", read + unread),
     }
 }
 

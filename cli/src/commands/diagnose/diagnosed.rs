@@ -222,7 +222,8 @@ fn settings(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
         Verdict::Capacity if diagnosis.steps.settings == Applies::Unknown => {
             let rounding = show_bytes(diagnosis.heap.rounding_bytes);
             format!(
-                "rounding costs {rounding}, at least what is missing (roundup_power2_divisions); to see what it would be without:\n{}",
+                "rounding (roundup_power2_divisions) costs {rounding}, at least as much as is missing; to see the run without \
+                 it:\n{}",
                 advise()
             )
         }
@@ -369,13 +370,16 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             || recording::assumed_limit(bytes, "--limit"),
             |text| {
                 let assumed = show_bytes(bytes);
-                format!("a limit of {assumed} is assumed, by the first out-of-memory error; but {text}: --limit says what it was")
+                format!(
+                    "a limit of {assumed} is assumed because of the first out-of-memory error, but {text}: --limit sets the \
+                     limit that the run had"
+                )
             },
         ));
     }
     if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
         notes.push(format!(
-            "not in the file: what came before its first entry; of the {} ({}, {}) that were there, ages are unknown, and \
+            "not in the file: everything before its first entry; of the {} ({}, {}) that existed then, ages are unknown, and \
              stacks are known only for those that live to the end; an earlier peak or failure may be missing too",
             count(lost.blocks, "block"),
             count(lost.segments, "segment"),

@@ -28,12 +28,12 @@ pub(super) fn has_steps(diagnosis: &MessageDiagnosis) -> bool {
 /// The cause in a sentence.
 pub(super) fn headline(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
-    let tried = message.tried.map_or_else(|| "what was tried".to_owned(), |tried| format!("the {tried} tried"));
+    let tried = message.tried.map_or_else(|| "the request".to_owned(), |tried| format!("the {tried} request"));
     match diagnosis.verdict {
         MessageVerdict::ImpossibleFigures => impossible(message),
         MessageVerdict::SpilledToHost => format!(
-            "spilled to the host: {} is in use on a device of {}, so the driver has moved memory to the host; the program is slow and \
-             close to its end",
+            "spilled to the host: {} is in use on a device of {}, so the driver has moved memory to the host; the program is \
+             slow and close to running out of memory",
             shown(larger(message.reserved, message.allocated)),
             shown(message.total)
         ),
@@ -54,15 +54,16 @@ pub(super) fn headline(diagnosis: &MessageDiagnosis) -> String {
                 |free| format!("{free} was free for {tried}{known}"),
             );
             format!(
-                "the device had room: {free}, so something else refused: a limit that the message does not print, such as the driver's \
-                 for one allocation, a cap on the container or partition, or another process that has since released memory"
+                "the device had room: {free}, so something else caused the refusal: a limit that the message does not print, \
+                 such as the driver's for one allocation, a cap on the container or partition, or another process that has \
+                 since released memory"
             )
         }
         MessageVerdict::OutsideAllocator => {
-            let wanted = message.tried.map_or_else(String::new, |tried| format!(" ({tried} was wanted)"));
+            let wanted = message.tried.map_or_else(String::new, |tried| format!(" ({tried} was requested)"));
             format!(
-                "outside of PyTorch's allocator: the message is of {}{wanted}; the device had too little left beside what PyTorch and \
-                 others hold",
+                "outside of PyTorch's allocator: the message comes from {}{wanted}; the device had too little left beside what \
+                 PyTorch and others hold",
                 message.source.name()
             )
         }
@@ -72,18 +73,18 @@ pub(super) fn headline(diagnosis: &MessageDiagnosis) -> String {
                 .to_owned()
         }
         MessageVerdict::HostMemory => {
-            let wanted = message.tried.map_or_else(String::new, |tried| format!(" ({tried} was wanted)"));
-            format!("main memory, not the GPU's: the message is of {}{wanted}", message.source.name())
+            let wanted = message.tried.map_or_else(String::new, |tried| format!(" ({tried} was requested)"));
+            format!("main memory, not the GPU's: the message comes from {}{wanted}", message.source.name())
         }
         MessageVerdict::Warning => format!(
-            "a warning, no failure: device {} refused {} with {} free; the allocator frees what it can and tries again",
+            "a warning, not a failure: device {} refused {} with {} free; the allocator frees what it can and tries again",
             message.device.map_or_else(|| "?".to_owned(), |device| device.to_string()),
             shown(message.tried),
             shown(message.free)
         ),
         MessageVerdict::OtherFramework => {
-            let wanted = message.tried.map_or_else(String::new, |tried| format!("; {tried} was wanted"));
-            format!("another framework: the message is of {}{wanted}; its allocator is not PyTorch's", message.source.name())
+            let wanted = message.tried.map_or_else(String::new, |tried| format!("; {tried} was requested"));
+            format!("another framework: the message comes from {}{wanted}; its allocator is not PyTorch's", message.source.name())
         }
         MessageVerdict::Undecided => undecided(diagnosis),
     }
@@ -102,13 +103,13 @@ fn impossible(message: &OutOfMemoryMessage) -> String {
     let is_absurd = |size: &Size| size.bytes >= NO_DEVICE_BYTES;
     if let Some(tried) = message.tried.filter(is_absurd) {
         return format!(
-            "impossible figures: {tried} was tried, which no device has: a size in the program is negative, has overflowed, or counts bytes \
-             as elements"
+            "impossible figures: {tried} was requested, which no device has: a size in the program is negative, has \
+             overflowed, or counts bytes as elements"
         );
     }
     if message.processes.iter().any(|process| is_absurd(&process.used)) {
-        return "impossible figures: the message says that a process uses 2^64 bytes, which is the driver's way to say that it does not \
-                know; the figures beside it may be right, but what others hold is not known"
+        return "impossible figures: the message says that a process uses 2^64 bytes, which is how the driver says that it does \
+                not know; the figures beside it may be right, but what others hold is not known"
             .to_owned();
     }
     let [free, total, allocated, reserved] = [message.free, message.total, message.allocated, message.reserved].map(shown);
@@ -123,12 +124,13 @@ fn limit(diagnosis: &MessageDiagnosis) -> String {
     let used = message.reserved.or(message.allocated);
     match message.limit {
         None => format!(
-            "the program's own limit: a request for {} would exceed the fraction that set_per_process_memory_fraction gave it, so the \
-             device was not asked",
+            "the program's own limit: a request for {} would exceed the fraction that set_per_process_memory_fraction allows \
+             it, so PyTorch did not ask the device",
             shown(message.tried)
         ),
         Some(limit) => format!(
-            "the program's own limit: it may have {limit} of the device's {}, holds {}, and {} was tried; the device had {} free",
+            "the program's own limit: it may use {limit} of the device's {}, holds {}, and requested {}; the device had {} \
+             free",
             shown(message.total),
             shown(used),
             shown(message.tried),
@@ -143,7 +145,7 @@ fn held(diagnosis: &MessageDiagnosis) -> String {
     format!(
         "others hold it: about {others} of the device's {} is neither reserved by this allocator nor free; without it {} would fit",
         shown(message.total),
-        message.tried.map_or_else(|| "the request".to_owned(), |tried| format!("the {tried} tried"))
+        message.tried.map_or_else(|| "the request".to_owned(), |tried| format!("the {tried} request"))
     )
 }
 
@@ -177,7 +179,7 @@ fn fragmentation(diagnosis: &MessageDiagnosis) -> String {
             None => format!("fragmentation: {unallocated} of {} reserved is not allocated", shown(message.reserved)),
         };
     }
-    let tried = message.tried.map_or_else(|| "what was tried".to_owned(), |tried| format!("the {tried} tried"));
+    let tried = message.tried.map_or_else(|| "the request".to_owned(), |tried| format!("the {tried} request"));
     if diagnosis.unallocated_suffices == Some(Certainty::Yes) {
         format!("fragmentation: {unallocated} was reserved but unallocated, enough for {tried}, but {IN_PIECES}")
     } else if is_of_pools(diagnosis) {
@@ -208,20 +210,21 @@ fn undecided(diagnosis: &MessageDiagnosis) -> String {
     match message.source {
         Source::PyTorch => {}
         Source::Kernel => {
-            return "not the device's memory: a kernel wants more shared memory of a multiprocessor than it has; smaller tiles or fewer \
-                    stages help, no allocator does"
+            return "not the device's memory: a kernel needs more shared memory than a multiprocessor has; smaller tiles or \
+                    fewer stages help, but no allocator can"
                 .to_owned();
         }
         Source::Summary => {
-            return format!("a table of statistics alone: {}; it does not say what was requested", amounts(diagnosis));
+            return format!("only a table of statistics: {}; it does not say what was requested", amounts(diagnosis));
         }
         Source::Plain => {
-            return "undecided: the text says that memory is out, and has no figures; PyTorch's own message goes on with `Tried to allocate`"
+            return "undecided: the text says that memory ran out, but gives no figures; PyTorch's own message continues with \
+                    `Tried to allocate`"
                 .to_owned();
         }
         source => {
             return format!(
-                "undecided: the message of {} does not tell why: its figures are missing, or too close to each other",
+                "undecided: the message from {} does not show the cause: its figures are missing, or too close to each other",
                 source.name()
             );
         }
@@ -230,8 +233,8 @@ fn undecided(diagnosis: &MessageDiagnosis) -> String {
         let tried = message.tried.unwrap_or(bound);
         let needed = allocated.plus(tried);
         return format!(
-            "capacity, unless private pools keep at least {} of what counts as allocated: {allocated} allocated plus {tried} tried is {needed}, \
-             and at most {bound} was to be had",
+            "capacity, unless private pools keep at least {} of what counts as allocated: {allocated} allocated plus {tried} \
+             requested is {needed}, and at most {bound} was available",
             needed.minus(bound)
         );
     }
@@ -239,22 +242,24 @@ fn undecided(diagnosis: &MessageDiagnosis) -> String {
         && Certainty::at_least(free, tried) == Certainty::Yes
     {
         return format!(
-            "the device had {free} free for the {tried} tried, so something else refused: perhaps a limit, which the missing part would name"
+            "the device had {free} free for the {tried} request, so something else caused the refusal: perhaps a limit, which \
+             the missing part would name"
         );
     }
     if message.tried.is_none() && message.unallocated.is_some() {
         return format!(
-            "not decided: fragmentation if at most {} was tried, for so much was reserved but unallocated; the size that was tried is missing",
+            "not decided: fragmentation if at most {} was requested, because that much was reserved but unallocated; the size \
+             of the request is missing",
             shown(message.unallocated)
         );
     }
     let missing = message.missing();
     if message.tried.is_none() {
-        return format!("not decided: {} would be needed, but is missing", output::enumerated(&missing));
+        return format!("not decided: this would take {}, which the message lacks", output::enumerated(&missing));
     }
     let why = if !missing.is_empty() {
         return format!(
-            "fragmentation or capacity, what is left of the message does not say which: {} would tell",
+            "fragmentation or capacity: what is left of the message does not show which, but {} would",
             output::enumerated(&missing)
         );
     } else if [diagnosis.unallocated_suffices, diagnosis.available_suffices].contains(&Some(Certainty::LastDigit)) {
@@ -262,9 +267,9 @@ fn undecided(diagnosis: &MessageDiagnosis) -> String {
     } else {
         let (least, most) = diagnosis.block_bytes.unwrap_or_default();
         let [least, most] = show_apart(least, most);
-        format!("{} is tried for any request from {least} to {most}", shown(message.tried))
+        format!("PyTorch tries {} for any request from {least} to {most}", shown(message.tried))
     };
-    format!("fragmentation or capacity, the message does not say which: {why}")
+    format!("fragmentation or capacity, and the message does not show which: {why}")
 }
 
 /// The allocated bytes and the most that was available, if the allocated bytes and the size tried exceed it, but the message
@@ -306,7 +311,7 @@ pub(super) fn steps(diagnosis: &MessageDiagnosis) -> Vec<(Applies, String)> {
     let (mut capacity, mut pieces) = (amounts(diagnosis), in_pieces(diagnosis));
     if diagnosis.verdict == MessageVerdict::Capacity && diagnosis.available_suffices == Some(Certainty::Yes) {
         capacity.push_str(", but no program uses that to the last byte");
-        pieces.push_str("; every program leaves so much between its blocks");
+        pieces.push_str("; every program leaves that much between its blocks");
     }
     vec![
         (is_capacity, capacity),
@@ -332,8 +337,8 @@ fn amounts(diagnosis: &MessageDiagnosis) -> String {
         },
     };
     let needed = match (diagnosis.needed, message.tried) {
-        (Some(needed), Some(tried)) => format!("{live} plus {tried} tried is {needed}"),
-        (None, Some(tried)) => format!("{live} plus {tried} tried"),
+        (Some(needed), Some(tried)) => format!("{live} plus {tried} requested is {needed}"),
+        (None, Some(tried)) => format!("{live} plus {tried} requested"),
         _ => live,
     };
     let of_limit = if message.limit == diagnosis.available { "its limit" } else { "reserved plus free on the device" };
@@ -350,10 +355,10 @@ fn amounts(diagnosis: &MessageDiagnosis) -> String {
 fn in_pieces(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     let compared = match diagnosis.unallocated_suffices {
-        Some(Certainty::Yes) => "at least what was tried",
-        Some(Certainty::No) => "less than was tried",
-        Some(Certainty::LastDigit) => "equal to what was tried, to two decimals",
-        None => "and what was tried is missing",
+        Some(Certainty::Yes) => "at least what was requested",
+        Some(Certainty::No) => "less than was requested",
+        Some(Certainty::LastDigit) => "equal to what was requested, to two decimals",
+        None => "and the size of the request is missing",
     };
     match (message.reserved, message.allocated, message.unallocated, message.private_pools) {
         (Some(reserved), _, Some(rest), Some(private)) => format!(
@@ -391,8 +396,8 @@ pub(super) fn remedy(diagnosis: &MessageDiagnosis) -> Option<(&'static str, Stri
         ),
         MessageVerdict::SpilledToHost => (
             "CUDA - Sysmem Fallback Policy: Prefer No Sysmem Fallback",
-            "this entry of NVIDIA's control panel makes the program fail early instead of moving memory to the host; it needs less live \
-             memory either way"
+            "this setting in NVIDIA's control panel makes the program fail early instead of moving memory to the host; it \
+             needs less live memory either way"
                 .to_owned(),
         ),
         MessageVerdict::OutsideAllocator if message.source == Source::Server => (
@@ -430,7 +435,9 @@ pub(super) fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
     for process in &message.processes {
         let who = match process.pid {
             None => "this process".to_owned(),
-            Some(pid) if diagnosis.own_pid == Some(pid) => format!("process {pid}, which is this one as the host counts it,"),
+            Some(pid) if diagnosis.own_pid == Some(pid) => {
+                format!("process {pid}, which is this process under its number on the host,")
+            }
             Some(pid) => format!("process {pid}"),
         };
         notes.push(output::one_line(&format!("{who} used {} of the device", process.used)));
@@ -447,7 +454,7 @@ pub(super) fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
 /// Which parts of a cut message are present, which are missing, and where the rest may be.
 fn cut_notes(message: &OutOfMemoryMessage) -> Vec<String> {
     let named = [
-        (message.tried, "tried"),
+        (message.tried, "requested"),
         (message.total, "the device's memory"),
         (message.free, "free on the device"),
         (message.limit, "allowed"),
@@ -477,21 +484,23 @@ fn of_source(diagnosis: &MessageDiagnosis) -> Option<&'static str> {
              PyTorch's own allocator fits, run once without backend:cudaMallocAsync, record a snapshot, and give it to parkade advise"
         }
         (Source::Mps, _) => {
-            "the limit is PYTORCH_MPS_HIGH_WATERMARK_RATIO; memory is shared with the processor's, so other programs count"
+            "the limit is PYTORCH_MPS_HIGH_WATERMARK_RATIO; the GPU shares memory with the processor, so other programs count \
+             too"
         }
         (Source::Assertion, _) => {
-            "the assertion is in PyTorch's own accounting: it has failed where NVML is not there (Jetson, some containers, WSL2) and under \
-             the cudaMallocAsync backend; a newer release may report the real error"
+            "the assertion is in PyTorch's own accounting: it has failed where NVML is not available (Jetson, some containers, \
+             WSL2) and under the cudaMallocAsync backend; a newer release may report the real error"
         }
         (Source::Retry, _) => {
-            "if an out-of-memory error follows, give that message; if none does, the request was served after the cache was released, which \
-             costs time"
+            "if an out-of-memory error follows, pass that message to parkade; if none does, the request was served after the \
+             cache was released, which costs time"
         }
         (Source::System, _) => {
-            "the kernel's log (dmesg) says which process was ended and how much it had; fewer workers of a DataLoader use less"
+            "the kernel's log (dmesg) says which process was killed and how much memory it had; fewer DataLoader workers use \
+             less"
         }
         (Source::MainMemory, _) => {
-            "no setting of the GPU's allocator matters; free -h shows main memory, and pinned memory counts in it"
+            "no setting of the GPU's allocator matters; free -h shows main memory, and pinned memory counts towards it"
         }
         (_, MessageVerdict::Capacity) => {
             "less live memory at once: a smaller batch, shorter sequences, checkpointing of activations, an optimizer with less state"

@@ -37,9 +37,9 @@ pub(super) fn diagnose(log: MessageLog) -> Result<LogDiagnosis> {
 /// Describes a message from a source other than PyTorch.
 fn other(other: &OtherMessage) -> String {
     let rank = other.rank.map_or_else(String::new, |rank| format!("rank {rank}, "));
-    let wanted = other.message.tried.map_or_else(String::new, |tried| format!("; {} was wanted", show_bytes(tried.bytes)));
+    let wanted = other.message.tried.map_or_else(String::new, |tried| format!("; {} was requested", show_bytes(tried.bytes)));
     let (line, name) = (other.line, other.message.source.name());
-    format!("{rank}line {line}: an out-of-memory message of {name}, which is not explained{wanted}")
+    format!("{rank}line {line}: an out-of-memory message from {name}, which parkade does not explain{wanted}")
 }
 
 impl LogDiagnosis {
@@ -56,7 +56,7 @@ impl LogDiagnosis {
         let mut notes = explanation::notes(self.explained());
         if self.log.left_out > 0 {
             notes.push(format!(
-                "the log has {} behind the first {MOST_MESSAGES} different ones; they are counted, but not listed or compared",
+                "the log has {} after the first {MOST_MESSAGES} different ones; they are counted, but not listed or compared",
                 count(self.log.left_out, "more message")
             ));
         }
@@ -83,7 +83,7 @@ pub(super) fn answer(diagnosis: &LogDiagnosis) -> Answer {
     let logged = diagnosis.logged();
     let of = match explained.message.source {
         Source::PyTorch => String::new(),
-        source => format!(" of {}", source.name()),
+        source => format!(" from {}", source.name()),
     };
     let rank = logged.rank.map_or_else(String::new, |rank| format!(", rank {rank}"));
     if diagnosis.log.messages.len() > 1 {
@@ -158,13 +158,14 @@ fn heading(diagnosis: &LogDiagnosis) -> String {
     let of = if ranks.is_empty() { String::new() } else { format!(" of {}", count(ranks.len(), "rank")) };
     let first = match &diagnosis.log.first {
         Some(first) => told(diagnosis, first),
-        None => "which came first is not known, because their lines have no times that tell; the first in the log is explained"
+        None => "which came first is not known, because their lines have no times that show it; the first in the log is \
+                 explained"
             .to_owned(),
     };
     let found = count(messages.len(), "different out-of-memory message");
     match diagnosis.log.left_out {
         0 => format!("{found}{of}; {first}"),
-        more => format!("the first {found}{of}, and {more} more behind them that are only counted; {first}"),
+        more => format!("the first {found}{of}, and {more} more after them that are only counted; {first}"),
     }
 }
 
@@ -174,13 +175,13 @@ fn told(diagnosis: &LogDiagnosis, first: &FirstFailure) -> String {
         |rank| format!("rank {rank}"),
     );
     let by = match first.told_by {
-        ToldBy::Times => "by the times of the lines",
+        ToldBy::Times => "judging by the times of the lines",
         ToldBy::Launcher => "as torchrun observed",
     };
     let without = match (first.message, diagnosis.log.left_out) {
         (Some(_), _) => "",
-        (None, 0) => ", but no message of it is in the text",
-        (None, _) => ", but no message of it is among the first",
+        (None, 0) => ", but the text contains no message of it",
+        (None, _) => ", but none of its messages is among the first",
     };
     format!("{rank} failed first, at {}, {by}{without}", output::one_line(&first.time))
 }

@@ -44,13 +44,13 @@ const FENCES: usize = 20;
   parkade diagnose --message 'CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; ...'
   parkade diagnose --message - < train.log
 
-Exit code: 0 diagnosed, 2 could not run, 3 not known, because the message does not tell.")]
+Exit code: 0 diagnosed, 2 could not run, 3 not known, because the message does not show the cause.")]
 pub(crate) struct Args {
     /// The recordings, or folders of them. Numbered files, such as rank0.pickle and rank1.pickle, and the files of a folder are
     /// also compared as ranks of one job.
     #[arg(required_unless_present = "message", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Of ranks, show the answer about each of them, not the comparison alone.
+    /// For ranks, show the answer about each of them, not only the comparison.
     #[arg(long)]
     all: bool,
     /// The recording to diagnose.

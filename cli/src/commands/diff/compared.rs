@@ -33,9 +33,9 @@ use crate::terminal::{recording, size};
   parkade diff before.pickle after.pickle --json
   parkade diff before/ after/ --fail-above 2%
 
-Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 not known. \
-It is not known whether a run that died keeps within a bound, nor whether a run grew beyond one that died, because the peak of a run \
-that died is that of what came before; nor is it of a rank that is in one folder only. Of several ranks the worst: 2, then 1, then 3.")]
+Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 \
+not known. The answer is not known if a bound depends on the peak of a run that died, because that peak covers only what came \
+before, or if a rank is in only one folder. For several ranks, the worst: 2, then 1, then 3.")]
 pub(crate) struct Args {
     /// The first recording, or a folder of ranks.
     pub(super) a: PathBuf,
@@ -323,7 +323,7 @@ fn pairs(a: &[u32], b: &[u32]) -> (Vec<(u32, u32)>, Vec<String>) {
         let pairs: Vec<(u32, u32)> = a.iter().copied().zip(b.iter().copied()).collect();
         let said = list(pairs.iter().map(|(a, b)| format!("{a} with {b}")));
         let note = format!(
-            "The files are of different devices (A has {}, B has {}), so they are compared in order: {said}.",
+            "The files are from different devices (A has {}, B has {}), so they are compared in order: {said}.",
             list(a),
             list(b)
         );

@@ -131,8 +131,8 @@ fn unlike(ranks: &[Rank]) -> Option<String> {
     let of = if unlike.len() == 1 { "rank" } else { "ranks" };
     (!unlike.is_empty()).then(|| {
         format!(
-            "The recordings of {of} {} have little in common: they are of different programs, or of one with other shapes, so what changed \
-             there is no growth of one program.",
+            "The recordings of {of} {} have little in common: they are of different programs, or of one program with different \
+             shapes, so the changes there do not show how one program grew.",
             list(&unlike)
         )
     })
@@ -355,7 +355,7 @@ fn sentence(job: &Job) -> Option<String> {
     let failed = job.ranks.iter().filter(|rank| rank.outcome == Outcome::CheckFailed).count();
     let unknown = job.ranks.iter().filter(|rank| rank.outcome == Outcome::NotKnown).count();
     if failed > 0 {
-        return Some(format!("{failed} of {all} above a bound; rank {} is the worst.", worst.number));
+        return Some(format!("{failed} of {all} are above a bound; rank {} is the worst.", worst.number));
     }
     if unknown > 0 {
         let peak = "its peak covers only the time before it died, or is compared with such a peak";
@@ -363,7 +363,7 @@ fn sentence(job: &Job) -> Option<String> {
     }
     let growth = worst.levels.growth_bytes();
     Some(match worst.levels.before {
-        None => format!("Of {all}, rank {} reserves most.", worst.number),
+        None => format!("Of {all}, rank {} reserves the most.", worst.number),
         Some(_) if growth > 0 => format!("Of {all}, reserved memory grew most on rank {}.", worst.number),
         Some(_) => format!("Reserved memory grew on none of {all}."),
     })

@@ -123,7 +123,7 @@ fn details(answer: &mut Answer, runs: &[&Run]) {
     table.rare_number("page unmappings", |run| run.driver.unmaps);
     table.bytes("bytes taken", |run| run.driver.taken_bytes);
     table.rare_number("retries after a refusal", |run| run.retries);
-    table.rare_number("calls of empty_cache", |run| run.empty_cache_calls);
+    table.rare_number("calls to empty_cache", |run| run.empty_cache_calls);
     table.rare_number("requests out of memory", |run| run.ooms);
     answer.gap();
     answer.table(table.table);

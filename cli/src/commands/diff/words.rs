@@ -98,8 +98,8 @@ pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<S
         Relation::SameRequests => same_requests(compared, comparison),
         Relation::Related => format!("A and B make mostly the same requests: {common}."),
         Relation::LittleInCommon => format!(
-            "The recordings have little in common: {common}. They are of different programs, or of one \
-             program with other shapes (batch, sequence length); only totals can be compared."
+            "The recordings have little in common: {common}. They are of different programs, or of one program with different \
+             shapes (batch, sequence length); only totals can be compared."
         ),
         Relation::Unknown => return None,
     })
@@ -110,7 +110,7 @@ fn same_requests(compared: &Compared, comparison: &Comparison) -> String {
     let is_other = !a.iter().any(|release| b.contains(release));
     let made = is_other.then(|| format!("the release (A is of PyTorch {}, B of {})", in_words(a), in_words(b)));
     match comparison.first_other_answer {
-        None if has_same_memory(comparison) => "Both make the same requests, and the allocator answered them alike.".to_owned(),
+        None if has_same_memory(comparison) => "Both make the same requests, and the allocator served them alike.".to_owned(),
         Some(entry) if has_same_memory(comparison) => format!(
             "Both make the same requests and need the same memory, but the allocator's decisions diverge at entry {entry}; {}.",
             made.map_or("its settings or the timing of streams differ".to_owned(), |made| format!("they differ in {made}"))
@@ -119,8 +119,8 @@ fn same_requests(compared: &Compared, comparison: &Comparison) -> String {
             let made = made.map_or_else(String::new, |made| format!("{made}, "));
             let from = first.map_or_else(String::new, |entry| format!("; it begins at entry {entry}"));
             format!(
-                "Both make the same requests, so what differs is the allocator's doing: {made}its settings, the memory limit, or the \
-                 timing of streams{from}."
+                "Both make the same requests, so the allocator makes the difference: {made}its settings, the memory limit, or \
+                 the timing of streams{from}."
             )
         }
     }
@@ -292,7 +292,7 @@ fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
     }
     if run.mismatches > 0 {
         notes.push(format!(
-            "{name}: {} in its replay, so its allocated bytes, retries and calls of empty_cache may be off; its reserved bytes \
+            "{name}: {} in its replay, so its allocated bytes, retries and calls to empty_cache may be off; its reserved bytes \
              are those of the file (--recorded-limit gives the memory limit of the run).",
             recording::differing(run.mismatches, run.decisions)
         ));

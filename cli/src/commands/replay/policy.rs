@@ -131,7 +131,10 @@ impl OnDevice {
         let fails_at = run.failed_at_event.map(|event| entries.get(event).map_or(0, |&entry| entry as usize));
         if let study::Ending::Fault(fault) = &run.ending {
             let entry = fails_at.unwrap_or(0);
-            return Err(anyhow!("the policy {} does not serve entry {entry}, and not for lack of memory: {fault}", policy.name));
+            return Err(anyhow!(
+                "the policy {} cannot serve entry {entry}, for a reason other than memory: {fault}",
+                policy.name
+            ));
         }
         Ok(OnDevice { device: device.device, requests, check, ending, run, fails_at, late_frees, unnamed_requests })
     }
@@ -267,7 +270,8 @@ fn said(replayed: &UnderPolicy) -> (bool, String) {
             (
                 false,
                 format!(
-                    "it gets past entry {entry}, where the run died; the rest is not in the file, and under a policy it is not estimated"
+                    "it gets past entry {entry}, where the run died; the rest is not in the file, and parkade does not \
+                     estimate it under a policy"
                 ),
             )
         }
@@ -323,7 +327,7 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
         notes.push(recording::assumed_limit(bytes, "--limit"));
     }
     if let Some(bytes) = replayed.found_limit {
-        notes.push(format!("of the recorded run {}", recording::assumed_limit(bytes, "--recorded-limit")));
+        notes.push(format!("for the recorded run, {}", recording::assumed_limit(bytes, "--recorded-limit")));
     }
     notes.extend(requests.lost_beginning.map(before_first_entry));
     notes.extend(run_words::ending(&device.ending));
@@ -333,22 +337,26 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
     }
     if device.late_frees > 0 {
         notes.push(format!(
-            "{} waited for other streams in the recorded run; the memory becomes free where it did there",
+            "{} waited for other streams in the recorded run; the memory becomes free where it did then",
             output::count(device.late_frees, "free")
         ));
     }
     if device.unnamed_requests > 0 {
-        notes.push(format!("{} left out: its streams or pools are too many", output::count(device.unnamed_requests, "request")));
+        notes
+            .push(format!("{} left out: there are too many streams or pools", output::count(device.unnamed_requests, "request")));
     }
     if !replayed.is_limited() && device.run.peak_reserved_bytes >= PLENTY_BYTES / 2 {
-        notes.push("the policy reserves memory in advance, by how much there is: --limit or --capacity says that".to_owned());
+        notes.push(
+            "the policy reserves a share of all memory in advance: --limit or --capacity sets how much memory the device has"
+                .to_owned(),
+        );
     }
     if device.fails_at.is_some() {
-        notes.push("peaks, calls and time are those up to the request that fails: it ends the run".to_owned());
+        notes.push("peaks, calls and time cover the run up to the request that fails, which ends it".to_owned());
     }
     if place == 0 && needs_serial_work(&replayed.policy.name) {
         notes.push(format!(
-            "parkade.enable(policy={:?}, serial=True) runs a program so: one thread at a time may use the GPU",
+            "parkade.enable(policy={:?}, serial=True) runs a program on this policy; only one thread at a time may use the GPU",
             replayed.policy.name
         ));
     }

@@ -249,12 +249,12 @@ fn said(args: &Replay, replayed: &UnderSettings) -> (bool, String) {
         (Outcome::GetsPast, Some(error)) => {
             let why = match answer.doubt {
                 Some(doubt) => run_words::doubt(doubt),
-                None => "what is estimated of it does not fit".to_owned(),
+                None => "its estimate does not fit".to_owned(),
             };
             let entry = error.entry;
             (false, format!("it gets past entry {entry}, where the run died; the rest is not in the file, and {why}"))
         }
-        (Outcome::Fits, Some(_)) => (true, "it fits, with what is estimated of the rest".to_owned()),
+        (Outcome::Fits, Some(_)) => (true, "it fits, including the estimated rest".to_owned()),
         (Outcome::Fits, None) => {
             let far = if has_lost { "judging by what is in the file, " } else { "" };
             let how = if answer.any_as_recorded { " as it is: the recorded run did" } else { "" };
@@ -287,9 +287,9 @@ fn had_before(replayed: &UnderSettings) -> String {
 fn other_timings(replayed: &UnderSettings) -> String {
     match replayed.timings.iter().flatten().filter(|timings| timings.fit < timings.of).min_by_key(|timings| timings.fit) {
         Some(TimingsThatFit { fit, of }) => format!(
-            "; that depends on when the other streams finish: as recorded it does, but of {of} other timings that were tried {} {}",
+            "; this depends on when the other streams finish: it fits with the recorded timing, but with {} of {of} other \
+             timings that were tried",
             if *fit == 0 { "none".to_owned() } else { format!("only {fit}") },
-            if *fit == 1 { "does" } else { "do" }
         ),
         None => String::new(),
     }
@@ -327,8 +327,8 @@ fn does_not_fit(replayed: &UnderSettings) -> String {
     if answer.fails_as_recorded == Some(place) {
         let of_device = if is_one_of_many { format!(" of device {}", replayed.devices[place].device) } else { String::new() };
         return format!(
-            "it does not fit: the run{of_device} itself died at entry {entry} with this limit and these settings; the replay is served only \
-             because the file lost the beginning of the run"
+            "it does not fit: the run{of_device} itself died at entry {entry} with this limit and these settings; the replay \
+             succeeds only because the file lost the beginning of the run"
         );
     }
     let of_device = runs(replayed, place);
@@ -347,7 +347,7 @@ fn show(extreme: Extreme) -> String {
 /// What the file has lost, and what the replay uses instead.
 pub(super) fn before_first_entry(lost: LostBeginning) -> String {
     format!(
-        "not in the file: what came before the first entry; the {} live then count as requested before it",
+        "not in the file: everything before the first entry; the {} live at that point count as requested before it",
         output::count(lost.blocks, "block")
     )
 }
@@ -362,7 +362,7 @@ fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize
     if let Some(range) = device.timing {
         let peaks = size::show_range(range.least_peak_reserved_bytes, range.most_peak_reserved_bytes);
         let between = if range.is_likely {
-            format!("{peaks} is likely, by the times of the entries")
+            format!("{peaks} is likely, judging by the times of the entries")
         } else {
             format!("{peaks} over all timings tried")
         };
@@ -371,8 +371,8 @@ fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize
             format!("; fits with {fit} of {of} timings of the other streams")
         });
         notes.push(format!(
-            "frees wait for other streams: the peak of reserved memory is {} if each is complete at the next request, {} if it is only \
-             where the allocator waits for it; {between}{fit}",
+            "frees wait for other streams: the peak of reserved memory is {} if each completes by the next request, {} if each \
+             completes only where the allocator waits for it; {between}{fit}",
             show(range.earliest),
             show(range.latest),
         ));
@@ -384,7 +384,7 @@ fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize
         notes.push(recording::assumed_limit(bytes, "--limit"));
     }
     if let Some(bytes) = replayed.found_limit {
-        notes.push(format!("of the recorded run {}", recording::assumed_limit(bytes, "--recorded-limit")));
+        notes.push(format!("for the recorded run, {}", recording::assumed_limit(bytes, "--recorded-limit")));
     }
     if !replayed.is_limited(args) && replayed.settings.settings.garbage_collection_threshold > 0.0 {
         notes.push("without a limit garbage_collection_threshold does nothing (--limit sets one)".to_owned());

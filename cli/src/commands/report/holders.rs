@@ -99,7 +99,7 @@ pub(super) fn kinds(answer: &mut Answer, device: &Device) {
     if total == 0 || device.verdict.is_none() {
         return;
     }
-    answer.title(format!("of what kind it is ({})", passes(device)));
+    answer.title(format!("what kinds of blocks these are ({})", passes(device)));
     answer.paragraphs(steps(device));
     let mut table = Table::bare(2).with_left([3, 4]);
     for used in &uses {
@@ -194,7 +194,7 @@ fn frameless(without: WithoutStack) -> Vec<String> {
         (held.blocks > 0).then(|| format!("without a stack: {bytes} in {blocks} {what}"))
     };
     let autograd =
-        line(without.autograd, "made on threads without Python calls, as autograd's are, typically in a backward pass");
+        line(without.autograd, "requested on threads without Python calls, such as autograd's, typically in a backward pass");
     let early = line(without.early, "from before the first entry");
     autograd.into_iter().chain(early).collect()
 }

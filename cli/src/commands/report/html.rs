@@ -27,6 +27,7 @@ use super::palette;
 use super::words::{self, OWN_MARK};
 use crate::commands::advise::words::REACHES_BEYOND;
 use crate::terminal::markup::{escape, fill, grouped};
+use crate::terminal::output;
 use crate::terminal::size::{self, show_bytes};
 
 const PAGE: &str = include_str!("web/page.html");
@@ -275,19 +276,19 @@ pub(super) fn what_to_do(title: &str, command: Option<&str>, lines: &[String]) -
 fn tried_title(device: &Device) -> String {
     let memory = match device.limit.tried_bytes {
         None => "as much memory as is needed".to_owned(),
-        Some(bytes) if device.limit.is_assumed() => format!("{} (assumed, as said above)", show_bytes(bytes)),
+        Some(bytes) if device.limit.is_assumed() => format!("{} (assumed, see above)", show_bytes(bytes)),
         Some(bytes) => show_bytes(bytes),
     };
     let (requests, more) = match (&device.rest, device.ending.death()) {
         (Some(_), _) => (
-            "The requests up to the error, and those that are estimated to follow,",
+            "The requests up to the error, and the estimated ones after it,",
             " Peaks, retries, calls and times include the estimate, as in parkade advise.",
         ),
         (None, Some(_)) => ("The same requests in the file", ""),
         (None, None) => ("The same requests", ""),
     };
     let reaches = device.tried.iter().any(|(tried, _)| tried.reaches_beyond(device.limit.tried_bytes));
-    let reaches = if reaches { format!(" {}", words::sentence(REACHES_BEYOND)) } else { String::new() };
+    let reaches = if reaches { format!(" {}", output::sentence(REACHES_BEYOND)) } else { String::new() };
     format!("{requests} under each setting, on a simulated device with {memory}: bytes reserved over the run.{more}{reaches}")
 }
 

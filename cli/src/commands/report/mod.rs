@@ -111,7 +111,7 @@ impl OnEach for Args {
     fn check_several(&self, inputs: &Inputs) -> Result<()> {
         let targets = self.targets();
         if let Some((what, _)) = targets.iter().find(|(what, _)| *what != PAGE) {
-            bail!("a {what} is of one recording, and {} are given: choose one of them", inputs.all.len());
+            bail!("a {what} shows one recording, but {} are given: choose one of them", inputs.all.len());
         }
         self.outputs(&inputs.paths()).map(drop)
     }
@@ -149,7 +149,7 @@ impl Args {
 fn picture(report: &Report, entry: Option<usize>) -> Result<String> {
     let [device] = report.devices.as_slice() else {
         let numbers = output::list(report.devices.iter().map(|device| device.number));
-        bail!("a picture shows one device, and the recording has {numbers}: choose one with --device");
+        bail!("a picture shows one device, but the recording has {numbers}: choose one with --device");
     };
     match entry {
         None => Ok(svg::timeline(report, device)),

@@ -15,7 +15,6 @@ use parkade_replay::recognition::Asked;
 
 use super::gather::{self, Args, Limit, Part, wrote};
 use super::html::{self, Frame, Place};
-use super::words;
 use crate::commands::advise;
 use crate::commands::advise::advised::Job;
 use crate::commands::advise::words::what_to_do;
@@ -78,7 +77,8 @@ pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Targ
     answer.paragraphs(wrote(target));
     if in_full < of {
         answer.paragraph(format!(
-            "{in_full} of {of} are in full, {} in the table only: a page of the files that you name shows up to {MOST_IN_FULL} in full",
+            "{in_full} of {of} are shown in full, {} only in the table: a page of the files that you name shows up to \
+             {MOST_IN_FULL} in full",
             of - in_full
         ));
     }
@@ -238,7 +238,7 @@ fn table(named: &[Named<'_>], choice: &Choice, together: &Together<'_, ()>, job:
     let mut html = String::new();
     let are_compared = together.are_ranks && together.ranks.are_of_several_files();
     let sentences = if are_compared { together.ranks.sentences() } else { Vec::new() };
-    let mut sentences = sentences.iter().map(|said| escape(&words::sentence(said)));
+    let mut sentences = sentences.iter().map(|said| escape(said));
     if let Some(first) = sentences.next() {
         let class = if named.iter().any(|named| named.row.fails_first) { " bad" } else { "" };
         let _ = write!(html, "<p class=\"happened{class}\">{first}</p>");
@@ -301,8 +301,8 @@ fn left_out(named: &[Named<'_>], choice: &Choice, together: &Together<'_, ()>) -
     if left_out > 0 {
         let _ = write!(
             html,
-            "<p class=\"hint\">{} without a tick box: only those that say most are in this page in full. <code>parkade report FILE \
-             -o page.html</code> shows any of them, and of several files up to {MOST_IN_FULL}.</p>",
+            "<p class=\"hint\">{} without a tick box: this page shows only the most informative ones in full. <code>parkade \
+             report FILE -o page.html</code> shows any of them, and of several files up to {MOST_IN_FULL}.</p>",
             counted(left_out as u64, "row")
         );
     }
@@ -310,7 +310,7 @@ fn left_out(named: &[Named<'_>], choice: &Choice, together: &Together<'_, ()>) -
         let says = |(path, why): &(&Path, String)| format!("{} ({})", short_name(path), why);
         let said = output::list(together.failures.iter().take(NAMED).map(says));
         let more = if together.failures.len() > NAMED { " ..." } else { "" };
-        let _ = write!(html, "<p class=\"hint failed\">Not in this page: {}{more}</p>", escape(&said));
+        let _ = write!(html, "<p class=\"hint failed\">Not on this page: {}{more}</p>", escape(&said));
     }
     html
 }

@@ -206,13 +206,13 @@ fn tried(answer: &mut Answer, device: &Device) {
     answer.table(table);
     if device.tried.iter().any(|(tried, _)| tried.outcome == Outcome::GetsPast) {
         let rest = if device.rest.is_some() { "is estimated" } else { "is not known" };
-        answer.toned(Tone::Dim, format!("past: gets past the error of which the run died; the rest {rest}"));
+        answer.toned(Tone::Dim, format!("past: gets past the error that ended the run; the rest {rest}"));
     }
     if device.tried.iter().any(|(tried, _)| tried.reaches_beyond(device.limit.tried_bytes)) {
         answer.toned(Tone::Dim, REACHES_BEYOND);
     }
     if device.rest.is_some() {
-        answer.toned(Tone::Dim, "peaks and retries include what is estimated of the rest");
+        answer.toned(Tone::Dim, "peaks and retries include the estimated rest");
     }
     answer.gap();
 }

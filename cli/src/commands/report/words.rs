@@ -103,11 +103,11 @@ pub(super) fn what_happened(device: &Device) -> String {
         // A recording does not show retries, and this replay is inexact.
         _ if !doubt.is_empty() => "No request failed in the recording.".to_owned(),
         0 => "Nothing failed.".to_owned(),
-        1 => "Nothing failed, but once all cached memory had to be released first.".to_owned(),
-        count => format!("Nothing failed, but {} times all cached memory had to be released first.", grouped(count as u64)),
+        1 => "Nothing failed, but all cached memory had to be released once.".to_owned(),
+        count => format!("Nothing failed, but all cached memory had to be released {} times.", grouped(count as u64)),
     };
     let is_cut = device.verdict.as_ref().is_some_and(|verdict| verdict.not_in_file.lost_beginning.is_some());
-    let subject = if is_cut { "As far as the file reaches back, the program" } else { "The program" };
+    let subject = if is_cut { "As far back as the file goes, the program" } else { "The program" };
     format!(
         "{doubt}{subject} held at most {}, for which {} was reserved, {} more ({percent:.1} %). {retries}",
         show_bytes(allocated),
@@ -181,16 +181,16 @@ pub(super) fn settings(report: &Report) -> String {
 fn assumed_limit(device: &Device) -> Option<String> {
     let (memory, bytes) = (device.limit.assumed?, device.limit.tried_bytes?);
     let Some(hint) = memory.shown else {
-        return Some(sentence(&format!("{} (--limit sets it)", advise::shows_no_limit(&memory, bytes))));
+        return Some(output::sentence(&format!("{} (--limit sets it)", advise::shows_no_limit(&memory, bytes))));
     };
     let [least, below] = size::show_apart(hint.least_bytes, hint.below_bytes);
     let shows = if hint.least_bytes == hint.below_bytes {
-        format!("that there was {least} for the allocator")
+        format!("the allocator had {least}")
     } else {
-        format!("that it was between {least} and {below}")
+        format!("it was between {least} and {below}")
     };
     Some(format!(
-        "A limit of {} is assumed: the out-of-memory error at entry {} shows {shows}. --limit sets it.",
+        "A limit of {} is assumed: the out-of-memory error at entry {} shows that {shows}. --limit sets it.",
         show_bytes(bytes),
         grouped(hint.entry as u64)
     ))
@@ -198,7 +198,7 @@ fn assumed_limit(device: &Device) -> Option<String> {
 
 /// Caveats for reading a picture.
 pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
-    let mut notes: Vec<String> = self_check::failed(device.self_check).iter().map(|said| sentence(said)).collect();
+    let mut notes: Vec<String> = self_check::failed(device.self_check).iter().map(|said| output::sentence(said)).collect();
     notes.extend(assumed_limit(device));
     if report.settings.origin == SettingsOrigin::RecordedValues {
         notes.push("The file's settings string does not match the values stored with it; the values are used.".to_owned());
@@ -223,32 +223,28 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
         ));
     }
     if let Some(said) = run_words::ending(&device.ending) {
-        notes.push(sentence(&said));
+        notes.push(output::sentence(&said));
     }
     if device.ending.death().is_some() {
         let programs = report.found.iter().flat_map(|found| &found.programs);
         let rest = programs.filter(|program| program.device == device.number).find_map(|program| program.continuation.as_ref());
         let shown = match device.rest {
             Some(_) => {
-                "The memory over time and its holders are what is in the file; the numbers for other settings include the estimate."
+                "The memory over time and its holders show what is in the file; the numbers for other settings include the \
+                 estimate."
             }
             None => "The graphs and tables show what is in the file.",
         };
-        notes.push(format!("{} {shown}", sentence(&run_words::rest(rest))));
+        notes.push(format!("{} {shown}", output::sentence(&run_words::rest(rest))));
     }
     if verdict.not_in_file.refusals > 0 {
         notes.push(format!(
-            "Not in the file: why the device refused {} for a segment; the recording is followed (--limit checks a limit).",
+            "Not in the file: why the device refused {} for a segment; the replay follows the recording (--limit checks a \
+             limit).",
             counted(verdict.not_in_file.refusals, "request")
         ));
     }
     notes
-}
-
-/// The text with a capital letter and a full stop.
-pub(super) fn sentence(text: &str) -> String {
-    let mut rest = text.chars();
-    rest.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), rest.as_str()))
 }
 
 /// Whether the program fits with settings, in a word or two, and the CSS class of these words.
@@ -305,7 +301,7 @@ fn costs(device: &Device) -> Option<String> {
         retries => format!("; the cache is emptied {} for lack of memory", output::times(retries)),
     };
     let what = match (&device.rest, device.ending.death()) {
-        (Some(_), _) => ", with what is estimated of the rest",
+        (Some(_), _) => ", including the estimated rest",
         (None, Some(_)) => ", for what is in the file",
         (None, None) => "",
     };

@@ -115,8 +115,8 @@ pub(super) fn all(finished: &Finished) -> Vec<Grid> {
 pub(super) fn about_smallest(finished: &Finished) -> String {
     let programs: u64 = finished.plan.workloads.iter().map(|workload| workload.seeds).sum();
     format!(
-        "The smallest memory is the smallest of those tried in which the program fits; a program that fits may fail with a little more: \
-         this was seen in {} of {} searches.",
+        "The smallest memory is the smallest of those tried in which the program fits; a program that fits may fail with a \
+         little more, which happened in {} of {} searches.",
         finished.summary.not_monotone(),
         programs * finished.plan.policies.len() as u64
     )
@@ -446,9 +446,10 @@ fn course(finished: &Finished) -> Grid {
         std::iter::once(policy.name.clone()).chain(cells).collect()
     });
     let note = format!(
-        "Driver calls and their time for each step (geometric means over the workloads whose steps are known), the share of that time that falls into the later half of the run \
-         (a half for a policy that is always as slow, nothing for one that is slow only in the beginning), how long calls wait for the device, in milliseconds (over the \
-         workloads that say how long their work takes), and how many calls would wait: arithmetic means over the n workloads that fit.{}",
+        "Driver calls and their time for each step (geometric means over the workloads whose steps are known), the share of \
+         that time that falls into the later half of the run (half for a policy that is equally slow throughout, nothing for \
+         one that is slow only in the beginning), how long calls wait for the device, in milliseconds (over the workloads that \
+         say how long their work takes), and how many calls would wait: arithmetic means over the n workloads that fit.{}",
         about_shares(finished)
     );
     Grid { title: "Driver work over the run: means".to_owned(), note, rows: rows.collect(), header }
@@ -479,14 +480,15 @@ fn about_none(finished: &Finished, place: usize) -> String {
 /// A sentence on the policies without values with plenty of memory; empty if there are none.
 fn about_shares(finished: &Finished) -> String {
     let names: Vec<&str> = finished.taking_a_share().collect();
-    let (what, they) = if names.len() == 1 { ("takes", "it") } else { ("take", "they") };
+    let what = if names.len() == 1 { "takes" } else { "take" };
     let listed = match names.as_slice() {
         [] => return String::new(),
         [only] => (*only).to_owned(),
         [others @ .., last] => format!("{} and {last}", others.join(", ")),
     };
     format!(
-        " {listed} {what} a share of all memory there is before the program begins, so with plenty {they} would be priced for the device and not for the program: {NONE}."
+        " {listed} {what} a share of the device's whole memory before the program begins, so with plenty of it the price \
+         would be that of the device, not of the program: {NONE}."
     )
 }
 

@@ -151,7 +151,7 @@ fn about_left_out(finished: &Finished) -> String {
     if names.is_empty() {
         String::new()
     } else {
-        format!(" Left out, since they would take a share of all memory there is: {}.", names.join(", "))
+        format!(" Left out, because they would take a share of the device's whole memory: {}.", names.join(", "))
     }
 }
 

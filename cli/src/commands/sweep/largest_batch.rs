@@ -49,7 +49,7 @@ pub(super) fn find(args: &Args) -> Result<Found> {
         most_batch: asked.most_batch,
     };
     if args.force && !args.shown.writes() {
-        bail!("--force has nothing to overwrite: with --largest-batch it is for --csv");
+        bail!("--force has nothing to overwrite: with --largest-batch it applies only to --csv");
     }
     let outputs = args.shown.add_to(Wanted::new(args.force, args.shown.form())).check()?;
     let pool = threads(args, search.points())?;
@@ -91,8 +91,8 @@ fn trainings(args: &Args) -> Result<Vec<Training>> {
         }
         let Some(read) = workload::transformer(&item) else {
             bail!(
-                "{item:?} does not train a transformer, and only for those the largest batch is searched: write {WORKLOAD}, \
-                 transformer:layers=24,hidden=2048,heads=16, or a name like gpt2"
+                "{item:?} does not train a transformer, and --largest-batch works only for workloads that do: write \
+                 {WORKLOAD}, transformer:layers=24,hidden=2048,heads=16, or a name like gpt2"
             );
         };
         let (transformer, steps) = read.map_err(|error| anyhow!("{item}: {error}"))?;

@@ -62,7 +62,7 @@ impl Command for Args {
         }
         let study = names::study(self)?;
         if self.force && self.output.is_none() && !self.shown.writes() {
-            bail!("--force has nothing to overwrite or to continue: it is for --output, --csv and --html");
+            bail!("--force has nothing to overwrite or to continue: it applies only to --output, --csv and --html");
         }
         if self.shard.parts > 1 && self.output.is_none() {
             bail!("--shard needs a file for the rows (-o): parkade merge puts the parts together");

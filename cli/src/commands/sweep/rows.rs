@@ -96,12 +96,12 @@ impl Header {
     pub(crate) fn difference(&self, other: &Header) -> Option<&'static str> {
         let (own, others) = (&self.plan, &other.plan);
         let differs = [
-            (own.workloads != others.workloads, "has other workloads or seeds"),
-            (own.policies != others.policies, "has other policies"),
-            (own.capacities != others.capacities, "has other capacities"),
-            (own.addresses != others.addresses, "has another address model"),
-            (own.preallocate != others.preallocate, "has another pre-allocation"),
-            (self.shard.parts != other.shard.parts, "is cut into another number of parts"),
+            (own.workloads != others.workloads, "has different workloads or seeds"),
+            (own.policies != others.policies, "has different policies"),
+            (own.capacities != others.capacities, "has different capacities"),
+            (own.addresses != others.addresses, "has a different address model"),
+            (own.preallocate != others.preallocate, "has a different pre-allocation"),
+            (self.shard.parts != other.shard.parts, "is divided into a different number of parts"),
         ];
         differs.into_iter().find(|(differs, _)| *differs).map(|(_, what)| what)
     }
@@ -199,7 +199,7 @@ pub(crate) fn continue_file(path: &Path, header: &Header, check: impl FnOnce(&[R
     let found = if is_empty { None } else { Some(read(path)?) };
     if let Some(found) = &found {
         if let Some(difference) = found.header.difference(header) {
-            bail!("{} {difference} than asked for: choose another file, or remove it", path.display());
+            bail!("{} {difference} than requested: choose another file, or remove it", path.display());
         }
         if found.header.shard != header.shard {
             bail!("{} is part {}, not {}: choose another file", path.display(), found.header.shard, header.shard);

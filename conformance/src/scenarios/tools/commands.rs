@@ -118,10 +118,15 @@ fn kill(parkade: &Parkade) -> Verdict {
         &parkade.run(&["kill", &own.to_string(), "--yes"], Some((&driver, own)))?,
         2,
         "",
-        "is never ended: parkade runs in it",
+        "cannot be ended from here: parkade runs in it",
     )?;
     tell("parkade kill on a process that it runs in: exit code 2, nothing was sent");
-    expect(&parkade.run(&["kill", &pid, "--yes"], Some((&driver, own)))?, 2, "", "holds no memory on a GPU and is left alone")?;
+    expect(
+        &parkade.run(&["kill", &pid, "--yes"], Some((&driver, own)))?,
+        2,
+        "",
+        "holds no memory on a GPU, so parkade leaves it alone",
+    )?;
     claim(child.is_running(), || "the child ended although it holds no GPU memory".to_owned())?;
     tell("parkade kill on a process that the driver does not list: exit code 2, nothing was sent");
     expect(&parkade.run(&["kill", &pid, "--yes"], listed)?, 0, "3.00 GiB on GPU 0 (Fake GPU)", "")?;

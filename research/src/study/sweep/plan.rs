@@ -200,7 +200,7 @@ pub enum BadPlan {
         name: String,
     },
     /// The plan has more than [`MOST_JOBS`].
-    #[error("these are more than {MOST_JOBS} jobs: use fewer seeds or fewer workloads")]
+    #[error("this is more than {MOST_JOBS} jobs: use fewer seeds or fewer workloads")]
     TooMany,
     /// There is no such address model.
     #[error("there is no address model {0:?}")]

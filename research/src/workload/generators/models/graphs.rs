@@ -116,7 +116,7 @@ impl Graphs {
             self.model.layers,
             self.batches.len(),
             self.order,
-            if self.shared { "in one pool" } else { "each in a pool of its own" }
+            if self.shared { "in one pool" } else { "each in its own pool" }
         );
         Ok(engine.program.finish("graphs", says))
     }
