@@ -37,6 +37,7 @@ fn answers_have_80_columns() {
         for line in run.out.lines() {
             assert!(line.chars().count() <= 80 || is_pasted(line), "{arguments:?}: {line:?} in\n{}", run.out);
             assert_eq!(line, line.trim_end(), "{arguments:?}: {}", run.out);
+            assert!(!line.contains("\\n"), "an escaped end of a line: {line:?}");
         }
         assert!(!run.out.starts_with('\n') && !run.out.ends_with("\n\n") && !run.out.contains("\n\n\n"), "{}", run.out);
         if arguments[0] == "diagnose" {

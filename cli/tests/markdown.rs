@@ -66,6 +66,7 @@ fn markdown(arguments: &[&str]) -> (String, usize) {
     assert!(!run.out.contains(|c: char| c.is_control() && c != '\n'), "{arguments:?}: {}", run.out);
     let is_loose = |line: &str| line.ends_with(' ') || line.starts_with("    ");
     assert!(!prose(&run.out).into_iter().any(is_loose) && !run.out.contains("\n\n\n\n"), "{arguments:?}: {}", run.out);
+    assert!(!run.out.contains("\\n"), "an escaped end of a line: {}", run.out);
     assert!(!run.out.contains("--all has every") && !run.out.contains("--all shows"), "for a terminal: {}", run.out);
     let tables = check_tables(&run.out);
     // Nothing is fitted to the columns of a terminal.

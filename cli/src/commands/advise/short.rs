@@ -50,7 +50,12 @@ pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
     answer.optional("cost", costs(report));
     answer.hint("more: --all has every setting that was tried, every caution and every note");
     if let Some(last) = last(advised, report) {
-        answer.code(Tone::Good, last);
+        // Nothing is to be pasted where the settings stay.
+        if last.starts_with(words::KEEP_SETTINGS) {
+            answer.toned(Tone::Good, last);
+        } else {
+            answer.code(Tone::Good, last);
+        }
     }
     answer
 }
@@ -287,7 +292,7 @@ fn last(advised: &Advised, report: &Advice) -> Option<String> {
     let first = advised.remedies.first().filter(|remedy| remedy.is_pasted()).map(|remedy| remedy.line.clone());
     let Some((recommendation, option)) = report.recommendation.as_ref().zip(report.recommended()) else { return first };
     if option.is_own {
-        return Some(format!("keep the settings as they are ({})", words::name(option)));
+        return Some(format!("{} ({})", words::KEEP_SETTINGS, words::name(option)));
     }
     Some(first.unwrap_or_else(|| recommendation.line.clone()))
 }
