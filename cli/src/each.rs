@@ -55,7 +55,7 @@ pub trait OnEach: Command + Sync + Sized {
 pub struct Finished {
     /// Its outcome.
     pub outcome: Outcome,
-    /// What people read of it.
+    /// The answer that people read.
     pub answer: Answer,
     /// What is added to the JSON object of ranks: a key and its value.
     pub addition: Option<Value>,

@@ -108,12 +108,12 @@ pub trait Command {
         Subject::None
     }
 
-    /// What people read of it.
+    /// The answer that people read.
     fn answer(&self, _: &Self::Found) -> Answer {
         Answer::new()
     }
 
-    /// Everything that people may want to read of it, if that is more.
+    /// The full answer, if the usual one is shorter.
     fn everything(&self, _: &Self::Found) -> Option<Answer> {
         None
     }
@@ -126,7 +126,7 @@ pub trait Command {
         Ok(())
     }
 
-    /// It as JSON.
+    /// The answer as JSON.
     ///
     /// # Errors
     /// It cannot be serialised.

@@ -69,7 +69,7 @@ pub(crate) fn words(args: &[&str]) -> (i32, String) {
     (run.code, run.out.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Runs the binary as in a pipe that nobody says the width of.
+/// Runs the binary without `COLUMNS`, so that its output is 80 columns wide.
 pub(crate) fn call_at_80_columns(args: &[&str]) -> Run {
     parkade(args).env_remove("COLUMNS").output().expect("the binary runs").into()
 }

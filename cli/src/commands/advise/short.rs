@@ -49,14 +49,7 @@ pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
     }
     answer.optional("cost", costs(report));
     answer.hint("more: --all has every setting that was tried, every caution and every note");
-    if let Some(last) = last(advised, report) {
-        // Nothing is to be pasted where the settings stay.
-        if last.starts_with(words::KEEP_SETTINGS) {
-            answer.toned(Tone::Good, last);
-        } else {
-            answer.code(Tone::Good, last);
-        }
-    }
+    last_line(&mut answer, advised, report);
     answer
 }
 
@@ -111,11 +104,12 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let Some((program, outcome)) = tightest else { return words::why(report) };
     let Some(available) = outcome.available_bytes else { return words::why(report) };
     let on = on_it(report, program.device);
-    let means = match advised.remedies.first().filter(|remedy| remedy.is_pasted()) {
-        Some(remedy) if remedy.is_policy() => "parkade's own policy",
-        _ if option.is_own => "the run's own settings",
-        _ if report.own().gets_past() => "the run's own settings and with others",
-        _ => "other settings",
+    // With what it may be enough, and whose need is stated.
+    let (means, who) = match advised.remedies.first().filter(|remedy| remedy.is_pasted()) {
+        Some(remedy) if remedy.is_policy() => ("parkade's own policy", "settings alone"),
+        _ if option.is_own => ("the run's own settings", "they"),
+        _ if report.own().gets_past() => ("the run's own settings and with others", "the others"),
+        _ => ("other settings", "they"),
     };
     let is_enough = match probability(advised) {
         Some(likely) if likely >= PROBABLE => "is probably enough",
@@ -123,11 +117,6 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
         _ => "may be enough",
     };
     let (memory, needed) = (show_bytes(available), show_bytes(option.smallest_capacity_bytes_of(outcome)));
-    let who = match means {
-        "parkade's own policy" => "settings alone",
-        _ if report.own().gets_past() && !option.is_own => "the others",
-        _ => "they",
-    };
     let because = match &program.continuation {
         Some(rest) => format!("{who} need about {needed}, by an estimate from {}", output::count(rest.steps, "step")),
         None => format!("{needed} serves what is recorded, but how much the rest needs is not in the file"),
@@ -288,11 +277,18 @@ fn remedy(remedy: &Remedy) -> String {
     if gives.is_empty() { remedy.line.clone() } else { format!("{}: {}", remedy.line, gives.join("; ")) }
 }
 
-fn last(advised: &Advised, report: &Advice) -> Option<String> {
-    let first = advised.remedies.first().filter(|remedy| remedy.is_pasted()).map(|remedy| remedy.line.clone());
-    let Some((recommendation, option)) = report.recommendation.as_ref().zip(report.recommended()) else { return first };
-    if option.is_own {
-        return Some(format!("{} ({})", words::KEEP_SETTINGS, words::name(option)));
+/// Adds the line to paste, or that the settings stay.
+pub(super) fn last_line(answer: &mut Answer, advised: &Advised, report: &Advice) {
+    if let Some(option) = report.recommended().filter(|option| option.is_own) {
+        return keep_settings(answer, &option.settings.text);
     }
-    Some(first.unwrap_or_else(|| recommendation.line.clone()))
+    let first = advised.remedies.first().filter(|remedy| remedy.is_pasted()).map(|remedy| &remedy.line);
+    if let Some(line) = first.or(report.recommendation.as_ref().map(|recommendation| &recommendation.line)) {
+        answer.code(Tone::Good, line);
+    }
+}
+
+/// Adds that the settings stay: there is nothing to paste.
+pub(super) fn keep_settings(answer: &mut Answer, settings: &str) {
+    answer.toned(Tone::Good, format!("keep the settings as they are ({})", words::shown(settings)));
 }

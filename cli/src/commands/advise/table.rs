@@ -12,6 +12,7 @@ use parkade_recording::DeviceRecording;
 use super::advised::{Advised, Job, available};
 use super::devices;
 use super::remedies::{self, Remedy};
+use super::short;
 use super::words::{self, notes_without_trace, shown};
 use crate::commands::beside::{self, Needs};
 use crate::terminal::answer::Answer;
@@ -133,7 +134,7 @@ fn end(answer: &mut Answer, advised: &Advised, report: &Advice) {
     if report.verdict != Verdict::Fits {
         answer.alert(format!("{}:", report.verdict.name()), words::verdict(report));
     }
-    let Some((recommendation, option)) = report.recommendation.as_ref().zip(report.recommended()) else {
+    let Some(option) = report.recommendation.as_ref().and(report.recommended()) else {
         return none(answer, advised, report);
     };
     for caution in option.warnings() {
@@ -154,15 +155,7 @@ fn end(answer: &mut Answer, advised: &Advised, report: &Advice) {
     lines.extend([format!("{with}{}", words::why(report)), format!("{with}costs: {}", words::costs(report))]);
     answer.paragraphs(lines);
     list(answer, &advised.remedies);
-    let first = advised.remedies.first().filter(|remedy| remedy.is_pasted());
-    answer.code(
-        Tone::Good,
-        match first {
-            _ if option.is_own => format!("keep the settings as they are ({})", words::name(option)),
-            Some(remedy) => remedy.line.clone(),
-            None => recommendation.line.clone(),
-        },
-    );
+    short::last_line(answer, advised, report);
 }
 
 /// What completes a program, if there is more than one way, or if it is known how likely it does.
@@ -249,8 +242,11 @@ pub(super) fn job(job: &Job) -> Answer {
     }
     answer.paragraphs(others);
     if is_served {
-        let keep = || format!("keep the settings as they are ({})", shown(&job.advice.settings));
-        answer.code(Tone::Good, if job.advice.is_own { keep() } else { paste_line(&job.advice.settings) });
+        if job.advice.is_own {
+            short::keep_settings(&mut answer, &job.advice.settings);
+        } else {
+            answer.code(Tone::Good, paste_line(&job.advice.settings));
+        }
     }
     answer
 }

@@ -25,9 +25,6 @@ pub(super) const HOLDERS: usize = 5;
 pub(crate) const REACHES_BEYOND: &str = "a peak may exceed the limit and still fit: PyTorch compares the limit with what a request needs \
      before it maps whole pages of expandable segments (docs/spec.md 2.8 and 4.3)";
 
-/// What the last line says where the run's own settings are the best.
-pub(super) const KEEP_SETTINGS: &str = "keep the settings as they are";
-
 /// What to do where the run's own settings are the best.
 pub(crate) const KEEP: &str = "Keep the settings as they are.";
 
