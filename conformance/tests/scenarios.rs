@@ -22,7 +22,7 @@ fn evidence(entry: &Entry, backend: &AnyBackend) -> Option<Evidence> {
     match entry.check(backend, &EFFORT) {
         Ok(evidence) => Some(evidence),
         Err(Trouble::Skip(reason)) if OF_THE_BINARY.contains(&entry.name.as_str()) => {
-            assert_eq!(reason, "it runs commands of the binary: `parkade conform` runs it");
+            assert_eq!(reason, "this entry runs commands of the binary, so only `parkade conform` runs it");
             None
         }
         Err(trouble) => panic!("{}: {trouble:?}", entry.name),
