@@ -109,8 +109,10 @@ impl Model {
         }
         for other in self.leaving.iter().filter(|other| !other.is_known_done(witness)) {
             ensure(Law::NoEarlyReuse, !overlap(address, rounded, other.address, other.requested), || {
-                format!("the allocation at {address:#x} of {requested} bytes reuses memory before the memory's events are \
-                         done: {other:?}")
+                format!(
+                    "the allocation at {address:#x} of {requested} bytes reuses memory before the memory's events are \
+                         done: {other:?}"
+                )
             })?;
         }
         self.live.push(Live { address, requested, stream, uses: Vec::new(), captured: Vec::new() });

@@ -69,7 +69,11 @@ fn data_races() -> Vec<Entry> {
             unprotected,
         ),
         scenario("B2", "with record_stream, the memory is not reused while the other stream may read it", recorded),
-        scenario("B3", "if the first stream waits for the other one, the memory is reused immediately and without a race", ordered),
+        scenario(
+            "B3",
+            "if the first stream waits for the other one, the memory is reused immediately and without a race",
+            ordered,
+        ),
     ]
 }
 
@@ -181,8 +185,10 @@ fn unprotected(backend: &AnyBackend) -> Verdict {
             claim(y != Some(OLD), || format!("y is correct in all {ATTEMPTS} attempts"))?;
             story.measure(&format!("y holds {y:?}, but {OLD} was copied (attempt {attempt})"));
         }
-        story.say("c is placed where x was, and is written while x is still to be read: the reader is not ordered with the \
-                   writer");
+        story.say(
+            "c is placed where x was, and is written while x is still to be read: the reader is not ordered with the \
+                   writer",
+        );
         return story.finish();
     }
 }

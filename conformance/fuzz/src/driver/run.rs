@@ -26,8 +26,11 @@ use crate::targets::{Kind, Reached, TARGETS, Target, prepare};
 /// An input is written to a file if it causes a panic, an abort or a hang, or if it takes more than 1 GiB (for inputs
 /// below 1 MB) or more than 10 s (for inputs below 100 KB).
 #[derive(Parser, Clone, Debug)]
-#[command(name = "parkade-fuzz", after_help = "Exit code: 0 if every input was survived, 1 if at least one was not, 2 if the \
-                                               run was impossible.")]
+#[command(
+    name = "parkade-fuzz",
+    after_help = "Exit code: 0 if every input was survived, 1 if at least one was not, 2 if the \
+                                               run was impossible."
+)]
 pub struct Options {
     /// Run only these targets: names, or `readers`, `commands` or `all`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
@@ -316,10 +319,17 @@ impl Watched<'_> {
             }
         }
         if !is_found {
-            eprintln!("the worker ended with {status}, but none of the {} inputs in progress ends a process on its own", running.len());
+            eprintln!(
+                "the worker ended with {status}, but none of the {} inputs in progress ends a process on its own",
+                running.len()
+            );
             for place in running {
-                self.note(place, FailureKind::Abort, "the input was in progress when the worker ended, but does not end a \
-                                                      process on its own")?;
+                self.note(
+                    place,
+                    FailureKind::Abort,
+                    "the input was in progress when the worker ended, but does not end a \
+                                                      process on its own",
+                )?;
             }
         }
         Ok(())

@@ -115,9 +115,12 @@ pub(super) fn read_recording(bytes: &[u8], _: u8) -> Reached {
 pub(super) fn read_again(bytes: &[u8], _: u8) -> Reached {
     let Ok(mut recording) = read(bytes) else { return Reached::Refused };
     recording.tolerated = Default::default();
-    let again =
-        |recording: &Recording, style| read(&write(recording, style)).expect("a recording that was read can be written and \
-                                                                              read again");
+    let again = |recording: &Recording, style| {
+        read(&write(recording, style)).expect(
+            "a recording that was read can be written and \
+                                                                              read again",
+        )
+    };
     // A NaN does not equal itself, so NaNs are removed after the recording has been written and read once. From here
     // on, the recording is written without them: settings without any value reveal less about the release.
     again(&recording, Style::Python);

@@ -43,7 +43,8 @@ pub(super) fn entries() -> Vec<Entry> {
             .requires(Requirement::SharedPages(2)),
         entry("sizes/large-ones-take-pages", "larger ranges take whole pages that they do not share", large),
         entry("sizes/alignment", "ranges start at multiples of 512 bytes, whole-page ranges at multiples of a page", alignment),
-        entry("sizes/create-takes-memory", "cuMemCreate takes the memory immediately", create).requires(Requirement::VirtualMemory),
+        entry("sizes/create-takes-memory", "cuMemCreate takes the memory immediately", create)
+            .requires(Requirement::VirtualMemory),
     ]
 }
 

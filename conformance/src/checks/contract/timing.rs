@@ -30,8 +30,18 @@ pub(super) fn event_entries() -> Vec<Entry> {
             "a complete event stays complete no matter what its stream does",
             stays,
         ),
-        Entry::new(Group::Contract, "events/recorded-again", "an event that is recorded again completes with its newest record", again),
-        Entry::new(Group::Contract, "events/stream-order", "an event completes after everything queued before it in its stream", order),
+        Entry::new(
+            Group::Contract,
+            "events/recorded-again",
+            "an event that is recorded again completes with its newest record",
+            again,
+        ),
+        Entry::new(
+            Group::Contract,
+            "events/stream-order",
+            "an event completes after everything queued before it in its stream",
+            order,
+        ),
         Entry::new(
             Group::Contract,
             "events/streams-are-apart",

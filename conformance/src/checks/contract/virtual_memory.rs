@@ -276,7 +276,11 @@ fn alias(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(scene.holds(20, large, 8)?, || "the bytes disappeared when the first address was unmapped".to_owned())?;
     ensure(scene.taken()? == before, || "unmapping one of two addresses returned memory to the device".to_owned())?;
     scene.finish()?;
-    Ok(Evidence { text: "one handle mapped at two addresses shows the same bytes".to_owned(), operations: 10, ..Evidence::default() })
+    Ok(Evidence {
+        text: "one handle mapped at two addresses shows the same bytes".to_owned(),
+        operations: 10,
+        ..Evidence::default()
+    })
 }
 
 fn access(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -320,10 +324,18 @@ fn release(backend: &AnyBackend, _: &Effort) -> Verdict {
         },
     ];
     let expected = [all, all, all - large.get()];
-    ensure(taken == expected, || format!("bytes taken before the release, after it and after unmapping: {taken:?}, not \
-                                          {expected:?}"))?;
+    ensure(taken == expected, || {
+        format!(
+            "bytes taken before the release, after it and after unmapping: {taken:?}, not \
+                                          {expected:?}"
+        )
+    })?;
     scene.finish()?;
-    Ok(Evidence { text: format!("bytes taken at first, after the release and after unmapping: {taken:?}"), operations: 6, ..Evidence::default() })
+    Ok(Evidence {
+        text: format!("bytes taken at first, after the release and after unmapping: {taken:?}"),
+        operations: 6,
+        ..Evidence::default()
+    })
 }
 
 fn unmap(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -367,8 +379,13 @@ const KEPT: [(u64, u64); 3] = [(0, 2), (4, 3), (9, 1)];
 /// The entries of these rows.
 fn breaking_entries() -> Vec<Entry> {
     vec![
-        Entry::new(Group::Contract, "break/keeps-contents", "the kept parts of a broken handle keep their addresses and \
-                                                             contents", keeps),
+        Entry::new(
+            Group::Contract,
+            "break/keeps-contents",
+            "the kept parts of a broken handle keep their addresses and \
+                                                             contents",
+            keeps,
+        ),
         Entry::new(Group::Contract, "break/waits", "a handle is broken only when the work that uses it is done", waits),
         Entry::new(Group::Contract, "break/refused", "a handle that cannot be broken as requested stays unchanged", refused),
     ]

@@ -44,14 +44,20 @@ const WRONG_FAULT_SEEDS: u64 = 24;
 pub const LAWS: [(Law, &str); 16] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512, or of the unit that the policy rounds to"),
-    (Law::Accounting, "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
-                       statistics agree"),
+    (
+        Law::Accounting,
+        "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
+                       statistics agree",
+    ),
     (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
     (Law::Coalescing, "no two adjacent free blocks of the same stream remain"),
     (Law::NoEarlyReuse, "no memory is reused or unmapped before the work that uses it is done, even when blocks change streams"),
     (Law::Placement, "a request gets the block or segment that the policy chose, split as the policy specified"),
-    (Law::NoFalseOutOfMemory, "a refused request is still refused after all work is done and all cached memory has been \
-                               released"),
+    (
+        Law::NoFalseOutOfMemory,
+        "a refused request is still refused after all work is done and all cached memory has been \
+                               released",
+    ),
     (
         Law::Pools,
         "requests are served by the private pool they are routed to, pools in use keep their memory, checkpoints restore what \

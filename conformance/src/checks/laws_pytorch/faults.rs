@@ -320,7 +320,9 @@ fn one(backend: &AnyBackend, text: &str, size: u64, lie: usize) -> Result<u64, T
     })?;
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     let same = core.segments() == segments && *core.stats() == stats && core.observer().len() == told;
-    ensure(Law::Faults, same, || format!("after {wrong:#x} was refused, the segments are {:?}; before, they were {segments:?}", core.segments()))?;
+    ensure(Law::Faults, same, || {
+        format!("after {wrong:#x} was refused, the segments are {:?}; before, they were {segments:?}", core.segments())
+    })?;
     let next = core.allocate(Bytes(size), stream).map_err(refused)?;
     for allocation in [held, next] {
         core.free(allocation).map_err(|error| Trouble::fail(error.to_string()))?;

@@ -23,14 +23,20 @@ use campaign::Campaign;
 const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512"),
-    (Law::Accounting, "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
-                       statistics agree"),
+    (
+        Law::Accounting,
+        "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
+                       statistics agree",
+    ),
     (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
     (Law::Coalescing, "no two adjacent free blocks remain"),
     (Law::NoEarlyReuse, "no memory is reused before the events of the streams that used it have completed"),
     (Law::Placement, "each request gets the block that the rules choose, split to the size that they specify"),
-    (Law::NoFalseOutOfMemory, "a request is refused only if the cache has no block for it and either the limit or the device \
-                               leaves no room"),
+    (
+        Law::NoFalseOutOfMemory,
+        "a request is refused only if the cache has no block for it and either the limit or the device \
+                               leaves no room",
+    ),
     (Law::Ladder, "the allocator releases memory, waits and asks the device for memory only in the ladder's order"),
     (Law::Pools, "requests are served by the pool they are routed to, and a pool in use keeps its memory"),
     (Law::Limit, "reserved memory does not grow beyond the limit"),

@@ -91,10 +91,14 @@ pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
         let on_device = if is_collecting { Shortage::DeviceBelowLimit } else { Shortage::Device };
         for (kind, shortage) in [("limit", Shortage::Limit), ("device", on_device)] {
             let says = match shortage {
-                Shortage::Limit => "at a limit, both devices lead to the same calls, decisions, statistics and out-of-memory \
-                                    points",
-                _ => "when the device is full, the simulated one refuses the calls that the driver refused, and everything \
-                      else is equal",
+                Shortage::Limit => {
+                    "at a limit, both devices lead to the same calls, decisions, statistics and out-of-memory \
+                                    points"
+                }
+                _ => {
+                    "when the device is full, the simulated one refuses the calls that the driver refused, and everything \
+                      else is equal"
+                }
             };
             let entry = Entry::new(Group::Lockstep, format!("{kind}/{name}"), says, move |backend, effort| {
                 compared(backend, settings, shortage, effort)

@@ -200,8 +200,12 @@ pub(super) fn settings_entries() -> Vec<Entry> {
             "divisions round requests, a later string resets them, and invalid strings are refused",
             strings,
         ),
-        once("test_max_split_expandable", "blocks of all kinds are released for a request that needs all of the memory", max_split)
-            .requires(Requirement::ExpandableSegments),
+        once(
+            "test_max_split_expandable",
+            "blocks of all kinds are released for a request that needs all of the memory",
+            max_split,
+        )
+        .requires(Requirement::ExpandableSegments),
         once("test_garbage_collect_expandable", "garbage collection skips expandable blocks", garbage)
             .requires(Requirement::ExpandableSegments),
         once("test_cachingAllocator_raw_alloc", "a raw request of 1 MiB counts as requested", raw_alloc),

@@ -22,8 +22,7 @@ const ELEMENT: u64 = 4;
 
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says =
-        "a tensor of 1 KiB counts as 1024 active bytes; values and peaks are right throughout a long sequence, and a snapshot \
+    let says = "a tensor of 1 KiB counts as 1024 active bytes; values and peaks are right throughout a long sequence, and a snapshot \
          adds up";
     entries.extend(twice("test_memory_stats", says, memory_stats));
     entries

@@ -40,11 +40,7 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
             "1 MiB blocks share pages: freeing one of each pair gives the driver no more free memory than before",
             holes_below_a_page,
         ),
-        scenario(
-            "A7/three-quarters",
-            "1.5 MiB blocks take one page each: each one that is freed returns 2 MiB",
-            three_quarters,
-        ),
+        scenario("A7/three-quarters", "1.5 MiB blocks take one page each: each one that is freed returns 2 MiB", three_quarters),
         scenario("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
     ]
 }
@@ -231,8 +227,16 @@ pub(super) fn retry_ladder() -> Vec<Entry> {
              out of memory",
             ladder_on_the_device,
         ),
-        scenario("A8/limit", "at a limit, the driver is not asked for memory until the cache has been released", ladder_at_the_limit),
-        scenario("A8/waits", "the allocator waits for blocks that other streams still use before it releases the cache", ladder_waits),
+        scenario(
+            "A8/limit",
+            "at a limit, the driver is not asked for memory until the cache has been released",
+            ladder_at_the_limit,
+        ),
+        scenario(
+            "A8/waits",
+            "the allocator waits for blocks that other streams still use before it releases the cache",
+            ladder_waits,
+        ),
         scenario(
             "A8/oversize",
             "oversize blocks are released first, only as many as needed, which does not count as a retry",
@@ -244,7 +248,9 @@ pub(super) fn retry_ladder() -> Vec<Entry> {
             "above its fraction of the limit, garbage collection releases blocks that have not been used recently",
             |backend| collect(backend, Some(mib(700))),
         ),
-        scenario("A12/unlimited", "without a limit, garbage_collection_threshold has no effect", |backend| collect(backend, None)),
+        scenario("A12/unlimited", "without a limit, garbage_collection_threshold has no effect", |backend| {
+            collect(backend, None)
+        }),
         scenario("A14", "a request beyond the memory fraction is refused before the driver is asked", fraction),
         scenario(
             "A18",
@@ -424,9 +430,7 @@ fn callbacks(backend: &AnyBackend) -> Verdict {
     let first = runs(&seen);
     claim(first.len() == 2, || format!("{} callbacks ran on the miss", first.len()))?;
     story.expect("served from what the callback freed", [300 << 20, 600 << 20, 300 << 20, 0, 0, 1, 1, 0])?;
-    story.say(
-        "first miss: both callbacks ran, and the request was served from what one of them freed, without a driver call",
-    );
+    story.say("first miss: both callbacks ran, and the request was served from what one of them freed, without a driver call");
     claim(first.iter().skip(1).all(Vec::is_empty), || format!("calls before the callbacks: {first:?}"))?;
     story.alloc("hit", mib(200))?;
     claim(runs(&seen).is_empty(), || "callbacks ran although a cached block served".to_owned())?;

@@ -22,8 +22,12 @@ pub(super) fn whole_blocks() -> Vec<Entry> {
             "two pools; segments of 2 MiB, 20 MiB or a multiple of 2 MiB; blocks are multiples of 512 bytes",
             segments,
         ),
-        scenario("A3", "a request for 3 MB splits a free block of 8 MB into 3 and 5; when the 3 are freed, the two coalesce \
-                        to 8", split_and_merge),
+        scenario(
+            "A3",
+            "a request for 3 MB splits a free block of 8 MB into 3 and 5; when the 3 are freed, the two coalesce \
+                        to 8",
+            split_and_merge,
+        ),
     ]
 }
 
@@ -305,7 +309,11 @@ fn recordings() -> Verdict {
 /// A11, A15, A16 and A19: settings and calls about which the documents are wrong.
 pub(super) fn settings() -> Vec<Entry> {
     vec![
-        scenario("A11", "an oversize block serves only requests within 20 MiB of its size, and those get the entire block", oversize),
+        scenario(
+            "A11",
+            "an oversize block serves only requests within 20 MiB of its size, and those get the entire block",
+            oversize,
+        ),
         scenario("A11/values", "with a higher max_split_size_mb, more blocks are split, not fewer", higher_is_not_better),
         scenario(
             "A15",
@@ -519,7 +527,9 @@ fn warm_up(backend: &AnyBackend) -> Verdict {
         costs.push(cost);
     }
     let [plain, limited, reserved, _] = &costs[..] else { return Err(Trouble::fail("four ways were run")) };
-    claim(reserved.mallocs == 1 && reserved.retries == 0, || format!("{} cudaMallocs were made with the reservation", reserved.mallocs))?;
+    claim(reserved.mallocs == 1 && reserved.retries == 0, || {
+        format!("{} cudaMallocs were made with the reservation", reserved.mallocs)
+    })?;
     claim(reserved.peak_reserved == mib(MOST_LIVE).get() as i64, || format!("{} reserved", reserved.peak_reserved))?;
     claim(plain.mallocs == 1 + 3 * STEPS as i64 && plain.peak_reserved > 5 * reserved.peak_reserved, || table.clone())?;
     claim(limited.retries > 0, || "the limit was not met".to_owned())?;

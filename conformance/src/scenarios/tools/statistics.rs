@@ -21,7 +21,11 @@ use crate::suite::{Entry, Evidence, Trouble, Verdict};
 /// D1, D2 and D7: the statistics that PyTorch offers to a program, and what they show.
 pub(super) fn own_statistics(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
-        scenario("D1", "memory_allocated and similar functions read keys of memory_stats, and memory_summary shows all of them", figures),
+        scenario(
+            "D1",
+            "memory_allocated and similar functions read keys of memory_stats, and memory_summary shows all of them",
+            figures,
+        ),
         scenario(
             "D2",
             "whether 4 MiB fit depends on the largest hole, not on whether 1 - allocated / reserved is above 30 %",
@@ -241,8 +245,7 @@ pub(super) fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
         ),
     ];
     if backend.is_simulated() {
-        let says =
-            "ResNet-50 is trained with the cache never emptied, emptied every fifth step and emptied every step: calls, and \
+        let says = "ResNet-50 is trained with the cache never emptied, emptied every fifth step and emptied every step: calls, and \
              time in the driver";
         entries.push(scenario("D9/training", says, |_: &AnyBackend| training()));
     }

@@ -279,7 +279,9 @@ impl Trial {
             served: is_served,
         };
         let counts = waits == (0, 0) || waits == (1, 1);
-        ensure(Law::Ladder, counts, || format!("a request of {bytes} bytes has {waits:?} waits and retries, which must be 0 or 1 of each"))?;
+        ensure(Law::Ladder, counts, || {
+            format!("a request of {bytes} bytes has {waits:?} waits and retries, which must be 0 or 1 of each")
+        })?;
         ensure(Law::Ladder, seen == expected, || {
             format!("a request of {bytes} bytes did {seen:x?}, but the rules require {expected:x?}")
         })
