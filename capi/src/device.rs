@@ -88,8 +88,11 @@ impl Device {
         match &mut self.kind {
             Kind::Cuda(device) => device.stream_elsewhere(ordinal, stream).map_err(Failure::of_absence),
             Kind::Simulated(device) if device.index() == ordinal => Ok(StreamId(stream)),
-            Kind::Simulated(_) => Err(Failure::new(PARKADE_UNSUPPORTED, "the simulated device does not support streams of \
-                                                                         other devices")),
+            Kind::Simulated(_) => Err(Failure::new(
+                PARKADE_UNSUPPORTED,
+                "the simulated device does not support streams of \
+                                                                         other devices",
+            )),
         }
     }
 

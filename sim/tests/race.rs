@@ -247,8 +247,12 @@ fn contents_follow_the_memory_byte_for_byte() {
     assert_eq!(bytes(&mut device, second), [UNWRITTEN, 1, 2, 3, 4, 1, 2, UNWRITTEN], "and at the next address");
     let accesses = vec![Access { address: second.offset(Bytes(2)), size: Bytes(2), kind: AccessKind::Write }];
     device.kernel(Kernel { stream: StreamId::DEFAULT, duration_ns: 1, label: "secret".into(), accesses }).unwrap();
-    assert_eq!(bytes(&mut device, second.offset(Bytes(1))), [1, UNWRITTEN, UNWRITTEN, 4], "the data that a kernel writes is \
-                                                                                           unknown");
+    assert_eq!(
+        bytes(&mut device, second.offset(Bytes(1))),
+        [1, UNWRITTEN, UNWRITTEN, 4],
+        "the data that a kernel writes is \
+                                                                                           unknown"
+    );
 }
 
 #[test]

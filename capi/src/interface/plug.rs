@@ -40,9 +40,15 @@ fn plugged() -> Result<MutexGuard<'static, BTreeMap<u32, &'static parkade_alloca
 }
 
 fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
-    let index =
-        u32::try_from(device).map_err(|_| Failure::new(PARKADE_INVALID_ARGUMENT, format!("{device} is not the index of a \
-                                                                                          device")))?;
+    let index = u32::try_from(device).map_err(|_| {
+        Failure::new(
+            PARKADE_INVALID_ARGUMENT,
+            format!(
+                "{device} is not the index of a \
+                                                                                          device"
+            ),
+        )
+    })?;
     let mut plugged = plugged()?;
     if let Some(&allocator) = plugged.get(&index) {
         return Ok(allocator);

@@ -422,8 +422,12 @@ fn check_settings(settings: &parkade_settings) -> Result<(), Failure> {
         return refuse(format!("garbage_collection_threshold is {threshold}, but must be in (0, 1), or 0 for never"));
     }
     let odd = settings.roundup_power2_divisions.iter().find(|divisions| **divisions != 0 && !divisions.is_power_of_two());
-    odd.map_or(Ok(()), |divisions| refuse(format!("roundup_power2_divisions has {divisions}, which is neither a power of 2 \
-                                                   nor 0")))
+    odd.map_or(Ok(()), |divisions| {
+        refuse(format!(
+            "roundup_power2_divisions has {divisions}, which is neither a power of 2 \
+                                                   nor 0"
+        ))
+    })
 }
 
 fn take_settings(to: &mut Settings, from: &parkade_settings) {

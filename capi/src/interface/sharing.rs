@@ -89,8 +89,11 @@ pub unsafe extern "C" fn parkade_shared_open(
         // SAFETY: null, or it has `peer_count` elements, as the caller guarantees.
         let peers = if peers.is_null() { &[][..] } else { unsafe { std::slice::from_raw_parts(peers, peer_count) } };
         if handles.is_empty() || handles.iter().any(|handle| handle.file < 0 || handle.bytes == 0) {
-            return Err(Failure::new(PARKADE_INVALID_ARGUMENT, "there is no handle, or a handle has no file descriptor or no \
-                                                               size"));
+            return Err(Failure::new(
+                PARKADE_INVALID_ARGUMENT,
+                "there is no handle, or a handle has no file descriptor or no \
+                                                               size",
+            ));
         }
         // SAFETY: open for the duration of the call, as the caller guarantees; -1 was refused.
         let borrowed = |handle: &parkade_shared_handle| (unsafe { BorrowedFd::borrow_raw(handle.file) }, Bytes(handle.bytes));
