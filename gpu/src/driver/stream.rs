@@ -99,7 +99,7 @@ pub(crate) fn synchronize(context: &Arc<Context>, stream: Option<&Stream>) -> Re
     unsafe { call!(context.cuStreamSynchronize(raw(stream))) }
 }
 
-/// Whether a stream has no work left; `None` is the default stream of the context.
+/// Returns whether a stream has no work left; `None` is the default stream of the context.
 pub(crate) fn is_idle(context: &Arc<Context>, stream: Option<&Stream>) -> Result<bool, DriverError> {
     let context = stream.map_or(context, Stream::context);
     let _entered = context.enter()?;

@@ -70,8 +70,8 @@ fn files() -> Verdict {
             // C++ added some keys later than Python, so a file in the C++ style reveals less about its release.
             again.fields = recorded.fields;
         }
-        claim(again == *recorded, || format!("written as {name} writes it and read again, it is a different recording"))?;
-        text += &format!("written as {name} writes it and read again: the same recording\n");
+        claim(again == *recorded, || format!("written in the style of {name} and read again, it is a different recording"))?;
+        text += &format!("written in the style of {name} and read again: the same recording\n");
     }
     for settings in ["", "expandable_segments:True"] {
         let options = exporting(&shipped, settings)?;
