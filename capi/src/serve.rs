@@ -76,7 +76,7 @@ pub(crate) use with_core_so;
 
 /// A policy that may have PyTorch's settings.
 pub(crate) trait Tunable: Policy {
-    /// Returns the settings as mutable; `None` if the policy has none.
+    /// Returns a mutable reference to the settings; `None` if the policy has none.
     fn settings_mut(&mut self) -> Option<&mut Settings>;
 }
 

@@ -110,7 +110,7 @@ impl<V: Copy> PageMap<V> {
         if is_there { self.chunks[at].values[place] } else { None }
     }
 
-    /// Returns a page's value as mutable.
+    /// Returns a mutable reference to a page's value.
     pub(crate) fn get_mut(&mut self, page: u64) -> Option<&mut V> {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);

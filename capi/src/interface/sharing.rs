@@ -21,7 +21,8 @@ pub struct parkade_shared {
 /// and writes the address where the first one is mapped. Another process finds the block at the same distance from the
 /// start of the memory that it opens. It first duplicates the file descriptors (pidfd_getfd) or receives them
 /// (SCM_RIGHTS). They stay open until the handle is unmapped; as long as a child of fork has inherited copies of them,
-/// the memory stays on the device. The block must stay allocated for as long as another process has it open. The allocator does not break a shared handle.
+/// the memory stays on the device. The block must stay allocated for as long as another process has it open. The
+/// allocator does not break a shared handle.
 ///
 /// # Safety
 /// The allocator was created by `parkade_create` and has not been destroyed; `first` is null or writable; the function

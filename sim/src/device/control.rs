@@ -108,7 +108,7 @@ impl SimDevice {
         model.downcast_ref()
     }
 
-    /// Returns the address model as mutable if it is an `M`, for example to push the next address of a recording.
+    /// Returns a mutable reference to the address model if it is an `M`, for example to push the next address of a recording.
     pub fn address_model_mut<M: AddressModel>(&mut self) -> Option<&mut M> {
         let model: &mut dyn Any = &mut *self.address_model;
         model.downcast_mut()
@@ -121,7 +121,7 @@ impl SimDevice {
         model.downcast_ref()
     }
 
-    /// Returns the model that places reservations as mutable, if it is an `M`.
+    /// Returns a mutable reference to the model that places reservations, if it is an `M`.
     pub fn reservation_model_mut<M: AddressModel>(&mut self) -> Option<&mut M> {
         let model: &mut dyn Any = &mut *self.reservation_model;
         model.downcast_mut()

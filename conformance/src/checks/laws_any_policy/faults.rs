@@ -34,7 +34,7 @@ const PLANS: [Plan; 3] = [
 pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     let mut runner = runner(effort, 0x901f_u64);
     let strategy = programs(EventTiming::Seeded(0), 40);
-    // One more for every two hundred programs in a campaign.
+    // One additional program is drawn for every two hundred in a campaign.
     let drawn = (0..effort.cases / 200).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
     let (setup, steps) = every_rung();
     let rungs = subject.fault_seeds.iter().map(|&policy_seed| (Setup { policy_seed, ..setup }, steps.clone()));

@@ -1,4 +1,4 @@
-//! Checkpoints of private pools, and the check whether one fits its pool (spec 5.8).
+//! Checkpoints of private pools, and the check that one fits its pool (spec 5.8).
 
 use parkade::CheckpointError;
 use parkade::checkpoint::SavedState;
