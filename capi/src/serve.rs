@@ -305,7 +305,7 @@ pub(crate) fn choose_policy(
         Failure::new(PARKADE_INVALID_ARGUMENT, format!("there is no policy {name:?}{why}; the policies are {}", known.join(", ")))
     })?;
     if settings.is_some_and(|settings| !settings.trim().is_empty()) {
-        let text = format!("the policy {name} has no settings; only {PYTORCH} takes those in PYTORCH_CUDA_ALLOC_CONF");
+        let text = format!("the policy {name} takes no settings; only {PYTORCH} takes those in PYTORCH_CUDA_ALLOC_CONF");
         return Err(Failure::new(PARKADE_INVALID_SETTINGS, text));
     }
     Ok(Chosen::Other(policy.make()))

@@ -357,7 +357,7 @@ pub unsafe extern "C" fn parkade_apply_settings(allocator: *mut parkade_allocato
 }
 
 fn without_settings() -> Failure {
-    Failure::new(PARKADE_UNSUPPORTED, "this policy has no settings; only pytorch does")
+    Failure::new(PARKADE_UNSUPPORTED, "this policy takes no settings; only pytorch does")
 }
 
 /// Writes the settings to `out`. This is only for the policy `pytorch`.
