@@ -1,5 +1,5 @@
 //! The program's functions that an allocator calls. The observer reports each entry to C and keeps a history on
-//! request. A callback that frees memory for a request may free blocks from inside the call.
+//! request. A callback that frees memory for a request may free blocks from within the call.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -14,11 +14,11 @@ use crate::types::{parkade_action, parkade_entry, parkade_observer, parkade_pool
 pub(crate) struct User(pub(crate) *mut c_void);
 
 #[allow(unsafe_code)]
-// SAFETY: the header says that callbacks run on any thread that calls the allocator, so whatever the pointer refers
-// to must be usable from there.
+// SAFETY: the header states that callbacks run on any thread that calls the allocator, so the data that the pointer
+// refers to must be usable from any of these threads.
 unsafe impl Send for User {}
 
-/// The observer of every allocator of this interface.
+/// The observer of every allocator in this interface.
 #[derive(Default)]
 pub(crate) struct Told {
     pub(crate) observer: Option<(Call, User)>,
@@ -49,7 +49,7 @@ impl Observer for Told {
 #[allow(unsafe_code)] // a call of the program's function
 fn tell(call: Call, user: User, entry: &TraceEntry) {
     let entry = entry_in_c(entry);
-    // SAFETY: the program supplied the function for entries and its pointer, and the header says how it is called.
+    // SAFETY: the program supplied the function for entries and its pointer, and the header states how it is called.
     unsafe { call(user.0, &raw const entry) };
 }
 
@@ -70,17 +70,18 @@ pub(crate) fn entry_in_c(entry: &TraceEntry) -> parkade_entry {
     parkade_entry { action, address: entry.address, size: entry.size, stream: entry.stream.0, pool }
 }
 
-/// The allocator's number, and the addresses that were freed.
+/// The allocator's number and the addresses that were freed.
 type Callback = (usize, Vec<u64>);
 
 thread_local! {
-    /// The callbacks running on this thread, the innermost last. The list has no destructor, so that it still exists for
-    /// requests that the program's own destructors make while the thread ends. It holds no memory while no callback runs.
+    /// The callbacks that are running on this thread, innermost last. The list has no destructor, so that it still
+    /// exists for requests that the program's own destructors make while the thread ends. It holds no memory while no
+    /// callback is running.
     static RUNNING: ManuallyDrop<RefCell<Vec<Callback>>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// Runs a callback of the allocator with this number, which frees memory for a request. Returns the callback's answer and
-/// the addresses that it freed. They are only noted during the call and freed after it.
+/// Runs a callback of the allocator with this number, which frees memory for a request. Returns the callback's answer
+/// and the addresses that it freed. The addresses are only recorded during the call and freed after it.
 ///
 /// The thread holds the allocator's lock during the call, so the free itself cannot take it.
 pub(crate) fn run_noting_frees(allocator: usize, callback: impl FnOnce() -> bool) -> (bool, Vec<u64>) {
@@ -97,7 +98,7 @@ pub(crate) fn run_noting_frees(allocator: usize, callback: impl FnOnce() -> bool
     (answer, freed.unwrap_or_default())
 }
 
-/// Records that a callback frees an address. False if no callback of this allocator runs on this thread.
+/// Records that a callback frees an address. Returns false if no callback of this allocator is running on this thread.
 pub(crate) fn note_free(allocator: usize, address: u64) -> bool {
     RUNNING.with(|running| match running.borrow_mut().iter_mut().rev().find(|(of, _)| *of == allocator) {
         Some((_, freed)) => {

@@ -1,4 +1,4 @@
-//! The device of an allocator: the GPU or the simulated one. For some pools, the program provides the memory.
+//! An allocator's device: the GPU or the simulated device. For some pools, the program provides the memory.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -19,7 +19,7 @@ pub(crate) struct Device {
     kind: Kind,
     /// The source of memory while a request is served from a pool whose memory the program provides.
     pub(crate) lender: Option<Lender>,
-    /// The memory that came from lenders, by address.
+    /// The memory that lenders provided, by address.
     lent: BTreeMap<DeviceAddress, Lender>,
 }
 
@@ -48,18 +48,19 @@ pub(crate) enum Physical {
     Simulated(SimPhysical),
 }
 
-/// The error for an event or memory of the other kind of device. No call ever creates one.
-const OTHER_KIND: BackendError = BackendError::Driver { call: "a device of another kind", code: 1 };
+/// The error for an event or memory of the other kind of device. No call creates such an event or
+/// such memory.
+const OTHER_KIND: BackendError = BackendError::Driver { call: "a different kind of device", code: 1 };
 
 impl Device {
-    /// The GPU with this index. The caller promises that the program's streams are valid.
+    /// Opens the GPU with this index. The caller promises that the program's streams are valid.
     pub(crate) fn cuda(index: u32, promise: StreamsAreValid) -> Result<Device, Failure> {
         let mut device = CudaDevice::open(index).map_err(|reason| Failure::new(PARKADE_NO_DEVICE, reason))?;
         device.trust_streams(promise);
         Ok(Device::of(Kind::Cuda(device)))
     }
 
-    /// A simulated device.
+    /// Creates a simulated device.
     pub(crate) fn simulated(index: u32, bytes: u64) -> Device {
         Device::of(Kind::Simulated(Box::new(SimDevice::new(SimOptions::new(Bytes(bytes)).index(index)))))
     }
@@ -82,16 +83,20 @@ impl Device {
         }
     }
 
-    /// The id, on this device, of a stream of the device with this index.
+    /// Returns the id that this device uses for a stream of the device with this index.
     pub(crate) fn stream_elsewhere(&mut self, ordinal: u32, stream: u64) -> Result<StreamId, Failure> {
         match &mut self.kind {
             Kind::Cuda(device) => device.stream_elsewhere(ordinal, stream).map_err(Failure::of_absence),
             Kind::Simulated(device) if device.index() == ordinal => Ok(StreamId(stream)),
-            Kind::Simulated(_) => Err(Failure::new(PARKADE_UNSUPPORTED, "the simulated device has no streams of other devices")),
+            Kind::Simulated(_) => Err(Failure::new(
+                PARKADE_UNSUPPORTED,
+                "the simulated device does not support streams of \
+                                                                         other devices",
+            )),
         }
     }
 
-    /// The handles under mapped memory, to share with other processes.
+    /// Returns the handles under mapped memory, for sharing with other processes.
     pub(crate) fn share(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<SharedHandle<'_>>, Failure> {
         match &mut self.kind {
             Kind::Cuda(device) => device.share(address, size).map_err(|error| Failure::of_device(error.into())),
@@ -101,7 +106,8 @@ impl Device {
         }
     }
 
-    /// Gives another device access to the memory that is mapped, now and later.
+    /// Grants another device access to the memory that is mapped now and to memory that is mapped
+    /// later.
     pub(crate) fn let_peer_access(&mut self, ordinal: u32) -> Result<(), Failure> {
         match &mut self.kind {
             Kind::Cuda(device) => device.let_peer_access(ordinal).map_err(|error| Failure::of_device(error.into())),
@@ -110,7 +116,7 @@ impl Device {
     }
 }
 
-#[allow(unsafe_code)] // calls of the program's functions
+#[allow(unsafe_code)] // calls to the program's functions
 impl Lender {
     fn take(&self, size: Bytes) -> Option<DeviceAddress> {
         // SAFETY: the program supplied the function for this purpose, with its pointer.
@@ -119,7 +125,7 @@ impl Lender {
     }
 
     fn give_back(&self, address: DeviceAddress) {
-        // SAFETY: as above; the address came from `take` and goes back once.
+        // SAFETY: as above; the address was returned by `take` and is passed back only once.
         unsafe { (self.give_back)(self.user.0, std::ptr::with_exposed_provenance_mut(address.get() as usize)) };
     }
 }
@@ -303,7 +309,7 @@ impl DeviceBackend for Device {
         match (&mut self.kind, event) {
             (Kind::Cuda(device), Event::Cuda(event)) => device.destroy_event(event),
             (Kind::Simulated(device), Event::Simulated(event)) => device.destroy_event(event),
-            // It belongs to another device; dropping it gives it back.
+            // The memory belongs to a different device; dropping it returns it.
             (_, event) => drop(event),
         }
     }

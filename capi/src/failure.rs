@@ -1,4 +1,4 @@
-//! Why a call failed: a code, and a text that the thread keeps until its next failure.
+//! The reason why a call failed: a code, and a text that the thread keeps until its next failure.
 
 use std::cell::RefCell;
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use parkade_shared::Error;
 use crate::types::{parkade_shortage, parkade_status};
 use parkade_status::*;
 
-/// Why a call failed. The type is small, so that successful calls return quickly.
+/// The reason why a call failed. The type is small so that successful calls return quickly.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}", .0.text)]
 pub struct Failure(Box<Reason>);
@@ -23,7 +23,7 @@ pub struct Failure(Box<Reason>);
 struct Reason {
     /// The code.
     pub status: parkade_status,
-    /// What happened, what it means, and what to do.
+    /// The text: what happened, what it means and what to do.
     pub text: String,
     /// The numbers of an out-of-memory error.
     pub shortage: Option<parkade_shortage>,
@@ -34,8 +34,8 @@ impl Failure {
         Failure(Box::new(Reason { status, text: text.to_string(), shortage: None }))
     }
 
-    /// Refuses unknown flags. The known ones have names. A later version may give the others a meaning that this version
-    /// lacks.
+    /// Refuses unknown flags. The known flags have names. A later version may give the others a meaning that they do
+    /// not have in this version.
     #[inline]
     pub(crate) fn check_flags(whose: &str, flags: u32, known: &[(u32, &str)]) -> Result<(), Failure> {
         let all = known.iter().fold(0, |all, (flag, _)| all | flag);
@@ -46,11 +46,11 @@ impl Failure {
     fn of_flags(whose: &str, flags: u32, known: &[(u32, &str)]) -> Failure {
         let names: Vec<&str> = known.iter().map(|(_, name)| *name).collect();
         let known = names.join(", ");
-        let text = format!("{whose} has the flags {flags:#x}, and this library knows these alone: {known}");
+        let text = format!("{whose} has the flags {flags:#x}, but this library knows only these: {known}");
         Failure::new(PARKADE_INVALID_ARGUMENT, text)
     }
 
-    /// Why a GPU is not available, or why a call of its driver failed.
+    /// Converts the reason why a GPU is not available, or why one of its driver calls failed.
     pub(crate) fn of_absence(reason: Unavailable) -> Failure {
         match reason {
             Unavailable::Refused(error) => Failure::of_device(error.into()),
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// Why a request failed, in the words of a release of PyTorch.
+    /// Converts the reason why a request failed, worded as in a release of PyTorch.
     pub(crate) fn of_request(error: &AllocError, profile: &Profile) -> Failure {
         let status = match error {
             AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => PARKADE_OUT_OF_MEMORY,
@@ -80,17 +80,17 @@ impl Failure {
         Failure(Box::new(Reason { status, text: error.message(profile), shortage }))
     }
 
-    /// Whether the call came from inside another call.
+    /// Whether the call was made from within another call.
     pub(crate) fn is_reentered(&self) -> bool {
         self.0.status == PARKADE_REENTERED
     }
 
-    /// Whether the allocator belongs to the parent of this process.
+    /// Whether the allocator belongs to this process's parent.
     pub(crate) fn is_forked(&self) -> bool {
         self.0.status == PARKADE_FORKED
     }
 
-    /// A failure of the device.
+    /// Converts a failure of the device.
     pub(crate) fn of_device(error: BackendError) -> Failure {
         let status = match error {
             BackendError::OutOfMemory { .. } => PARKADE_OUT_OF_MEMORY,
@@ -99,7 +99,7 @@ impl Failure {
         Failure::new(status, error)
     }
 
-    /// A failure of the wrapper for several threads, in the words of a release of PyTorch.
+    /// Converts a failure of the wrapper for several threads, worded as in a release of PyTorch.
     pub(crate) fn of_shared(error: &Error, profile: &Profile) -> Failure {
         match error {
             Error::Refused(error) => Failure::of_request(error, profile),
@@ -110,12 +110,12 @@ impl Failure {
         }
     }
 
-    /// A failure of a private pool, in the words of a release of PyTorch.
+    /// Converts a failure of a private pool, worded as in a release of PyTorch.
     pub(crate) fn of_pool(error: &PoolError, profile: &Profile) -> Failure {
         Failure::new(PARKADE_POOL_ERROR, error.message(profile))
     }
 
-    /// A failure to save or restore a private pool.
+    /// Converts a failure to save or restore a private pool.
     pub(crate) fn of_checkpoint(error: &CheckpointError) -> Failure {
         Failure::new(PARKADE_CHECKPOINT_ERROR, error)
     }
@@ -124,9 +124,11 @@ impl Failure {
     #[cold]
     pub(crate) fn keep(self) -> parkade_status {
         let Reason { status, text, shortage } = *self.0;
-        // While a thread ends, the program's destructors may still make calls; then only the code remains.
+        // While a thread ends, the program's destructors may still make calls; in that case, only the code is
+        // available.
         let _ = LAST.try_with(|last| {
-            // A text from C has no NUL inside. A NUL in another text would hide what follows, so it becomes a space.
+            // A text from C contains no NUL. In any other text, a NUL would hide what follows, so it is replaced with a
+            // space.
             let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
             *last.borrow_mut() = Last { text, shortage };
         });
@@ -134,7 +136,7 @@ impl Failure {
     }
 }
 
-/// The thread's last failure.
+/// Returns the thread's last failure.
 #[derive(Default)]
 pub(crate) struct Last {
     pub(crate) text: CString,

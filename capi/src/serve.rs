@@ -1,8 +1,8 @@
-//! One allocator of this interface: it turns the C options into a policy, and wraps the core for several threads, under
+//! An allocator in this interface: it turns the C options into a policy, and wraps the core for several threads, under
 //! PyTorch's policy or any other.
 //!
-//! In a child of fork, the parent's allocators serve nothing: CUDA cannot be used there, and a lock that another thread
-//! of the parent held would never be released.
+//! In a child of fork, the parent's allocators serve nothing, because CUDA cannot be used there and a lock that another
+//! thread of the parent held would never be released.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -35,17 +35,17 @@ pub struct parkade_allocator {
     has_lenders: AtomicBool,
 }
 
-/// The core. The compiler knows PyTorch's policy, because most programs use it.
+/// The core. PyTorch's policy is known at compile time, because most programs use it.
 #[allow(
     clippy::large_enum_variant,
-    reason = "the allocator that has it is in a box of its own, and a second box would be looked through for every request"
+    reason = "the allocator that has it is already in a box, and a second box would add an indirection to every request"
 )]
 pub(crate) enum Core {
     PyTorch(Shared<Device, PyTorch, Told>),
     Other(Shared<Device, Box<dyn Policy + Send>, Told>),
 }
 
-/// Works on the core of either policy under the lock. Returns a `Result` with a `Failure`.
+/// Works on the core with either policy, under the lock. Returns a `Result` with a `Failure`.
 macro_rules! with_core {
     ($allocator:expr, $core:ident => $work:expr) => {{
         let allocator: &$crate::serve::parkade_allocator = $allocator;
@@ -58,9 +58,9 @@ macro_rules! with_core {
 }
 pub(crate) use with_core;
 
-/// Like `with_core`, but the caller's current stream counts as captured if the flags of the call say so. Both happen under
-/// one lock: a request that another thread makes meanwhile does not count as captured. It returns from the calling
-/// function if there are other flags.
+/// Like `with_core`, but the caller's current stream counts as captured if the flags of the call say so. Both steps
+/// happen under the same lock, so a request that another thread makes at the same time does not count as captured. If
+/// there are other flags, the macro returns from the calling function.
 macro_rules! with_core_so {
     ($allocator:expr, $flags:expr, $core:ident => $work:expr) => {{
         let is_capturing = $crate::serve::is_capturing($flags)?;
@@ -76,7 +76,7 @@ pub(crate) use with_core_so;
 
 /// A policy that may have PyTorch's settings.
 pub(crate) trait Tunable: Policy {
-    /// The settings, mutable; `None` if the policy has none.
+    /// Returns a mutable reference to the settings; `None` if the policy has none.
     fn settings_mut(&mut self) -> Option<&mut Settings>;
 }
 
@@ -125,7 +125,7 @@ impl parkade_allocator {
         if self.made_in == fork_generation_now() { Ok(()) } else { Err(forked()) }
     }
 
-    /// Serves a request; `None` for a request of 0 bytes.
+    /// Serves a request. Returns `None` for a request of 0 bytes.
     #[inline]
     pub(crate) fn allocate(&self, request: &parkade_request) -> Result<Option<DeviceAddress>, Failure> {
         if request.bytes == 0 {
@@ -142,12 +142,12 @@ impl parkade_allocator {
         served.map(Some).map_err(|error| Failure::of_shared(&error, self.profile))
     }
 
-    /// Serves a request at an address; `None` for a request of 0 bytes, or if no free block has room there.
+    /// Serves a request at an address. Returns `None` for a request of 0 bytes, or if no free block has room there.
     pub(crate) fn allocate_at(&self, request: &parkade_request, at: DeviceAddress) -> Result<Option<DeviceAddress>, Failure> {
         if request.bytes == 0 { check_flags(request).map(|()| None) } else { self.allocate_so(request, Some(at)) }
     }
 
-    /// Serves a request with other flags, or at an address.
+    /// Serves a request with further flags, or at an address.
     #[cold]
     fn allocate_so(&self, request: &parkade_request, at: Option<DeviceAddress>) -> Result<Option<DeviceAddress>, Failure> {
         check_flags(request)?;
@@ -165,7 +165,7 @@ impl parkade_allocator {
         self.lenders.lock().unwrap_or_else(PoisonError::into_inner).get(&pool).copied()
     }
 
-    /// Sets where the memory of a pool's segments comes from.
+    /// Sets the source of the memory for a pool's segments.
     pub(crate) fn set_lender(&self, pool: PoolId, lender: Option<Lender>) {
         let mut lenders = self.lenders.lock().unwrap_or_else(PoisonError::into_inner);
         match lender {
@@ -175,7 +175,7 @@ impl parkade_allocator {
         self.has_lenders.store(!lenders.is_empty(), Ordering::Relaxed);
     }
 
-    /// Frees a block, or notes it if a callback of this allocator frees it.
+    /// Frees a block, or only records the free if a callback of this allocator makes it.
     #[inline]
     pub(crate) fn free(&self, address: DeviceAddress) -> Result<(), Failure> {
         let freed = match &self.core {
@@ -197,7 +197,7 @@ impl parkade_allocator {
             return self.free(address);
         }
         let freed = with_core_so!(self, flags, core => core.free(address));
-        // Inside a callback, the request that it serves has already said that the stream is captured.
+        // Inside a callback, the request that the callback serves has already stated that the stream is captured.
         let freed = match freed {
             Err(failure) if failure.is_reentered() && note_free(self.number, address.get()) => return Ok(()),
             freed => freed?,
@@ -206,24 +206,25 @@ impl parkade_allocator {
     }
 }
 
-/// Refuses a request with flags that requests do not have.
+/// Refuses a request with flags that do not exist for requests.
 fn check_flags(request: &parkade_request) -> Result<(), Failure> {
     let known =
         [(PARKADE_RAW, "PARKADE_RAW"), (PARKADE_CAPTURING, "PARKADE_CAPTURING"), (PARKADE_CHOOSES_POOL, "PARKADE_CHOOSES_POOL")];
     Failure::check_flags("parkade_request", request.flags, &known)
 }
 
-/// Whether the flags of a call say that the caller's current stream is being captured. No other flag is allowed.
+/// Returns whether a call's flags say that the caller's current stream is being captured. No other flag is allowed.
 pub(crate) fn is_capturing(flags: u32) -> Result<bool, Failure> {
     Failure::check_flags("the call", flags, &[(PARKADE_CAPTURING, "PARKADE_CAPTURING")])?;
     Ok(flags != 0)
 }
 
-/// The failure of a call in a child of fork.
+/// Returns the failure of a call in a child of fork.
 pub(crate) fn forked() -> Failure {
     Failure::new(
         PARKADE_FORKED,
-        "this process is a child of fork, and the allocator is its parent's: CUDA cannot be used in a child of fork, so spawn it instead",
+        "this process is a child of fork, but the allocator belongs to its parent: CUDA cannot be used in a child of fork, so \
+         spawn the process instead",
     )
 }
 
@@ -257,24 +258,24 @@ fn serve_so<P: Tunable>(
     served
 }
 
-/// The name of PyTorch's rules with the caller's release and settings.
+/// The name of PyTorch's rules, which follow the caller's release and settings.
 const PYTORCH: &str = "pytorch";
 
 /// The policy of an allocator.
 pub(crate) enum Chosen {
     /// PyTorch's rules.
     PyTorch(Box<PyTorch>),
-    /// Any other.
+    /// Any other policy.
     Other(Box<dyn Policy + Send>),
 }
 
-/// The names of all policies, PyTorch's first.
+/// Returns the names of all policies, PyTorch's first.
 pub(crate) fn policy_names() -> impl Iterator<Item = (&'static str, &'static str)> {
     CATALOGUE.iter().chain(BESIDE).map(|policy| (&*policy.name, &*policy.says))
 }
 
-/// The policy with this name and these settings. `is_serial` says whether the program promises serial work
-/// ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), as a simulated device always has.
+/// Returns the policy with this name and these settings. `is_serial` says whether the program promises serial work
+/// ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), which is always the case on a simulated device.
 pub(crate) fn choose_policy(
     name: Option<&str>,
     settings: Option<&str>,
@@ -284,8 +285,8 @@ pub(crate) fn choose_policy(
     let name = name.unwrap_or(PYTORCH);
     if !is_serial && needs_serial_work(name) {
         let text = format!(
-            "the policy {name} replaces the memory of live tensors, which loses what another thread writes meanwhile: promise that none \
-             does (PARKADE_WORK_IS_SERIAL), or use floating-handles"
+            "the policy {name} replaces the memory of live tensors, so data that another thread writes at the same time would \
+             be lost: promise that no thread does so (PARKADE_WORK_IS_SERIAL), or use floating-handles"
         );
         return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
     }
@@ -301,26 +302,26 @@ pub(crate) fn choose_policy(
     let policy = named(name).map_err(|why| {
         let known: Vec<&str> = policy_names().map(|(name, _)| name).collect();
         let why = if why == Unknown::Name { String::new() } else { format!("; {why}") };
-        Failure::new(PARKADE_INVALID_ARGUMENT, format!("there is no policy {name:?}{why}; there are {}", known.join(", ")))
+        Failure::new(PARKADE_INVALID_ARGUMENT, format!("there is no policy {name:?}{why}; the policies are {}", known.join(", ")))
     })?;
     if settings.is_some_and(|settings| !settings.trim().is_empty()) {
-        let text = format!("the policy {name} takes no settings; only {PYTORCH} takes those of PYTORCH_CUDA_ALLOC_CONF");
+        let text = format!("the policy {name} takes no settings; only {PYTORCH} takes those in PYTORCH_CUDA_ALLOC_CONF");
         return Err(Failure::new(PARKADE_INVALID_SETTINGS, text));
     }
     Ok(Chosen::Other(policy.make()))
 }
 
-/// How many forks led from the first process to this one.
+/// The number of forks that led from the first process to this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The number of forks between the first process and this one, counted from the first call on.
+/// Returns the number of forks between the first process and this one, counted from the first call.
 pub(crate) fn fork_generation() -> u32 {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(register_fork);
     fork_generation_now()
 }
 
-/// The value of [`fork_generation`], once that was called.
+/// Returns the value of [`fork_generation`], after that has been called.
 #[inline]
 fn fork_generation_now() -> u32 {
     FORKS.load(Ordering::Relaxed)
@@ -332,8 +333,8 @@ extern "C" fn in_child() {
 
 #[allow(unsafe_code)] // one call of the C library
 fn register_fork() {
-    // SAFETY: `in_child` only changes an atomic number, which is allowed in a child of a process with threads. If there
-    // is no memory for the registration, forks go unnoticed, as without it.
+    // SAFETY: `in_child` changes only an atomic number, which is allowed in a child of a process with threads. If there
+    // is no memory for the registration, forks go unnoticed, as they would without it.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
 }
 

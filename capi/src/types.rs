@@ -2,11 +2,11 @@
 
 use std::ffi::{c_char, c_void};
 
-/// The version of this interface. A program compares it with the version that it was compiled for: if the first number
-/// of `parkade_interface_version` differs, so does the interface.
+/// The version of this interface. A program compares it with the version for which it was compiled: if the first number
+/// of `parkade_interface_version` differs, the interface is different.
 pub const PARKADE_INTERFACE_VERSION: u32 = 1;
 
-/// How a call ended. `parkade_error_text` has the text of a failure.
+/// The outcome of a call. `parkade_error_text` returns the text of a failure.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum parkade_status {
@@ -14,15 +14,15 @@ pub enum parkade_status {
     PARKADE_OK = 0,
     /// There is no memory, even after the retry ladder.
     PARKADE_OUT_OF_MEMORY = 1,
-    /// An argument is a null pointer, an unknown name or out of range, or has unknown flags.
+    /// An argument is a null pointer, an unknown name, out of range, or has unknown flags.
     PARKADE_INVALID_ARGUMENT = 2,
     /// No block that was handed out begins at the address.
     PARKADE_UNKNOWN_ADDRESS = 3,
     /// The device failed for a reason other than lack of memory.
     PARKADE_DEVICE_ERROR = 4,
-    /// The settings string is refused; the text is PyTorch's.
+    /// The settings string was refused; the text is PyTorch's.
     PARKADE_INVALID_SETTINGS = 5,
-    /// There is no driver, or no such device.
+    /// There is no driver, or no device with this index.
     PARKADE_NO_DEVICE = 6,
     /// The state of a private pool does not allow the call; the text is PyTorch's.
     PARKADE_POOL_ERROR = 7,
@@ -30,7 +30,7 @@ pub enum parkade_status {
     PARKADE_CHECKPOINT_ERROR = 8,
     /// The process is a child of fork, and the allocator is its parent's.
     PARKADE_FORKED = 9,
-    /// The call came from inside a call on the same allocator and would wait for itself.
+    /// The call was made from within a call on the same allocator and would wait for itself.
     PARKADE_REENTERED = 10,
     /// The allocator or this device does not support the call.
     PARKADE_UNSUPPORTED = 11,
@@ -48,14 +48,15 @@ pub struct parkade_pool {
     pub second: u64,
 }
 
-/// After a call that needed the driver, a thread without a CUDA context keeps that of device 0, as with CUDA's runtime.
-/// The runtime is slow in threads without a context. For an allocator that is never destroyed.
+/// After a call that needed the driver, a thread without a CUDA context keeps the context of device 0, as it does with
+/// CUDA's runtime. The runtime is slow in threads without a context. This flag is for an allocator that is never
+/// destroyed.
 pub const PARKADE_KEEPS_CONTEXT: u32 = 1;
 
-/// The promise that a policy such as `breaking-handles`, which breaks handles, needs. While the allocator serves a call that
-/// asks for memory or routes requests to a private pool, no other thread submits work that uses the allocator's memory, no
-/// other device uses the memory, and it is not registered elsewhere, as for RDMA. Without the promise such a policy is
-/// refused on a GPU: data written during such a call could be lost.
+/// The promise required by a policy that breaks handles, such as `breaking-handles`. While the allocator serves a call
+/// that asks for memory or routes requests to a private pool, no other thread submits work that uses the allocator's
+/// memory, no other device uses the memory, and the memory is not registered elsewhere (for example for RDMA). Without
+/// the promise, these policies are refused on a GPU, because data written during such a call could be lost.
 pub const PARKADE_WORK_IS_SERIAL: u32 = 2;
 
 /// How to create an allocator. Fill the struct with zeros first; fields that are zero have defaults.
@@ -70,19 +71,20 @@ pub struct parkade_options {
     pub flags: u32,
     /// If not 0: use the simulated device with this many bytes instead of the GPU.
     pub simulated_bytes: u64,
-    /// A name of `parkade_policy_name`; `pytorch` if null.
+    /// A name that `parkade_policy_name` returns; `pytorch` if null.
     pub policy: *const c_char,
-    /// As in `PYTORCH_CUDA_ALLOC_CONF`; none if null. Only for the policy `pytorch`.
+    /// A string as in `PYTORCH_CUDA_ALLOC_CONF`; no settings if null. Only for the policy
+    /// `pytorch`.
     pub settings: *const c_char,
     /// The release of PyTorch whose rules the policy `pytorch` follows, such as `2.11`; 2.11 if null.
     pub release: *const c_char,
 }
 
-/// A request of 2^60 bytes and more is tried like any other, as PyTorch's `raw_alloc` does.
+/// A request of 2^60 bytes or more is tried like any other, as in PyTorch's `raw_alloc`.
 pub const PARKADE_RAW: u32 = 1;
 /// The caller's current stream is being captured into a graph. The rules of PyTorch 2.13 and later use this flag.
 pub const PARKADE_CAPTURING: u32 = 2;
-/// `pool` is the request's pool, if requests are routed to that pool with `PARKADE_ROUTE_CHOSEN`.
+/// `pool` is the request's pool if requests are routed to that pool with `PARKADE_ROUTE_CHOSEN`.
 pub const PARKADE_CHOOSES_POOL: u32 = 4;
 
 /// A request for memory.
@@ -100,7 +102,7 @@ pub struct parkade_request {
     pub pool: parkade_pool,
 }
 
-/// Which requests a private pool serves while they are routed to it.
+/// The requests that a private pool serves while they are routed to it.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum parkade_route {
@@ -112,7 +114,7 @@ pub enum parkade_route {
     PARKADE_ROUTE_CHOSEN = 2,
 }
 
-/// What happened. The names are PyTorch's.
+/// The actions of the allocator. The names are PyTorch's.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum parkade_action {
@@ -132,7 +134,7 @@ pub enum parkade_action {
     PARKADE_SEGMENT_UNMAP = 6,
     /// A snapshot was taken; the size is the sum of the active bytes of its segments.
     PARKADE_SNAPSHOT = 7,
-    /// A request failed for lack of memory; the address holds the device's free bytes.
+    /// A request failed for lack of memory; the address contains the device's free bytes.
     PARKADE_OOM = 8,
 }
 
@@ -140,7 +142,7 @@ pub enum parkade_action {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_entry {
-    /// What happened.
+    /// The kind of action.
     pub action: parkade_action,
     /// The first byte; for `PARKADE_OOM` the device's free bytes.
     pub address: u64,
@@ -152,17 +154,18 @@ pub struct parkade_entry {
     pub pool: parkade_pool,
 }
 
-/// Called for every entry, in order, while the allocator works. It must not call the same allocator.
+/// A function that is called for every entry, in order, while the allocator works. It must not call the same allocator.
 pub type parkade_observer = Option<unsafe extern "C" fn(user: *mut c_void, entry: *const parkade_entry)>;
 
-/// Called when no free block serves a request, before the device is asked. It may call `parkade_free` for the same
-/// allocator, and nothing else of it; the blocks are freed once it returns. Returns whether it freed anything.
+/// A function that is called when no free block serves a request, before the device is asked. It may call
+/// `parkade_free` for the same allocator, but no other function on that allocator; the blocks are freed after it
+/// returns. It returns whether it freed anything.
 pub type parkade_free_memory = Option<unsafe extern "C" fn(user: *mut c_void) -> bool>;
 
-/// Takes memory for a pool's segments: a null pointer means that there is none.
+/// A function that takes memory for a pool's segments. A null pointer means that there is none.
 pub type parkade_take = Option<unsafe extern "C" fn(user: *mut c_void, bytes: u64) -> *mut c_void>;
 
-/// Gives back memory that `parkade_take` returned.
+/// A function that takes back memory that `parkade_take` returned.
 pub type parkade_give_back = Option<unsafe extern "C" fn(user: *mut c_void, address: *mut c_void)>;
 
 /// A counter with its history.
@@ -171,9 +174,9 @@ pub type parkade_give_back = Option<unsafe extern "C" fn(user: *mut c_void, addr
 pub struct parkade_stat {
     /// The current value.
     pub current: i64,
-    /// The largest value since the last reset of the peaks.
+    /// The largest value since the peaks were last reset.
     pub peak: i64,
-    /// The sum of all increases since the last reset of the accumulated values.
+    /// The sum of all increases since the accumulated values were last reset.
     pub allocated: i64,
     /// The sum of all decreases since that reset.
     pub freed: i64,
@@ -201,7 +204,7 @@ pub struct parkade_stats {
     pub segment: parkade_stat_set,
     /// Active blocks: allocated or pending.
     pub active: parkade_stat_set,
-    /// Free blocks that are a part of their segment.
+    /// Free blocks that are only part of their segment.
     pub inactive_split: parkade_stat_set,
     /// Bytes of allocated blocks.
     pub allocated_bytes: parkade_stat_set,
@@ -209,7 +212,7 @@ pub struct parkade_stats {
     pub reserved_bytes: parkade_stat_set,
     /// Bytes of active blocks.
     pub active_bytes: parkade_stat_set,
-    /// Bytes of free blocks that are a part of their segment.
+    /// Bytes of free blocks that are only part of their segment.
     pub inactive_split_bytes: parkade_stat_set,
     /// The requested bytes of active blocks.
     pub requested_bytes: parkade_stat_set,
@@ -217,7 +220,7 @@ pub struct parkade_stats {
     pub oversize_allocations: parkade_stat,
     /// Segments of at least `max_split_size`.
     pub oversize_segments: parkade_stat,
-    /// Attempts to take memory after the cache was released.
+    /// Attempts to take memory after the cache had been released.
     pub num_alloc_retries: i64,
     /// Requests that failed for lack of memory.
     pub num_ooms: i64,
@@ -249,7 +252,7 @@ pub struct parkade_block_info {
     pub is_expandable: bool,
 }
 
-/// A segment of a snapshot. Its blocks are the `block_count` blocks from `first_block` on.
+/// A segment in a snapshot. Its blocks are the `block_count` blocks that start at `first_block`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_segment {
@@ -279,7 +282,7 @@ pub struct parkade_segment {
     pub block_count: usize,
 }
 
-/// A block of a snapshot.
+/// A block in a snapshot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_snapshot_block {
@@ -287,15 +290,15 @@ pub struct parkade_snapshot_block {
     pub address: u64,
     /// The block's size in bytes.
     pub size: u64,
-    /// The bytes last requested.
+    /// The bytes that were last requested.
     pub requested: u64,
     /// Whether the block is handed out.
     pub is_allocated: bool,
-    /// Whether the block is handed out, or freed but waiting for other streams.
+    /// Whether the block is handed out, or is freed but waiting for other streams.
     pub is_active: bool,
 }
 
-/// What a restore of a pool did.
+/// The outcome of restoring a pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct parkade_restored {
@@ -303,7 +306,7 @@ pub struct parkade_restored {
     pub freed: *const u64,
     /// The number of these blocks.
     pub freed_count: usize,
-    /// The blocks that are handed out now.
+    /// The blocks that are now handed out.
     pub allocated: *const u64,
     /// The number of these blocks.
     pub allocated_count: usize,
@@ -327,8 +330,8 @@ pub struct parkade_expandable {
 pub struct parkade_shared_handle {
     /// Its size in bytes.
     pub bytes: u64,
-    /// Its file descriptor. `parkade_share` gives one of the sharing process, which stays open for as long as the
-    /// handle is mapped. `parkade_shared_open` takes one of the calling process.
+    /// Its file descriptor. `parkade_share` writes a descriptor of the sharing process, which stays open for as long as
+    /// the handle is mapped. `parkade_shared_open` takes a descriptor of the calling process.
     pub file: i32,
 }
 
@@ -336,7 +339,7 @@ pub struct parkade_shared_handle {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct parkade_shortage {
-    /// The size of the segment that the allocator asked the device for, in bytes.
+    /// The size in bytes of the segment that the allocator requested from the device.
     pub segment_bytes: u64,
     /// The device's total memory in bytes.
     pub device_total: u64,
@@ -358,7 +361,7 @@ pub struct parkade_settings {
     pub large_segment_bytes: u64,
     /// `garbage_collection_threshold`; 0 means never.
     pub garbage_collection_threshold: f64,
-    /// `roundup_power2_divisions`: the divisions from 1, 2, 4, ... MiB on; 0 and 1 mean none.
+    /// `roundup_power2_divisions`: the divisions from 1, 2, 4, ... MiB upwards; 0 and 1 mean none.
     pub roundup_power2_divisions: [u64; 16],
     /// `expandable_segments`.
     pub expandable_segments: bool,

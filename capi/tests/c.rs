@@ -1,4 +1,4 @@
-//! Tests a C program against the header and the library, and the header against the code.
+//! Tests a C program with the header and the library, and compares the header with the code.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,20 +30,20 @@ fn a_c_program_finds_what_the_header_says() {
         .arg(library.join("libparkade_capi.so"))
         .arg(format!("-Wl,-rpath,{}", library.display())));
     let said = run(&mut Command::new(&program));
-    std::fs::remove_file(&program).expect("it was written");
+    std::fs::remove_file(&program).expect("the program was written");
     assert_eq!(said, "ok\n");
 }
 
 #[test]
 fn the_header_is_made_from_the_code() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let config = cbindgen::Config::from_file(here.join("cbindgen.toml")).expect("it can be read");
+    let config = cbindgen::Config::from_file(here.join("cbindgen.toml")).expect("the configuration can be read");
     let mut made = Vec::new();
     let builder = cbindgen::Builder::new().with_config(config).with_crate(here);
     builder.generate().expect("the code can be read").write(&mut made);
-    let kept = std::fs::read_to_string(here.join("include/parkade.h")).expect("it is there");
+    let kept = std::fs::read_to_string(here.join("include/parkade.h")).expect("the header exists");
     assert!(
         String::from_utf8_lossy(&made) == kept,
-        "capi/include/parkade.h is not what the code says: README.md beside it has the command"
+        "capi/include/parkade.h does not match the code: capi/README.md has the command that generates it"
     );
 }

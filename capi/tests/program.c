@@ -108,14 +108,14 @@ static void memory(void) {
         block.segment_size == 20 * MIB);
   CHECK(block.segment == (uint64_t)p && !block.is_expandable);
   CHECK(parkade_free(a, (char*)p + 512) == PARKADE_UNKNOWN_ADDRESS);
-  SAYS("inside of the block");
+  SAYS("inside the block");
   CHECK(parkade_free(a, &p) == PARKADE_UNKNOWN_ADDRESS);
   CHECK(parkade_record_stream(a, p, 7, 0) == PARKADE_OK &&
         parkade_record_stream(a, &p, 7, 0) == PARKADE_UNKNOWN_ADDRESS);
   CHECK(parkade_record_stream_of(a, p, 0, 8, 0) == PARKADE_OK &&
         parkade_record_stream_of(a, &p, 0, 8, 0) == PARKADE_UNKNOWN_ADDRESS);
   CHECK(parkade_record_stream_of(a, p, 1, 8, 0) == PARKADE_UNSUPPORTED);
-  SAYS("no streams of other devices");
+  SAYS("not support streams of other devices");
   uint64_t first = 0;
   CHECK(parkade_share(a, p, &first, no_handle, NULL) == PARKADE_INVALID_ARGUMENT);
   SAYS("not expandable");

@@ -1,4 +1,4 @@
-//! Checks two user-defined policies: a correct one, and one that searches free blocks only every other time.
+//! Checks two user-defined policies: a correct one, and one that searches for free blocks only every other time.
 //!
 //! `cargo run --release -p parkade-conformance --example check_a_policy`
 
@@ -8,7 +8,7 @@ use parkade::units::{Bytes, PoolClass};
 use parkade_conformance::checks::laws_any_policy::check;
 use parkade_conformance::suite::Effort;
 
-/// The tightest free block, or a new segment of the request's size.
+/// Takes the free block that fits best, or a new segment of the request's size.
 #[derive(Default)]
 struct Tightest {
     overlooks: bool,

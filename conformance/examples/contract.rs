@@ -1,4 +1,4 @@
-//! Runs the device contract on the simulated device and prints a table: what each call must do, and what was measured.
+//! Runs the device contract on the simulated device and prints a table of what each call must do and what was measured.
 //!
 //! `cargo run --release -p parkade-conformance --example contract -- waiting`
 

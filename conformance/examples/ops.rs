@@ -1,5 +1,5 @@
-//! Does what `parkade ops` does with a script from standard input, in a program that builds in a fraction of the time, to
-//! compare an unfinished profile with the real allocator (docs/releases.md).
+//! Runs a script from standard input as `parkade ops` does, in a program that builds in a fraction of the time. It is
+//! used to compare an unfinished profile with the real allocator (docs/releases.md).
 //!
 //! ```text
 //! cargo build -p parkade-conformance --example ops
@@ -8,7 +8,7 @@
 //!
 //! It takes the options of `parkade ops` that `run.py` passes, with sizes in bytes: `ops - --settings STRING --capacity N
 //! --addresses up|down --profile RELEASE`. Its exit status is 2 if it does not understand them.
-#![allow(clippy::print_stderr, reason = "the example is a program for people")]
+#![allow(clippy::print_stderr, reason = "a user runs this example")]
 
 use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;
@@ -45,7 +45,7 @@ fn options() -> Result<OpsOptions, String> {
             ("--addresses", "up") => options.addresses = Addresses::Up,
             ("--addresses", "down") => options.addresses = Addresses::Down,
             ("--profile", _) => options.profile = Profile::of(&value).map_err(|error| error.to_string())?,
-            _ => return Err(format!("{name} {value} is no option of this example")),
+            _ => return Err(format!("this example has no option {name} {value}")),
         }
     }
     Ok(options)

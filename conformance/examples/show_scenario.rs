@@ -1,10 +1,10 @@
-//! Runs scenarios on the simulated device and prints what they show.
+//! Runs scenarios on the simulated device and prints their evidence.
 //!
 //! ```text
 //! cargo run -p parkade-conformance --example show_scenario -- A5              every entry of A5
 //! cargo run -p parkade-conformance --example show_scenario -- D8/info PATH    PATH is the binary parkade, whose commands some entries run
 //! ```
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+#![allow(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
-//! The suite without the documents' scenarios, as a program that builds quickly: `conformance/mutants/run.py --lean` uses it to
-//! judge mutants.
+//! The suite without the documents' scenarios, as a program that builds quickly. `conformance/mutants/run.py --lean`
+//! uses it to judge mutants.
 //!
 //! `cargo run --release -p parkade-conformance --example suite -- conform --cases 250 --filter law/`
 //!
@@ -11,7 +11,7 @@ use parkade_conformance::backend::AnyBackend;
 use parkade_conformance::checks;
 use parkade_conformance::suite::{Effort, Silent, Status, Summary, run};
 
-/// A text as a JSON string.
+/// Returns a text as a JSON string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {

@@ -1,8 +1,8 @@
 //! Golden files: scripts with the real allocator's answers, written by `differential/golden.py` and kept in `golden/`.
 //!
-//! A file, packed with xz, is the line `golden answers 1` and then runs, each a header line followed by one answer per line.
-//! The text of an operation is in its answer. Stats are written as differences since the same run last printed them; reading
-//! adds them up.
+//! A file, compressed with xz, consists of the line `golden answers 1` followed by runs; each run is a header line
+//! followed by one answer per line. The text of an operation is in its answer. Stats are written as differences from
+//! the values that the same run last printed; the reader adds them up.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,34 +21,35 @@ use thiserror::Error;
 pub struct GoldenRun {
     /// The kind of script: the name of the file.
     pub flavour: String,
-    /// The name of the settings, from `CONFIGS` in `differential/programs.py`.
+    /// The name of the settings in `CONFIGS` in `differential/programs.py`.
     pub config: String,
-    /// The options under which the script ran.
+    /// The options with which the script ran.
     pub options: OpsOptions,
     /// The real allocator's answers, one line per operation.
     pub answers: Vec<String>,
 }
 
-/// How well a run agrees with the real allocator's.
+/// How well a run agrees with the real allocator's run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Agreement {
     /// Every byte is equal, apart from the registration counters of 2.11.
     Exact,
-    /// Equal except for an order that follows from the addresses of the real allocator's objects, in this many operations.
+    /// Equal except for an order that depends on the addresses of the real allocator's objects, in this many
+    /// operations.
     UpToHashOrder(u64),
 }
 
 impl GoldenRun {
-    /// The run's flavour and configuration, for messages.
+    /// Returns the run's flavour and configuration, for messages.
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}.{}", self.flavour, self.config)
     }
 
-    /// The operation of each line, as text.
+    /// Returns the operation of each line, as text.
     ///
     /// # Errors
-    /// [`GoldenError::NoOperation`] for an answer without one.
+    /// [`GoldenError::NoOperation`] for an answer without an operation.
     pub fn script(&self) -> Result<Vec<String>, GoldenError> {
         let operation = |(line, answer): (usize, &String)| {
             let value: Option<Value> = serde_json::from_str(answer).ok();
@@ -61,7 +62,8 @@ impl GoldenRun {
     /// Runs the script on the core and returns its answers.
     ///
     /// # Errors
-    /// [`GoldenError::Settings`] if the settings are refused, [`GoldenError::NoOperation`] if a line holds no operation.
+    /// [`GoldenError::Settings`] if the settings are refused, [`GoldenError::NoOperation`] if a line contains no
+    /// operation.
     pub fn replay(&self) -> Result<Vec<String>, GoldenError> {
         let mut runner = OpsRunner::new(&self.options).map_err(|cause| GoldenError::Settings { run: self.title(), cause })?;
         let answer = |(line, operation): (usize, &String)| {
@@ -74,11 +76,11 @@ impl GoldenRun {
     /// Compares the real answers with `ours`, the core's.
     ///
     /// # Errors
-    /// The first line that differs, and how.
+    /// The first line that differs, and the difference.
     pub fn compare(&self, ours: &[String]) -> Result<Agreement, Difference> {
         if self.answers.len() != ours.len() {
             let (theirs, ours) = (self.answers.len(), ours.len());
-            return Err(Difference::new(format!("{}: {theirs} answers are recorded, {ours} were given", self.title())));
+            return Err(Difference::new(format!("{}: {theirs} answers were recorded, but {ours} were produced", self.title())));
         }
         let pairs = || self.answers.iter().zip(ours);
         let is_exact = |(theirs, ours): (&String, &String)| match self.options.profile.tie_break {
@@ -101,13 +103,15 @@ impl GoldenRun {
     /// Runs the script on the core and compares the answers.
     ///
     /// # Errors
-    /// As [`GoldenRun::replay`], and [`GoldenError::Differs`] with the first line that differs.
+    /// Those of [`GoldenRun::replay`], and [`GoldenError::Differs`] with the first line that
+    /// differs.
     pub fn check(&self) -> Result<Agreement, GoldenError> {
         Ok(self.compare(&self.replay()?)?)
     }
 }
 
-/// The repository's folder of golden files. It exists only in a checkout of the repository.
+/// Returns the repository's folder with golden files. It exists only in a checkout of the
+/// repository.
 #[must_use]
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("oracle/golden")
@@ -128,7 +132,7 @@ pub fn read(flavour: &str) -> Result<Vec<GoldenRun>, GoldenError> {
 /// Reads a golden file.
 ///
 /// # Errors
-/// If it cannot be read, is another kind of file, or is damaged.
+/// If the file cannot be read, is a different kind of file, or is damaged.
 pub fn read_file(path: &Path) -> Result<Vec<GoldenRun>, GoldenError> {
     let path = path.to_owned();
     let packed = match std::fs::read(&path) {
@@ -174,7 +178,7 @@ fn run<'a>(header: &Value, lines: &mut impl Iterator<Item = &'a str>) -> Option<
     (answers.len() == count).then_some(GoldenRun { flavour: text("flavour")?, config: text("config")?, options, answers })
 }
 
-/// Adds up the stats at the end of a line: values instead of differences.
+/// Replaces the differences in the stats at the end of a line with values, by adding them up.
 fn with_sums(line: &str, printed: &mut BTreeMap<String, Vec<i64>>) -> Option<String> {
     let Some((head, rest)) = line.rsplit_once("\"st\":{") else { return Some(line.to_owned()) };
     let mut out = format!("{head}\"st\":{{");
@@ -202,11 +206,11 @@ fn with_sums(line: &str, printed: &mut BTreeMap<String, Vec<i64>>) -> Option<Str
     Some(out)
 }
 
-/// Why a golden file could not be read, or its runs not checked.
+/// The reason why a golden file could not be read or its runs could not be checked.
 #[derive(Debug, Error)]
 pub enum GoldenError {
-    /// There is no folder of golden files. They are part of the repository, not of the published crate.
-    #[error("no golden files, which come with parkade's repository and not with the published crate: there is no folder {}", folder.display())]
+    /// There is no folder with golden files. They are part of the repository, not of the published crate.
+    #[error("no golden files: there is no folder {}; the files are part of parkade's repository, not of the published crate", folder.display())]
     NoFolder {
         /// The folder.
         folder: PathBuf,
@@ -251,7 +255,7 @@ pub enum GoldenError {
         /// The answer.
         answer: String,
     },
-    /// The settings of the run are refused.
+    /// The settings of the run were refused.
     #[error("{run}: {cause}")]
     Settings {
         /// The run: its flavour and configuration.
@@ -282,7 +286,7 @@ impl fmt::Display for Difference {
 
 impl std::error::Error for Difference {}
 
-/// A line without the registration counters of its segments: every `"reg":N,` is removed.
+/// Returns a line without the registration counters of its segments: every `"reg":N,` is removed.
 fn without_registration(line: &str) -> String {
     let mut parts = line.split("\"reg\":");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -294,21 +298,22 @@ fn without_registration(line: &str) -> String {
 
 type Counters = BTreeMap<String, Value>;
 
-/// The comparison of two runs of one script, line by line: the real allocator's answers and the core's.
+/// Compares two runs of a script line by line: the real allocator's answers and the core's.
 ///
-/// The rules are among those of `differential/compare.py`. Everything must be equal except what follows from the addresses of
-/// the real allocator's own objects, which some of its hash tables use as keys. No recorded script frees blocks during a
-/// capture while other streams use them, so the order in which blocks become free must be equal everywhere.
+/// The rules are a subset of those in `differential/compare.py`. Everything must be equal except what depends on the
+/// addresses of the real allocator's own objects, which some of its hash tables use as keys. No recorded script frees
+/// blocks during a capture while other streams use them, so the order in which blocks become free must be equal
+/// everywhere.
 ///
 /// Restoring a checkpoint visits its pool's segments in the hash order of the blocks. In a `ckpt_load`,
-/// - the order of segments in the entries, in `freed` and in `allocd` may differ, but not the order within a segment; if several
-///   segments are missing, another one may be named;
-/// - from then on, peaks may differ until they are reset.
+/// - the order of segments in the entries, in `freed` and in `allocd` may differ, but not the order within a segment;
+///   if several segments are missing, a different one may be named;
+/// - after that, peaks may differ until they are reset.
 ///
 /// The registration counter of segments (`reg`) is internal to the real allocator in 2.11 and is not compared; in 2.15 it orders
 /// blocks.
 ///
-/// A comparison in progress: the two runs' stats so far, and the orders that have shown up.
+/// A comparison in progress: the two runs' stats so far, and the orders that have been seen.
 #[derive(Clone, Default, Debug)]
 pub struct Comparison {
     theirs: Counters,
@@ -331,11 +336,11 @@ const RESTORE_PEAKS: [&str; 8] = [
     "inactive_split_bytes.",
 ];
 
-/// PyTorch's message for a missing segment of a checkpoint, up to the address.
+/// PyTorch's message for a missing segment in a checkpoint, up to the address.
 const MISSING: &str = " could not find 0x";
 
 impl Comparison {
-    /// A comparison under the rules of a PyTorch release.
+    /// Creates a comparison under the rules of a PyTorch release.
     #[must_use]
     pub fn new(profile: &Profile) -> Comparison {
         Comparison { compares_registration: profile.tie_break != TieBreak::Address, ..Comparison::default() }
@@ -374,7 +379,7 @@ impl Comparison {
         self.counters(&self.theirs, &self.ours)
     }
 
-    /// Puts the segments of a restore into the real allocator's order if only the order differs.
+    /// Puts the segments of a restore in the real allocator's order if only the order differs.
     fn restore(&mut self, theirs: &Map<String, Value>, ours: &mut Map<String, Value>) {
         let says_missing =
             |line: &Map<String, Value>| line.get("msg").and_then(Value::as_str).is_some_and(|m| m.contains(MISSING));
@@ -443,7 +448,7 @@ fn differ(what: &str, theirs: &Value, ours: &Value) -> Difference {
     Difference::new(format!("{what}\n    real    {theirs:.600}\n    parkade {ours:.600}"))
 }
 
-/// Moves a line's changed stats into the stats so far.
+/// Merges a line's changed stats into the stats so far.
 fn update(counters: &mut Counters, line: &mut Map<String, Value>) {
     if let Some(Value::Object(changes)) = line.remove("st") {
         counters.extend(changes);

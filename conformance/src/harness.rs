@@ -11,17 +11,20 @@ use crate::backend::{AnyBackend, Backend, Needs};
 use crate::checks::entries;
 use crate::suite::{Effort, Entry, Reference, Trouble, check};
 
-/// Random sequences per law: few enough that all laws together take seconds without optimisation. `parkade conform` draws more.
+/// The number of random sequences per law: few enough that all laws together take only seconds without optimisation.
+/// `parkade conform` draws more.
 const CASES: u32 = 60;
 
-/// Runs the whole suite on a backend, as the main function of a test target with `harness = false`.
+/// Runs the entire suite on a backend, as the main function of a test target with `harness =
+/// false`.
 ///
-/// Each entry is a test named `BACKEND::GROUP/NAME`. The arguments are those of `cargo test`: a filter, `--list`, `--skip` etc.
-/// - An entry that requires something the device lacks is ignored, with the reason.
+/// Each entry is a test named `BACKEND::GROUP/NAME`. The arguments are those of `cargo test`: a filter, `--list`,
+/// `--skip` and so on.
+/// - An entry that requires something that the device lacks is ignored, with the reason.
 /// - If there is no device, all entries are ignored with the reason. `PARKADE_REQUIRE_<NAME>=1`, with the backend's name in
 ///   capitals, makes them fail instead, so that a machine set up for its device cannot pass without it.
 /// - `PARKADE_CASES` is the number of random sequences per law (default 60).
-/// - The evidence of an entry is compared with its evidence on the simulated device, if both have the same facts.
+/// - An entry's evidence is compared with its evidence on the simulated device if both devices have the same facts.
 ///
 /// Entries on a real device run one after another.
 pub fn main<B: Backend<Device: 'static> + Send + Sync + 'static>(backend: B) -> ExitCode {
@@ -58,7 +61,7 @@ impl Harness {
         Ok(Harness { arguments: Arguments::from_args(), effort: Effort::new(cases, 0), trials: Vec::new() })
     }
 
-    /// Adds the whole suite for a backend.
+    /// Adds the entire suite for a backend.
     pub fn add(&mut self, backend: AnyBackend) {
         let list = entries(&backend);
         self.add_entries(backend, list);
@@ -68,7 +71,7 @@ impl Harness {
     pub fn add_entries(&mut self, backend: AnyBackend, list: Vec<Entry>) {
         let absent = backend.open(&Needs::default()).err().map(|unable| unable.to_string());
         if absent.is_none() && !backend.is_simulated() {
-            // Entries measure the device's free memory.
+            // Entries run one at a time because they measure the device's free memory.
             self.arguments.test_threads = Some(1);
         }
         let facts = backend.facts();
@@ -99,7 +102,7 @@ impl Harness {
     }
 }
 
-/// `PARKADE_CASES` is not a number above 0.
+/// The error: `PARKADE_CASES` is not a number above 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadCases(String);
 
@@ -111,7 +114,7 @@ impl fmt::Display for BadCases {
 
 impl std::error::Error for BadCases {}
 
-/// Every entry whose text must be the same on a real device.
+/// Returns every entry whose text must be the same on a real device.
 fn on_simulated_device() -> Vec<Entry> {
     #[cfg(feature = "scenarios")]
     return crate::scenarios::everything(&AnyBackend::simulated(), None);
@@ -119,14 +122,15 @@ fn on_simulated_device() -> Vec<Entry> {
     return entries(&AnyBackend::simulated());
 }
 
-/// Whether the environment requires this backend's device.
+/// Returns whether the environment requires this backend's device.
 fn is_required(backend: &str) -> bool {
     let capitals = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' };
     let name: String = backend.chars().map(capitals).collect();
     var(format!("PARKADE_REQUIRE_{name}")).is_ok_and(|value| value == "1")
 }
 
-/// An ignored test whose kind names the reason; it fails with that reason if it is run anyway.
+/// Returns an ignored test whose kind states the reason; it fails with that reason if it is run
+/// anyway.
 fn cannot_run(name: String, reason: &str, is_ignored: bool) -> Trial {
     let says = format!("cannot run: {reason}");
     Trial::test(name, move || Err(Failed::from(says))).with_kind(format!("skipped: {reason}")).with_ignored_flag(is_ignored)
@@ -139,7 +143,7 @@ fn outcome(backend: &AnyBackend, entry: &Entry, reference: Option<&Reference>, e
         Err(Trouble::Skip(reason)) if backend.is_simulated() => {
             Err(Failed::from(format!("skipped, although a simulated device is never absent: {reason}")))
         }
-        // Only one GPU where two are needed, or too little memory for this entry.
+        // There is only one GPU but two are needed, or there is too little memory for this entry.
         Err(Trouble::Skip(reason)) => Ok(Completion::ignored_with(reason)),
         Err(Trouble::Fail { reason, script }) => Err(Failed::from(format!("{reason}\n{}", script.unwrap_or_default()))),
     }

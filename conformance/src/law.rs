@@ -1,4 +1,4 @@
-//! The list of laws, and the error for a broken one.
+//! The list of laws, and the error for a broken law.
 
 use std::fmt;
 
@@ -17,17 +17,18 @@ pub enum Law {
     Coalescing,
     /// No memory is reused before the events of the streams that used it have completed.
     NoEarlyReuse,
-    /// Each request gets the block that the policy's rules choose, split to the size that they say.
+    /// Each request gets the block that the policy's rules choose, split to the size that they
+    /// specify.
     Placement,
     /// A request is refused only if no free block fits, nothing can be released, and the limit or the device leaves no room.
     NoFalseOutOfMemory,
     /// The allocator releases memory, waits and asks the device for memory only in the ladder's order.
     Ladder,
-    /// Requests go to the private pool they are routed to, and only pools not in use release memory.
+    /// Requests are served by the private pool they are routed to, and only pools that are not in use release memory.
     Pools,
-    /// Reserved memory never exceeds the limit or what the device has handed out.
+    /// Reserved memory never exceeds the limit or the memory that the device has handed out.
     Limit,
-    /// The whole-heap sweep finds nothing.
+    /// A check of the entire heap finds no violation.
     Sweep,
     /// The observer's trace is consistent, entry by entry.
     History,
@@ -37,15 +38,16 @@ pub enum Law {
     Endings,
     /// The same sequence leads to the same decisions.
     Determinism,
-    /// Settings that should act monotonically do.
+    /// Settings that should act monotonically do so.
     MonotoneKnobs,
-    /// After any failed driver call every law still holds, and nothing leaks.
+    /// After any failed driver call, every law still holds and nothing leaks.
     Faults,
     /// A program that uses one stream, or records every stream use, never races.
     NoRace,
-    /// An invalid answer of a policy gives an error that names the policy, and changes nothing.
+    /// An invalid answer from a policy causes an error that names the policy, and changes nothing.
     Answers,
-    /// A settings string has the effect that the specification gives, or fails with its error.
+    /// A settings string has the effect that the specification states, or fails with the specified
+    /// error.
     Settings,
     /// Every decision, device call, statistic, trace entry and error equals that of the reference allocator.
     Reference,
@@ -78,7 +80,7 @@ impl Law {
         Law::Reference,
     ];
 
-    /// Its name in tables.
+    /// Returns its name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -113,7 +115,7 @@ impl Law {
 pub struct Broken {
     /// The law.
     pub law: Law,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
 }
 
@@ -124,7 +126,7 @@ impl Broken {
         Broken { law, seen: seen.to_string() }
     }
 
-    /// The same error, with a prefix that says when it happened.
+    /// Returns the same error with a prefix that says when it happened.
     #[must_use]
     pub fn during(self, what: impl fmt::Display) -> Broken {
         Broken { law: self.law, seen: format!("{what}: {}", self.seen) }
@@ -139,7 +141,7 @@ impl fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Returns `Ok` if the law holds, and an error with the text of `says` if not.
+/// Returns `Ok` if the law holds, or an error with the text of `says` if it does not.
 ///
 /// # Errors
 /// If the law does not hold.

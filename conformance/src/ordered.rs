@@ -1,5 +1,5 @@
-//! A policy with PyTorch's rules on a heap that keeps its free blocks in either order. PyTorch's decisions must not depend on
-//! the order, and the laws of the core use both.
+//! A policy with PyTorch's rules on a heap that keeps its free blocks in either order. PyTorch's decisions must not
+//! depend on the order, and the core laws use both orders.
 
 use parkade::policy::{FreeOrder, PyTorch, Wrapper};
 

@@ -1,4 +1,5 @@
-//! A stage: an allocator on a device, for playing scenarios. Its allocations have names, and its heap can be drawn.
+//! A stage: an allocator on a device, on which scenarios are played. Its allocations have names, and its heap can be
+//! drawn.
 //!
 //! Its output is the same on every backend: segments are numbered in order of creation, and positions are offsets from their
 //! starts.
@@ -23,23 +24,23 @@ use crate::suite::Trouble;
 pub enum Request {
     /// It was served.
     Served,
-    /// Out of memory, with the error's text.
+    /// It was refused with out of memory; this is the error's text.
     OutOfMemory(String),
 }
 
 impl Request {
-    /// The text of the error.
+    /// Returns the text of the error.
     ///
     /// # Errors
     /// If the request was served although the scenario requires a refusal.
     pub fn refusal(self) -> Result<String, Trouble> {
         match self {
             Request::OutOfMemory(text) => Ok(text),
-            Request::Served => Err(Trouble::fail("the request was served; it should have been out of memory")),
+            Request::Served => Err(Trouble::fail("the request was served, but should have run out of memory")),
         }
     }
 
-    /// Succeeds if the request was served.
+    /// Returns `Ok` if the request was served.
     ///
     /// # Errors
     /// If it was refused although the scenario requires it to be served.
@@ -59,10 +60,11 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// An empty allocator with these settings and this limit, on a device of the backend.
+    /// Creates an empty allocator with these settings and this limit, on one of the backend's
+    /// devices.
     ///
     /// # Errors
-    /// If there is no such device, or the settings are refused.
+    /// If no suitable device is available, or the settings are refused.
     pub fn new(backend: &AnyBackend, needs: &Needs, settings: &str, limit: Option<Bytes>) -> Result<Stage, Trouble> {
         let settings = Settings::from_environment(settings).map_err(|error| Trouble::fail(error.to_string()))?;
         let device = WitnessedDevice::new(backend.open(needs)?);
@@ -72,18 +74,18 @@ impl Stage {
         Ok(Stage { core, device, named: BTreeMap::new() })
     }
 
-    /// The allocator.
+    /// Returns the allocator.
     pub fn core(&mut self) -> &mut Core<AnyDevice> {
         &mut self.core
     }
 
-    /// The device; do not hold its guards across a call of the allocator.
+    /// Returns the device. Do not hold its guards during a call to the allocator.
     #[must_use]
     pub fn device(&self) -> &WitnessedDevice<AnyDevice> {
         &self.device
     }
 
-    /// The device's streams: the default one and three others.
+    /// Returns the device's streams: the default one and three others.
     #[must_use]
     pub fn streams(&self) -> [StreamId; 4] {
         self.device.look().streams()
@@ -116,38 +118,38 @@ impl Stage {
     /// Frees a named allocation.
     ///
     /// # Errors
-    /// If there is no allocation of this name, or the device fails.
+    /// If there is no allocation with this name, or the device fails.
     pub fn free(&mut self, name: &str) -> Result<(), Trouble> {
-        let (allocation, _) = self.named.remove(name).ok_or_else(|| Trouble::fail(format!("there is no {name}")))?;
+        let (allocation, _) = self.named.remove(name).ok_or_else(|| Trouble::fail(format!("there is no allocation {name}")))?;
         self.core.free(allocation).map_err(|error| Trouble::fail(format!("{name}: {error}")))
     }
 
     /// Records that a stream uses a named allocation.
     ///
     /// # Errors
-    /// If there is no allocation of this name.
+    /// If there is no allocation with this name.
     pub fn record_stream(&mut self, name: &str, stream: StreamId) -> Result<(), Trouble> {
-        let (allocation, _) = self.named.get(name).ok_or_else(|| Trouble::fail(format!("there is no {name}")))?;
+        let (allocation, _) = self.named.get(name).ok_or_else(|| Trouble::fail(format!("there is no allocation {name}")))?;
         self.core.record_stream(allocation, stream);
         Ok(())
     }
 
-    /// The address of a named allocation.
+    /// Returns the address of a named allocation.
     ///
     /// # Errors
-    /// If there is no allocation of this name.
+    /// If there is no allocation with this name.
     pub fn address(&self, name: &str) -> Result<DeviceAddress, Trouble> {
         let found = self.named.get(name).map(|(allocation, _)| allocation.address());
-        found.ok_or_else(|| Trouble::fail(format!("there is no {name}")))
+        found.ok_or_else(|| Trouble::fail(format!("there is no allocation {name}")))
     }
 
-    /// The names in use, in alphabetical order.
+    /// Returns the names in use, in alphabetical order.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.named.keys().cloned().collect()
     }
 
-    /// `empty_cache`.
+    /// Calls `empty_cache`.
     ///
     /// # Errors
     /// If the device fails.
@@ -155,33 +157,34 @@ impl Stage {
         self.core.release_cached().map_err(|error| Trouble::fail(error.to_string()))
     }
 
-    /// The allocator's calls since the last call of this method: name, and size if it has one; refused calls are marked.
+    /// Returns the allocator's calls since the last call to this method, with the name and (if it has one) the size;
+    /// refused calls are marked.
     #[must_use]
     pub fn calls(&mut self) -> Vec<String> {
         self.device.list_calls().iter().map(call_text).collect()
     }
 
-    /// The segments, in order of creation.
+    /// Returns the segments in order of creation.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         in_order(self.core.segments(), self.core.observer())
     }
 
-    /// The heap as text, with every allocation by its name.
+    /// Returns the heap as text, with every allocation shown by its name.
     #[must_use]
     pub fn picture(&self) -> String {
         let names = self.named.iter().map(|(name, (allocation, _))| (allocation.address().get(), name.as_str())).collect();
         draw(&self.segments(), &names)
     }
 
-    /// The statistics.
+    /// Returns the statistics.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.core.stats()
     }
 
-    /// The main statistics, one per line: allocated, active and reserved (current and peak), and counts of device calls and
-    /// retries.
+    /// Returns the main statistics, one per line: allocated, active and reserved (current and peak), and counts of
+    /// device calls and retries.
     #[must_use]
     pub fn figures(&self) -> String {
         let stats = self.core.stats();
@@ -207,16 +210,16 @@ impl Stage {
         .concat()
     }
 
-    /// The allocator's trace.
+    /// Returns the allocator's trace.
     #[must_use]
     pub fn trace(&self) -> &[TraceEntry] {
         self.core.observer()
     }
 
-    /// Frees everything, and checks that nothing is left.
+    /// Frees everything and checks that nothing is left.
     ///
     /// # Errors
-    /// If the heap is damaged or the device keeps anything.
+    /// If the heap is damaged or anything is left on the device.
     pub fn finish(mut self) -> Result<(), Trouble> {
         self.core.check().map_err(|violation| Trouble::fail(violation.to_string()))?;
         for name in self.names() {
@@ -226,12 +229,12 @@ impl Stage {
         self.release_cached()?;
         let reserved = self.core.heap().reserved();
         if reserved != Bytes::ZERO {
-            return Err(Trouble::fail(format!("{reserved} bytes stay reserved")));
+            return Err(Trouble::fail(format!("{reserved} bytes are still reserved")));
         }
         let Stage { core, device, .. } = self;
         drop(core);
         let left = device.look().holdings();
-        if left.is_empty() { Ok(()) } else { Err(Trouble::fail(format!("the device keeps {left:?}"))) }
+        if left.is_empty() { Ok(()) } else { Err(Trouble::fail(format!("left on the device: {left:?}"))) }
     }
 }
 
@@ -240,11 +243,11 @@ fn call_text(call: &MadeCall) -> String {
     format!("{}{size}{}", call.name.as_str(), if call.done { "" } else { " refused" })
 }
 
-/// Width of a bar in characters.
+/// The width of a bar in characters.
 const WIDTH: u64 = 64;
 
-/// Segments in order of creation. A run of an expandable segment counts from the moment when its first address last got memory;
-/// runs from one mapping are in address order.
+/// Returns the segments in order of creation. A run in an expandable segment counts from the time when its first
+/// address last got memory; runs from the same mapping are in address order.
 fn in_order(mut segments: Vec<SegmentInfo>, trace: &[TraceEntry]) -> Vec<SegmentInfo> {
     let made = |segment: &SegmentInfo| {
         let start = segment.address.get();
@@ -258,10 +261,11 @@ fn in_order(mut segments: Vec<SegmentInfo>, trace: &[TraceEntry]) -> Vec<Segment
     segments
 }
 
-/// One line and a bar per segment: `#` live, `~` waiting for events, `.` free. A block has at least one character.
+/// Draws one line and a bar per segment: `#` is live, `~` is waiting for events, `.` is free. A block has at least one
+/// character.
 ///
-/// Empty segments come last, smallest first, without numbers: their addresses decide which of several equal ones remains, so
-/// that differs between devices.
+/// Empty segments are listed last, smallest first, without numbers: which of several equal ones remains depends on
+/// their addresses, so it differs between devices.
 fn draw(segments: &[SegmentInfo], names: &BTreeMap<u64, &str>) -> String {
     let mut out = String::new();
     let is_empty = |segment: &&SegmentInfo| segment.blocks.iter().all(|block| block.state == BlockActivity::Inactive);

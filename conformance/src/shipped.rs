@@ -1,7 +1,7 @@
-//! The recordings of real runs that ship with the repository, in `conformance/recordings`.
+//! The recordings of real runs that are part of the repository, in `conformance/recordings`.
 //!
-//! A recording is a snapshot file, `NAME.pickle.xz`, with the program's final `memory_stats()` beside it, `NAME.stats.json`. The
-//! memory limit of the run is in neither, but in the name ([`limit_bytes_of`]).
+//! A recording is a snapshot file, `NAME.pickle.xz`, together with the program's final `memory_stats()` in
+//! `NAME.stats.json`. Neither file contains the memory limit of the run, but the name does ([`limit_bytes_of`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ const GIB: u64 = 1 << 30;
 /// The file name ending of recordings.
 const ENDING: &str = ".pickle.xz";
 
-/// A recording and the options to verify it.
+/// A recording and the options for verifying it.
 #[derive(Clone, Debug)]
 pub struct Shipped {
     /// The file's name without its ending.
@@ -26,11 +26,11 @@ pub struct Shipped {
     pub options: VerifyOptions,
 }
 
-/// Why a recording could not be read.
+/// The reason why a recording could not be read.
 #[derive(Debug, Error)]
 pub enum ShippedError {
-    /// There is no such folder. The recordings are part of the repository, not of the published crate.
-    #[error("no recordings, which come with parkade's repository and not with the published crate: there is no folder {}", folder.display())]
+    /// The folder does not exist. The recordings are part of the repository, not of the published crate.
+    #[error("no recordings: there is no folder {}; the recordings are part of parkade's repository, not of the published crate", folder.display())]
     NoFolder {
         /// The folder.
         folder: PathBuf,
@@ -52,7 +52,7 @@ pub enum ShippedError {
         cause: Box<ReadError>,
     },
     /// No device in the snapshot file has a trace.
-    #[error("{}: no device has a trace: was the memory history recorded?", path.display())]
+    #[error("{}: no device has a trace; was the memory history recorded?", path.display())]
     NoTrace {
         /// The file's path.
         path: PathBuf,
@@ -78,29 +78,31 @@ pub enum ShippedError {
     Settings {
         /// The file's path.
         path: PathBuf,
-        /// Why; part of the message.
+        /// The reason; part of the message.
         cause: Box<VerifyError>,
     },
 }
 
-/// The repository's folder of recordings. It exists only in a checkout of the repository.
+/// Returns the repository's folder with recordings. It exists only in a checkout of the repository.
 #[must_use]
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings")
 }
 
-/// The memory limit of a run, by the name of its recording; `None` for a run without a limit.
+/// Returns the memory limit of a run by the name of its recording; `None` for a run without a
+/// limit.
 ///
 /// `limit16` in a name is 16 GiB. The names of `cuda_graph.limit1`, `mempool_oom*` and `*_gc.*` stand for limits that are not a
 /// whole number of GiB.
 #[must_use]
 pub fn limit_bytes_of(name: &str) -> Option<u64> {
     if name == "cuda_graph.limit1" {
-        // 1.15 GiB, which is not a multiple of 2 MiB.
+        // This is 1.15 GiB, which is not a multiple of 2 MiB.
         return Some(GIB * 115 / 100);
     }
     if name.starts_with("mempool_oom") {
-        // One byte below 400 MiB: the limit was set as a fraction of the device's memory.
+        // This is one byte below 400 MiB, because the limit was set as a fraction of the device's
+        // memory.
         return Some((400 << 20) - 1);
     }
     if name.contains("_gc.") {
@@ -111,18 +113,18 @@ pub fn limit_bytes_of(name: &str) -> Option<u64> {
     after[..digits].parse::<u64>().ok()?.checked_mul(GIB)
 }
 
-/// The names of all recordings in the repository, sorted.
+/// Returns the names of all recordings in the repository, sorted.
 ///
 /// # Errors
-/// As [`names_in`].
+/// Those of [`names_in`].
 pub fn names() -> Result<Vec<String>, ShippedError> {
     names_in(&folder())
 }
 
-/// The names of all recordings in a folder, sorted; subfolders are not searched.
+/// Returns the names of all recordings in a folder, sorted; subfolders are not searched.
 ///
 /// # Errors
-/// [`ShippedError::NoFolder`] if there is no such folder, [`ShippedError::Io`] if it cannot be listed.
+/// [`ShippedError::NoFolder`] if the folder does not exist, [`ShippedError::Io`] if it cannot be listed.
 pub fn names_in(folder: &Path) -> Result<Vec<String>, ShippedError> {
     check_folder(folder)?;
     let failed = |cause| ShippedError::Io { path: folder.to_owned(), cause };
@@ -135,18 +137,19 @@ pub fn names_in(folder: &Path) -> Result<Vec<String>, ShippedError> {
     Ok(names)
 }
 
-/// Reads a recording of the repository, for example `gpt2_varlen.limit12_oom`.
+/// Reads a recording from the repository, for example `gpt2_varlen.limit12_oom`.
 ///
 /// # Errors
-/// As [`read_from`].
+/// Those of [`read_from`].
 pub fn read(name: &str) -> Result<Shipped, ShippedError> {
     read_from(&folder(), name)
 }
 
-/// Reads a recording of a folder.
+/// Reads a recording from a folder.
 ///
 /// # Errors
-/// [`ShippedError::NoFolder`] if there is no such folder, and another error if one of its two files is missing or damaged.
+/// [`ShippedError::NoFolder`] if the folder does not exist, and a different error if one of the recording's two files
+/// is missing or damaged.
 pub fn read_from(folder: &Path, name: &str) -> Result<Shipped, ShippedError> {
     check_folder(folder)?;
     let path = folder.join(format!("{name}{ENDING}"));
@@ -178,24 +181,25 @@ fn check_folder(folder: &Path) -> Result<(), ShippedError> {
 }
 
 impl Shipped {
-    /// The first device with a trace.
+    /// Returns the first device with a trace.
     ///
     /// # Panics
     /// If `recording` was changed so that no device has a trace; [`read_from`] refuses such files.
     #[must_use]
     pub fn device(&self) -> &DeviceRecording {
-        self.recording.devices.iter().find(|device| !device.trace.is_empty()).expect("a device with a trace")
+        self.recording.devices.iter().find(|device| !device.trace.is_empty()).expect("there is a device with a trace")
     }
 
     /// Verifies a device of the recording, or a changed copy of it, under the recording's own options.
     ///
     /// # Errors
-    /// As [`verify_device`].
+    /// Those of [`verify_device`].
     pub fn verify(&self, device: &DeviceRecording) -> Result<DeviceVerdict, VerifyError> {
         verify_device(device, &self.options, &mut |_| ())
     }
 
-    /// A copy of [`Shipped::device`] as if the ring buffer had lost the first `lost` entries of its trace.
+    /// Returns a copy of [`Shipped::device`] as if the first `lost` entries of its trace had been overwritten in the
+    /// ring buffer.
     #[must_use]
     pub fn without_beginning(&self, lost: usize) -> DeviceRecording {
         let device = self.device();

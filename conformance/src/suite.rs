@@ -1,4 +1,5 @@
-//! Entries of the suite, and the way to run a list of them: each has a name, runs on a backend and ends with a verdict.
+//! The suite's entries, and the code that runs a list of them. Each entry has a name, runs on a backend and ends with a
+//! verdict.
 //!
 //! The checks are in [`checks`](crate::checks); nothing here depends on them.
 
@@ -14,54 +15,56 @@ use rayon::prelude::*;
 use crate::backend::{AnyBackend, DeviceFacts, Unable};
 use crate::law::Broken;
 
-/// How much work to do.
+/// The amount of work to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
-    /// Random sequences per law.
+    /// The number of random sequences per law.
     pub cases: u32,
-    /// The seed from which they are drawn.
+    /// The seed from which the sequences are drawn.
     pub seed: u64,
-    /// The only sequence to run instead of drawn ones: the text that an earlier failure printed after [`PROGRAM`].
+    /// The only sequence to run, instead of drawn ones: the text that an earlier failure printed after [`PROGRAM`].
     pub program: Option<&'static str>,
 }
 
 impl Effort {
-    /// This many random sequences per law, drawn from this seed.
+    /// Creates an effort of this many random sequences per law, drawn from this seed.
     #[must_use]
     pub const fn new(cases: u32, seed: u64) -> Effort {
         Effort { cases, seed, program: None }
     }
 }
 
-/// Begins the line of a failure's script that [`Effort::program`] accepts to run the failing sequence again.
+/// The beginning of the line in a failure's script that [`Effort::program`] accepts, so that the failing sequence is
+/// run again.
 pub const PROGRAM: &str = "# program ";
 
 /// The evidence of an entry.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Evidence {
-    /// Statistics, pictures of the heap, errors. The same in every run, and on every device with the same facts.
+    /// Statistics, pictures of the heap and errors. They are the same in every run and on every device with the same
+    /// facts.
     pub text: String,
     /// Measurements, which differ from run to run.
     pub measured: String,
-    /// How many operations were performed.
+    /// The number of operations that were performed.
     pub operations: u64,
 }
 
 impl Evidence {
-    /// Evidence with text only.
+    /// Creates evidence with only a text.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Evidence {
         Evidence { text: text.into(), ..Evidence::default() }
     }
 
-    /// Evidence with a count of operations and no text.
+    /// Creates evidence with a count of operations and no text.
     #[must_use]
     pub fn operations(operations: u64) -> Evidence {
         Evidence { operations, ..Evidence::default() }
     }
 }
 
-/// Why an entry did not pass.
+/// The reason why an entry did not pass.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// The entry cannot run here.
@@ -76,7 +79,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// A failure with this reason.
+    /// Creates a failure with this reason.
     #[must_use]
     pub fn fail(reason: impl Into<String>) -> Trouble {
         Trouble::Fail { reason: reason.into(), script: None }
@@ -115,18 +118,18 @@ const EXPANDABLE_PAGE: Bytes = Bytes(2 * MIB);
 pub enum Requirement {
     /// Addresses can be reserved, and memory can be mapped at them.
     VirtualMemory,
-    /// Memory can be mapped in the pages that the allocator and its policies map: 2 MiB and multiples.
+    /// Memory can be mapped in the pages that the allocator and its policies use: 2 MiB and its multiples.
     ExpandableSegments,
     /// Ranges of up to a page divided by this number share pages: 2 means half a page.
     SharedPages(u64),
     /// Any free pages can serve any range.
     RemappedPages,
-    /// The facts equal those of the simulated device that the entry compares with.
+    /// The facts equal those of the simulated device with which the entry compares its results.
     ReferenceFacts,
 }
 
 impl Requirement {
-    /// Why a device with these facts does not meet the requirement; `None` if it does.
+    /// Returns why a device with these facts does not meet the requirement; `None` if it does.
     #[must_use]
     pub fn unmet(self, facts: &DeviceFacts) -> Option<&'static str> {
         let unless = |holds: bool, reason| (!holds).then_some(reason);
@@ -138,15 +141,17 @@ impl Requirement {
                 "expandable segments map pages of 2 MiB, which are not whole pages of this device",
             )),
             Requirement::SharedPages(part) => match facts.sharing {
-                None => Some("ranges share no pages on this device"),
-                Some(sharing) => {
-                    unless(sharing.largest.get() >= facts.page.get() / part, "ranges of this size share no pages on this device")
-                }
+                None => Some("ranges do not share pages on this device"),
+                Some(sharing) => unless(
+                    sharing.largest.get() >= facts.page.get() / part,
+                    "ranges of this size do not share pages on this \
+                                                                              device",
+                ),
             },
             Requirement::RemappedPages => unless(facts.remaps_pages, "this device needs contiguous memory for a range"),
             Requirement::ReferenceFacts => unless(
                 facts.behaves_as(&DeviceFacts::H200),
-                "this device's facts are not those of the simulated device it is compared with",
+                "this device's facts differ from those of the simulated device with which it would be compared",
             ),
         }
     }
@@ -192,7 +197,7 @@ pub struct Entry {
 type Check<AnyBackend> = Box<dyn Fn(&AnyBackend, &Effort) -> Verdict + Send + Sync>;
 
 impl Entry {
-    /// An entry that runs on every device.
+    /// Creates an entry that runs on every device.
     pub fn new(
         group: Group,
         name: impl Into<String>,
@@ -202,13 +207,13 @@ impl Entry {
         Entry { group, name: name.into(), says, requires: None, check: Box::new(check) }
     }
 
-    /// The same entry, skipped on devices that do not meet the requirement.
+    /// Returns the same entry, skipped on devices that do not meet the requirement.
     #[must_use]
     pub fn requires(self, requirement: Requirement) -> Entry {
         Entry { requires: Some(requirement), ..self }
     }
 
-    /// Why the entry cannot run on a device with these facts; `None` if it can.
+    /// Returns why the entry cannot run on a device with these facts; `None` if it can.
     #[must_use]
     pub fn unmet(&self, facts: &DeviceFacts) -> Option<&'static str> {
         self.requires.and_then(|requirement| requirement.unmet(facts))
@@ -217,7 +222,8 @@ impl Entry {
     /// Runs the check.
     ///
     /// # Errors
-    /// Why it did not pass; [`Trouble::Skip`] if the device does not meet its requirement.
+    /// The reason why it did not pass; [`Trouble::Skip`] if the device does not meet its
+    /// requirement.
     pub fn check(&self, backend: &AnyBackend, effort: &Effort) -> Verdict {
         match self.unmet(&backend.facts()) {
             Some(reason) => Err(Trouble::Skip(reason.to_owned())),
@@ -225,7 +231,7 @@ impl Entry {
         }
     }
 
-    /// Group and name, as filters match them.
+    /// Returns the group and the name, as filters match them.
     #[must_use]
     pub fn title(&self) -> String {
         format!("{}/{}", self.group.name(), self.name)
@@ -244,7 +250,7 @@ pub struct Reference {
 type Show = Box<dyn Fn(&Effort) -> Verdict + Send + Sync>;
 
 impl Reference {
-    /// A reference of these entries on this backend.
+    /// Creates a reference from these entries on this backend.
     pub fn new(backend: AnyBackend, entries: Vec<Entry>) -> Reference {
         let (name, facts, backend) = (backend.name(), backend.facts(), Arc::new(backend));
         let show = |entry: Entry| {
@@ -255,7 +261,7 @@ impl Reference {
         Reference { name, facts, shows: entries.into_iter().map(show).collect() }
     }
 
-    /// Whether devices with these facts can be compared with this one.
+    /// Returns whether devices with these facts can be compared with this one.
     #[must_use]
     pub fn compares_with(&self, facts: &DeviceFacts) -> bool {
         facts.behaves_as(&self.facts)
@@ -264,7 +270,7 @@ impl Reference {
     /// Returns another device's evidence if its text equals, line by line, the evidence of the entry with the same title here.
     ///
     /// # Errors
-    /// The first line that differs, or why the entry did not pass here.
+    /// The first line that differs, or the reason why the entry did not pass here.
     pub fn compare(&self, title: &str, evidence: Evidence, effort: &Effort) -> Verdict {
         let Some(show) = self.shows.get(title).filter(|_| !evidence.text.is_empty()) else { return Ok(evidence) };
         let expected = show(effort)?.text;
@@ -302,7 +308,7 @@ parkade_recording::names! {
     }
 }
 
-/// One line of the report.
+/// One row of the report.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The entry's kind.
@@ -317,7 +323,7 @@ pub struct Row {
     pub status: Status,
     /// The reason, if the entry did not pass.
     pub reason: String,
-    /// A sequence that shows the failure, as a script for `parkade ops`.
+    /// A sequence that reproduces the failure, as a script for `parkade ops`.
     pub script: Option<String>,
     /// The evidence.
     pub evidence: Evidence,
@@ -336,16 +342,16 @@ impl Row {
     }
 }
 
-/// Counts of rows by status, and of operations.
+/// The numbers of rows by status, and the number of operations.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Summary {
-    /// Rows that passed.
+    /// The number of rows that passed.
     pub passed: usize,
-    /// Rows that failed.
+    /// The number of rows that failed.
     pub failed: usize,
-    /// Rows that could not be run.
+    /// The number of rows that could not be run.
     pub skipped: usize,
-    /// Operations performed.
+    /// The number of operations performed.
     pub operations: u64,
 }
 
@@ -363,7 +369,7 @@ impl Summary {
     }
 }
 
-/// Called as entries begin and end, from several threads.
+/// Methods that are called as entries begin and end, from several threads.
 pub trait Progress: Sync {
     /// An entry begins.
     fn begins(&self, title: &str);
@@ -372,7 +378,7 @@ pub trait Progress: Sync {
     fn ends(&self, row: &Row);
 }
 
-/// Ignores progress.
+/// An observer that ignores progress.
 #[derive(Clone, Copy, Debug)]
 pub struct Silent;
 
@@ -384,9 +390,9 @@ impl Progress for Silent {
 
 /// Runs the entries and returns their rows in the same order. A panic counts as a failure of its entry.
 ///
-/// They run in parallel on a simulated backend, one after another on a real device.
+/// The entries run in parallel on a simulated backend, and one after another on a real device.
 ///
-/// With a reference, each entry must also show the same evidence as the entry with its title there; see [`check`].
+/// With a reference, each entry must also show the same evidence as the entry with the same title there; see [`check`].
 pub fn run(
     backend: &AnyBackend,
     entries: &[Entry],
@@ -407,11 +413,11 @@ pub fn run(
 
 /// Checks one entry. A panic counts as a failure.
 ///
-/// With a reference whose facts equal the device's, the entry must also show the same evidence as there. A device with other
-/// facts rightly shows different evidence, so only the entry's own assertions count for it.
+/// With a reference whose facts equal the device's, the entry must also show the same evidence as it does there. A
+/// device with different facts rightly shows different evidence, so only the entry's own assertions count for it.
 ///
 /// # Errors
-/// Why it did not pass.
+/// The reason why it did not pass.
 pub fn check(backend: &AnyBackend, entry: &Entry, reference: Option<&Reference>, effort: &Effort) -> Verdict {
     let verdict = catch_unwind(AssertUnwindSafe(|| entry.check(backend, effort)));
     let evidence = verdict.unwrap_or_else(|panic| Err(Trouble::fail(format!("panicked: {}", message(&*panic)))))?;
@@ -421,10 +427,10 @@ pub fn check(backend: &AnyBackend, entry: &Entry, reference: Option<&Reference>,
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 #[cfg(test)]

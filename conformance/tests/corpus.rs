@@ -1,8 +1,8 @@
-//! Sequences that once broke a law, found and shrunk by `.ci/soak`: each must pass from now on.
+//! Sequences that once broke a law, found and shrunk by `.ci/soak`. Each one must pass now.
 //!
-//! A file of `conformance/corpus` begins with `# entry GROUP/NAME`. Its line `# program ...` is the sequence; the rest
-//! describes it in words. If the failures of an entry are not single sequences, the file has a line `# seed SEED cases CASES`
-//! instead.
+//! A file of `conformance/corpus` begins with `# entry GROUP/NAME`. Its line `# program ...` is the sequence; the
+//! remaining lines describe it in words. If an entry's failures are not single sequences, the file has a line `# seed
+//! SEED cases CASES` instead.
 
 use std::path::Path;
 
@@ -27,9 +27,9 @@ fn effort_of(text: &str) -> Option<Effort> {
 
 /// Runs the entry that a file names.
 fn replay(text: &str) -> Result<(), String> {
-    let title = after(text, "# entry ").ok_or("no line `# entry`")?;
-    let effort = effort_of(text).ok_or("neither a line `# program` nor `# seed SEED cases CASES`")?;
-    // With all sequences for each policy, as with `parkade conform --policy all`; a run of the whole suite draws fewer.
+    let title = after(text, "# entry ").ok_or("there is a line `# entry`")?;
+    let effort = effort_of(text).ok_or("there is a line `# program` or `# seed SEED cases CASES`")?;
+    // Use all sequences for each policy, as `parkade conform --policy all` does; a run of the entire suite draws fewer.
     let policies = laws_any_policy::entries(&AnyBackend::simulated(), None, Share::Whole);
     let found = policies.into_iter().chain(entries(&AnyBackend::simulated())).find(|entry| entry.title() == title);
     let entry: Entry = found.ok_or_else(|| format!("there is no entry {title}: was it renamed?"))?;
@@ -37,7 +37,7 @@ fn replay(text: &str) -> Result<(), String> {
     match rows.first() {
         Some(Row { status: Status::Pass, .. }) => Ok(()),
         Some(row) => Err(row.reason.clone()),
-        None => Err("it did not run".to_owned()),
+        None => Err("the entry did not run".to_owned()),
     }
 }
 

@@ -6,7 +6,8 @@ use parkade_conformance::checks::laws_pytorch::operation::{Operation, operations
 use parkade_conformance::checks::laws_pytorch::trial::{Outcome, Trial};
 use proptest::strategy::{Strategy, ValueTree};
 
-/// Random sequences prove little if they never meet the interesting cases; this counts how many do.
+/// Random sequences prove little if they never reach the interesting cases, so this test counts how
+/// many do.
 #[test]
 fn the_random_operations_reach_the_whole_ladder() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();
@@ -14,7 +15,7 @@ fn the_random_operations_reach_the_whole_ladder() {
     let (mut ooms, mut served, mut retries, mut collected, mut pending) = (0, 0, 0, 0, 0);
     for _ in 0..60 {
         let (setup, operations) = strategy.new_tree(&mut runner).expect("a case").current();
-        let mut trial = Trial::new(&AnyBackend::simulated(), &setup).expect("a simulated device");
+        let mut trial = Trial::new(&AnyBackend::simulated(), &setup).expect("a simulated device is available");
         for operation in &operations {
             let segments_given_back = trial.core().stats().num_device_free;
             let outcome = trial.apply(operation).expect("the laws hold");
@@ -34,7 +35,8 @@ fn the_random_operations_reach_the_whole_ladder() {
         trial.finish().expect("nothing is left");
     }
     let reached = format!(
-        "{served} requests served, {ooms} refused, {retries} retries, {collected} served by giving back, {pending} with pending blocks"
+        "{served} requests served, {ooms} refused, {retries} retries, {collected} served after releases, {pending} with \
+         pending blocks"
     );
     assert!(served > 500 && ooms > 50 && retries > 50 && collected > 20 && pending > 300, "{reached}");
 }

@@ -1,4 +1,4 @@
-//! The lockstep entries against a known device: a simulated device with different habits stands in for the real one. The
+//! Tests the lockstep entries on a known device: a simulated device with different habits replaces the real one. The
 //! comparison must find it equal where it is equal, and must find each seeded difference.
 
 use parkade::units::Bytes;
@@ -10,7 +10,7 @@ use parkade_sim::{CallName, EventTiming, FaultError, FaultPlan, PAGE_BYTES, SimD
 
 const EFFORT: Effort = Effort::new(1, 0);
 
-/// Where the stand-in puts segments.
+/// Where the replacement places segments.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Habit {
     Descending,
@@ -20,7 +20,7 @@ enum Habit {
 /// A simulated device that claims to be real.
 struct StandIn {
     habit: Habit,
-    /// Pages that it has beyond the requested capacity.
+    /// The number of pages that it has beyond the requested capacity.
     drift_pages: i64,
     /// A call that fails although memory is available.
     fault: Option<When>,
@@ -62,7 +62,7 @@ impl Backend for StandIn {
 fn verdict(backend: StandIn, name: &str) -> Verdict {
     let backend = AnyBackend::new(backend);
     let list = entries(&backend);
-    let entry = list.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("no entry {name}"));
+    let entry = list.iter().find(|entry| entry.name == name).unwrap_or_else(|| panic!("there is no entry {name}"));
     entry.check(&backend, &EFFORT)
 }
 

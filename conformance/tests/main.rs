@@ -1,4 +1,4 @@
-//! Tests of the suite itself, of the recordings and of the scenarios, and the rules of this repository.
+//! Tests of the suite itself, the recordings, the scenarios and the rules of this repository.
 
 mod core_laws;
 mod corpus;

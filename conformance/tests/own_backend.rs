@@ -1,7 +1,7 @@
-//! A user-defined device with 64 KiB pages and no virtual memory, and the whole suite on it.
+//! A user-defined device with 64 KiB pages and no virtual memory, and the entire suite on it.
 //!
-//! Work takes effect as soon as it is queued; the stream is then busy for a while. So a stream is the instant at which its work
-//! ends, and an event is such an instant. Memory is a list of writes: the newest write that covers a byte gives its value.
+//! Work takes effect as soon as it is queued, and the stream is then busy for a while. A stream and an event are therefore
+//! represented by the time at which work ends. Memory is a list of writes: the newest write to a byte determines its value.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -40,8 +40,8 @@ impl Backend for Host {
 struct HostDevice {
     capacity: u64,
     others: u64,                  // Bytes that others hold.
-    ranges: BTreeMap<u64, Range>, // By start address.
-    ends: [Instant; 4],           // When each stream's work ends.
+    ranges: BTreeMap<u64, Range>, // Ranges by start address.
+    ends: [Instant; 4],           // The times at which each stream's work ends.
     events: usize,
 }
 /// Its size, and the writes to it: start, end and word.
@@ -56,7 +56,7 @@ impl HostDevice {
         STREAMS.iter().position(|&own| own == stream).map(|place| &mut self.ends[place]).ok_or(NO_STREAM)
     }
     fn sleep_until(end: Instant) { std::thread::sleep(end.saturating_duration_since(Instant::now())); }
-    /// The writes to the range that contains these bytes.
+    /// Returns the writes to the range that contains these bytes.
     fn writes(&mut self, address: DeviceAddress, size: u64) -> Result<&mut Vec<(u64, u64, u32)>, BackendError> {
         let (start, (whole, writes)) = self.ranges.range_mut(..=address.get()).next_back().ok_or(INVALID)?;
         if address.get() + size <= start + *whole { Ok(writes) } else { Err(INVALID) }
@@ -83,7 +83,7 @@ impl DeviceBackend for HostDevice {
         let size = requested.checked_round_up(FACTS.page).ok_or(no_room)?.get();
         if size == 0 { return Err(INVALID); }
         if size > self.free_bytes() { return Err(no_room); }
-        // The lowest gap that is large enough. Nothing starts at address zero.
+        // Finds the lowest gap that is large enough. Nothing starts at address zero.
         let after = |start, (&next, &(taken, _)): (&u64, &Range)| if start + size <= next { start } else { next + taken };
         let start = self.ranges.iter().fold(page, after);
         if start + size > page + self.capacity { return Err(no_room); }
@@ -91,7 +91,7 @@ impl DeviceBackend for HostDevice {
         Ok(DeviceAddress(start))
     }
     fn free(&mut self, address: DeviceAddress) -> Done {
-        self.settle(); // The allocator expects this: its own stream may still use the range.
+        self.settle(); // The allocator expects this wait, because its own stream may still use the range.
         self.ranges.remove(&address.get()).map(drop).ok_or(INVALID)
     }
     fn synchronize_stream(&mut self, stream: StreamId) -> Done { self.end(stream).map(|end| HostDevice::sleep_until(*end)) }
@@ -133,7 +133,7 @@ impl TestDevice for HostDevice {
         into.fill(0);
         let (low, high) = (address.get(), address.get() + into.len() as u64);
         let bytes = self.writes(address, high - low)?.iter().flat_map(|w| (w.0.max(low)..w.1.min(high)).map(move |at| (at, w.2)));
-        bytes.for_each(|(at, word)| into[(at - low) as usize] = word.to_le_bytes()[at as usize % 4]); // The newest is the last.
+        bytes.for_each(|(at, word)| into[(at - low) as usize] = word.to_le_bytes()[at as usize % 4]); // The newest write wins.
         Ok(())
     }
     fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)> {

@@ -1,8 +1,8 @@
-//! A user-defined policy: fill segments that are in use first, and give each large request its own segment.
+//! A user-defined policy that first fills segments that are in use, and gives each large request its own segment.
 //!
-//! A segment can go back to the device only when nothing in it is in use. So a small request takes the smallest fitting block of
-//! a segment that is in use anyway, and starts on an entirely free segment only if there is no other. A large request gets a
-//! whole segment, which is never split and is reused only for requests that leave at most an eighth of it unused.
+//! A segment can be returned to the device only when nothing in it is in use. A small request therefore takes the smallest
+//! block that fits in a segment that is partly in use, and uses an entirely free segment only if there is no other. A large
+//! request gets an entire segment, which is never split and is reused only for requests that leave at most an eighth unused.
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, PoolClass};
@@ -20,13 +20,13 @@ struct FillFirst;
 
 impl FillFirst {
     fn find(heap: &Heap, request: &Request) -> Option<BlockView> {
-        // Smallest first; all belong to the request's pool and stream.
+        // The smallest blocks are first; all belong to the request's pool and stream.
         let mut free = heap.at_least(request.pool, request.stream, request.size);
         let tightest = heap.first_at_least(request.pool, request.stream, request.size)?;
         if request.size >= LARGE {
             return (tightest.size.get() - request.size.get() <= tightest.size.get() / 8).then_some(tightest);
         }
-        // A split block is part of a segment that is otherwise in use.
+        // A split block is part of a segment that is partly in use.
         Some(free.find(|block| block.is_split).unwrap_or(tightest))
     }
 }
@@ -36,7 +36,7 @@ impl Policy for FillFirst {
         "fill-first"
     }
 
-    /// How large a block serves a request of this many bytes?
+    /// How large is the block that serves a request of this many bytes?
     fn round(&self, requested: Bytes) -> Option<Bytes> {
         requested.checked_round_up(Bytes(512))
     }
@@ -46,7 +46,7 @@ impl Policy for FillFirst {
         if size >= LARGE { PoolClass::Large } else { PoolClass::Small }
     }
 
-    /// Which free block, or how large a new segment?
+    /// Which free block serves the request, or how large is the new segment?
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         let segment = if request.size >= LARGE { request.size.checked_round_up(Bytes::mib(2)) } else { Some(SHARED) };
         match FillFirst::find(heap, request) {
@@ -60,15 +60,15 @@ impl Policy for FillFirst {
         request.size < LARGE
     }
 
-    /// What to do if no free block serves the request. Called with increasing rungs until there is a block or the policy gives
-    /// up.
+    /// What happens if no free block serves the request? This is called with increasing rungs until there is a block or the
+    /// policy gives up.
     fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
         match (rung, FillFirst::find(heap, request)) {
             (0, _) => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
             (1, _) => Relief::Wait,
             (2, Some(block)) => Relief::Reuse(block.id),
             (2, None) => Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-            // The device has no room for a shared segment; it may have room for the request alone.
+            // The device has no room for a shared segment; it may have room for only the request.
             (3, _) => Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(request.size) },
             _ => Relief::GiveUp,
         }

@@ -1,5 +1,5 @@
-//! Tests of the policy laws: the tutorials show the code that is tested, every policy of the catalogue has entries, and random
-//! programs find seeded mistakes.
+//! Tests of the policy laws: the tutorials show the code that is tested, every policy in the catalogue has entries, and
+//! random programs find seeded mistakes.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use parkade_policies::{BESIDE, CATALOGUE};
 use parkade_research::study::{RunOptions, smallest_capacity};
 use parkade_research::workload::{Event, Workload};
 
-/// The most lines the tutorial's policy may have.
+/// The maximum number of lines that the tutorial's policy may have.
 const LONGEST_EXAMPLE: usize = 100;
 
 fn read(name: &str) -> String {
@@ -27,7 +27,7 @@ fn read(name: &str) -> String {
 fn the_tutorial_shows_the_policy_that_is_tested() {
     let (page, example) = (read("docs/writing-a-policy.md"), read("conformance/tests/own_policy.rs"));
     let block = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
-    assert_eq!(block, Some(example.as_str()), "the first block of Rust of the page is the file, byte for byte");
+    assert_eq!(block, Some(example.as_str()), "the page's first block of Rust equals the file, byte for byte");
     let lines = example.lines().count();
     assert!(lines <= LONGEST_EXAMPLE, "{lines} lines");
 }
@@ -36,7 +36,7 @@ fn the_tutorial_shows_the_policy_that_is_tested() {
 fn the_other_tutorial_shows_the_backend_that_is_tested() {
     let (page, example) = (read("docs/writing-a-backend.md"), read("conformance/tests/own_backend.rs"));
     let block = page.split("```rust\n").nth(1).and_then(|rest| rest.split("```").next());
-    assert_eq!(block, Some(example.as_str()), "the first block of Rust of the page is the file, byte for byte");
+    assert_eq!(block, Some(example.as_str()), "the page's first block of Rust equals the file, byte for byte");
     let lines = example.lines().count();
     assert!(lines < 150 && page.contains(&format!("a device of {lines} lines")), "{lines} lines");
 }
@@ -66,25 +66,25 @@ fn every_policy_of_the_catalogue_is_checked() {
         }
     }
     let named = laws_any_policy::entries(&AnyBackend::simulated(), CATALOGUE.first(), Share::Whole);
-    assert_eq!(named.len(), 7, "of one policy alone");
+    assert_eq!(named.len(), 7, "the entries of only one policy");
     let with_option = laws_any_policy::entries(
         &AnyBackend::simulated(),
         parkade_policies::named("best-fit-remap:fit=first;handle=20MiB").ok().as_ref(),
         Share::Whole,
     );
-    assert_eq!(with_option.len(), 7, "of one that is not in the catalogue");
+    assert_eq!(with_option.len(), 7, "the entries of a policy that is not in the catalogue");
 }
 
 /// A policy with one mistake.
 #[derive(Clone, Copy)]
 enum Mistake {
-    /// It reports out of memory without having waited.
+    /// The policy reports out of memory without having waited.
     GivesUpEarly,
-    /// It searches for free blocks only every other time.
+    /// The policy searches for free blocks only every other time.
     Overlooks(bool),
-    /// It picks blocks that are too small.
+    /// The policy chooses blocks that are too small.
     TooSmall,
-    /// Its blocks are not always multiples of 512 bytes.
+    /// The policy's blocks are not always multiples of 512 bytes.
     Rounds,
 }
 

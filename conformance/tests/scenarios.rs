@@ -1,7 +1,7 @@
-//! The scenarios' texts as snapshots: statistics, pictures of the heap, errors, on the simulated device.
+//! Tests the scenarios' texts as snapshots: statistics, pictures of the heap and errors on the simulated device.
 //!
-//! The measured values follow from the simulated clock and the simulated H200, so the snapshots include them: whole
-//! out-of-memory messages, races, times. On a real device the runner compares only the text.
+//! The measured values follow from the simulated clock and the simulated H200, so the snapshots include them: complete
+//! out-of-memory messages, races and times. On a real device, the runner compares only the text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,15 +14,16 @@ use parkade_sim::SimDevice;
 
 /// The number of random sequences for a scenario that draws some.
 const EFFORT: Effort = Effort::new(60, 0);
-/// Entries that run commands of the binary. The binary is not built for these tests; those of parkade-cli run the entries.
+/// Entries that run commands of the binary. The binary is not built for these tests; the tests in parkade-cli run the
+/// entries.
 const OF_THE_BINARY: [&str; 3] = ["D5/enable", "D5/kill", "D8/info"];
 
-/// The evidence of an entry; `None` if it needs the binary and reports that.
+/// Returns the evidence of an entry; `None` if the entry needs the binary and reports that.
 fn evidence(entry: &Entry, backend: &AnyBackend) -> Option<Evidence> {
     match entry.check(backend, &EFFORT) {
         Ok(evidence) => Some(evidence),
         Err(Trouble::Skip(reason)) if OF_THE_BINARY.contains(&entry.name.as_str()) => {
-            assert_eq!(reason, "it runs commands of the binary: `parkade conform` runs it");
+            assert_eq!(reason, "this entry runs commands of the binary, so only `parkade conform` runs it");
             None
         }
         Err(trouble) => panic!("{}: {trouble:?}", entry.name),
@@ -50,7 +51,7 @@ fn every_row_has_an_entry_and_every_entry_a_row() {
         .into_iter()
         .flat_map(|(section, last)| (1..=last).map(move |row| format!("{section}{row}")))
         .collect();
-    assert_eq!(rows().map(|row| row.id).collect::<Vec<_>>(), ids, "the rows of the documents, in order");
+    assert_eq!(rows().map(|row| row.id).collect::<Vec<_>>(), ids, "the documents' rows are in order");
     let names: Vec<String> = entries(&AnyBackend::simulated(), None).into_iter().map(|entry| entry.name).collect();
     for id in &ids {
         assert!(names.iter().any(|name| id_of(name) == id), "{id} has no entry");
@@ -59,7 +60,7 @@ fn every_row_has_an_entry_and_every_entry_a_row() {
         assert!(ids.iter().any(|id| id_of(name) == id), "{name} has no row");
     }
     let unique: BTreeSet<&String> = names.iter().collect();
-    assert_eq!(unique.len(), names.len(), "two entries have one name");
+    assert_eq!(unique.len(), names.len(), "two entries have the same name");
 }
 
 #[test]
@@ -73,7 +74,8 @@ fn every_snapshot_belongs_to_an_entry() {
     }
 }
 
-/// The numbers in a text, without commas between digits. A number that is part of a name (H200, GPT-2, A5) does not count.
+/// Returns the numbers in a text, without commas between digits. A number that is part of a name (H200, GPT-2, A5) does
+/// not count.
 fn numbers(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut before = ' ';
@@ -93,7 +95,8 @@ fn numbers(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The figures of the table are those of the entries, so a changed figure cannot be forgotten in the table.
+/// Checks that the figures in the table are those of the entries, so that a figure cannot change without a change in
+/// the table.
 #[test]
 fn every_number_that_was_found_is_in_the_evidence() {
     let mut shown: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
@@ -120,7 +123,7 @@ fn the_table_is_up_to_date() {
     assert!(there == docs_page(), "run: cargo run -p parkade-conformance --example scenarios_table > docs/scenarios.md");
 }
 
-/// Another GPU: with other addresses, and with less memory if a scenario does not say how much it needs.
+/// A different GPU: with different addresses, and with less memory if a scenario does not say how much it needs.
 struct Other(Places);
 
 impl Backend for Other {
@@ -140,7 +143,8 @@ impl Backend for Other {
     }
 }
 
-/// What the runner compares between backends must depend neither on where a driver puts segments nor on the size of the device.
+/// The text that the runner compares between backends must depend neither on where a driver places segments nor on the
+/// size of the device.
 #[test]
 fn the_texts_are_the_same_on_another_device() {
     // The other scenarios use no device.

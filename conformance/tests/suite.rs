@@ -1,5 +1,6 @@
-//! The suite as tests: every entry on the simulated device, and on the CUDA device if there is one; if not, the CUDA entries
-//! are listed as ignored, with the reason. The scenarios are included; on the simulated device tests/scenarios.rs checks them.
+//! The suite as tests: every entry on the simulated device, and on the CUDA device if there is one; if not, the CUDA
+//! entries are listed as ignored, with the reason. The scenarios are included; on the simulated device,
+//! tests/scenarios.rs checks them.
 //!
 //! `PARKADE_REQUIRE_CUDA=1` makes a missing GPU a failure, so that a machine set up for its GPU cannot pass without it.
 //! `PARKADE_CASES` is the number of random sequences per law.

@@ -1,10 +1,10 @@
-//! The library calls behind common memory tools, with the figures before and after each: empty the cache,
-//! reset the peaks, limit the memory, copy to the host.
+//! The library calls behind common memory tools, with the figures before and after each call: empty the cache, reset
+//! the peaks, limit the memory, copy to the host.
 //!
-//! `cargo run -p parkade-gpu --example memory_tools` runs on the simulated device, with `-- --cuda` on the
-//! first GPU, where it takes less than 1 GiB and releases everything. Exit code 0 if every check holds, 1 if
-//! not, 77 if there is no GPU.
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+//! `cargo run -p parkade-gpu --example memory_tools` runs on the simulated device; with `-- --cuda`, it runs on the
+//! first GPU, where it takes less than 1 GiB and releases everything. The exit code is 0 if every check passes, 1 if
+//! not, and 77 if there is no GPU.
+#![allow(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ const WORD: u32 = 0x600d_f00d;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// The operations that the tools need beyond the core's trait: writing and reading memory.
+/// The operations that the tools need in addition to the core's trait: writing and reading memory.
 trait Contents: DeviceBackend {
     /// Writes `word` over a block.
     fn write(&mut self, address: DeviceAddress, size: Bytes, word: u32) -> Outcome<()>;
@@ -71,7 +71,7 @@ struct Figures {
     reserved: i64,
     peak_allocated: i64,
     peak_reserved: i64,
-    /// Free memory of the device.
+    /// Returns the device's free memory.
     device_free: u64,
 }
 
@@ -125,12 +125,12 @@ fn run<D: Contents>(device: D) -> Outcome<()> {
     let [_, end] = step(&mut tools, "the end", |tools| {
         tools.free(live)?;
         tools.release_cached()?;
-        Ok(String::from("everything is released"))
+        Ok(String::from("everything was released"))
     })?;
-    ensure(end.reserved == 0, "memory is left")
+    ensure(end.reserved == 0, "some memory was not released")
 }
 
-/// Allocates three blocks and frees two, which stay in the cache.
+/// Allocates three blocks and frees two of them, which stay in the cache.
 fn work<D: Contents>(tools: &mut Tools<D>) -> Outcome<Allocation> {
     let mut live = None;
     let [_, after] = step(tools, "some work", |tools| {
@@ -141,20 +141,20 @@ fn work<D: Contents>(tools: &mut Tools<D>) -> Outcome<Allocation> {
         Ok(format!("three blocks of {}, one of them still live", format_bytes(BLOCK.get())))
     })?;
     let block = BLOCK.get() as i64;
-    ensure((after.allocated, after.reserved) == (block, 3 * block), "the cache does not hold what was freed")?;
-    live.ok_or_else(|| "no live block".into())
+    ensure((after.allocated, after.reserved) == (block, 3 * block), "the cache does not contain the freed blocks")?;
+    live.ok_or_else(|| "there is no live block".into())
 }
 
-/// A copy to the host is either the whole block or an error. It is never a part of the block and never an abort.
+/// A copy to the host is either the entire block or an error. It is never only part of the block and never an abort.
 fn copy<D: Contents>(tools: &mut Tools<D>, live: &Allocation) -> Outcome<()> {
     let [before, after] = step(tools, "copy to the host", |tools| {
         tools.device_mut().write(live.address(), BLOCK, WORD)?;
         let copied = tools.device_mut().copy_to_host(live.address(), BLOCK)?;
-        ensure(copied.len() as u64 == BLOCK.get(), "bytes are missing")?;
-        ensure(copied.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), "bytes are not what was written")?;
+        ensure(copied.len() as u64 == BLOCK.get(), "some bytes are missing")?;
+        ensure(copied.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), "the bytes are not those that were written")?;
         let beyond = tools.device_mut().copy_to_host(live.address(), Bytes(1 << 50));
-        let refusal = beyond.err().ok_or("2^50 bytes were copied")?;
-        Ok(format!("{} arrived; 2^50 bytes are refused: {refusal}", format_bytes(copied.len() as u64)))
+        let refusal = beyond.err().ok_or("2^50 bytes were copied, although this should fail")?;
+        Ok(format!("{} were copied; 2^50 bytes are refused: {refusal}", format_bytes(copied.len() as u64)))
     })?;
     ensure((before.allocated, before.reserved) == (after.allocated, after.reserved), "copying changed the heap")
 }
@@ -165,36 +165,43 @@ fn clear<D: Contents>(tools: &mut Tools<D>) -> Outcome<()> {
         tools.release_cached()?;
         Ok(String::from("cached segments are returned to the device"))
     })?;
-    ensure(after.allocated == before.allocated, "a live block is gone")?;
+    ensure(after.allocated == before.allocated, "the live block was released")?;
     ensure(after.reserved == after.allocated, "the cache is not empty")?;
     let came_back = u64::try_from(before.reserved - after.reserved)?;
-    ensure(after.device_free == before.device_free + came_back, "the device did not get the memory back")
+    ensure(after.device_free == before.device_free + came_back, "the memory was not returned to the device")
 }
 
-/// torch.cuda.reset_peak_memory_stats(): the peaks become the current values; no memory moves.
+/// torch.cuda.reset_peak_memory_stats(): the peaks are set to the current values; no memory moves.
 fn reset<D: Contents>(tools: &mut Tools<D>) -> Outcome<()> {
     let [before, after] = step(tools, "reset (reset_peak_stats)", |tools| {
         tools.reset_peak_stats();
-        Ok(String::from("the peaks are the current values"))
+        Ok(String::from("the peaks equal the current values"))
     })?;
     ensure(before.peak_allocated > after.peak_allocated, "the peak did not fall")?;
-    ensure((after.peak_allocated, after.peak_reserved) == (after.allocated, after.reserved), "a peak is not what is in use")
+    ensure(
+        (after.peak_allocated, after.peak_reserved) == (after.allocated, after.reserved),
+        "a peak differs from the current \
+                                                                                              value",
+    )
 }
 
-/// torch.cuda.set_per_process_memory_fraction(): the allocator refuses requests above it without asking the
+/// torch.cuda.set_per_process_memory_fraction(): the allocator refuses requests beyond the limit without asking the
 /// driver.
 fn fraction<D: Contents>(tools: &mut Tools<D>) -> Outcome<()> {
     let [before, after] = step(tools, "fraction (set_memory_fraction)", |tools| {
-        ensure(tools.set_memory_fraction(1.5).is_err(), "a fraction above 1 was taken")?;
+        ensure(tools.set_memory_fraction(1.5).is_err(), "a fraction above 1 was accepted")?;
         tools.set_memory_fraction(FRACTION)?;
         match tools.allocate(LARGE, StreamId::DEFAULT) {
             Err(AllocError::OutOfMemory(_)) => {}
-            other => return Err(format!("under a limit: {other:?}").into()),
+            other => return Err(format!("under a limit, the request returned {other:?}").into()),
         }
         tools.set_memory_fraction(1.0)?;
         let large = tools.allocate(LARGE, StreamId::DEFAULT)?;
         tools.free(large)?;
-        Ok(format!("{} are out of memory under {FRACTION} of the device, and served without", format_bytes(LARGE.get())))
+        Ok(format!(
+            "{} are out of memory with a limit of {FRACTION} of the device, and served without it",
+            format_bytes(LARGE.get())
+        ))
     })?;
     ensure(after.reserved == before.reserved + LARGE.get() as i64, "the large block was not served")
 }
@@ -224,14 +231,14 @@ mod tests {
         run(SimDevice::new(SimOptions::h200())).expect("all steps");
     }
 
-    /// The example's own checks fail when they should.
+    /// Tests that the example's own checks fail when they should.
     #[test]
     fn a_tool_that_does_not_work_is_noticed() {
         let mut tools = Allocator::new(SimDevice::new(SimOptions::h200()), PyTorch::new(Settings::default()), ());
         let _live = work(&mut tools).expect("some work");
         tools.release_cached().expect("an empty cache");
         tools.reset_peak_stats();
-        let error = reset(&mut tools).expect_err("the peak cannot fall again");
+        let error = reset(&mut tools).expect_err("the peak does not fall again");
         assert_eq!(error.to_string(), "the peak did not fall");
     }
 }

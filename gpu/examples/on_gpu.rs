@@ -1,9 +1,9 @@
-//! The tests of the CUDA device as one program, to copy to a GPU machine without Rust and run there.
+//! The tests of the CUDA device as a single program, which can be copied to a GPU machine without Rust and run there.
 //!
-//! `cargo build --release -p parkade-gpu --example on_gpu` builds `target/release/examples/on_gpu`, which
-//! prints a table. It uses less than 3 GiB of device memory, apart from requests that no device can serve,
-//! and releases everything. Exit code 0 if every check passes, 1 if one fails, 77 if there is no device.
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+//! `cargo build --release -p parkade-gpu --example on_gpu` builds `target/release/examples/on_gpu`, which prints a
+//! table. It uses less than 3 GiB of device memory, apart from requests that no device can serve, and releases
+//! everything. The exit code is 0 if every check passes, 1 if one fails, and 77 if there is no device.
+#![allow(clippy::print_stdout, reason = "a user runs this example")]
 
 #[path = "../tests/checks/mod.rs"]
 mod checks;
@@ -19,7 +19,7 @@ use parkade_gpu::{CudaDevice, Unavailable};
 const SKIPPED: u8 = 77;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    // Stays open throughout, so that the context stays, with the memory that the driver takes for itself.
+    // This stays open throughout, so that the context is kept, with the memory that the driver takes for itself.
     let mut device = match CudaDevice::open(checks::ORDINAL) {
         Ok(device) => device,
         Err(reason) => return Ok(skip(reason)),
@@ -40,7 +40,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         failures += usize::from(verdict == "FAILED");
         println!("{verdict:<7} {:>8.1} ms  {name:<54} {text}", start.elapsed().as_secs_f64() * 1e3);
     }
-    drop(device); // The last check has reset it.
+    drop(device); // The last check has reset the device.
     println!("free after   {} B", CudaDevice::open(checks::ORDINAL)?.memory_info()?.free);
     println!("{} checks, {failures} failed", checks::ALL.len());
     Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,9 +1,10 @@
-//! The allocator core on the first CUDA device, as a library of C functions that time it. `beside_pytorch.py` loads it into
-//! the process in which it times PyTorch's allocator and cudaMallocAsync.
+//! The allocator core on the first CUDA device, as a library of C functions that time it. `beside_pytorch.py` loads the
+//! library into the process in which it times PyTorch's allocator and cudaMallocAsync.
 //!
-//! `cargo build --profile wheel -p parkade-gpu --example timed_core` builds `target/wheel/examples/libtimed_core.so`. Each
-//! function opens the device and gives everything back. If a step fails, it prints a line on standard error and returns -1.
-#![allow(clippy::print_stderr, reason = "the caller sees only a number")]
+//! `cargo build --profile wheel -p parkade-gpu --example timed_core` builds `target/wheel/examples/libtimed_core.so`.
+//! Each function opens the device and returns everything. If a step fails, it prints a line on standard error and
+//! returns -1.
+#![allow(clippy::print_stderr, reason = "the caller receives only a number")]
 
 use std::error::Error;
 use std::time::Instant;
@@ -20,22 +21,24 @@ const ORDINAL: u32 = 0;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// Nanoseconds per pair of an allocation and a free of `bytes`, over `pairs` pairs. An allocation before them took
-/// the memory from the driver.
+/// Returns the nanoseconds per pair of an allocation and a free of `bytes`, over `pairs` pairs. An allocation before
+/// the measurement takes the memory from the driver.
 // SAFETY: no other function of the process has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_time_pairs(bytes: u64, pairs: u64, expandable: bool) -> f64 {
     told(on_cuda(expandable).and_then(|core| time_pairs(core, bytes, pairs)))
 }
 
-/// Nanoseconds for handing out `count` blocks of `bytes`, each of which the allocator asks the driver for.
+/// Returns the nanoseconds for handing out `count` blocks of `bytes`, each of which the allocator requests from the
+/// driver.
 // SAFETY: no other function of the process has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_time_growth(bytes: u64, count: u64, expandable: bool) -> f64 {
     told(on_cuda(expandable).and_then(|core| time_growth(core, bytes, count)))
 }
 
-/// The same measurement on the simulated device: the time spent outside the driver, plus some for the simulation.
+/// Makes the same measurement on the simulated device: the time spent outside the driver, plus some time for the
+/// simulation.
 // SAFETY: no other function of the process has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_time_simulated_growth(bytes: u64, count: u64, expandable: bool) -> f64 {

@@ -1,4 +1,4 @@
-//! Errors of the driver: it is missing, or one of its calls fails.
+//! Driver errors: the driver is missing, or one of its calls fails.
 
 use parkade::device::BackendError;
 use thiserror::Error;
@@ -9,8 +9,8 @@ use thiserror::Error;
 pub struct DriverError {
     /// The call, by its driver name.
     pub call: &'static str,
-    /// The driver's result code (a `CUresult`), as a number, because a newer driver has codes that older
-    /// headers do not name.
+    /// The driver's result code (a `CUresult`) as a number, because a newer driver may have codes that older headers do
+    /// not name.
     pub code: u32,
 }
 
@@ -20,13 +20,13 @@ impl From<DriverError> for BackendError {
     }
 }
 
-/// Why a device cannot be opened on this machine.
+/// The reason why a device cannot be opened on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Unavailable {
     /// The driver's library was not found.
     #[error("no CUDA driver (its library was not found)")]
     NoDriver,
-    /// The library lacks this function: the driver is too old, or the library is something else.
+    /// The library lacks this function: the driver is too old, or the library is a different one.
     #[error("the CUDA driver lacks {0}")]
     MissingSymbol(&'static str),
     /// There is no device with this index.

@@ -1,6 +1,6 @@
 //! Where memory is mapped in one reservation, and which parts the device may touch.
 //!
-//! This is only book-keeping: it records what the driver has done. It makes no driver calls and does not predict what
+//! This is only bookkeeping: it records what the driver has done. It makes no driver calls and does not predict what
 //! the driver would refuse.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ struct Mapping {
 }
 
 impl Mappings {
-    /// How many mappings there are.
+    /// Returns how many mappings there are.
     pub(crate) fn len(&self) -> usize {
         self.by_start.len()
     }
@@ -29,7 +29,7 @@ impl Mappings {
         self.by_start.insert(address, Mapping { bytes, is_open: false });
     }
 
-    /// Records that the device got access to a range. A mapping that lies only partly in the range stays without
+    /// Records that the device was granted access to a range. A mapping that is only partly in the range stays without
     /// access, which is the safe choice.
     pub(crate) fn open(&mut self, address: u64, bytes: u64) {
         for start in self.starts_within(address, bytes) {
@@ -46,7 +46,8 @@ impl Mappings {
         }
     }
 
-    /// Whether the device may touch the whole range, which may span several adjacent mappings.
+    /// Returns whether the device may touch the entire range, which may span several adjacent
+    /// mappings.
     pub(crate) fn are_open(&self, address: u64, bytes: u64) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
         let Some((&first, _)) = self.by_start.range(..=address).next_back() else { return false };
@@ -63,8 +64,9 @@ impl Mappings {
         false
     }
 
-    /// The accessible mappings under a range that is entirely mapped, lowest address first: (address, bytes). The first may
-    /// begin before the range, and the last may end beyond it. `None` if a part of the range is not accessible.
+    /// Returns the accessible mappings under a range that is entirely mapped, lowest address first: (address, bytes).
+    /// The first one may begin before the range, and the last one may end beyond it. Returns `None` if a part of the
+    /// range is not accessible.
     pub(crate) fn under(&self, address: u64, bytes: u64) -> Option<Vec<(u64, u64)>> {
         if !self.are_open(address, bytes) {
             return None;
@@ -74,7 +76,8 @@ impl Mappings {
         Some(mappings.map(|(&start, mapping)| (start, mapping.bytes)).collect())
     }
 
-    /// The ranges that the device may touch, lowest first, adjacent ones merged: (address, bytes).
+    /// Returns the ranges that the device may touch, lowest first, with adjacent ones merged:
+    /// (address, bytes).
     pub(crate) fn open_runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (&start, mapping) in self.by_start.iter().filter(|(_, mapping)| mapping.is_open) {
@@ -86,7 +89,7 @@ impl Mappings {
         runs
     }
 
-    /// The starts of the mappings that lie entirely in a range.
+    /// Returns the starts of the mappings that are entirely in a range.
     fn starts_within(&self, address: u64, bytes: u64) -> Vec<u64> {
         let end = address.saturating_add(bytes);
         let whole = |start: u64, mapping: &Mapping| mapping.bytes <= end - start;
@@ -96,14 +99,14 @@ impl Mappings {
 
 #[cfg(test)]
 mod tests {
-    //! Tests that compare the book-keeping with an array of pages, and the cases that a random sequence would miss.
+    //! Tests that compare the bookkeeping with an array of pages, and cases that a random sequence would miss.
 
     use super::Mappings;
 
     const PAGE: u64 = 2 << 20;
     const BASE: u64 = 0x7000_0000_0000;
 
-    /// Adjacent mappings of these numbers of pages, from `BASE` on.
+    /// Creates adjacent mappings with these numbers of pages, starting at `BASE`.
     fn mapped(pages: &[u64]) -> Mappings {
         let (mut mappings, mut at) = (Mappings::default(), BASE);
         for &count in pages {
@@ -125,7 +128,7 @@ mod tests {
         mappings.open(BASE + 11 * PAGE, PAGE);
         assert!(mappings.are_open(BASE, 12 * PAGE));
         assert!(!mappings.are_open(BASE, 12 * PAGE + 1), "past the last mapping");
-        assert!(!mappings.are_open(BASE + 12 * PAGE, 0), "at the end, where nothing is");
+        assert!(!mappings.are_open(BASE + 12 * PAGE, 0), "at the end, where nothing is mapped");
     }
 
     #[test]
@@ -177,7 +180,7 @@ mod tests {
         is_open: bool,
     }
 
-    /// Runs a random sequence over 24 pages and compares each answer with that of an array of pages.
+    /// Runs a random sequence on 24 pages and compares each answer with that of an array of pages.
     #[test]
     fn mappings_agree_with_an_array_of_pages() {
         const PAGES: usize = 24;
@@ -192,7 +195,7 @@ mod tests {
             let count = 1 + below(PAGES - first);
             let range = first..first + count;
             let (address, bytes) = (BASE + first as u64 * PAGE, count as u64 * PAGE);
-            // The book-keeping never sees calls that the driver refuses: mapping over a mapping, and cutting one.
+            // The bookkeeping never sees calls that the driver refuses: those that map over a mapping or cut one.
             let cuts = |edge: usize| {
                 edge > 0
                     && edge < PAGES

@@ -27,21 +27,22 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.into_iter().chain([anywhere]).collect()).exit_code()
 }
 
-/// With or without a GPU, both calls give the same reason why a device cannot be opened, and neither panics.
+/// Checks that, with or without a GPU, both calls return the same reason why a device cannot be opened, and neither
+/// panics.
 fn agreement() -> Result<(), String> {
     let (opened, counted) = (CudaDevice::open(u32::MAX).map(drop), CudaDevice::count());
     match (opened, counted) {
         (Err(Unavailable::NoDevice { ordinal: u32::MAX, count }), Ok(counted)) if count == counted => Ok(()),
         (Err(reason), Err(same)) if reason == same && !reason.to_string().is_empty() => Ok(()),
-        other => Err(format!("opening a device that does not exist, and counting: {other:?}")),
+        other => Err(format!("opening a device that does not exist, and counting the devices, returned {other:?}")),
     }
 }
 
-/// Why the checks cannot run here; `None` if they can.
+/// Returns why the checks cannot run here; `None` if they can.
 fn missing() -> Option<String> {
     match CudaDevice::count() {
         Err(reason) => Some(reason.to_string()),
-        Ok(0) => Some("the driver counts no CUDA device".to_owned()),
+        Ok(0) => Some("the driver reports no CUDA device".to_owned()),
         Ok(_) => None,
     }
 }

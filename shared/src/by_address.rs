@@ -1,7 +1,7 @@
-//! The allocator as C programs use it: a block is named by the address of its first byte.
+//! The allocator as C programs use it: a block is identified by the address of its first byte.
 //!
-//! The core names blocks by handles that cannot be copied, so that no block is freed twice. This module keeps the
-//! handles in a table by address. A free needs one lookup, and so does each recorded stream.
+//! The core identifies blocks by handles that cannot be copied, so that no block is freed twice. This module keeps the
+//! handles in a table by address. A free and each recorded stream need one lookup.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ use parkade::{AllocError, Allocation, Allocator, FreeError};
 
 use crate::error::{AddressError, Error};
 
-/// An allocator whose blocks are named by their addresses.
+/// An allocator whose blocks are identified by their addresses.
 pub struct ByAddress<D: DeviceBackend, P: Policy, O: Observer = ()> {
     allocator: Allocator<D, P, O>,
     table: Table,
@@ -29,12 +29,13 @@ pub struct ByAddress<D: DeviceBackend, P: Policy, O: Observer = ()> {
 /// The blocks that were handed out by address.
 #[derive(Default)]
 pub(crate) struct Table {
-    /// The block that was handed out last, while it is allocated: many blocks are freed before the next allocation.
+    /// The block that was handed out last, while it is allocated, because many blocks are freed before the next
+    /// allocation.
     newest: Option<Allocation>,
     others: HashTable<Allocation>,
 }
 
-/// What a restore did, by address.
+/// The outcome of a restore, by address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RestoredPool {
     /// The pool's blocks that the restore took back, in order.
@@ -44,9 +45,9 @@ pub struct RestoredPool {
     pub allocated: Vec<DeviceAddress>,
 }
 
-/// Spreads addresses over the table. The low bits of an address are 0, so those of the product are too; the upper
-/// bits of the product depend on all bits of the address. The table takes a position from the low bits of the hash
-/// and a tag from the highest seven.
+/// Spreads addresses over the table. The low bits of an address are 0, and therefore also those of the product; the
+/// upper bits of the product depend on all bits of the address. The table takes a position from the low bits of the
+/// hash and a tag from the highest seven.
 #[inline]
 fn hash(address: DeviceAddress) -> u64 {
     address.get().wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26)
@@ -77,7 +78,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         self.allocate_boxed(requested, stream).map_err(|error| *error)
     }
 
-    /// Like [`ByAddress::allocate`], but the result fits into registers: a lock can return it without storing it in
+    /// Like [`ByAddress::allocate`], but the result fits into registers, so a lock can return it without storing it in
     /// memory.
     #[inline]
     pub(crate) fn allocate_boxed(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Box<AllocError>> {
@@ -118,7 +119,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         Ok(self.allocator.allocate_at(requested, stream, address)?.map(|allocation| self.hold(allocation)))
     }
 
-    /// Allocates if the first free block does not suffice.
+    /// Allocates if the first free block is not large enough.
     #[inline(never)]
     fn allocate_by(
         &mut self,
@@ -172,7 +173,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         }
     }
 
-    /// The block that was handed out by address and begins there, from [`Allocator::block_of`].
+    /// Returns the block that was handed out by address and begins there, from
+    /// [`Allocator::block_of`].
     ///
     /// # Errors
     /// No block that was handed out by address begins there.
@@ -181,14 +183,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         block.ok_or_else(|| self.problem(address))
     }
 
-    /// Names the block by its address from now on, and returns the address.
+    /// Identifies the block by its address from now on, and returns the address.
     #[inline]
     pub fn hold(&mut self, allocation: Allocation) -> DeviceAddress {
         let address = allocation.address();
         if let Some(older) = self.table.newest.replace(allocation) {
             let at = older.address();
             match self.table.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
-                // One of the two blocks became void when a pool was restored, or belongs to another allocator.
+                // One of the two blocks became void when a pool was restored, or belongs to a different allocator.
                 Entry::Occupied(mut entry) => {
                     if !self.allocator.is_allocated(entry.get()) {
                         *entry.get_mut() = older;
@@ -202,7 +204,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         address
     }
 
-    /// Names the block by its handle from now on, and returns the handle.
+    /// Identifies the block by its handle from now on, and returns the handle.
     ///
     /// # Errors
     /// No block that was handed out by address begins there.
@@ -211,28 +213,28 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         self.table.take(address).ok_or_else(|| self.problem(address))
     }
 
-    /// Restores a private pool: [`Allocator::restore_pool`]. The restored blocks are named by their addresses.
+    /// Restores a private pool: [`Allocator::restore_pool`]. The restored blocks are identified by their addresses.
     ///
     /// # Errors
-    /// As [`Allocator::restore_pool`].
+    /// Those of [`Allocator::restore_pool`].
     pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<RestoredPool, CheckpointError> {
         let restored = self.allocator.restore_pool(checkpoint)?;
         for &address in &restored.freed {
-            // The table does not have blocks that were allocated by handle.
+            // The table does not contain blocks that were allocated by handle.
             let _: Option<Allocation> = self.table.take(address);
         }
         let allocated = restored.allocations.into_iter().map(|allocation| self.hold(allocation)).collect();
         Ok(RestoredPool { freed: restored.freed, allocated })
     }
 
-    /// The allocator.
+    /// Returns the allocator.
     #[must_use]
     pub fn allocator(&self) -> &Allocator<D, P, O> {
         &self.allocator
     }
 
-    /// The allocator, for calls that do not name a block by its address. A block allocated through it has a handle,
-    /// until it is passed to [`ByAddress::hold`].
+    /// Returns the allocator for calls that do not identify a block by its address. A block that is allocated through
+    /// it has a handle until it is passed to [`ByAddress::hold`].
     #[must_use]
     pub fn allocator_mut(&mut self) -> &mut Allocator<D, P, O> {
         &mut self.allocator
@@ -240,8 +242,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
 }
 
 impl Table {
-    /// The handle of the block that begins there. It is void after a restore that failed or did not go through this
-    /// type.
+    /// Returns the handle of the block that begins there. The handle is void after a restore that failed or was not
+    /// made through this type.
     fn find(&self, address: DeviceAddress) -> Option<&Allocation> {
         let newest = self.newest.as_ref().filter(|newest| newest.address() == address);
         newest.or_else(|| self.others.find(hash(address), |held| held.address() == address))
@@ -279,14 +281,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Inside<'_, D, P, O> {
         }
     }
 
-    /// The allocator.
+    /// Returns the allocator.
     pub fn allocator_mut(&mut self) -> &mut Allocator<D, P, O> {
         self.allocator
     }
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
-    /// What is wrong with an address that is not in the table.
+    /// Returns what is wrong with an address that is not in the table.
     #[cold]
     #[inline(never)]
     fn problem(&self, address: DeviceAddress) -> AddressError {

@@ -1,4 +1,4 @@
-//! Why a request failed.
+//! The reason why a request failed.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use parkade::AllocError;
 use parkade::device::BackendError;
 use parkade::units::{Bytes, DeviceAddress};
 
-/// Why a request failed. Each method says which of these it returns.
+/// The reason why a request failed. Each method documents which of these errors it returns.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Error {
     /// The allocator refused the request.
@@ -15,15 +15,14 @@ pub enum Error {
     Address(AddressError),
     /// The block was freed, but an event could not be recorded. It stays pending, and the next request tries again.
     Pending(BackendError),
-    /// A thread panicked in the middle of a request, so the allocator's state may be wrong. All further requests
-    /// fail.
+    /// A thread panicked during a request, so the allocator's state may be wrong. All further requests fail.
     Poisoned,
-    /// The thread is already inside a request: the call came from a callback, an observer, a device or
+    /// The thread is already inside a request: the call was made from a callback, an observer, a device or
     /// [`Shared::with`](crate::Shared::with), and would wait for itself.
     Reentered,
 }
 
-/// Why an address is not that of an allocated block.
+/// The reason why an address is not that of an allocated block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddressError {
     /// The address is in no segment of the allocator.
@@ -31,7 +30,7 @@ pub enum AddressError {
         /// The address.
         address: DeviceAddress,
     },
-    /// The address is inside an allocated block, not at its first byte.
+    /// The address is inside an allocated block, but not at its first byte.
     Inside {
         /// The address.
         address: DeviceAddress,
@@ -40,7 +39,7 @@ pub enum AddressError {
         /// The block's size.
         size: Bytes,
     },
-    /// The address is in memory that is not allocated now: it was freed before, or never handed out.
+    /// The address is in memory that is not currently allocated: it was freed before, or has never been handed out.
     NotAllocated {
         /// The address.
         address: DeviceAddress,
@@ -59,10 +58,12 @@ impl fmt::Display for Error {
             Error::Address(error) => error.fmt(f),
             Error::Pending(error) => write!(f, "the block stays pending: {error}"),
             Error::Poisoned => f.write_str(
-                "a thread panicked in the middle of a request, so what the allocator knows may be wrong: drop it and make another one",
+                "a thread panicked during a request, so the allocator's state may be wrong: drop the allocator and create a \
+                 new one",
             ),
             Error::Reentered => f.write_str(
-                "the thread is already inside of a request and would wait for itself: use the allocator that the callback or closure is given",
+                "the thread is already inside a request and would wait for itself: use the allocator that is passed to the \
+                 callback or closure",
             ),
         }
     }
@@ -75,13 +76,13 @@ impl fmt::Display for AddressError {
                 write!(f, "{address} is not in this allocator's memory: free it where it was allocated")
             }
             AddressError::Inside { address, block, size } => {
-                write!(f, "{address} is inside of the block of {size} bytes at {block}: a block is named by its first byte")
+                write!(f, "{address} is inside the block of {size} bytes at {block}: a block is identified by its first byte")
             }
             AddressError::NotAllocated { address } => {
-                write!(f, "no allocated block begins at {address}: it was freed before, or never handed out")
+                write!(f, "no allocated block begins at {address}: it was freed before, or has never been handed out")
             }
             AddressError::HeldByHandle { address } => {
-                write!(f, "the block at {address} was allocated by handle, and only the handle gives it back")
+                write!(f, "the block at {address} was allocated by handle, and only the handle can free it")
             }
         }
     }

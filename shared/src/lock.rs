@@ -1,31 +1,31 @@
-//! The lock: taking and releasing it costs a few nanoseconds while no other thread wants it. While many threads want
-//! it, the thread that has it tends to keep it.
+//! The lock: taking and releasing it costs a few nanoseconds if no other thread wants it. If many threads want it, the
+//! thread that has it tends to keep it.
 //!
 //! A request takes about fifty nanoseconds, and most of the data that it touches is in the cache of the processor that
-//! served the last one. So the fewer times the lock changes hands, the more requests are served. A thread that finds
-//! the lock taken tries again only after a pause, which grows each time; meanwhile the holder serves one request after
-//! another. Waiting threads do not ask the system to wake them: the holder would have to do that, and it takes longer
-//! than a request.
+//! served the last one. The fewer times the lock changes hands, the more requests are therefore served. A thread that
+//! finds the lock taken tries again only after a pause, which grows each time; in the meantime, the holder serves one
+//! request after another. Waiting threads do not ask the system to wake them, because the holder would have to do that,
+//! and it takes longer than a request.
 //!
-//! A waiting thread first spins, then sleeps, because another thread may hold the lock for long, for example around a
-//! driver call. Each sleep is short, a fraction of the time waited so far, so that the thread notices the release
-//! soon.
+//! A waiting thread first spins, then sleeps, because another thread may hold the lock for a long time, for example
+//! during a driver call. Each sleep is short, a fraction of the time waited so far, so that the thread notices the
+//! release soon.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-/// The pauses before the second try; each later try has twice as many before it.
+/// The number of pauses before the second try; before each later try, there are twice as many.
 const FIRST_PAUSES: u32 = 16;
 /// How long a waiting thread spins before it sleeps.
 const SPINNING: Duration = Duration::from_micros(20);
-/// A sleep lasts the time waited so far, divided by this.
+/// A sleep lasts for the time waited so far, divided by this value.
 const PATIENCE: u32 = 4;
 /// The longest sleep.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// Why the lock was not taken.
+/// The reason why the lock was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
     /// This thread already has it.
@@ -34,20 +34,21 @@ pub(crate) enum Refusal {
     Poisoned,
 }
 
-/// A value that one thread at a time works on.
+/// A value on which only one thread at a time works.
 pub(crate) struct Lock<T> {
-    /// Who works on the value: a [`thread_number`], [`NOBODY`] or [`BROKEN`]. It is written under the lock. It is
-    /// read under the lock, or compared with the reader's own number, which only the reader writes, so it needs no
-    /// memory ordering.
+    /// The thread that works on the value: a [`thread_number`], [`NOBODY`] or [`BROKEN`]. It is written under the lock.
+    /// It is read under the lock, or compared with the reader's own number, which only the reader writes, so it needs
+    /// no memory ordering.
     holder: AtomicUsize,
     value: SpinMutex<Apart<T>>,
 }
 
 const NOBODY: usize = 0;
-/// A thread panicked while it worked on the value.
+/// A thread panicked while it was working on the value.
 const BROKEN: usize = usize::MAX;
 
-/// On separate cache lines: threads that check the lock must not take away the lines of the value.
+/// Data on a separate cache line: threads that check the lock must not take away the value's cache
+/// lines.
 #[repr(align(128))]
 struct Apart<T>(T);
 
@@ -76,7 +77,7 @@ impl<T> Lock<T> {
             return Err(Refusal::Poisoned);
         }
         self.holder.store(thread_number(), Ordering::Relaxed);
-        // Dropped before the guard, and only by a panic.
+        // This is dropped before the guard, and only by a panic.
         let unfinished = Unfinished(&self.holder);
         let answer = work(&mut guard.0);
         std::mem::forget(unfinished);
@@ -112,15 +113,15 @@ impl<T> Lock<T> {
         }
     }
 
-    /// The value, without the lock.
+    /// Returns the value without the lock.
     pub(crate) fn into_inner(self) -> Result<T, Refusal> {
         if self.holder.into_inner() == NOBODY { Ok(self.value.into_inner().0) } else { Err(Refusal::Poisoned) }
     }
 }
 
-/// A number that no other running thread has and that is neither [`NOBODY`] nor [`BROKEN`]: an address in the thread's
-/// own memory. It comes from the system, because a thread-local variable in a library that is loaded late costs a call
-/// each time.
+/// Returns a number that no other running thread has and that is neither [`NOBODY`] nor [`BROKEN`]: an address in the
+/// thread's own memory. The system provides it, because a thread-local variable in a library that is loaded late costs
+/// a call each time.
 #[cfg(unix)]
 #[inline]
 fn thread_number() -> usize {

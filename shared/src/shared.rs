@@ -10,10 +10,10 @@ use crate::by_address::ByAddress;
 use crate::error::Error;
 use crate::lock::{Lock, Refusal};
 
-/// An allocator that several threads use at once, each block named by the address of its first byte.
+/// An allocator that several threads use at the same time. Each block is identified by the address of its first byte.
 ///
-/// Every call takes one lock. The decisions are the same as for one thread that makes the calls in the order in which
-/// they took the lock, and each call takes effect between its beginning and its end.
+/// Every call takes one lock. The decisions are the same as for a single thread that makes the calls in the order in
+/// which they took the lock, and each call takes effect between its beginning and its end.
 ///
 /// Callbacks, observers, devices and closures given to [`Shared::with`] run under the lock: from there, calls on the
 /// same allocator return [`Error::Reentered`].
@@ -64,7 +64,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
         self.core.hold(|core| core.record_stream(address, stream))?.map_err(Error::Address)
     }
 
-    /// Gives `work` the allocator under the lock: for statistics, snapshots, settings, and several calls as one.
+    /// Passes the allocator to `work` under the lock, for statistics, snapshots, settings, or several calls as one.
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::Reentered`].
@@ -72,10 +72,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Shared<D, P, O> {
         Ok(self.core.hold(work)?)
     }
 
-    /// The allocator by address, for one thread.
+    /// Returns the allocator by address, for one thread.
     ///
     /// # Errors
-    /// [`Error::Poisoned`]; the allocator is dropped.
+    /// [`Error::Poisoned`]; the allocator is dropped in that case.
     pub fn into_inner(self) -> Result<ByAddress<D, P, O>, Error> {
         Ok(self.core.into_inner()?)
     }

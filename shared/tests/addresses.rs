@@ -1,4 +1,4 @@
-//! Blocks by address: which addresses the allocator refuses, and with which error.
+//! Tests blocks by address: which addresses the allocator refuses, and with which error.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -53,7 +53,7 @@ fn addresses_of_no_segment_are_foreign() {
     }
     core.free(block).expect("it is allocated");
     core.allocator_mut().release_cached().expect("the device works");
-    assert_eq!(core.free(block), Err(Error::Address(AddressError::Foreign { address: block })), "its segment is gone");
+    assert_eq!(core.free(block), Err(Error::Address(AddressError::Foreign { address: block })), "its segment was released");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn an_event_that_cannot_be_recorded_leaves_the_block_pending() {
     let plan = FaultPlan::none().and(When::NthOf(CallName::EventRecord, 1), FaultError::Code(719));
     core.allocator_mut().device_mut().set_fault_plan(plan);
     assert!(matches!(core.free(address), Err(Error::Pending(_))));
-    assert_eq!(core.free(address), Err(Error::Address(AddressError::NotAllocated { address })), "it was taken back");
+    assert_eq!(core.free(address), Err(Error::Address(AddressError::NotAllocated { address })), "the restore took it back");
 }
 
 #[test]
@@ -113,22 +113,28 @@ fn restored_blocks_are_freed_by_their_addresses() {
     let (mut core, pool) = (core(), PoolId(0, 1));
     core.allocator_mut().begin_pool(pool, PoolFilter::All).expect("a new pool");
     let kept = allocate(&mut core, 1_000);
-    core.allocator_mut().end_pool(pool).expect("requests go there");
+    core.allocator_mut().end_pool(pool).expect("requests are routed there");
     let checkpoint = core.allocator_mut().checkpoint_pool(pool).expect("no block waits");
     core.free(kept).expect("it is allocated");
-    core.allocator_mut().begin_pool(pool, PoolFilter::All).expect("the pool is there");
+    core.allocator_mut().begin_pool(pool, PoolFilter::All).expect("the pool exists");
     let (first, second) = (allocate(&mut core, 1_000), allocate(&mut core, 1_000));
-    core.allocator_mut().end_pool(pool).expect("requests go there");
+    core.allocator_mut().end_pool(pool).expect("requests are routed there");
     assert_eq!(first, kept);
 
-    let restored = core.restore_pool(&checkpoint).expect("its segments are there");
+    let restored = core.restore_pool(&checkpoint).expect("its segments exist");
     assert_eq!((restored.freed, restored.allocated), (vec![first, second], vec![kept]));
-    assert_eq!(core.free(second), Err(Error::Address(AddressError::NotAllocated { address: second })), "taken back");
+    assert_eq!(
+        core.free(second),
+        Err(Error::Address(AddressError::NotAllocated { address: second })),
+        "the restore took it \
+                                                                                                        back"
+    );
     assert_eq!(core.free(kept), Ok(()));
     assert_eq!(core.free(kept), Err(Error::Address(AddressError::NotAllocated { address: kept })));
 }
 
-/// The test restores the pool behind the table's back: the table's handle for the block is void.
+/// The test restores the pool without the table's knowledge, so the table's handle for the block is
+/// void.
 #[test]
 fn a_stream_is_not_recorded_for_a_handle_that_is_void() {
     let mut core = core();
@@ -137,13 +143,13 @@ fn a_stream_is_not_recorded_for_a_handle_that_is_void() {
     let address = allocate(&mut core, 1_000);
     core.allocator_mut().end_pool(pool).expect("it is routed to");
     let checkpoint = core.allocator_mut().checkpoint_pool(pool).expect("no block waits");
-    let restored = core.allocator_mut().restore_pool(&checkpoint).expect("its segments are there");
+    let restored = core.allocator_mut().restore_pool(&checkpoint).expect("its segments exist");
     let elsewhere = Err(AddressError::HeldByHandle { address });
     assert_eq!(core.record_stream(address, StreamId(7)), elsewhere);
     for handle in restored.allocations {
         assert_eq!(core.hold(handle), address);
     }
-    assert_eq!(allocate(&mut core, 1_000), address.offset(Bytes::mib(2)), "it goes to the default pool");
+    assert_eq!(allocate(&mut core, 1_000), address.offset(Bytes::mib(2)), "it is served by the default pool");
     assert_eq!(core.record_stream(address, StreamId(7)), Ok(()));
     assert_eq!(core.free(address), Ok(()));
 }

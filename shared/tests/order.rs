@@ -1,8 +1,8 @@
-//! Several threads get what one thread gets that makes the same requests in the order in which they took the lock:
-//! the same addresses, errors, trace, statistics and segments.
+//! Checks that several threads get the same results as a single thread that makes the same requests in the order in
+//! which they took the lock: the same addresses, errors, trace, statistics and segments.
 //!
-//! Random programs run on several threads at once. One test records the order under the lock. The other uses the
-//! methods as programs do, and reads the order from the trace.
+//! Random programs run on several threads at the same time. One test records the order under the lock. The other test
+//! uses the methods as programs do, and reads the order from the trace.
 
 use std::collections::BTreeMap;
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -19,7 +19,7 @@ use proptest::prelude::*;
 type Core = Allocator<SimDevice, PyTorch, Vec<TraceEntry>>;
 type Answer = Result<DeviceAddress, Error>;
 
-/// A core with so little memory that requests fail and segments go back.
+/// Creates a core with so little memory that requests fail and segments are released.
 fn core(settings: &Settings, seed: u64) -> Core {
     let device = SimDevice::new(SimOptions::new(Bytes::mib(160)).event_timing(EventTiming::Seeded(seed)));
     Allocator::new(device, PyTorch::new(settings.clone()), Vec::new())
@@ -35,7 +35,7 @@ enum Step {
     Free {
         place: usize,
     },
-    /// Frees a block that this thread has freed before, or the block that was handed out there since.
+    /// Frees a block that this thread has freed before, or the block that has been handed out there since.
     FreeAgain {
         place: usize,
     },
@@ -74,7 +74,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// The request of a step; `None` if the step makes none.
+    /// Returns the request of a step; `None` if the step makes none.
     fn request(&mut self, step: &Step, left: &Mutex<Vec<DeviceAddress>>) -> Option<Request> {
         let chosen = |blocks: &[DeviceAddress], place: usize| (!blocks.is_empty()).then(|| place % blocks.len());
         match *step {
@@ -121,7 +121,7 @@ fn steps(streams: std::ops::Range<u64>) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..150)
 }
 
-/// Runs one closure per program, each on its own thread, all at once.
+/// Runs one closure per program, each on its own thread, all at the same time.
 fn at_once(programs: &[Vec<Step>], run: impl Fn(usize, &[Step]) + Sync) {
     let start = Barrier::new(programs.len());
     std::thread::scope(|scope| {
@@ -135,7 +135,7 @@ fn at_once(programs: &[Vec<Step>], run: impl Fn(usize, &[Step]) + Sync) {
     });
 }
 
-/// A core for one thread, which receives the requests one by one, by handle.
+/// A core for a single thread, which receives the requests one by one, by handle.
 struct Alone {
     core: Core,
     blocks: BTreeMap<DeviceAddress, Allocation>,
@@ -146,13 +146,13 @@ impl Alone {
         Alone { core, blocks: BTreeMap::new() }
     }
 
-    /// The answer to a request; `None` for an address that no block has.
+    /// Returns the answer to a request; `None` for an address that no block has.
     fn answer(&mut self, request: Request) -> Option<Answer> {
         let none = Ok(DeviceAddress(0));
         Some(match request {
             Request::Allocate(bytes, stream) => self.core.allocate(bytes, stream).map_err(Error::Refused).map(|allocation| {
                 let address = allocation.address();
-                assert_eq!(self.blocks.insert(address, allocation), None, "{address} is handed out twice");
+                assert_eq!(self.blocks.insert(address, allocation), None, "{address} was handed out twice");
                 address
             }),
             Request::Free(address) => {
@@ -178,7 +178,7 @@ fn assert_same(shared: Shared<SimDevice, PyTorch, Vec<TraceEntry>>, alone: &Alon
     assert_eq!(shared.observer(), alone.observer(), "trace");
     assert_eq!(shared.stats().entries(), alone.stats().entries(), "statistics");
     assert_eq!(shared.segments(), alone.segments(), "segments");
-    shared.check().expect("a sound heap");
+    shared.check().expect("the heap is valid");
 }
 
 proptest! {
@@ -249,7 +249,7 @@ proptest! {
                         answers.lock().expect("no thread panics").push((stream, bytes, answer.ok()));
                     }
                     Some(Request::Free(address)) => {
-                        // Another thread may have freed it already: an address may be freed twice.
+                        // Another thread may already have freed it: an address may be freed twice.
                         let freed = shared.free(address);
                         assert!(matches!(freed, Ok(()) | Err(Error::Address(_))), "{freed:?}");
                     }

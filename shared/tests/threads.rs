@@ -1,5 +1,5 @@
-//! The lock: no two threads work at the same time, no thread waits forever while calls end, and every thread sees a
-//! panic.
+//! Tests the lock: no two threads work at the same time, no thread waits forever while calls end, and every thread sees
+//! a panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -83,7 +83,7 @@ fn a_call_from_inside_is_refused() {
     let shared = shared();
     let inside = shared.with(|_| shared.allocate(Bytes(1_000), StreamId::DEFAULT));
     assert_eq!(inside, Ok(Err(Error::Reentered)));
-    assert!(shared.allocate(Bytes(1_000), StreamId::DEFAULT).is_ok(), "the lock was given back");
+    assert!(shared.allocate(Bytes(1_000), StreamId::DEFAULT).is_ok(), "the lock was released");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_callback_is_refused_too_and_another_thread_is_not() {
 fn after_a_panic_no_request_is_served() {
     let shared = shared();
     let address = shared.allocate(Bytes(1_000), StreamId::DEFAULT).expect("there is memory");
-    let panicked = catch_unwind(AssertUnwindSafe(|| shared.with(|_| panic!("in the middle of a request"))));
+    let panicked = catch_unwind(AssertUnwindSafe(|| shared.with(|_| panic!("a panic during a request"))));
     assert!(panicked.is_err());
     assert_eq!(shared.free(address), Err(Error::Poisoned));
     assert_eq!(shared.allocate(Bytes(1_000), StreamId::DEFAULT), Err(Error::Poisoned));

@@ -1,9 +1,9 @@
-//! Fails each driver call of a program in turn, and checks after each failure that the allocator's heap is whole.
+//! Fails each driver call of a program in turn, and checks after each failure that the allocator's heap is consistent.
 //!
-//! This tests an allocator's error paths without a broken GPU: a plan names the call that fails, the program runs
-//! into the failure, and afterwards the heap must be consistent and everything can be freed. Run it with `cargo run
-//! -p parkade-sim --example fail_every_call`.
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+//! This tests an allocator's error paths without a broken GPU: a plan names the call that fails, the program runs into
+//! the failure, and afterwards the heap must be consistent and it must be possible to free everything. Run it with
+//! `cargo run -p parkade-sim --example fail_every_call`.
+#![allow(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -18,7 +18,7 @@ use parkade_sim::{CallName, FaultError, FaultPlan, SimDevice, SimOptions, When};
 const CODE: u32 = 715;
 
 type Heap = Allocator<SimDevice, PyTorch>;
-/// By name of the call: how many calls the example made fail, and how many of these failures the program noticed.
+/// For each call name: the number of calls that the example made fail, and how many of these failures the program saw.
 type Rows = BTreeMap<&'static str, (u32, u32)>;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("  {name:<24} {failures:>6} {errors:>14}");
         }
     }
-    println!("the heap was whole after every failure");
+    println!("the heap was consistent after every failure");
     Ok(())
 }
 
@@ -58,7 +58,7 @@ fn fail_each(settings: &str) -> Result<Rows, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// Two streams share a block, the cache is emptied, and a larger block takes its place.
+/// Two streams share a block, the cache is emptied, and a larger block replaces it.
 fn program(heap: &mut Heap, live: &mut Vec<Allocation>) -> Result<(), Box<dyn Error>> {
     let [first, second] = [(); 2].map(|()| heap.device_mut().create_stream());
     let shared = heap.allocate(Bytes::mib(30), first)?;

@@ -1,9 +1,9 @@
-//! Finds the classical race of a caching allocator: a block is freed while another stream still reads it, and
-//! is reused at once.
+//! Finds the classic race of a caching allocator: a block is freed while another stream is still reading it, and is
+//! reused immediately.
 //!
-//! The same program runs twice, without and with `record_stream`. The race detector reports the first run,
-//! and names both kernels. Run it with `cargo run -p parkade-sim --example find_a_race`.
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+//! The same program runs twice, without and with `record_stream`. The race detector reports a race in the first run and
+//! names both kernels. Run it with `cargo run -p parkade-sim --example find_a_race`.
+#![allow(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::error::Error;
 

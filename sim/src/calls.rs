@@ -1,8 +1,8 @@
-//! Driver calls: their names, their result codes, and the log of them, as plain data and as JSON lines in the
-//! fake driver's format.
+//! Driver calls: their names, their result codes and their log, as plain data and as JSON lines in the fake driver's
+//! format.
 //!
-//! In the log, ranges are named by the number of their cudaMalloc (`c3`) or cuMemAddressReserve (`v3`), created
-//! memory by the number of its cuMemCreate (`h3`), events by the number of their creation. So two logs can be
+//! In the log, ranges are named by the number of their cudaMalloc (`c3`) or cuMemAddressReserve (`v3`), created memory
+//! by the number of its cuMemCreate (`h3`), and events by the number of their creation. Two logs can therefore be
 //! compared even if their addresses differ.
 
 use std::fmt;
@@ -76,7 +76,7 @@ impl CallName {
     /// The number of calls.
     pub const COUNT: usize = CallName::ALL.len();
 
-    /// The driver's name for the call.
+    /// Returns the driver's name for the call.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -101,7 +101,7 @@ impl CallName {
         }
     }
 
-    /// The lowest log level that shows the call.
+    /// Returns the lowest log level that shows the call.
     #[must_use]
     pub const fn level(self) -> LogLevel {
         match self {
@@ -118,7 +118,7 @@ impl CallName {
     }
 }
 
-/// How much is logged. The numbers are those of the fake driver's `--log` option.
+/// The amount of logging. The numbers are those of the fake driver's `--log` option.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 #[repr(u8)]
 pub enum LogLevel {
@@ -131,27 +131,27 @@ pub enum LogLevel {
     Events = 2,
 }
 
-/// An argument is not valid.
+/// An argument is invalid.
 pub(crate) const INVALID_VALUE: u32 = 1;
-/// There is no room.
+/// There is not enough memory.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-/// The event does not exist (any more).
+/// The event does not exist, or no longer exists.
 pub(crate) const INVALID_HANDLE: u32 = 400;
-/// A query's answer that the event is not complete. Not a failure.
+/// A query's answer that the event is not complete. This is not a failure.
 pub(crate) const NOT_READY: u32 = 600;
-/// This process has no permission.
+/// This process does not have permission.
 pub(crate) const NOT_PERMITTED: u32 = 800;
 /// The driver does not support this.
 pub(crate) const NOT_SUPPORTED: u32 = 801;
 /// An internal error: here, an address model that returned an unusable address.
 pub(crate) const UNKNOWN: u32 = 999;
 
-/// The result code of an outcome; zero for success.
+/// Returns the result code of an outcome; zero for success.
 pub(crate) fn code_of<T>(outcome: &Result<T, u32>) -> u32 {
     outcome.as_ref().err().copied().unwrap_or(0)
 }
 
-/// The core's error for a driver code.
+/// Returns the core's error for a driver code.
 pub(crate) fn driver_error(name: CallName, code: u32) -> BackendError {
     BackendError::Driver { call: name.as_str(), code }
 }
@@ -159,21 +159,21 @@ pub(crate) fn driver_error(name: CallName, code: u32) -> BackendError {
 /// The name of an address in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddressName {
-    /// In a range of cudaMalloc; the latest, if several had the address.
+    /// An address in a range from cudaMalloc (the latest one if several had the address).
     InRange {
         /// The number of the cudaMalloc, counted from zero over those that succeeded.
         ordinal: u64,
-        /// Bytes from the start of its range.
+        /// The number of bytes from the start of its range.
         offset_bytes: u64,
     },
-    /// In a range of cuMemAddressReserve; the latest, if several had the address.
+    /// An address in a range from cuMemAddressReserve (the latest one if several had the address).
     InReservation {
         /// The number of the cuMemAddressReserve, counted from zero over those that succeeded.
         ordinal: u64,
-        /// Bytes from the start of its range.
+        /// The number of bytes from the start of its range.
         offset_bytes: u64,
     },
-    /// In no range that the device ever returned.
+    /// An address in no range that the device has ever returned.
     Unknown(u64),
 }
 
@@ -187,10 +187,10 @@ impl fmt::Display for AddressName {
     }
 }
 
-/// The arguments of a call, and what it returned.
+/// The arguments of a call and what it returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallSubject {
-    /// The answer of cudaMemGetInfo; zeros if it failed.
+    /// The answer to cudaMemGetInfo; zeros if it failed.
     Info {
         /// Free bytes.
         free_bytes: u64,
@@ -255,40 +255,40 @@ pub enum CallSubject {
         name: AddressName,
         /// The size argument.
         bytes: u64,
-        /// The index of the device that gets access.
+        /// The index of the device that is granted access.
         device: u32,
     },
-    /// A cuMemRelease, of the memory of this number.
+    /// A cuMemRelease of the memory with this number.
     Handle(u64),
-    /// A cudaStreamSynchronize, of the stream with this handle.
+    /// A cudaStreamSynchronize of the stream with this handle.
     Stream(u64),
     /// A call about an event.
     Event {
         /// The event's number, counted from zero over the successful creations.
         ordinal: u64,
-        /// The last argument, if the call has one: the flags of a creation (2 is without time stamps), or the
+        /// The last argument, if the call has one: the flags of a creation (2 means without time stamps) or the
         /// stream's handle.
         argument: Option<u64>,
     },
-    /// The device as a whole.
+    /// A call about the entire device.
     Device,
 }
 
 /// One driver call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// Which call.
+    /// The name of the call.
     pub name: CallName,
     /// The driver's result code: 0 is success, 600 is a query's "not ready".
     pub result: u32,
-    /// Its arguments and what it returned.
+    /// The arguments and what the call returned.
     pub subject: CallSubject,
-    /// The clock when the call returned, in nanoseconds. Not part of the rendered text.
+    /// The clock when the call returned, in nanoseconds. It is not part of the rendered text.
     pub at_ns: u64,
 }
 
 impl Call {
-    /// The call as the fake driver logs it: a JSON array of name, result code and arguments, without spaces.
+    /// Returns the call as the fake driver logs it: a JSON array of name, result code and arguments, without spaces.
     #[must_use]
     pub fn render(&self) -> String {
         let head = format!("[\"{}\",{}", self.name.as_str(), self.result);
@@ -296,7 +296,7 @@ impl Call {
             CallSubject::Info { free_bytes, total_bytes } => format!("{head},{free_bytes},{total_bytes}]"),
             CallSubject::Allocation { bytes, range: Some((ordinal, _)) } => format!("{head},{bytes},\"c{ordinal}\"]"),
             CallSubject::Allocation { bytes, range: None } => format!("{head},{bytes}]"),
-            // The fake driver omits the offset if the call succeeded: the address is the start then.
+            // The fake driver omits the offset if the call succeeded, because the address is then the start.
             CallSubject::Release { name: AddressName::InRange { ordinal, .. }, .. } if self.result == 0 => {
                 format!("{head},\"c{ordinal}\"]")
             }
@@ -328,7 +328,7 @@ impl Call {
     }
 }
 
-/// The calls logged and not yet taken.
+/// The calls that have been logged and not yet taken.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct CallLog {
     pub(crate) level: LogLevel,
@@ -336,7 +336,7 @@ pub(crate) struct CallLog {
 }
 
 impl CallLog {
-    /// Whether calls of this name are logged.
+    /// Returns whether calls with this name are logged.
     pub(crate) fn shows(&self, name: CallName) -> bool {
         self.level >= name.level()
     }
@@ -348,7 +348,7 @@ impl CallLog {
         }
     }
 
-    /// Takes everything logged since the last call.
+    /// Takes everything that was logged since the last call.
     pub(crate) fn take(&mut self) -> Vec<Call> {
         std::mem::take(&mut self.calls)
     }

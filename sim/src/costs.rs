@@ -7,16 +7,16 @@ use std::fmt::Debug;
 
 use crate::calls::CallName;
 
-/// The prices of driver calls in nanoseconds, without waiting.
+/// The prices of driver calls in nanoseconds, excluding waiting.
 pub trait CostModel: Debug + Send + Sync {
-    /// The price of one call. `bytes` is the size that the call takes or returns: whole pages; for a cudaMalloc that
-    /// shares a page, its spaced size; for created memory, its whole size. It is zero for failed calls and for calls
-    /// that are not about memory.
+    /// Returns the price of one call. `bytes` is the size that the call takes or returns: whole pages; for a cudaMalloc
+    /// that shares a page, its spaced size; for created memory, its entire size. It is zero for failed calls and for
+    /// calls that do not concern memory.
     fn cost_ns(&self, call: CallName, bytes: u64) -> u64;
 
-    /// The price of one call for several mappings (cuMemSetAccess, cuMemUnmap), given their sizes in order: each
-    /// size, and how many consecutive mappings have it. If there are no sizes, the call failed or found nothing
-    /// mapped. By default, the sum of the prices of one call for each.
+    /// Returns the price of one call for several mappings (cuMemSetAccess, cuMemUnmap), given their sizes in order:
+    /// each size, and how many consecutive mappings have it. If there are no sizes, the call failed or found nothing
+    /// mapped. The default is the sum of the prices of separate calls.
     fn cost_of_handles_ns(&self, call: CallName, handle_bytes: &[(u64, u64)]) -> u64 {
         let of_each = |&(bytes, count): &(u64, u64)| self.cost_ns(call, bytes).saturating_mul(count);
         match handle_bytes {
@@ -26,7 +26,7 @@ pub trait CostModel: Debug + Send + Sync {
     }
 }
 
-/// No call takes any time.
+/// A cost model in which no call takes any time.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct NoCost;
 
@@ -38,39 +38,39 @@ impl CostModel for NoCost {
 
 /// The prices measured on one idle H200, driver 580.159.04 (facts: Time of one call): medians.
 ///
-/// Prices of cudaMalloc and cudaFree are interpolated linearly in bytes between the measured sizes. One measurement
-/// was held out to check this choice: 200 MiB took 49.1 and 77.2 us; linear in bytes gives 49.8 and 80.7, linear in
-/// the logarithm of bytes 53.7 and 90.0. Below 2 MiB there are no measurements, and the price of 2 MiB applies; above
-/// 10 GiB the last slope continues. Virtual memory calls are interpolated the same way over the size of the handle,
-/// so creating 128 MiB is cheaper than 20 MiB, as measured. Of the event calls, only record and query were measured.
-/// Calls without a measurement cost nothing.
+/// Prices of cudaMalloc and cudaFree are interpolated linearly in bytes between the measured sizes. One measurement was
+/// held out to check this choice: 200 MiB took 49.1 and 77.2 us; linear interpolation in bytes predicts 49.8 and 80.7,
+/// linear interpolation in the logarithm of bytes 53.7 and 90.0. Below 2 MiB there are no measurements, and the price
+/// of 2 MiB applies; above 10 GiB the last slope continues. Virtual memory calls are interpolated the same way over the
+/// size of the handle, so creating 128 MiB is cheaper than 20 MiB, as measured. Of the event calls, only record and
+/// query were measured. Calls without a measurement cost nothing.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct MeasuredH200;
 
 const MIB: u64 = 1 << 20;
-/// (bytes, ns) of cudaMalloc.
+/// (bytes, ns) for cudaMalloc.
 const MALLOC: [(u64, u64); 5] =
     [(2 * MIB, 28_000), (20 * MIB, 29_100), (256 * MIB, 56_300), (1024 * MIB, 76_600), (10_240 * MIB, 501_800)];
-/// (bytes, ns) of cudaFree.
+/// (bytes, ns) for cudaFree.
 const FREE: [(u64, u64); 5] =
     [(2 * MIB, 24_600), (20 * MIB, 29_900), (256 * MIB, 96_500), (1024 * MIB, 263_700), (10_240 * MIB, 2_962_200)];
-/// (bytes of the handle, ns) of cuMemCreate.
+/// (bytes of the handle, ns) for cuMemCreate.
 const CREATE: [(u64, u64); 4] = [(2 * MIB, 12_100), (20 * MIB, 11_500), (128 * MIB, 8_400), (1024 * MIB, 38_000)];
-/// (bytes of the handle, ns) of cuMemMap.
+/// (bytes of the handle, ns) for cuMemMap.
 const MAP: [(u64, u64); 4] = [(2 * MIB, 800), (20 * MIB, 800), (128 * MIB, 500), (1024 * MIB, 600)];
-/// (bytes of the handle, ns) of cuMemSetAccess.
+/// (bytes of the handle, ns) for cuMemSetAccess.
 const SET_ACCESS: [(u64, u64); 4] = [(2 * MIB, 26_900), (20 * MIB, 27_200), (128 * MIB, 32_500), (1024 * MIB, 54_900)];
-/// (bytes of the handle, ns) of cuMemUnmap.
+/// (bytes of the handle, ns) for cuMemUnmap.
 const UNMAP: [(u64, u64); 4] = [(2 * MIB, 17_800), (20 * MIB, 17_700), (128 * MIB, 20_000), (1024 * MIB, 28_200)];
-/// (bytes of the handle, ns) of cuMemRelease.
+/// (bytes of the handle, ns) for cuMemRelease.
 const RELEASE: [(u64, u64); 4] = [(2 * MIB, 13_300), (20 * MIB, 23_700), (128 * MIB, 41_200), (1024 * MIB, 253_900)];
-/// (bytes of the handle, ns): how much less each further handle in one call costs than a separate call. Computed from
-/// one call over many handles: 10,462 us for 512 of 2 MiB, 933 us for 51 of 20 MiB. Larger handles were not measured
-/// and get the value of 20 MiB.
+/// (bytes of the handle, ns): how much less each additional handle in one call costs than a separate call. This was
+/// computed from one call over many handles: 10,462 us for 512 handles of 2 MiB, 933 us for 51 handles of 20 MiB.
+/// Larger handles were not measured and use the value for 20 MiB.
 const SET_ACCESS_SHARED: [(u64, u64); 3] = [(2 * MIB, 6_479), (20 * MIB, 9_084), (1024 * MIB, 9_084)];
 /// The same for cuMemUnmap, computed from 7,014 and 640 us.
 const UNMAP_SHARED: [(u64, u64); 3] = [(2 * MIB, 4_109), (20 * MIB, 5_254), (1024 * MIB, 5_254)];
-/// cuMemAddressReserve: the middle of the measured range, 3 to 24 us for 1 GiB.
+/// The price of cuMemAddressReserve: the middle of the measured range, 3 to 24 us for 1 GiB.
 const RESERVE_NS: u64 = 13_500;
 const EVENT_RECORD_NS: u64 = 165;
 const EVENT_QUERY_NS: u64 = 145;
@@ -110,15 +110,16 @@ impl CostModel for MeasuredH200 {
             _ => return sum_of(&|bytes| self.cost_ns(call, bytes)),
         };
         let Some(&(first, _)) = handle_bytes.first() else { return self.cost_ns(call, 0) };
-        // The discount is subtracted for every handle, so add the first one's back here.
+        // The discount is subtracted for every handle, so the first handle's discount is added back
+        // here.
         let discount_ns = self.cost_ns(call, first).min(interpolate(shared, first));
         let further_ns = sum_of(&|bytes| self.cost_ns(call, bytes).saturating_sub(interpolate(shared, bytes)));
         discount_ns.saturating_add(further_ns)
     }
 }
 
-/// The value at `x` on the line between the two points around it. Constant before the first point; the last
-/// slope continues after the last.
+/// Returns the value at `x` on the line between the two points around it. The value is constant before the first point;
+/// the last slope continues after the last point.
 fn interpolate(points: &[(u64, u64)], x: u64) -> u64 {
     // Most handles have the smallest size.
     if let Some(&(first, value)) = points.first()
@@ -145,13 +146,13 @@ fn interpolate(points: &[(u64, u64)], x: u64) -> u64 {
 /// The cost of all calls of one kind so far.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CallTotals {
-    /// How many calls were made, failed ones included.
+    /// The number of calls made, including failed ones.
     pub calls: u64,
-    /// How many of them failed. A query that answers "not ready" did not fail.
+    /// The number of failed calls. A query that answers "not ready" has not failed.
     pub failures: u64,
-    /// Their price in nanoseconds, without waiting.
+    /// The price of the calls in nanoseconds, excluding waiting.
     pub cost_ns: u64,
-    /// How long they waited for work on the device, in nanoseconds.
+    /// How long the calls waited for work on the device, in nanoseconds.
     pub wait_ns: u64,
 }
 
@@ -174,7 +175,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds since the device was created.
+    /// Returns the nanoseconds since the device was created.
     pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns
     }
@@ -189,7 +190,7 @@ impl Clock {
         self.charge_each(call, cost_ns, 1);
     }
 
-    /// Counts several calls of the same price.
+    /// Counts several calls with the same price.
     pub(crate) fn charge_each(&mut self, call: CallName, cost_ns: u64, calls: u64) {
         let totals = &mut self.totals[call as usize];
         let cost_ns = cost_ns.saturating_mul(calls);
@@ -203,7 +204,7 @@ impl Clock {
         self.totals[call as usize].failures += 1;
     }
 
-    /// Makes a call wait until `until_ns`, or not at all if that time is in the past.
+    /// Makes a call wait until `until_ns`; it does not wait if that time is in the past.
     pub(crate) fn wait_until(&mut self, call: CallName, until_ns: u64) {
         let wait_ns = until_ns.saturating_sub(self.now_ns);
         self.waits += 1;
@@ -212,17 +213,18 @@ impl Clock {
         self.advance(wait_ns);
     }
 
-    /// How many calls returned only after the device's work was done, whether there was work to wait for or not.
+    /// Returns how many calls returned only after the device's work was done, whether or not there was work to wait
+    /// for.
     pub(crate) fn waits(&self) -> u64 {
         self.waits
     }
 
-    /// The cost of the calls of one kind.
+    /// Returns the cost of the calls of one kind.
     pub(crate) fn totals(&self, call: CallName) -> CallTotals {
         self.totals[call as usize]
     }
 
-    /// The cost of all calls.
+    /// Returns the cost of all calls.
     pub(crate) fn sum(&self) -> CallTotals {
         let mut sum = CallTotals::default();
         self.totals.iter().for_each(|totals| sum.add(totals));
@@ -286,7 +288,7 @@ mod tests {
         assert_eq!(clock.now_ns(), 110);
         assert_eq!(clock.totals(CallName::Free), CallTotals { calls: 1, failures: 0, cost_ns: 10, wait_ns: 90 });
         assert_eq!(clock.sum(), CallTotals { calls: 2, failures: 0, cost_ns: 11, wait_ns: 90 });
-        assert_eq!(clock.waits(), 2, "one of them found nothing to wait for");
+        assert_eq!(clock.waits(), 2, "one of the calls had nothing to wait for");
         clock.advance(u64::MAX);
         assert_eq!(clock.now_ns(), u64::MAX, "saturates");
     }

@@ -6,7 +6,7 @@
 
 use crate::calls::{CallName, OUT_OF_MEMORY, UNKNOWN};
 
-/// Which call fails. Counts start at one, with the first call after the plan is set.
+/// The call that fails. Counts start at one with the first call after the plan is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum When {
     /// The n-th call of this kind.
@@ -16,17 +16,17 @@ pub enum When {
     Nth(u64),
 }
 
-/// How a call fails.
+/// The way in which a call fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultError {
-    /// Driver code 2. In cudaMalloc and cuMemCreate, the core sees it as out of memory.
+    /// Driver code 2. The core sees it as out of memory in cudaMalloc and cuMemCreate.
     OutOfMemory,
     /// Any other driver code. Zero would mean success and is replaced by 999, "unknown".
     Code(u32),
 }
 
 impl FaultError {
-    /// The driver code.
+    /// Returns the driver code.
     #[must_use]
     pub fn code(self) -> u32 {
         match self {
@@ -40,13 +40,13 @@ impl FaultError {
 /// One planned failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// Which call.
+    /// The call that fails.
     pub when: When,
-    /// How it fails.
+    /// The way in which it fails.
     pub error: FaultError,
 }
 
-/// Planned failures. Each happens at most once.
+/// Planned failures. Each one happens at most once.
 ///
 /// ```
 /// use parkade_sim::{CallName, FaultError, FaultPlan, When};
@@ -66,7 +66,7 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// No failures.
+    /// Creates a plan without failures.
     #[must_use]
     pub fn none() -> Self {
         FaultPlan::default()
@@ -79,19 +79,20 @@ impl FaultPlan {
         self
     }
 
-    /// How many failures have happened. If it is zero after a run, the run made fewer calls than the plan requires.
+    /// Returns how many failures have happened. If the number is zero after a run, the run made fewer calls than the
+    /// plan requires.
     #[must_use]
     pub fn fired(&self) -> u64 {
         self.fired
     }
 
-    /// Whether a failure has not happened yet.
+    /// Returns whether there is a failure that has not happened yet.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Takes calls that are about to be made, as kinds with counts, in order. Returns the first that would fail, and how.
-    /// That failure counts as having happened.
+    /// Takes the calls that are about to be made, in order, as kinds with counts. Returns the first one that would
+    /// fail, and how it fails. That failure counts as having happened.
     pub(crate) fn foresee(&mut self, calls: &[(CallName, u64)]) -> Option<(CallName, FaultError)> {
         let mut before = self.seen_in_all;
         for &(call, count) in calls {

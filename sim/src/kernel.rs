@@ -1,4 +1,4 @@
-//! Kernels as plain data: how long they take, what they touch, and why an access can be illegal.
+//! Kernels as plain data: how long they take, what they touch, and why an access may be illegal.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,9 +10,9 @@ use crate::memory::ByteRange;
 /// Whether an access reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AccessKind {
-    /// It reads.
+    /// The access reads.
     Read,
-    /// It writes.
+    /// The access writes.
     Write,
 }
 
@@ -28,13 +28,13 @@ pub struct Access {
 }
 
 impl Access {
-    /// A read.
+    /// Creates a read.
     #[must_use]
     pub fn read(address: DeviceAddress, size: Bytes) -> Self {
         Access { address, size, kind: AccessKind::Read }
     }
 
-    /// A write.
+    /// Creates a write.
     #[must_use]
     pub fn write(address: DeviceAddress, size: Bytes) -> Self {
         Access { address, size, kind: AccessKind::Write }
@@ -44,13 +44,13 @@ impl Access {
 /// Work on the device: how long it takes and what it touches.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kernel {
-    /// The stream that it is queued on.
+    /// The stream on which it is queued.
     pub stream: StreamId,
     /// How long it runs, in nanoseconds.
     pub duration_ns: u64,
     /// Its name in race reports.
     pub label: Cow<'static, str>,
-    /// The bytes that it touches at some time while it runs.
+    /// The bytes that it touches while it runs.
     pub accesses: Vec<Access>,
 }
 
@@ -60,14 +60,14 @@ pub(crate) struct PhysicalAccess {
     pub(crate) ranges: Vec<ByteRange>,
 }
 
-/// Why work on the device cannot touch an address.
+/// The reason why work on the device cannot touch an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessError {
     /// No memory is mapped there.
     NotMapped,
-    /// Memory is mapped there, but cuMemSetAccess has not given the device access.
+    /// Memory is mapped there, but cuMemSetAccess has not granted the device access.
     NoAccess,
-    /// Address or size is not a multiple of 4 bytes, in a call that writes 32-bit words.
+    /// The address or size is not a multiple of 4 bytes in a call that writes 32-bit words.
     NotWords,
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for AccessError {
         f.write_str(match self {
             AccessError::NotMapped => "no memory is mapped at the address",
             AccessError::NoAccess => "the device has no access to what is mapped at the address",
-            AccessError::NotWords => "address and size must be multiples of 4 bytes",
+            AccessError::NotWords => "the address and the size must be multiples of 4 bytes",
         })
     }
 }

@@ -1,8 +1,8 @@
-//! Physical memory: pages and bytes by number, the amount of memory and its holders, and its contents.
+//! Physical memory: pages and bytes by number, the amount of memory, who holds it, and its contents.
 //!
 //! Page numbers are unbounded, and the lowest free number is taken first. Any range may get any pages, because the
-//! driver backs any range with any pages (facts: Holes). Room is computed in bytes: the capacity need not be a whole
-//! number of pages, and other processes may hold any number of bytes.
+//! driver backs any range with any pages (facts: Holes). Room is computed in bytes, because the capacity need not be a
+//! whole number of pages and other processes may hold any number of bytes.
 
 use std::ops::Deref;
 use std::slice;
@@ -21,11 +21,11 @@ pub struct PageId(pub u64);
 pub struct PageRun {
     /// The first page's number.
     pub first: PageId,
-    /// How many pages there are.
+    /// The number of pages.
     pub count: u64,
 }
 
-/// The pages of one piece of memory. Usually they are consecutive, which needs no list.
+/// The pages of one piece of memory. They are usually consecutive, which needs no list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PageRuns {
     /// Consecutive pages.
@@ -62,7 +62,7 @@ impl PageRuns {
 }
 
 impl Default for PageRuns {
-    /// No pages.
+    /// Creates an empty set of pages.
     fn default() -> PageRuns {
         PageRuns::Many(Vec::new())
     }
@@ -90,21 +90,21 @@ pub(crate) struct ByteRange {
 }
 
 impl ByteRange {
-    /// One past the last physical byte.
+    /// Returns the position after the last physical byte.
     pub(crate) fn end(&self) -> u64 {
         self.start.saturating_add(self.bytes)
     }
 }
 
-/// The physical bytes of consecutive pages: the first, and how many.
+/// Returns the physical bytes of consecutive pages: the first one, and how many.
 pub(crate) fn bytes_of(run: PageRun) -> (u64, u64) {
     // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are reused
     // first.
     (run.first.0.saturating_mul(PAGE_BYTES), run.count.saturating_mul(PAGE_BYTES))
 }
 
-/// The physical memory of one device: how many 2 MiB pages are taken, which ones, and how much other processes hold.
-/// All quantities are in bytes unless they say pages.
+/// The physical memory of one device: how many 2 MiB pages are taken, which ones they are, and how much other processes
+/// hold. All quantities are in bytes unless they say pages.
 #[derive(Clone, Debug)]
 pub(crate) struct PhysicalMemory {
     capacity_bytes: u64,
@@ -114,13 +114,14 @@ pub(crate) struct PhysicalMemory {
     taken_pages: u64,
     peak_pages: u64,
     free: Holes,
-    /// Pages from this number on were never taken.
+    /// Pages from this number upwards have never been taken.
     next_fresh: u64,
     contents: Contents,
 }
 
 impl PhysicalMemory {
-    /// Memory of `capacity_bytes`, of which the driver's context holds `base_bytes` from the start.
+    /// Creates a memory of `capacity_bytes`, of which the driver's context holds `base_bytes` from
+    /// the start.
     pub(crate) fn new(capacity_bytes: u64, base_bytes: u64) -> Self {
         PhysicalMemory {
             capacity_bytes,
@@ -135,50 +136,51 @@ impl PhysicalMemory {
         }
     }
 
-    /// The bytes that no process holds. Zero if other processes hold more than the capacity.
+    /// Returns the bytes that no process holds; zero if other processes hold more than the
+    /// capacity.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_after(0)
     }
 
-    /// The bytes that would be free after `returned_bytes` of the taken bytes have been returned.
+    /// Returns the bytes that would be free after `returned_bytes` of the taken bytes are returned.
     fn free_after(&self, returned_bytes: u64) -> u64 {
         let used = self.used_bytes().saturating_sub(returned_bytes);
         let held = self.base_bytes.saturating_add(self.external_bytes).saturating_add(used);
         self.capacity_bytes.saturating_sub(held)
     }
 
-    /// Bytes of the pages that are taken.
+    /// Returns the bytes of the pages that are taken.
     pub(crate) fn used_bytes(&self) -> u64 {
-        // `take` made sure that the product fits.
+        // `take` has made sure that the product fits.
         self.taken_pages * PAGE_BYTES
     }
 
-    /// The highest value that [`PhysicalMemory::used_bytes`] has had.
+    /// Returns the highest value that [`PhysicalMemory::used_bytes`] has had.
     pub(crate) fn peak_used_bytes(&self) -> u64 {
         self.peak_pages * PAGE_BYTES
     }
 
-    /// Bytes that the driver's context holds.
+    /// Returns the bytes that the driver's context holds.
     pub(crate) fn base_bytes(&self) -> u64 {
         self.base_bytes
     }
 
-    /// Bytes of the whole device.
+    /// Returns the bytes of the entire device.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
 
-    /// Changes the capacity. Pages already taken stay.
+    /// Changes the capacity. Pages already taken stay taken.
     pub(crate) fn set_capacity(&mut self, capacity_bytes: u64) {
         self.capacity_bytes = capacity_bytes;
     }
 
-    /// Sets how many bytes all other processes hold together; this may exceed the capacity.
+    /// Sets how many bytes all other processes hold in total; this may exceed the capacity.
     pub(crate) fn set_external(&mut self, external_bytes: u64) {
         self.external_bytes = external_bytes;
     }
 
-    /// Bytes that are reported as free but cannot be taken.
+    /// Returns the bytes that are reported as free but cannot be taken.
     pub(crate) fn withheld_bytes(&self) -> u64 {
         self.withheld_bytes
     }
@@ -188,18 +190,18 @@ impl PhysicalMemory {
         self.withheld_bytes = withheld_bytes;
     }
 
-    /// Bytes that can be taken.
+    /// Returns the bytes that can be taken.
     pub(crate) fn room_bytes(&self) -> u64 {
         self.free_bytes().saturating_sub(self.withheld_bytes)
     }
 
-    /// Whether there will be room for `pages` pages once `returned_bytes` have been returned.
+    /// Returns whether there will be room for `pages` pages once `returned_bytes` are returned.
     pub(crate) fn has_room_after(&self, returned_bytes: u64, pages: u64) -> bool {
         let room_bytes = self.free_after(returned_bytes).saturating_sub(self.withheld_bytes);
         pages.checked_mul(PAGE_BYTES).is_some_and(|bytes| bytes <= room_bytes)
     }
 
-    /// Whether there is room for `pages` more pages.
+    /// Returns whether there is room for `pages` more pages.
     pub(crate) fn has_room(&self, pages: u64) -> bool {
         self.has_room_after(0, pages)
     }
@@ -217,13 +219,13 @@ impl PhysicalMemory {
         Some(runs)
     }
 
-    /// Takes some consecutive pages, at most `most`.
+    /// Takes up to `most` consecutive pages.
     fn take_run(&mut self, most: u64) -> PageRun {
         let (first, count) = self.free.take_lowest(most).unwrap_or_else(|| self.take_fresh(most));
         PageRun { first: PageId(first), count }
     }
 
-    /// Takes more runs until there are `pages` pages together with the first run.
+    /// Takes more runs until, together with the first run, there are `pages` pages.
     fn take_more(&mut self, first: PageRun, pages: u64) -> PageRuns {
         let mut missing = pages - first.count;
         let mut runs = vec![first];
@@ -245,12 +247,12 @@ impl PhysicalMemory {
         }
     }
 
-    /// The contents of all pages.
+    /// Returns the contents of all pages.
     pub(crate) fn contents(&self) -> &Contents {
         &self.contents
     }
 
-    /// The contents of all pages, to write.
+    /// Returns the contents of all pages for writing.
     pub(crate) fn contents_mut(&mut self) -> &mut Contents {
         &mut self.contents
     }
@@ -264,10 +266,11 @@ impl PhysicalMemory {
     }
 }
 
-/// The value of a byte that was not written since its memory was taken, or that a kernel wrote.
+/// The value of a byte that has not been written since its memory was taken, or that a kernel
+/// wrote.
 pub const UNWRITTEN: u8 = 0xdb;
 
-/// Four repeating bytes. The first is at multiples of 4, counted by physical byte number in [`Contents`] and by
+/// Four repeating bytes. The first byte is at multiples of 4, counted by physical byte number in [`Contents`] and by
 /// offset in a [`Stretch`].
 pub(crate) type Pattern = [u8; 4];
 
@@ -276,7 +279,7 @@ pub(crate) type Pattern = [u8; 4];
 pub(crate) struct Stretch {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// `None` for bytes that are not written.
+    /// The pattern; `None` for bytes that are not written.
     pub(crate) pattern: Option<Pattern>,
 }
 
@@ -291,7 +294,7 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    /// Whether no byte is written.
+    /// Returns whether no byte is written.
     pub(crate) fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
@@ -303,7 +306,7 @@ impl Contents {
         }
     }
 
-    /// The contents of these ranges, as one sequence of bytes.
+    /// Returns the contents of these ranges as one sequence of bytes.
     pub(crate) fn get(&self, ranges: &[ByteRange]) -> Vec<Stretch> {
         let mut stretches = Vec::new();
         let mut offset = 0;
@@ -339,15 +342,15 @@ impl Contents {
 }
 
 impl Stretch {
-    /// Writes the stretch's bytes to their position in the whole sequence.
+    /// Writes the stretch's bytes to their position in the entire sequence.
     pub(crate) fn write_to(&self, into: &mut [u8]) {
         // The sequence is in host memory, so offsets fit.
         let part = into.get_mut(self.start as usize..self.end as usize).unwrap_or_default();
         let pattern = turned(self.pattern.unwrap_or([UNWRITTEN; 4]), self.start);
         let mut done = part.len().min(pattern.len());
         part[..done].copy_from_slice(&pattern[..done]);
-        // The part written so far consists of whole patterns, so it can be copied again; only the last copy may cut a
-        // pattern.
+        // The part that has been written so far consists of whole patterns, so it can be copied again; only the last
+        // copy may cut a pattern.
         while done < part.len() {
             let more = done.min(part.len() - done);
             part.copy_within(..more, done);
@@ -363,14 +366,14 @@ fn push(stretches: &mut Vec<Stretch>, bytes: u64, pattern: Option<Pattern>) {
     }
 }
 
-/// The pattern rotated so that its byte at `by` comes first.
+/// Returns the pattern, rotated so that its byte at `by` is first.
 fn turned(mut pattern: Pattern, by: u64) -> Pattern {
     pattern.rotate_left((by % 4) as usize);
     pattern
 }
 
-/// How far a pattern rotates when the byte at `offset` of a sequence is stored at a physical byte. Exact modulo 4,
-/// even if the difference wraps.
+/// Returns how far a pattern rotates when the byte at `offset` in a sequence is stored at a physical byte. The result
+/// is exact modulo 4 even if the difference wraps.
 fn offset_turn(offset: u64, physical: u64) -> u64 {
     offset.wrapping_sub(physical)
 }

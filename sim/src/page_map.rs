@@ -1,11 +1,11 @@
-//! A map from page numbers to values, optimised for numbers that are close together, such as the pages mapped into
-//! one reservation.
+//! A map from page numbers to values, optimised for numbers that are close together, such as those of the pages mapped
+//! into one reservation.
 //!
-//! It is a sorted list of chunks of 64 pages, each with a bit mask of the pages that have a value. A lookup first
-//! tries the chunk that was changed last, which is usually right. If it is not, the lookup searches 64 times fewer
-//! entries than there are pages.
+//! It is a sorted list of chunks of 64 pages, each with a bit mask of the pages that have a value. A lookup first tries
+//! the chunk that was changed last, which is usually the right one. Otherwise it searches 64 times fewer entries than
+//! there are pages.
 
-/// Pages in a chunk: one for each bit of its mask.
+/// The number of pages in a chunk: one for each bit in its mask.
 const CHUNK: u64 = u64::BITS as u64;
 
 #[derive(Clone, Debug)]
@@ -16,13 +16,14 @@ struct Chunk<V> {
 }
 
 impl<V: Copy> Chunk<V> {
-    /// The first of `places` that has a value: its page, if this is the chunk of this number.
+    /// Returns the page of the first of `places` that has a value, if this is the chunk with this
+    /// number.
     #[inline]
     fn first(&self, number: u64, places: u64) -> Option<(u64, V)> {
         self.value(number, (self.mask & places).trailing_zeros())
     }
 
-    /// The last of `places` that has a value.
+    /// Returns the page of the last of `places` that has a value.
     #[inline]
     fn last(&self, number: u64, places: u64) -> Option<(u64, V)> {
         self.value(number, (self.mask & places).checked_ilog2()?)
@@ -38,9 +39,10 @@ impl<V: Copy> Chunk<V> {
 /// Values by page number.
 #[derive(Clone, Debug)]
 pub(crate) struct PageMap<V> {
-    /// The numbers of the chunks, ascending: the page numbers divided by 64.
+    /// The numbers of the chunks in ascending order: the page numbers divided by 64.
     numbers: Vec<u64>,
-    /// The chunks, each with at least one value. They are boxed, so that inserting one in the middle moves little.
+    /// The chunks, each with at least one value. They are boxed so that inserting one in the middle moves little
+    /// memory.
     chunks: Vec<Box<Chunk<V>>>,
     /// The index of the chunk that was changed last. It is only a guess: every use checks the chunk's number.
     changed_last: usize,
@@ -52,13 +54,13 @@ impl<V> Default for PageMap<V> {
     }
 }
 
-/// The number of the page's chunk, and the page's position in it.
+/// Returns the number of the page's chunk, and the page's position in it.
 fn split(page: u64) -> (u64, usize) {
     (page / CHUNK, (page % CHUNK) as usize)
 }
 
 impl<V: Copy> PageMap<V> {
-    /// The index of the first chunk with this number or a higher one, and whether it has this number.
+    /// Returns the index of the first chunk with this number or a higher one, and whether it has exactly this number.
     #[inline]
     fn find(&self, number: u64) -> (usize, bool) {
         if self.numbers.get(self.changed_last) == Some(&number) {
@@ -100,7 +102,7 @@ impl<V: Copy> PageMap<V> {
         Some(value)
     }
 
-    /// A page's value.
+    /// Returns a page's value.
     #[inline]
     pub(crate) fn get(&self, page: u64) -> Option<V> {
         let (number, place) = split(page);
@@ -108,7 +110,7 @@ impl<V: Copy> PageMap<V> {
         if is_there { self.chunks[at].values[place] } else { None }
     }
 
-    /// A page's value, mutable.
+    /// Returns a mutable reference to a page's value.
     pub(crate) fn get_mut(&mut self, page: u64) -> Option<&mut V> {
         let (number, place) = split(page);
         let (at, is_there) = self.find(number);
@@ -119,7 +121,7 @@ impl<V: Copy> PageMap<V> {
         self.chunks[at].values[place].as_mut()
     }
 
-    /// The last page up to this one that has a value.
+    /// Returns the last page up to this one that has a value.
     #[inline]
     pub(crate) fn last_up_to(&self, page: u64) -> Option<(u64, V)> {
         let (number, place) = split(page);
@@ -132,7 +134,7 @@ impl<V: Copy> PageMap<V> {
         })
     }
 
-    /// The first page in `from..to` that has a value.
+    /// Returns the first page in `from..to` that has a value.
     #[inline]
     pub(crate) fn first_in(&self, from: u64, to: u64) -> Option<(u64, V)> {
         let (number, place) = split(from);
@@ -156,8 +158,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The map gives the same answers as a `BTreeMap`, for pages close together, far apart, and at the ends of
-        /// chunks.
+        /// Checks that the map returns the same answers as a `BTreeMap`, for pages that are close together, far apart,
+        /// and at the ends of chunks.
         #[test]
         fn agrees_with_a_btree_map(
             steps in vec((prop_oneof![0_u64..8, 60_u64..70, 120_u64..400, 5000_u64..5010], any::<bool>()), 1..200),

@@ -1,12 +1,12 @@
-//! The race detector: which accesses it keeps, which of them a new access races with, and the form of its reports.
+//! The race detector: which accesses it keeps, with which of them a new access races, and the form of its reports.
 //!
-//! The detector keeps accesses by physical byte, so it finds a race through whichever addresses the bytes are
-//! touched. When memory is returned, it drops the memory's accesses: a later range there is different memory.
+//! The detector keeps accesses by physical byte, so it finds a race no matter through which addresses the bytes are
+//! touched. When memory is returned, it drops the memory's accesses, because a later range there is different memory.
 //!
-//! It only keeps accesses that can still be part of a race. It drops accesses that the host knows to be done, because
-//! all later work comes after them. A later access replaces an earlier one to the same bytes through the same address
-//! if it is ordered after it and writes, or if both read. So the detector keeps at most two accesses per byte, stream
-//! and address, however long a program runs without a wait.
+//! It keeps only accesses that can still be part of a race. It drops accesses that the host knows to be done, because
+//! all later work is ordered after them. A later access replaces an earlier one to the same bytes through the same
+//! address if it is ordered after it and writes, or if both read. The detector therefore keeps at most two accesses per
+//! byte, stream and address, no matter how long a program runs without a wait.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -44,7 +44,8 @@ impl From<AccessKind> for RaceUse {
 /// One of the two sides of a race.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RaceAccess {
-    /// Its number among all uses that the detector saw on the device, from 1, in program order.
+    /// Its number among all uses that the detector has seen on the device, counted from 1 in
+    /// program order.
     pub number: u64,
     /// The kernel's label, or the name of the host's call.
     pub label: Cow<'static, str>,
@@ -56,26 +57,26 @@ pub struct RaceAccess {
     pub address: DeviceAddress,
     /// The number of bytes that it touches.
     pub size: Bytes,
-    /// When it starts on the device's clock, in nanoseconds.
+    /// When it starts, in nanoseconds on the device's clock.
     pub start_ns: u64,
-    /// When it ends on the device's clock, in nanoseconds.
+    /// When it ends, in nanoseconds on the device's clock.
     pub end_ns: u64,
 }
 
 /// Two uses of the same physical bytes, not both reads, of which the second may start before the first ends:
-/// - both on streams, with no order between them. Order comes from being on the same stream, from a stream that waits
-///   for an event, and from what the host waited for before the launch;
-/// - or the second by the host, which reads, unmaps or frees bytes without knowing that the first use is done.
+/// - both are on streams, with no order between them (uses are ordered if they are on the same stream, if a stream
+///   waited for an event, or if the host waited before the launch);
+/// - or the second one is by the host, which reads, unmaps or frees bytes without knowing that the first use is done.
 ///
-/// A race is a property of the program, not of its timing: the detector reports it even if the two uses did not
-/// overlap on the clock. It reports each pair once. If several ordered accesses through one address all race with a
-/// later access, it only reports the last of them (but a read does not hide a write): work ordered after that one is
-/// ordered after the others too.
+/// A race is a property of the program, not of its timing: the detector reports it even if the two uses did not overlap
+/// on the clock. It reports each pair once. If several ordered accesses through one address all race with a later
+/// access, it reports only the last of them (but a read does not hide a write), because work ordered after that one is
+/// also ordered after the others.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Race {
-    /// The use that came first in program order.
+    /// The use that is first in program order.
     pub first: Arc<RaceAccess>,
-    /// The use that came later in program order.
+    /// The use that is later in program order.
     pub second: Arc<RaceAccess>,
 }
 
@@ -103,7 +104,7 @@ impl fmt::Display for Race {
     }
 }
 
-/// The number of the last access known to be done, by stream.
+/// The number of the last access that is known to be done, by stream.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub(crate) struct Order {
     last: BTreeMap<u64, u64>,
@@ -128,49 +129,49 @@ impl Order {
 struct StreamClock {
     /// The number of the last access queued on the stream.
     last: u64,
-    /// The accesses that the stream has waited for, beyond those that the host knew to be done at that time.
+    /// The accesses for which the stream has waited, beyond those that the host knew to be done at that time.
     knows: Order,
 }
 
-/// What is known to be done: vector clocks of the streams and the host.
+/// The accesses that are known to be done: vector clocks of the streams and the host.
 ///
-/// Accesses are numbered 1, 2, 3, ... over the whole device, and streams are first in, first out. So one number
-/// describes all that is known about a stream: its accesses up to that number are done. Launched work knows what its
-/// stream has waited for and what the host knew at the launch. The host's knowledge never shrinks.
+/// Accesses are numbered 1, 2, 3, ... across the entire device, and streams are first in, first out. One number
+/// therefore describes everything that is known about a stream: its accesses up to that number are done. Launched work
+/// knows what its stream has waited for and what the host knew at the launch. The host's knowledge never shrinks.
 #[derive(Clone, Default, Debug)]
 struct Clocks {
-    /// The host knows that all accesses up to this number are done.
+    /// The number up to which the host knows that all accesses are done.
     floor: u64,
-    /// What the host knows beyond that.
+    /// The accesses beyond that which the host knows to be done.
     host: Order,
     streams: BTreeMap<u64, StreamClock>,
 }
 
 impl Clocks {
-    /// Whether the host knows that an access on a stream is done.
+    /// Returns whether the host knows that an access on a stream is done.
     fn host_knows(&self, stream: u64, number: u64) -> bool {
         number <= self.floor || self.host.knows(stream, number)
     }
 
-    /// Whether work queued on `stream` now starts after an access on `other`.
+    /// Returns whether work that is queued on `stream` now starts after an access on `other`.
     fn stream_knows(&self, stream: u64, other: u64, number: u64) -> bool {
         let waited = || self.streams.get(&stream).is_some_and(|clock| clock.knows.knows(other, number));
         stream == other || self.host_knows(other, number) || waited()
     }
 
-    /// An access was queued on a stream.
+    /// Records that an access was queued on a stream.
     fn launched(&mut self, stream: u64, number: u64) {
         self.streams.entry(stream).or_default().last = number;
     }
 
-    /// The accesses, beyond those that the host knows to be done, that are known to be done once a mark recorded on
-    /// the stream now is complete. `None` if there are none.
+    /// Returns the accesses, beyond those that the host knows to be done, that are known to be done once a mark
+    /// recorded on the stream now is complete; `None` if there are none.
     fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
         let order = self.news(stream);
         (!order.last.is_empty()).then(|| Arc::new(order))
     }
 
-    /// A stream waits for a mark.
+    /// Records that a stream waits for a mark.
     fn stream_waits(&mut self, stream: u64, order: &Order) {
         let mut knows = self.streams.get(&stream).map_or_else(Order::default, |clock| clock.knows.clone());
         knows.join(order);
@@ -178,19 +179,19 @@ impl Clocks {
         self.streams.entry(stream).or_default().knows = knows;
     }
 
-    /// The host has seen a mark complete.
+    /// Records that the host has seen a mark complete.
     fn host_waits(&mut self, order: &Order) {
         self.host.join(order);
     }
 
-    /// The host has waited for a whole stream.
+    /// Records that the host has waited for an entire stream.
     fn host_waits_for(&mut self, stream: u64) {
         let news = self.news(stream);
         self.host.join(&news);
         self.streams.remove(&stream);
     }
 
-    /// The host has waited for everything up to `number`, the last access.
+    /// Records that the host has waited for everything up to `number`, the last access.
     fn host_waits_for_all(&mut self, number: u64) {
         *self = Clocks { floor: number, ..Clocks::default() };
     }
@@ -204,9 +205,9 @@ impl Clocks {
     }
 }
 
-/// The most races to keep. Later ones are only counted.
+/// The maximum number of races to keep. Later ones are only counted.
 const MAX_RACES: usize = 100;
-/// With fewer pieces than this, it is not worth the time to sweep out finished accesses.
+/// With fewer pieces than this, sweeping out finished accesses is not worth the time.
 const MIN_SWEEP_PIECES: usize = 1024;
 
 /// When work runs, in nanoseconds on the device's clock.
@@ -222,7 +223,7 @@ struct Kept {
     access: Arc<RaceAccess>,
     stream: u64,
     kind: AccessKind,
-    /// Address minus physical byte: identifies the mapping that it went through.
+    /// The address minus the physical byte, which identifies the mapping that was used.
     shift: u64,
 }
 
@@ -232,12 +233,12 @@ impl PartialEq for Kept {
     }
 }
 
-/// The detector of one device. It is created with the first access; before that there is nothing to order.
+/// The detector of one device. It is created at the first access, because before that there is nothing to order.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Detector {
     clocks: Clocks,
     kept: Pieces<Vec<Kept>>,
-    /// How many accesses were numbered.
+    /// The number of accesses that have been numbered.
     numbers: u64,
     found: Vec<Race>,
     more: u64,
@@ -247,27 +248,28 @@ pub(crate) struct Detector {
 
 /// Order between streams and the host.
 impl Detector {
-    /// The accesses that are done once an event that is recorded on a stream now is complete.
+    /// Returns the accesses that are done once an event that is recorded on a stream now is
+    /// complete.
     pub(crate) fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
         self.clocks.recorded(stream)
     }
 
-    /// A stream waits for an event.
+    /// Records that a stream waits for an event.
     pub(crate) fn stream_waits(&mut self, stream: u64, order: &Order) {
         self.clocks.stream_waits(stream, order);
     }
 
-    /// The host has seen an event complete.
+    /// Records that the host has seen an event complete.
     pub(crate) fn host_waits(&mut self, order: &Order) {
         self.clocks.host_waits(order);
     }
 
-    /// The host has waited for a stream.
+    /// Records that the host has waited for a stream.
     pub(crate) fn host_waits_for(&mut self, stream: u64) {
         self.clocks.host_waits_for(stream);
     }
 
-    /// The host has waited for the device.
+    /// Records that the host has waited for the device.
     pub(crate) fn host_waits_for_all(&mut self) {
         self.clocks.host_waits_for_all(self.numbers);
         self.kept = Pieces::default();
@@ -276,7 +278,7 @@ impl Detector {
 
 /// Accesses.
 impl Detector {
-    /// Work with accesses was queued on a stream.
+    /// Records that work with accesses was queued on a stream.
     pub(crate) fn launched(&mut self, stream: StreamId, label: Cow<'static, str>, span: Span, touched: &[PhysicalAccess]) {
         for PhysicalAccess { access, ranges } in touched.iter().filter(|touched| !touched.ranges.is_empty()) {
             let number = self.next_number();
@@ -301,7 +303,8 @@ impl Detector {
         self.sweep_if_due();
     }
 
-    /// The host reads. The read is done when it returns, so nothing later can race with it.
+    /// Records a read by the host. The read is done when it returns, so nothing later can race with
+    /// it.
     pub(crate) fn read_by_host(&mut self, read: &PhysicalAccess, now_ns: u64) {
         let side = self.host_side("read", RaceUse::Read, (read.access.address.get(), read.access.size.get()), now_ns);
         self.report(&side, &read.ranges, |_, kept, clocks| {
@@ -309,13 +312,14 @@ impl Detector {
         });
     }
 
-    /// The host unmapped a range that had these bytes. Only accesses through these addresses count.
+    /// Records that the host unmapped a range with these bytes. Only accesses through these
+    /// addresses count.
     pub(crate) fn unmapped(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
         let side = self.host_side("cuMemUnmap", RaceUse::Unmapped, (address, bytes), now_ns);
         self.report_end(&side, ranges);
     }
 
-    /// The host freed a range, after the wait that cudaFree may include.
+    /// Records that the host freed a range, after the wait that cudaFree may include.
     pub(crate) fn freed(&mut self, address: u64, bytes: u64, ranges: &[ByteRange], now_ns: u64) {
         let side = self.host_side("cudaFree", RaceUse::Freed, (address, bytes), now_ns);
         self.report_end(&side, ranges);
@@ -324,7 +328,7 @@ impl Detector {
         }
     }
 
-    /// Pages were returned.
+    /// Records that pages were returned.
     pub(crate) fn given_back(&mut self, runs: &[PageRun]) {
         for &run in runs {
             let (start, bytes) = bytes_of(run);
@@ -332,12 +336,12 @@ impl Detector {
         }
     }
 
-    /// The first races found.
+    /// Returns the first races found.
     pub(crate) fn found(&self) -> &[Race] {
         &self.found
     }
 
-    /// How many more races were found.
+    /// Returns how many more races were found.
     pub(crate) fn more(&self) -> u64 {
         self.more
     }
@@ -495,7 +499,7 @@ mod tests {
         assert_eq!(pairs(&detector), [(1, 3)]);
         launch(&mut detector, 1, AccessKind::Write, 0, 100);
         launch(&mut detector, 3, AccessKind::Read, 0, 100);
-        assert_eq!(pairs(&detector)[1..], [(3, 4), (4, 5)], "the later write stands for all before it on its stream");
+        assert_eq!(pairs(&detector)[1..], [(3, 4), (4, 5)], "the later write represents all earlier ones on its stream");
     }
 
     #[test]

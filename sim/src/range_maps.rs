@@ -1,19 +1,19 @@
 //! Maps over ranges of numbers: the data structures on which the other modules build.
 //!
-//! [`Holes`] is a set of free ranges that coalesce, [`Intervals`] a set of disjoint ranges that keep their borders,
+//! [`Holes`] is a set of free ranges that coalesce, [`Intervals`] a set of disjoint ranges that keep their borders, and
 //! [`Pieces`] a value for every number. None of them depends on the meaning of its numbers (bytes, addresses, pages).
 
 use std::collections::BTreeMap;
 
-/// A set of free ranges that coalesce: used for free pages, for the space in a shared page, and for free addresses.
-/// Ranges that touch are merged.
+/// A set of free ranges that coalesce. It is used for free pages, for the space in a shared page and for free
+/// addresses. Ranges that touch are merged.
 ///
 /// The caller chooses the unit (bytes, pages). Ranges passed to [`Holes::insert`] must not overlap the set; the
 /// method does not check this.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Holes {
     by_start: BTreeMap<u64, u64>,
-    /// No hole is longer. Most failing searches end here.
+    /// No hole is longer than this. Most failing searches end here.
     longest_at_most: u64,
 }
 
@@ -49,17 +49,17 @@ impl Holes {
         Some(start)
     }
 
-    /// An upper bound on the length of the holes; the longest may be shorter.
+    /// Returns an upper bound on the length of the holes; the longest hole may be shorter.
     pub(crate) fn longest_at_most(&self) -> u64 {
         self.longest_at_most
     }
 
-    /// How many holes there are.
+    /// Returns how many holes there are.
     pub(crate) fn count(&self) -> usize {
         self.by_start.len()
     }
 
-    /// The lowest hole that is long enough: its start and length.
+    /// Returns the start and length of the lowest hole that is long enough.
     pub(crate) fn first_fit(&mut self, length: u64) -> Option<(u64, u64)> {
         if length > self.longest_at_most {
             return None;
@@ -75,13 +75,13 @@ impl Holes {
         None
     }
 
-    /// Whether this range is free and there are no other holes.
+    /// Returns whether this range is free and there are no other holes.
     pub(crate) fn are_only(&self, start: u64, length: u64) -> bool {
         self.by_start.len() == 1 && self.by_start.first_key_value() == Some((&start, &length))
     }
 
-    /// The highest hole that is at least `slack` longer than `length`, and the highest aligned position for `length`
-    /// in it: the position, the hole's start and its end.
+    /// Finds the highest hole that is at least `slack` longer than `length`, and the highest aligned position for
+    /// `length` in it. Returns the position, the hole's start and its end.
     pub(crate) fn highest_fit(&self, length: u64, slack: u64, alignment: u64) -> Option<(u64, u64, u64)> {
         let needed = length.checked_add(slack)?;
         self.by_start.iter().rev().find_map(|(&start, &found)| {
@@ -91,14 +91,14 @@ impl Holes {
         })
     }
 
-    /// The hole that contains an address: its start and end.
+    /// Returns the start and end of the hole that contains an address.
     pub(crate) fn around(&self, address: u64) -> Option<(u64, u64)> {
         let (&start, &found) = self.by_start.range(..=address).next_back()?;
         let end = start.saturating_add(found);
         (address < end).then_some((start, end))
     }
 
-    /// The free parts of a range: starts and lengths.
+    /// Returns the starts and lengths of the free parts of a range.
     pub(crate) fn parts(&self, start: u64, length: u64) -> Vec<(u64, u64)> {
         let end = start.saturating_add(length);
         let clip = |(hole, found): (u64, u64)| (hole.max(start), hole.saturating_add(found).min(end));
@@ -121,7 +121,8 @@ impl Holes {
         }
     }
 
-    /// Takes up to `length` from the lowest hole. Returns the start and the length taken.
+    /// Takes up to `length` from the lowest hole. Returns the start and the length of what was
+    /// taken.
     pub(crate) fn take_lowest(&mut self, length: u64) -> Option<(u64, u64)> {
         let (start, found) = self.by_start.pop_first()?;
         let taken = found.min(length);
@@ -131,12 +132,12 @@ impl Holes {
         Some((start, taken))
     }
 
-    /// Length of the longest hole; zero if there is none.
+    /// Returns the length of the longest hole; zero if there is none.
     pub(crate) fn longest(&self) -> u64 {
         self.by_start.values().copied().max().unwrap_or(0)
     }
 
-    /// All holes, lowest first: start and length.
+    /// Returns the start and length of all holes, lowest first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.by_start.iter().map(|(&start, &length)| (start, length))
     }
@@ -144,7 +145,7 @@ impl Holes {
 
 /// A set of half-open ranges that never overlap, each with a value.
 ///
-/// It holds placed ranges, reservations, and the addresses that a model has returned.
+/// It holds placed ranges, reservations and the addresses that a model has returned.
 #[derive(Clone, Debug)]
 pub(crate) struct Intervals<T> {
     by_start: BTreeMap<u64, (u64, T)>,
@@ -157,8 +158,8 @@ impl<T> Default for Intervals<T> {
 }
 
 impl<T> Intervals<T> {
-    /// The end of the highest range that overlaps `bytes` bytes at `start`; `None` if no range does. A range that
-    /// would run past the end of the address space counts as overlapping, with the largest address as its end.
+    /// Returns the end of the highest range that overlaps `bytes` bytes at `start`; `None` if no range does. A range
+    /// that would run past the end of the address space counts as overlapping, with the largest address as its end.
     pub(crate) fn overlap_end(&self, start: u64, bytes: u64) -> Option<u64> {
         let Some(end) = start.checked_add(bytes) else { return Some(u64::MAX) };
         let (&other, &(other_bytes, _)) = self.by_start.range(..end).next_back()?;
@@ -166,7 +167,7 @@ impl<T> Intervals<T> {
         (other_end > start).then_some(other_end)
     }
 
-    /// Adds a range unless it is empty or overlaps another. Returns whether it was added.
+    /// Adds a range unless it is empty or overlaps another one. Returns whether it was added.
     pub(crate) fn insert(&mut self, start: u64, bytes: u64, value: T) -> bool {
         let free = bytes > 0 && self.overlap_end(start, bytes).is_none();
         if free {
@@ -175,23 +176,24 @@ impl<T> Intervals<T> {
         free
     }
 
-    /// Removes the range that starts at `start`: its size in bytes and its value.
+    /// Removes the range that starts at `start`. Returns its size in bytes and its value.
     pub(crate) fn remove(&mut self, start: u64) -> Option<(u64, T)> {
         self.by_start.remove(&start)
     }
 
-    /// How many ranges there are.
+    /// Returns how many ranges there are.
     pub(crate) fn count(&self) -> usize {
         self.by_start.len()
     }
 
-    /// The ranges that overlap the addresses from `start` up to `end`, lowest first: start and size in bytes.
+    /// Returns the start and the size in bytes of the ranges that overlap the addresses from `start` up to `end`,
+    /// lowest first.
     pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let first = self.covering(start).map_or(start, |(first, _, _)| first);
         self.by_start.range(first..end.max(first)).map(|(&start, &(bytes, _))| (start, bytes))
     }
 
-    /// The range that covers `address`: start, size in bytes, value.
+    /// Returns the range that covers `address`: start, size in bytes and value.
     pub(crate) fn covering(&self, address: u64) -> Option<(u64, u64, &T)> {
         let (&start, (bytes, value)) = self.by_start.range(..=address).next_back()?;
         (address - start < *bytes).then_some((start, *bytes, value))
@@ -201,11 +203,11 @@ impl<T> Intervals<T> {
 /// A map from bytes to values, stored as pieces: neighbours with equal values are merged, so one value for a gigabyte
 /// is one entry.
 ///
-/// It holds the contents of physical memory, and the accesses to it. The ranges are half-open, never overlap, and are
-/// as long as possible.
+/// It holds the contents of physical memory and the accesses to it. The ranges are half-open, never overlap, and are as
+/// long as possible.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces<V> {
-    /// (end, value) by start.
+    /// The end and value of each piece, by start.
     by_start: BTreeMap<u64, (u64, V)>,
 }
 
@@ -216,17 +218,18 @@ impl<V> Default for Pieces<V> {
 }
 
 impl<V: Clone + PartialEq> Pieces<V> {
-    /// Whether no byte has a value.
+    /// Returns whether no byte has a value.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_start.is_empty()
     }
 
-    /// How many pieces there are.
+    /// Returns how many pieces there are.
     pub(crate) fn count(&self) -> usize {
         self.by_start.len()
     }
 
-    /// The pieces in `start..end`, lowest first and clipped to it: start, end, value.
+    /// Returns the pieces in `start..end`, lowest first and clipped to that range: start, end and
+    /// value.
     pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &V)> {
         let before = self.by_start.range(..start).next_back().filter(|(_, (piece_end, _))| *piece_end > start);
         let rest = self.by_start.range(start..end.max(start));
@@ -266,7 +269,7 @@ impl<V: Clone + PartialEq> Pieces<V> {
         }
     }
 
-    /// Adds a piece whose bytes have no value, merging it with an equal one below.
+    /// Adds a piece whose bytes have no value, and merges it with an equal one below.
     fn append(&mut self, start: u64, end: u64, value: V) {
         match self.by_start.range_mut(..start).next_back() {
             Some((_, (below_end, below))) if *below_end == start && *below == value => *below_end = end,
@@ -311,7 +314,7 @@ mod tests {
         assert_eq!(holes.take_first_fit(13), None);
         assert_eq!(holes.take_first_fit(12), Some(18));
         holes.insert(48, 4);
-        assert_eq!(holes.first_fit(12), Some((40, 12)), "a hole may be longer than any was when a search was in vain");
+        assert_eq!(holes.first_fit(12), Some((40, 12)), "a hole may be longer than any hole was when a search failed");
         assert_eq!(holes.take_first_fit(4), Some(0));
         assert_eq!(holes.iter().collect::<Vec<_>>(), [(4, 1), (40, 12)]);
     }
@@ -335,7 +338,7 @@ mod tests {
         assert_eq!(set.overlap_end(149, 1), Some(150));
         assert_eq!(set.overlap_end(0, 1000), Some(150), "around");
         assert_eq!(set.overlap_end(120, 5), Some(150), "inside");
-        assert_eq!(set.overlap_end(u64::MAX, 2), Some(u64::MAX), "over the end of the address space");
+        assert_eq!(set.overlap_end(u64::MAX, 2), Some(u64::MAX), "past the end of the address space");
         assert!(!set.insert(149, 5, 'b'));
         assert!(!set.insert(500, 0, 'c'), "empty");
         assert_eq!(set.covering(149), Some((100, 50, &'a')));
@@ -359,7 +362,7 @@ mod tests {
         assert_eq!(pieces.overlapping(12, 16).collect::<Vec<_>>(), [(12, 15, &'a'), (15, 16, &'b')]);
         assert_eq!(pieces.overlapping(40, 50).count(), 0);
         pieces.update(15, 35, |_| Some('a'));
-        assert_eq!(all(&pieces), [(10, 40, 'a')], "equal neighbours are one");
+        assert_eq!(all(&pieces), [(10, 40, 'a')], "equal neighbours are merged");
         pieces.update(12, 13, |_| None);
         assert_eq!(all(&pieces), [(10, 12, 'a'), (13, 40, 'a')]);
         pieces.update(12, 13, |_| Some('a'));
@@ -383,7 +386,7 @@ mod tests {
             let mut seen = [None; 40];
             let mut last = None;
             for (start, end, &value) in pieces.overlapping(0, 40) {
-                assert!(last != Some((start, value)), "two pieces that should be one");
+                assert!(last != Some((start, value)), "two pieces that should be merged");
                 last = Some((end, value));
                 seen[start as usize..end as usize].fill(Some(value));
             }

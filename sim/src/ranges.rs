@@ -1,5 +1,5 @@
-//! The ranges that cudaMalloc and cuMemAddressReserve returned: which are live, the names of their addresses in the
-//! log, and how small cudaMallocs share a page.
+//! The ranges that cudaMalloc and cuMemAddressReserve have returned: which of them are live, the names of their
+//! addresses in the log, and how small cudaMallocs share a page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,18 +20,18 @@ pub(crate) struct Range {
     live: bool,
 }
 
-/// Which call returned a range.
+/// The call that returned a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RangeKind {
     Malloc,
     Reservation,
 }
 
-/// Every range that was returned, by start address.
+/// Every range that has been returned, by start address.
 ///
-/// A range is named by the number of its successful cudaMalloc (`c0`, `c1`, ...), a reservation by that of
-/// its successful cuMemAddressReserve (`v0`, `v1`, ...). A freed range keeps its name until a later range
-/// covers its start, as in the fake driver that logs are compared with.
+/// A range is named by the number of its successful cudaMalloc (`c0`, `c1`, ...), a reservation by the number of its
+/// successful cuMemAddressReserve (`v0`, `v1`, ...). A freed range keeps its name until a later range covers its start,
+/// as in the fake driver with which logs are compared.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Ranges {
     by_start: BTreeMap<u64, Range>,
@@ -40,7 +40,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Adds a range of cudaMalloc and drops the names that it covers. Returns its number.
+    /// Adds a range from cudaMalloc and drops the names that it covers. Returns its number.
     pub(crate) fn insert(&mut self, start: u64, bytes: u64, shared_page: Option<u64>) -> u64 {
         let ordinal = self.next_malloc;
         self.next_malloc += 1;
@@ -48,7 +48,8 @@ impl Ranges {
         ordinal
     }
 
-    /// Adds a range of cuMemAddressReserve and drops the names that it covers. Returns its number.
+    /// Adds a range from cuMemAddressReserve and drops the names that it covers. Returns its
+    /// number.
     pub(crate) fn insert_reservation(&mut self, start: u64, bytes: u64) -> u64 {
         let ordinal = self.next_reservation;
         self.next_reservation += 1;
@@ -65,19 +66,19 @@ impl Ranges {
         self.by_start.insert(start, range);
     }
 
-    /// The live cudaMalloc that starts at `start`.
+    /// Returns the live cudaMalloc that starts at `start`.
     pub(crate) fn live(&self, start: u64) -> Option<Range> {
         self.by_start.get(&start).copied().filter(|range| range.live && range.kind == RangeKind::Malloc)
     }
 
-    /// Marks a range as freed; its name stays.
+    /// Marks a range as freed; its name is kept.
     pub(crate) fn end(&mut self, start: u64) {
         if let Some(range) = self.by_start.get_mut(&start) {
             range.live = false;
         }
     }
 
-    /// The log's name for an address.
+    /// Returns the log's name for an address.
     pub(crate) fn name(&self, address: u64) -> AddressName {
         match self.by_start.range(..=address).next_back() {
             Some((&start, range)) if address - start < range.bytes => {
@@ -91,31 +92,31 @@ impl Ranges {
         }
     }
 
-    /// The live cudaMallocs, lowest first: start and bytes.
+    /// Returns the start and bytes of the live cudaMallocs, lowest first.
     pub(crate) fn iter_live(&self) -> impl Iterator<Item = (u64, u64)> {
         let live = |range: &Range| range.live && range.kind == RangeKind::Malloc;
         self.by_start.iter().filter(move |(_, range)| live(range)).map(|(&start, range)| (start, range.bytes))
     }
 }
 
-/// Largest cudaMalloc that shares a page with others, in bytes (facts: Sizes and addresses).
+/// The largest cudaMalloc that shares a page with others, in bytes (facts: Sizes and addresses).
 pub(crate) const SMALL_BYTES: u64 = 1 << 20;
-/// Ranges that share a page begin on multiples of this, in bytes (facts: Sizes and addresses).
+/// Ranges that share a page begin at multiples of this size, in bytes (facts: Sizes and addresses).
 pub(crate) const SPACING_BYTES: u64 = 512;
 
 /// The pages that small cudaMallocs share, by address: a 2 MiB page holds several of up to 1 MiB.
 ///
-/// Measured (facts: Sizes and addresses; facts: Holes): they are spaced by their size rounded up to 512 bytes, a new
-/// page costs 2 MiB, a range that fits into a page already taken costs nothing, and the page is returned with its
-/// last range.
+/// This was measured (facts: Sizes and addresses; facts: Holes): ranges are spaced by their size rounded up to 512
+/// bytes, a new page costs 2 MiB, a range that fits into a page already taken costs nothing, and the page is returned
+/// with its last range.
 ///
-/// The following was not measured; it is this model's choice. Ranges of different sizes share pages. Of the pages
-/// with room, the model uses the one whose longest hole is shortest, and of equal ones the one with the lowest
+/// The following was not measured; it is this model's choice. Ranges of different sizes share pages. Among the pages
+/// with room, the model uses the one whose longest hole is shortest, and among equal ones the one with the lowest
 /// address; in that page, it uses the lowest hole that is long enough.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct SharedPages {
     pages: BTreeMap<u64, SharedPage>,
-    /// (longest hole in bytes, page address) of every page, to find room without visiting all pages.
+    /// The longest hole in bytes and the page address of every page, used to find room without visiting all pages.
     by_room: BTreeSet<(u64, u64)>,
 }
 
@@ -126,20 +127,20 @@ struct SharedPage {
     live_ranges: u32,
 }
 
-/// The bytes that a cudaMalloc of `bytes` takes in its page.
+/// Returns the bytes that a cudaMalloc of `bytes` takes in its page.
 pub(crate) fn spaced_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(SPACING_BYTES)
 }
 
 impl SharedPages {
-    /// Finds `spaced` bytes in a page already taken: the address of the page and of the bytes. `None` if no page has
-    /// room.
+    /// Finds `spaced` bytes in a page already taken. Returns the addresses of the page and of the bytes, or `None` if
+    /// no page has room.
     pub(crate) fn place(&mut self, spaced: u64) -> Option<(u64, u64)> {
         let &(_, page_address) = self.by_room.range((spaced, 0)..).next()?;
         self.place_in(page_address, spaced).map(|address| (page_address, address))
     }
 
-    /// Adds a page that was just taken, and finds `spaced` bytes in it. `None` only if `spaced` exceeds a page.
+    /// Adds a page that was just taken, and finds `spaced` bytes in it. Returns `None` only if `spaced` exceeds a page.
     pub(crate) fn place_in_new(&mut self, page_address: u64, spaced: u64) -> Option<u64> {
         let mut holes = Holes::default();
         holes.insert(page_address, PAGE_BYTES);
@@ -148,8 +149,8 @@ impl SharedPages {
         self.place_in(page_address, spaced)
     }
 
-    /// Frees bytes in a page. Returns true if they were the page's last: then the page is removed here, and the
-    /// caller returns it.
+    /// Frees bytes in a page. Returns true if they were the last ones in the page; the page is then removed here, and
+    /// the caller returns it.
     pub(crate) fn leave(&mut self, page_address: u64, address: u64, spaced: u64) -> bool {
         let Some(page) = self.pages.get_mut(&page_address) else { return false };
         page.holes.insert(address, spaced);
@@ -170,7 +171,7 @@ impl SharedPages {
         Some(address)
     }
 
-    /// Updates the index by room after the page's holes changed.
+    /// Updates the index by room after the page's holes have changed.
     fn refresh(&mut self, page_address: u64) {
         if let Some(page) = self.pages.get_mut(&page_address) {
             self.by_room.remove(&(page.longest_bytes, page_address));
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(ranges.insert(1090, 60, None), 2);
         assert_eq!(ranges.name(1100).to_string(), "c2+10");
         assert_eq!(ranges.name(1089).to_string(), "c0+89", "the older range is shadowed only where it is covered");
-        assert_eq!(ranges.name(1150).to_string(), "0x47e", "and what the new one covered the start of is gone");
+        assert_eq!(ranges.name(1150).to_string(), "0x47e", "and the range whose start is covered has no name any more");
         assert_eq!(ranges.insert_reservation(5000, 10), 0);
         assert_eq!(ranges.name(5003).to_string(), "v0+3");
         assert!(ranges.live(5000).is_none(), "not a cudaMalloc");
@@ -223,6 +224,6 @@ mod tests {
         assert_eq!(shared.place(512), Some((PAGE_BYTES, PAGE_BYTES)));
         assert!(!shared.leave(PAGE_BYTES, PAGE_BYTES + half, half));
         assert!(shared.leave(PAGE_BYTES, PAGE_BYTES, 512));
-        assert_eq!(shared.place(512), None, "the page is gone");
+        assert_eq!(shared.place(512), None, "the page was returned");
     }
 }

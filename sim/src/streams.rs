@@ -1,9 +1,9 @@
-//! Streams: queues of declared work with marks in them (recorded events), and which marks the host sees as done.
+//! Streams: queues of declared work with marks in them (recorded events), and the marks that the host sees as done.
 //!
-//! Marks are numbered 1, 2, 3, ... in recording order over all streams. The marks of a stream that are done are a
-//! prefix that only grows. So a complete event stays complete, and a stream is first in, first out, under every
-//! [`EventTiming`]. If a stream waits for a mark of another stream, its later marks are done only after that mark,
-//! and completing one of them completes that mark.
+//! Marks are numbered 1, 2, 3, ... in recording order over all streams. The completed marks of a stream are a prefix
+//! that only grows. A complete event therefore stays complete, and a stream is first in, first out, under every
+//! [`EventTiming`]. If a stream waits for a mark of another stream, its later marks are done only after that mark, and
+//! completing one of them completes that mark.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -12,24 +12,25 @@ use parkade::device::{Capture, GraphNode};
 
 use crate::race::Order;
 
-/// When the completion of work becomes visible to the host: when an event is seen complete.
+/// The rule by which the completion of work becomes visible to the host, that is, when an event is
+/// seen as complete.
 ///
-/// An allocator polls events at its own pace, and its tests must pass whenever the events complete. So they run the
-/// same program under several timings.
+/// An allocator polls events at its own pace, and its tests must pass no matter when the events complete. They
+/// therefore run the same program under several timings.
 ///
-/// Under every timing a complete event stays complete until it is recorded again, streams are first in, first out,
-/// and waits and the `complete` methods of [`SimDevice`](crate::SimDevice) complete the work that they name.
+/// Under every timing, a complete event stays complete until it is recorded again, streams are first in, first out, and
+/// the work named by waits and by the `complete` methods of [`SimDevice`](crate::SimDevice) is completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EventTiming {
-    /// Complete when the simulated clock has reached the end of the work before it.
+    /// An event is complete when the simulated clock has reached the end of the work before it.
     #[default]
     Clock,
-    /// Work takes no time: every event is complete at once, as with the fake driver's `FAKE_EVENTS_AUTO=1`.
+    /// Work takes no time: every event is complete immediately, as with the fake driver's `FAKE_EVENTS_AUTO=1`.
     Eager,
     /// Nothing completes until the host waits for it or completes it explicitly, as with the fake driver by default.
     Lazy,
-    /// Like `Clock`, but a query may miss completions for a while. Each stream has a rate drawn from the
-    /// seed, and each query makes none, one or several of the oldest finished events visible.
+    /// Like `Clock`, but a query may miss completions for a while. Each stream has a rate that is drawn from the seed,
+    /// and each query makes none, one or several of the oldest finished events visible.
     Seeded(u64),
 }
 
@@ -37,12 +38,14 @@ pub enum EventTiming {
 #[derive(Clone, Debug)]
 struct Draws {
     state: u64,
-    /// Chance of success in 256ths, from 32 to 224: streams are slow or fast, but none is stuck.
+    /// The probability of success in 256ths, from 32 to 224: streams are slow or fast, but none is
+    /// stuck.
     rate: u64,
 }
 
 impl Draws {
-    /// The draws of one stream. They depend on the seed and the stream only, not on other streams.
+    /// Creates the draws of one stream. They depend only on the seed and the stream, not on other
+    /// streams.
     fn new(seed: u64, stream: u64) -> Self {
         let mut state = seed ^ split_mix(stream.wrapping_add(1));
         state = split_mix(state);
@@ -71,13 +74,13 @@ fn split_mix(state: u64) -> u64 {
 pub struct SimEvent {
     ordinal: u64,
     mark: Option<Mark>,
-    /// For the race detector: the accesses that are done once the event is complete. `None` if the host knew that
-    /// already.
+    /// For the race detector: the accesses that are done once the event is complete; `None` if the host already knows
+    /// them to be done.
     order: Option<Arc<Order>>,
 }
 
 impl SimEvent {
-    /// An event that is not recorded yet.
+    /// Creates an event that has not been recorded yet.
     pub(crate) fn new(ordinal: u64) -> Self {
         SimEvent { ordinal, mark: None, order: None }
     }
@@ -88,18 +91,18 @@ impl SimEvent {
         self.order = order;
     }
 
-    /// Its number among the events created on its device, counted from zero, as in the log.
+    /// Returns its number among the events created on its device, counted from zero as in the log.
     #[must_use]
     pub fn ordinal(&self) -> u64 {
         self.ordinal
     }
 
-    /// Its latest recording.
+    /// Returns its latest recording.
     pub(crate) fn mark(&self) -> Option<Mark> {
         self.mark
     }
 
-    /// The accesses that are done once it is complete.
+    /// Returns the accesses that are done once it is complete.
     pub(crate) fn order(&self) -> Option<&Order> {
         self.order.as_deref()
     }
@@ -116,13 +119,13 @@ pub(crate) struct Mark {
 #[derive(Clone, Debug)]
 struct Pending {
     sequence: u64,
-    /// When the work before the mark ends.
+    /// The time at which the work before the mark ends.
     ready_at_ns: u64,
-    /// Marks of other streams that the stream has waited for since its previous mark.
+    /// Marks on other streams for which the stream has waited since its previous mark.
     waits: Waits,
 }
 
-/// Marks that a stream waits for: only the newest of each other stream.
+/// Marks for which a stream waits: only the newest one on each other stream.
 #[derive(Clone, Default, Debug)]
 struct Waits(pub(super) Vec<Mark>);
 
@@ -143,30 +146,30 @@ impl Waits {
     }
 }
 
-/// One stream: its pending marks in order, and the marks of other streams that it waits for.
+/// One stream: its pending marks in order, and the marks on other streams for which it waits.
 #[derive(Clone, Debug)]
 struct Stream {
     /// Its newest mark. Before it has one, the newest mark of any stream when this stream was created.
     recorded: u64,
     done: u64,
     pending: VecDeque<Pending>,
-    /// When all work queued so far ends; in the past for an idle stream.
+    /// The time at which all work queued so far ends; in the past for an idle stream.
     busy_until_ns: u64,
-    /// The marks that it has waited for since its newest mark.
+    /// The marks for which it has waited since its newest mark.
     waits: Waits,
     is_destroyed: bool,
     draws: Option<Draws>,
 }
 
 impl Stream {
-    /// Completes the oldest pending mark. Returns the marks that the stream had waited for before it.
+    /// Completes the oldest pending mark. Returns the marks for which the stream had waited before it.
     fn pop_oldest(&mut self) -> Option<Waits> {
         let oldest = self.pending.pop_front()?;
         self.done = oldest.sequence;
         Some(oldest.waits)
     }
 
-    /// Completes marks up to a number. Returns the marks of other streams that are therefore done.
+    /// Completes marks up to a number. Returns the marks on other streams that are therefore done.
     fn complete_through(&mut self, sequence: u64) -> Waits {
         let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.sequence <= sequence) {
@@ -175,7 +178,7 @@ impl Stream {
         waits
     }
 
-    /// Completes all marks and ends all work. Returns the marks of other streams that are therefore done.
+    /// Completes all marks and ends all work. Returns the marks on other streams that are therefore done.
     fn complete_all(&mut self, now_ns: u64) -> Waits {
         let mut waits = self.complete_through(self.recorded);
         waits.append(std::mem::take(&mut self.waits));
@@ -183,8 +186,8 @@ impl Stream {
         waits
     }
 
-    /// Makes finished marks visible, as the event timing decides. Returns the marks of other streams that are
-    /// therefore done.
+    /// Makes finished marks visible, as the event timing decides. Returns the marks on other streams that are therefore
+    /// done.
     fn settle(&mut self, now_ns: u64) -> Waits {
         let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.ready_at_ns <= now_ns) {
@@ -196,13 +199,13 @@ impl Stream {
         waits
     }
 
-    /// Whether it was destroyed and has neither pending marks nor running work.
+    /// Returns whether it was destroyed and has neither pending marks nor running work.
     fn is_over(&self, now_ns: u64) -> bool {
         self.is_destroyed && self.pending.is_empty() && self.busy_until_ns <= now_ns
     }
 }
 
-/// Handles of created streams are multiples of this.
+/// The handles of created streams are multiples of this value.
 const HANDLE_STEP: u64 = 0x1000;
 
 /// All streams of a device. A stream is created when it is first used.
@@ -211,7 +214,7 @@ pub(crate) struct Streams {
     timing: EventTiming,
     by_handle: BTreeMap<u64, Stream>,
     last_created: u64,
-    /// How many marks were ever recorded.
+    /// The number of marks that have been recorded so far.
     marks: u64,
 }
 
@@ -231,7 +234,7 @@ impl Streams {
         }
     }
 
-    /// Destroys a stream, once it is idle. Its marks stay valid.
+    /// Destroys a stream when it becomes idle. Its marks stay valid.
     pub(crate) fn destroy(&mut self, handle: u64, now_ns: u64) {
         if let Some(stream) = self.by_handle.get_mut(&handle) {
             stream.is_destroyed = true;
@@ -239,7 +242,7 @@ impl Streams {
         self.by_handle.retain(|_, stream| !stream.is_over(now_ns));
     }
 
-    /// Queues work of this duration. Returns when it starts and ends.
+    /// Queues work with this duration. Returns when it starts and ends.
     pub(crate) fn launch(&mut self, handle: u64, duration_ns: u64, now_ns: u64) -> (u64, u64) {
         if self.timing == EventTiming::Eager {
             return (now_ns, now_ns); // work takes no time
@@ -250,7 +253,7 @@ impl Streams {
         (start_ns, stream.busy_until_ns)
     }
 
-    /// Makes work queued on a stream from now on start only after a mark.
+    /// Makes work that is queued on a stream from now on start only after a mark.
     pub(crate) fn wait(&mut self, handle: u64, mark: Mark) {
         let is_done = self.by_handle.get(&mark.stream).is_none_or(|stream| stream.done >= mark.sequence);
         if is_done || mark.stream == handle {
@@ -278,7 +281,7 @@ impl Streams {
         Mark { stream: handle, sequence }
     }
 
-    /// Whether the host sees the mark as done. The query can make completions visible (see [`EventTiming`]).
+    /// Returns whether the host sees the mark as done. The query can make completions visible (see [`EventTiming`]).
     pub(crate) fn is_done(&mut self, mark: Mark, now_ns: u64) -> bool {
         let settles = self.settles();
         let Some(stream) = self.by_handle.get_mut(&mark.stream) else { return true };
@@ -291,7 +294,7 @@ impl Streams {
         is_done
     }
 
-    /// When the work before a mark ends; zero if it is done.
+    /// Returns when the work before a mark ends; zero if it is done.
     pub(crate) fn ready_at_ns(&self, mark: Mark) -> u64 {
         let pending = self.by_handle.get(&mark.stream).map(|stream| &stream.pending);
         let Some(pending) = pending else { return 0 };
@@ -317,7 +320,7 @@ impl Streams {
     /// Completes everything in every stream.
     pub(crate) fn complete_all(&mut self, now_ns: u64) {
         for stream in self.by_handle.values_mut() {
-            stream.complete_all(now_ns); // all streams, so what they wait for is included
+            stream.complete_all(now_ns); // this covers all streams, so the marks for which they wait are included
         }
     }
 
@@ -334,7 +337,7 @@ impl Streams {
         completed
     }
 
-    /// Completes marks, the marks before them in their streams, and the marks that those had waited for.
+    /// Completes marks, the marks before them in their streams, and the marks for which those had waited.
     fn complete_waits(&mut self, mut waits: Waits) {
         while let Some(mark) = waits.0.pop() {
             if let Some(stream) = self.by_handle.get_mut(&mark.stream) {
@@ -343,12 +346,12 @@ impl Streams {
         }
     }
 
-    /// When a stream is idle.
+    /// Returns when a stream is idle.
     pub(crate) fn stream_idle_at_ns(&self, handle: u64) -> u64 {
         self.by_handle.get(&handle).map_or(0, |stream| stream.busy_until_ns)
     }
 
-    /// When the whole device is idle.
+    /// Returns when the entire device is idle.
     pub(crate) fn idle_at_ns(&self) -> u64 {
         self.by_handle.values().map(|stream| stream.busy_until_ns).max().unwrap_or(0)
     }
@@ -360,7 +363,7 @@ impl Streams {
     fn stream(&mut self, handle: u64) -> &mut Stream {
         let (timing, marks) = (self.timing, self.marks);
         let stream = self.by_handle.entry(handle).or_insert_with(|| Stream {
-            // Marks of a destroyed stream with the same handle are done.
+            // Marks on a destroyed stream with the same handle are done.
             recorded: marks,
             done: marks,
             pending: VecDeque::new(),
@@ -383,31 +386,31 @@ impl Streams {
 pub(crate) struct Captures {
     begun: u64,
     by_stream: BTreeMap<u64, Capture>,
-    /// The nodes that each node waits for. The first node is number 1.
+    /// The nodes for which each node waits. The first node is number 1.
     nodes: Vec<Vec<GraphNode>>,
 }
 
 impl Captures {
-    /// Begins a capture on a stream; it replaces a capture that the stream takes part in.
+    /// Begins a capture on a stream; it replaces any capture in which the stream takes part.
     pub(crate) fn begin(&mut self, stream: u64) -> u64 {
         self.begun += 1;
         self.by_stream.insert(stream, Capture { id: self.begun, ends: Vec::new() });
         self.begun
     }
 
-    /// Ends the stream's capture on all its streams.
+    /// Ends the stream's capture on all streams that take part in it.
     pub(crate) fn end(&mut self, stream: u64) {
         if let Some(ended) = self.by_stream.get(&stream).map(|capture| capture.id) {
             self.by_stream.retain(|_, capture| capture.id != ended);
         }
     }
 
-    /// The capture that a stream takes part in.
+    /// Returns the capture in which a stream takes part.
     pub(crate) fn of(&self, stream: u64) -> Option<&Capture> {
         self.by_stream.get(&stream)
     }
 
-    /// Adds a node after all work submitted to the stream so far. `None` if the stream is not captured.
+    /// Adds a node after all work submitted to the stream so far. Returns `None` if the stream is not captured.
     pub(crate) fn work(&mut self, stream: u64) -> Option<GraphNode> {
         let capture = self.by_stream.get_mut(&stream)?;
         let node = GraphNode(self.nodes.len() as u64 + 1);
@@ -415,8 +418,8 @@ impl Captures {
         Some(node)
     }
 
-    /// Makes later work of a stream wait for all work submitted to a captured stream so far. Returns false if that stream is
-    /// not captured, or if the first takes part in another capture.
+    /// Makes later work of a stream wait for all work submitted to a captured stream so far. Returns false if that
+    /// stream is not captured, or if the first one takes part in a different capture.
     pub(crate) fn wait(&mut self, stream: u64, other: u64) -> bool {
         let Some(awaited) = self.by_stream.get(&other).cloned() else { return false };
         let capture = self.by_stream.entry(stream).or_insert_with(|| Capture { id: awaited.id, ends: Vec::new() });
@@ -431,8 +434,8 @@ impl Captures {
         true
     }
 
-    /// Adds all nodes that the next work of a stream waits for. Does not follow the dependencies of a node that is already
-    /// in the set.
+    /// Adds all nodes for which the next work on a stream waits. Does not follow the dependencies of a node that is
+    /// already in the set.
     pub(crate) fn add_awaited(&self, stream: u64, awaited: &mut BTreeSet<GraphNode>) {
         let mut nodes = self.of(stream).map_or(Vec::new(), |capture| capture.ends.clone());
         while let Some(node) = nodes.pop() {
@@ -505,7 +508,7 @@ mod tests {
         let first = streams.record(1, 0);
         streams.launch(1, 1000, 0);
         streams.wait(2, first);
-        assert_eq!(streams.launch(2, 10, 5), (100, 110), "not behind what came after the mark");
+        assert_eq!(streams.launch(2, 10, 5), (100, 110), "not after what was queued after the mark");
         let second = streams.record(2, 5);
         streams.wait(3, second);
         assert_eq!(streams.stream_idle_at_ns(3), 110);
@@ -566,15 +569,15 @@ mod tests {
         streams.launch(0x1000, 50, 0);
         let mark = streams.record(0x1000, 0);
         streams.destroy(0x1000, 0);
-        assert!(!streams.is_done(mark, 49), "destroying waits for nothing and completes nothing");
+        assert!(!streams.is_done(mark, 49), "destroying a stream waits for nothing and completes nothing");
         assert_eq!(streams.idle_at_ns(), 50);
         assert!(streams.is_done(mark, 50));
         streams.destroy(0x3000, 50);
-        assert_eq!(streams.by_handle.keys().copied().collect::<Vec<_>>(), [0x2000], "nothing is left of both");
+        assert_eq!(streams.by_handle.keys().copied().collect::<Vec<_>>(), [0x2000], "nothing is left of either stream");
         let again = streams.record(0x1000, 50);
         streams.launch(0x1000, 50, 50);
         assert!(streams.is_done(mark, 50) && streams.is_done(again, 50), "an old mark stays done");
-        assert_eq!(streams.create(), 0x4000, "never a second time");
+        assert_eq!(streams.create(), 0x4000, "no handle is returned a second time");
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Virtual memory: which addresses are reserved, which memory was created, and what is mapped where.
+//! Virtual memory: which addresses are reserved, which memory has been created, and what is mapped where.
 //!
-//! This module decides which operations are refused, and with which code (facts: Virtual memory calls). A refused
+//! This module decides which operations are refused and with which code (facts: Virtual memory calls). A refused
 //! operation changes nothing. The calls in `device/memory_calls.rs` add time, faults and the log.
 //!
-//! Pieces that were created and mapped together are one mapping until a call affects only some of them.
+//! Pieces that were created and mapped together form one mapping until a call affects only some of them.
 //!
 //! Some refusals were not measured; they are this model's choice. It refuses with `INVALID_VALUE` to map or release
-//! memory that was already released, to give access to a part of a mapping, and to map, give access or unmap across
-//! two reservations.
+//! memory that has already been released, to grant access to part of a mapping, and to map, grant access or unmap
+//! across two reservations.
 
 use std::collections::BTreeMap;
 
@@ -26,31 +26,32 @@ pub struct SimPhysical {
 }
 
 impl SimPhysical {
-    /// The number of its first piece among those created on its device, counted from zero, as in the log.
+    /// Returns the number of its first piece among those created on its device, counted from zero as in the log.
     #[must_use]
     pub fn ordinal(&self) -> u64 {
         self.ordinal
     }
 
-    /// Its size in bytes.
+    /// Returns its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.piece_bytes * self.pieces // no more than the device has
+        self.piece_bytes * self.pieces // this is no more than the device has
     }
 
-    /// The number of its pieces.
+    /// Returns the number of its pieces.
     #[must_use]
     pub fn pieces(&self) -> u64 {
         self.pieces
     }
 
-    /// The size of each piece in bytes.
+    /// Returns the size of each piece in bytes.
     #[must_use]
     pub fn piece_bytes(&self) -> u64 {
         self.piece_bytes
     }
 
-    /// Keeps the first `pieces` pieces and returns the rest. `None` if either part would be empty.
+    /// Keeps the first `pieces` pieces and returns the rest, or `None` if either part would be
+    /// empty.
     pub(crate) fn split_off(&mut self, pieces: u64) -> Option<SimPhysical> {
         let rest = self.pieces.checked_sub(pieces).filter(|&rest| rest > 0 && pieces > 0)?;
         self.pieces = pieces;
@@ -64,12 +65,12 @@ struct Handle {
     pieces: u64,
     piece_bytes: u64,
     runs: PageRuns,
-    /// How many times each piece is mapped.
+    /// The number of times that each piece is mapped.
     mappings: u64,
     released: bool,
 }
 
-/// All created memory: kept until it is released and mapped nowhere.
+/// All created memory. It is kept until it is released and mapped nowhere.
 ///
 /// Pieces of one size that were created together are one entry, whatever their number, until they are released or
 /// mapped separately.
@@ -82,7 +83,7 @@ struct Handles {
 }
 
 impl Handles {
-    /// How many pieces of memory there are.
+    /// Returns how many pieces of memory there are.
     fn count(&self) -> u64 {
         self.pieces
     }
@@ -100,7 +101,7 @@ impl Handles {
     /// Checks that memory may be mapped or released.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if any part of it was released.
+    /// `INVALID_VALUE` if any part of it has been released.
     fn check(&self, memory: &SimPhysical) -> Result<(), u32> {
         let end = memory.ordinal + memory.pieces;
         let mut at = memory.ordinal;
@@ -114,25 +115,25 @@ impl Handles {
         Ok(())
     }
 
-    /// Whether memory was not released and is mapped at exactly one address.
+    /// Returns whether memory has not been released and is mapped at exactly one address.
     fn is_mapped_once(&self, memory: &SimPhysical) -> bool {
         self.check(memory).is_ok() && self.holding(memory.ordinal).is_some_and(|(_, handle)| handle.mappings == 1)
     }
 
-    /// The entry of a piece.
+    /// Returns the entry of a piece.
     #[inline]
     fn holding(&self, ordinal: u64) -> Option<(u64, &Handle)> {
         let (&first, handle) = self.by_ordinal.range(..=ordinal).next_back()?;
         (ordinal - first < handle.pieces).then_some((first, handle))
     }
 
-    /// The pages of the entry of a piece, and the number of the entry's first piece.
+    /// Returns the pages of a piece's entry, and the number of the entry's first piece.
     #[inline]
     fn runs(&self, ordinal: u64) -> Option<(u64, &[PageRun])> {
         self.holding(ordinal).map(|(first, handle)| (first, &*handle.runs))
     }
 
-    /// Makes an entry begin at this piece, unless one already does.
+    /// Makes an entry begin at this piece unless one already does.
     fn cut(&mut self, ordinal: u64) {
         let Some((&first, handle)) = self.by_ordinal.range_mut(..ordinal).next_back() else { return };
         if ordinal - first >= handle.pieces {
@@ -156,8 +157,8 @@ impl Handles {
         Ok(self.change(memory.ordinal, memory.pieces, |handle| handle.released = true))
     }
 
-    /// Records that one mapping of pieces has ended. Returns the pages of those that were released and are mapped
-    /// nowhere else.
+    /// Records that one mapping of pieces has ended. Returns the pages of those pieces that have been released and are
+    /// mapped nowhere else.
     fn unmapped(&mut self, first: u64, pieces: u64) -> PageRuns {
         self.change(first, pieces, |handle| handle.mappings = handle.mappings.saturating_sub(1))
     }
@@ -167,7 +168,7 @@ impl Handles {
     #[inline]
     fn change(&mut self, first: u64, pieces: u64, change: impl Fn(&mut Handle)) -> PageRuns {
         let is_over = |handle: &Handle| handle.released && handle.mappings == 0;
-        // Usually the pieces are a single entry.
+        // The pieces are usually a single entry.
         if let Some(handle) = self.by_ordinal.get_mut(&first).filter(|handle| handle.pieces == pieces) {
             change(handle);
             if !is_over(handle) {
@@ -205,7 +206,7 @@ struct Mapping {
 
 impl Mapping {
     fn bytes(&self) -> u64 {
-        self.piece_bytes * self.pieces // inside a reservation
+        self.piece_bytes * self.pieces // this is inside a reservation
     }
 }
 
@@ -230,7 +231,7 @@ pub(crate) struct AffectedMappings {
 }
 
 impl AffectedMappings {
-    /// Empties the lists and keeps their memory.
+    /// Empties the lists but keeps their memory.
     pub(crate) fn clear(&mut self) {
         self.handle_bytes.clear();
         self.returned.clear();
@@ -243,23 +244,23 @@ pub(crate) struct VirtualMemory {
     reservations: Intervals<()>,
     /// The reservation that was looked up last: start and bytes.
     asked_last: Option<(u64, u64)>,
-    /// By the first address divided by the page size.
+    /// The mappings, by first address divided by the page size.
     mappings: PageMap<Mapping>,
     handles: Handles,
 }
 
 impl VirtualMemory {
-    /// How many reservations there are.
+    /// Returns how many reservations there are.
     pub(crate) fn live_reservations(&self) -> usize {
         self.reservations.count()
     }
 
-    /// How many pieces of created memory there are: not released, or still mapped.
+    /// Returns how many pieces of created memory there are: not released, or still mapped.
     pub(crate) fn live_handles(&self) -> u64 {
         self.handles.count()
     }
 
-    /// Whether no reservation overlaps these addresses.
+    /// Returns whether no reservation overlaps these addresses.
     pub(crate) fn is_unreserved(&self, address: u64, bytes: u64) -> bool {
         self.reservations.overlap_end(address, bytes).is_none()
     }
@@ -269,7 +270,7 @@ impl VirtualMemory {
         self.reservations.insert(address, bytes, ());
     }
 
-    /// Removes a reservation. Only works on a whole reservation in which nothing is mapped.
+    /// Removes a reservation. This works only on an entire reservation in which nothing is mapped.
     pub(crate) fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
         let whole = self.reservations.covering(address).is_some_and(|(start, size, ())| (start, size) == (address, bytes));
         if !whole || self.mappings_in(address, address + bytes).next().is_some() {
@@ -285,12 +286,13 @@ impl VirtualMemory {
         self.handles.insert(piece_bytes, pieces, runs)
     }
 
-    /// Releases memory. Returns the pages that are free again: none while it is mapped.
+    /// Releases memory. Returns the pages that are free again; there are none while the memory is
+    /// mapped.
     pub(crate) fn release(&mut self, memory: &SimPhysical) -> Result<PageRuns, u32> {
         self.handles.release(memory)
     }
 
-    /// Maps the whole of some memory where nothing is mapped. The same memory may be mapped several times.
+    /// Maps an entire piece of memory where nothing is mapped. The same memory may be mapped several times.
     pub(crate) fn map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), u32> {
         let is_free = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes) && self.is_unmapped(address, bytes);
         self.handles.check(memory)?;
@@ -306,7 +308,7 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Gives the device access to the pieces that make up a range without a gap, and appends their sizes.
+    /// Grants the device access to the pieces that make up a range without a gap, and appends their sizes.
     pub(crate) fn set_access(&mut self, address: u64, bytes: u64, handle_bytes: &mut Vec<(u64, u64)>) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
         if let Some(mapping) = self.mappings.get_mut(address / PAGE_BYTES).filter(|mapping| mapping.bytes() == bytes) {
@@ -314,7 +316,7 @@ impl VirtualMemory {
             handle_bytes.push((mapping.piece_bytes, mapping.pieces));
             return Ok(());
         }
-        let end = address + bytes; // inside a reservation
+        let end = address + bytes; // this is inside a reservation
         self.check_uncut(address, end)?;
         let mut at = address;
         while at < end {
@@ -334,8 +336,8 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a piece. Appends the
-    /// affected mappings.
+    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a piece. Appends the affected
+    /// mappings.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64, unmapped: &mut AffectedMappings) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
         let first = address / PAGE_BYTES;
@@ -343,7 +345,7 @@ impl VirtualMemory {
             self.end_mapping(first, mapping, unmapped);
             return Ok(());
         }
-        let end = address + bytes; // inside a reservation
+        let end = address + bytes; // this is inside a reservation
         self.check_uncut(address, end)?;
         self.cut(address);
         self.cut(end);
@@ -379,44 +381,45 @@ impl VirtualMemory {
         self.handles.cut(rest.ordinal);
     }
 
-    /// Whether nothing is mapped in a range: the last mapping that starts before the range's end does not reach into
-    /// it.
+    /// Returns whether nothing is mapped in a range: the last mapping that starts before the range's end does not reach
+    /// into it.
     fn is_unmapped(&self, address: u64, bytes: u64) -> bool {
-        let last = (address + bytes) / PAGE_BYTES - 1; // inside a reservation
+        let last = (address + bytes) / PAGE_BYTES - 1; // this is inside a reservation
         let before = self.mappings.last_up_to(last).map(|(page, mapping)| (page * PAGE_BYTES, mapping.bytes()));
         before.is_none_or(|(start, size)| start < address && address - start >= size)
     }
 
-    /// The mapping that covers an address, and where it starts.
+    /// Returns the mapping that covers an address, and where it starts.
     fn covering(&self, address: u64) -> Option<(u64, Mapping)> {
         let (page, mapping) = self.mappings.last_up_to(address / PAGE_BYTES)?;
         let start = page * PAGE_BYTES;
         (address - start < mapping.bytes()).then_some((start, mapping))
     }
 
-    /// Whether the whole of some memory is mapped at an address, with access, and nowhere else.
+    /// Returns whether an entire piece of memory is mapped at an address, with access, and nowhere
+    /// else.
     pub(crate) fn is_only_at(&self, address: u64, memory: &SimPhysical) -> bool {
         let found = self.covering(address).filter(|&(start, mapping)| start == address && mapping.has_access);
         let is_it = found.is_some_and(|(_, mapping)| (mapping.ordinal, mapping.bytes()) == (memory.ordinal(), memory.bytes()));
         is_it && self.handles.is_mapped_once(memory)
     }
 
-    /// The memory that is mapped at an address.
+    /// Returns the memory that is mapped at an address.
     pub(crate) fn backing(&self, address: u64) -> Option<Backing<'_>> {
         let (start, mapping) = self.covering(address)?;
         let piece = mapping.ordinal + (address - start) / mapping.piece_bytes;
-        // An entry begins wherever a mapping of it does, so the whole entry is mapped here.
+        // An entry begins wherever one of its mappings begins, so the entire entry is mapped here.
         let (ordinal, runs) = self.handles.runs(piece)?;
         let start = start + (ordinal - mapping.ordinal) * mapping.piece_bytes;
         Some(Backing { runs, start, has_access: mapping.has_access })
     }
 
-    /// The end of the mapping that covers an address.
+    /// Returns the end of the mapping that covers an address.
     pub(crate) fn mapping_end(&self, address: u64) -> Option<u64> {
         self.covering(address).map(|(start, mapping)| start + mapping.bytes())
     }
 
-    /// The starts of the mappings that overlap `start..end`.
+    /// Returns the starts of the mappings that overlap `start..end`.
     pub(crate) fn mappings_in(&self, start: u64, end: u64) -> impl Iterator<Item = u64> {
         let further = move |page: u64| self.mappings.first_in(page, end.div_ceil(PAGE_BYTES)).map(|(page, _)| page);
         let first = self.covering(start).map(|(first, _)| first / PAGE_BYTES);
@@ -424,13 +427,14 @@ impl VirtualMemory {
         std::iter::successors(first, move |&page| further(page + 1)).map(|page| page * PAGE_BYTES)
     }
 
-    /// Checks that a range is whole pages of one reservation.
+    /// Checks that a range consists of whole pages in one reservation.
     fn check_whole(&mut self, address: u64, bytes: u64) -> Result<(), u32> {
         let whole = is_whole_pages_at(address, bytes) && self.is_reserved(address, bytes);
         if whole { Ok(()) } else { Err(INVALID_VALUE) }
     }
 
-    /// Whether a range lies in one reservation. Usually it is the reservation of the last call.
+    /// Returns whether a range is inside one reservation, which is usually the one from the last
+    /// call.
     fn is_reserved(&mut self, address: u64, bytes: u64) -> bool {
         let is_inside =
             |(start, size): (u64, u64)| address >= start && address - start < size && bytes <= size - (address - start);
@@ -441,12 +445,12 @@ impl VirtualMemory {
     }
 }
 
-/// Whether reserving, creating and mapping accept a size.
+/// Returns whether reserving, creating and mapping accept a size.
 pub(crate) fn is_whole_pages(bytes: u64) -> bool {
     bytes > 0 && bytes.is_multiple_of(PAGE_BYTES)
 }
 
-/// Whether a range starts on a page boundary and is whole pages long.
+/// Returns whether a range starts on a page boundary and consists of whole pages.
 fn is_whole_pages_at(address: u64, bytes: u64) -> bool {
     address.is_multiple_of(PAGE_BYTES) && is_whole_pages(bytes)
 }

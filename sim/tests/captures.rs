@@ -1,4 +1,4 @@
-//! Graph captures: which streams take part, and what their next work waits for.
+//! Graph captures: which streams take part, and for what their next work waits.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +31,8 @@ fn a_stream_waits_for_its_own_work_and_for_what_it_was_told_to() {
     assert_eq!(awaited(&mut device, B), BTreeSet::from([first, of_b]));
     assert!(device.capture_wait(A, B));
     assert_eq!(awaited(&mut device, A), BTreeSet::from([first, of_a, of_b]));
-    // The new work comes after everything that the stream waits for, and is then the only end.
+    // The new work is ordered after everything for which the stream waits, and is then the only
+    // end.
     let join = device.capture_work(A).expect("captured");
     let ends = device.capture(A).expect("it always answers").expect("captured").ends;
     assert_eq!(ends, [join]);
@@ -54,7 +55,7 @@ fn a_capture_ends_on_all_its_streams_and_no_others() {
     let (one, other) = (device.begin_capture(A), device.begin_capture(C));
     assert_ne!(one, other);
     assert!(device.capture_wait(B, A));
-    assert!(!device.capture_wait(C, A), "it takes part in another capture");
+    assert!(!device.capture_wait(C, A), "it takes part in a different capture");
     assert!(!device.capture_wait(A, StreamId::DEFAULT), "that one is not captured");
     device.end_capture(B);
     assert_eq!([A, B, C].map(|stream| device.is_captured(stream)), [false, false, true]);

@@ -1,6 +1,6 @@
-//! The measured facts (`docs/driver-facts.md`) that only the simulated device can be tested for: exact times, the
-//! H200's size, and options that no driver has. The other facts are in the conformance suite's contract, which runs
-//! on a real device too.
+//! The measured facts (`docs/driver-facts.md`) for which only the simulated device can be tested: exact times, the
+//! H200's size, and options that no driver has. The other facts are in the conformance suite's contract, which also
+//! runs on a real device.
 
 use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
@@ -16,7 +16,7 @@ fn free_bytes(device: &mut SimDevice) -> u64 {
     device.memory_info().unwrap().free.get()
 }
 
-/// By how much one cudaMalloc reduces free memory.
+/// Returns by how much one cudaMalloc reduces free memory.
 fn taken_by(device: &mut SimDevice, bytes: u64) -> u64 {
     let before = free_bytes(device);
     device.malloc(Bytes(bytes)).unwrap();
@@ -78,7 +78,7 @@ fn holes_any_range_is_backed_by_any_pages() {
         let address = device.malloc(Bytes::mib(gib * 1024)).expect("out of scattered pages");
         device.free(address).unwrap();
     }
-    // facts: Holes. Of 75,469,291,520 free bytes, the largest single cudaMalloc that succeeds is 75,466,014,720
+    // facts: Holes. With 75,469,291,520 free bytes, the largest single cudaMalloc that succeeds is 75,466,014,720
     // bytes: all but 3,276,800 bytes.
     let free = free_bytes(&mut device);
     let largest = free - 3_276_800;
@@ -132,7 +132,7 @@ fn processes_this_one_includes_the_context() {
     assert_eq!(list(&mut device), [(None, 600), (Some(77), 30)]);
     assert_eq!(free_bytes(&mut device), 370 * MIB);
     device.set_external_bytes(Bytes::mib(70));
-    assert_eq!((list(&mut device).len(), free_bytes(&mut device)), (2, 300 * MIB), "missing from free memory, and in no list");
+    assert_eq!((list(&mut device).len(), free_bytes(&mut device)), (2, 300 * MIB), "missing from free memory, but in no list");
     let mut silent = SimDevice::new(SimOptions::new(Bytes::mib(10)).reports_processes(false));
     assert_eq!(silent.processes(), Vec::<ProcessMemory>::new());
 }

@@ -1,4 +1,4 @@
-//! Compares the device with the fake driver on which the real PyTorch allocator is tested: the same calls must give
+//! Compares the device with the fake driver on which the real PyTorch allocator is tested: the same calls must produce
 //! the same log.
 //!
 //! The fake driver printed the expected lines (`oracle-2.11.0 --log=2`, 1 GiB or 200 MiB).

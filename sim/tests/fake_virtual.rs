@@ -1,7 +1,7 @@
 //! Compares the device's virtual memory with the fake driver, which the real PyTorch allocator used with expandable
-//! segments: the same calls must give the same log.
+//! segments: the same calls must produce the same log.
 //!
-//! The fake driver printed the lines (`oracle-2.11.0 --log=2`, 1 GiB, `expandable_segments:True`). The test turns
+//! The fake driver printed these lines (`oracle-2.11.0 --log=2`, 1 GiB, `expandable_segments:True`). The test turns
 //! each line back into a call, and the device must log the same line. Lines that start with `!` are the script's
 //! instructions to the driver.
 
@@ -11,8 +11,8 @@ use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{LogLevel, SimDevice, SimEvent, SimOptions, SimPhysical};
 
-/// The calls of the real allocator with two segments, an emptied cache, a real out-of-memory error, a planned one,
-/// and an event.
+/// The calls by the real allocator with two segments, an emptied cache, a real out-of-memory error, a planned one, and
+/// an event.
 const LINES: [&str; 52] = [
     r#"["cuMemAddressReserve",0,1207959552,"v0"]"#,
     r#"["cuMemCreate",800,2097152,8]"#,
@@ -68,7 +68,7 @@ const LINES: [&str; 52] = [
     r#"["cudaMemGetInfo",0,1073741824,1073741824]"#,
 ];
 
-/// A device, and the objects that the names in the lines refer to.
+/// A device, and the objects to which the names in the lines refer.
 struct Replay {
     device: SimDevice,
     ranges: BTreeMap<String, DeviceAddress>,
@@ -101,7 +101,7 @@ impl Replay {
         }
     }
 
-    /// Makes the call of a line. The device decides whether it fails.
+    /// Makes the call in a line. The device decides whether it fails.
     fn call(&mut self, words: &[&str]) {
         let argument = |index: usize| words.get(index + 2).copied().unwrap_or("");
         let new_name = argument(1).to_owned();

@@ -1,4 +1,4 @@
-//! Laws of the device, by example: clones, faults, wrong address models, and events under every timing.
+//! Laws of the device, by example: clones, faults, faulty address models, and events under every timing.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
@@ -128,7 +128,7 @@ fn an_unusable_address_is_an_error_and_nothing_changes() {
     assert_eq!((device.used_bytes(), device.malloc(Bytes(512))), (Bytes::ZERO, Ok(DeviceAddress(PAGE))));
 }
 
-/// One call of every kind that can fail. Stops at the first failure.
+/// Makes one call of every kind that can fail. Stops at the first failure.
 fn program(device: &mut SimDevice) -> Result<(), BackendError> {
     let address = device.malloc(Bytes::mib(4))?;
     device.memory_info()?;

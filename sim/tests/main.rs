@@ -1,4 +1,4 @@
-//! Tests of the simulated device against models, and against facts about real devices.
+//! Tests that compare the simulated device with models and with facts about real devices.
 
 mod captures;
 mod facts;

@@ -1,5 +1,5 @@
 //! Compares random programs with a naive model: ranges never overlap, memory adds up, completions last, time only
-//! advances, and the same program gives the same device.
+//! advances, and the same program results in the same device.
 
 use std::collections::BTreeSet;
 
@@ -51,7 +51,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Options, and whether small cudaMallocs share pages under them.
+/// Options, and whether small cudaMallocs share pages with them.
 fn options() -> impl Strategy<Value = (SimOptions, bool)> {
     let timing = prop_oneof![
         Just(EventTiming::Clock),
@@ -72,7 +72,7 @@ fn options() -> impl Strategy<Value = (SimOptions, bool)> {
     })
 }
 
-/// A naive model: a list of live ranges, which counts their pages from sizes and addresses alone.
+/// A naive model: a list of live ranges, whose pages are counted only from sizes and addresses.
 #[derive(Default)]
 struct Naive {
     shares: bool,
@@ -82,8 +82,8 @@ struct Naive {
 }
 
 impl Naive {
-    /// The pages of large ranges, and the distinct pages that contain small ones. (All address models here place
-    /// ranges on pages.)
+    /// Returns the number of pages of large ranges and of distinct pages that contain small ones. (All address models
+    /// here place ranges on pages.)
     fn used_bytes(&self) -> u64 {
         let small = |bytes: u64| self.shares && bytes <= MIB;
         let shared: BTreeSet<u64> = self.live.iter().filter(|live| small(live.1)).map(|live| live.0 / PAGE).collect();
@@ -104,7 +104,7 @@ fn malloc(device: &mut SimDevice, naive: &mut Naive, bytes: u64) -> Result<(), T
             prop_assert_eq!(address.get() % 512, 0);
             prop_assert!(!naive.overlaps(address.get(), bytes), "{} overlaps a live range", address);
             naive.live.push((address.get(), bytes));
-            prop_assert!(naive.used_bytes() - before <= room, "gave what it did not have");
+            prop_assert!(naive.used_bytes() - before <= room, "the device handed out memory that it did not have");
         }
         Err(error) => {
             prop_assert_eq!(error, BackendError::OutOfMemory { requested: Bytes(bytes) });
@@ -114,7 +114,7 @@ fn malloc(device: &mut SimDevice, naive: &mut Naive, bytes: u64) -> Result<(), T
     Ok(())
 }
 
-/// Makes one event call. A completion that was seen must last.
+/// Makes one event call. A completion that has been seen must last.
 fn touch_event(device: &mut SimDevice, naive: &mut Naive, index: usize, wait: bool) -> Result<(), TestCaseError> {
     let count = naive.events.len().max(1);
     if let Some((event, seen)) = naive.events.get_mut(index % count) {

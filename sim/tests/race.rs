@@ -1,5 +1,5 @@
-//! Races by example: the three classical two-stream programs, calls that the host makes too early, and contents that
-//! move with the memory.
+//! Races by example: the three classic two-stream programs, calls that the host makes too early, and contents that move
+//! with the memory.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -26,7 +26,7 @@ fn slow_reader(device: &mut SimDevice, stream: StreamId, x: DeviceAddress) {
     device.kernel(Kernel { stream, duration_ns: 1_000_000, label: "slow reader".into(), accesses }).unwrap();
 }
 
-/// New memory, mapped at an address with access.
+/// Creates new memory, mapped at an address with access.
 fn mapped(device: &mut SimDevice, address: DeviceAddress, size: Bytes) -> SimPhysical {
     let memory = device.create(size).unwrap();
     device.map(address, size, &memory).unwrap();
@@ -40,8 +40,7 @@ fn bytes<const N: usize>(device: &mut SimDevice, address: DeviceAddress) -> [u8;
     into
 }
 
-/// One stream writes x, and a slow kernel on another stream reads it afterwards, in order. The scenario is what
-/// follows.
+/// One stream writes x, and a slow kernel on another stream then reads it, in order. The scenario is what follows.
 fn x_in_use(timing: EventTiming) -> (SimDevice, [StreamId; 2], DeviceAddress) {
     let mut device = SimDevice::new(SimOptions::new(Bytes::mib(256)).event_timing(timing));
     let streams = [(); 2].map(|()| device.create_stream());
@@ -83,7 +82,7 @@ fn b2_reuse_after_an_event_was_seen_complete_is_not_a_race() {
             device.advance(100_000);
             polls += 1;
             if polls == 1000 {
-                device.complete(s2); // lazy: nothing completes by itself
+                device.complete(s2); // with lazy timing, nothing completes on its own
             }
         }
         device.fill(x, SIZE, 2, s1).unwrap();
@@ -98,7 +97,7 @@ fn b2_an_event_that_is_not_complete_orders_nothing() {
     assert_eq!(device.is_complete(&done), Ok(false));
     device.advance(1 << 30);
     device.fill(x, SIZE, 2, s1).unwrap();
-    assert_eq!(device.races().len(), 1, "time passed, but nobody asked");
+    assert_eq!(device.races().len(), 1, "time passed, but the host did not ask");
 }
 
 #[test]
@@ -226,7 +225,7 @@ fn returned_memory_loses_its_accesses_and_contents() {
     assert_eq!(device.races().len(), 2, "nor did the unmapping");
     let again = device.malloc(SIZE).unwrap();
     device.fill(again.offset(PAGE), PAGE, 3, streams[1]).unwrap();
-    assert_eq!(device.races().len(), 2, "other memory, though the same pages");
+    assert_eq!(device.races().len(), 2, "different memory, although the pages are the same");
     assert_eq!(bytes(&mut device, again), [UNWRITTEN; 3]);
 }
 
@@ -248,7 +247,12 @@ fn contents_follow_the_memory_byte_for_byte() {
     assert_eq!(bytes(&mut device, second), [UNWRITTEN, 1, 2, 3, 4, 1, 2, UNWRITTEN], "and at the next address");
     let accesses = vec![Access { address: second.offset(Bytes(2)), size: Bytes(2), kind: AccessKind::Write }];
     device.kernel(Kernel { stream: StreamId::DEFAULT, duration_ns: 1, label: "secret".into(), accesses }).unwrap();
-    assert_eq!(bytes(&mut device, second.offset(Bytes(1))), [1, UNWRITTEN, UNWRITTEN, 4], "what a kernel writes is unknown");
+    assert_eq!(
+        bytes(&mut device, second.offset(Bytes(1))),
+        [1, UNWRITTEN, UNWRITTEN, 4],
+        "the data that a kernel writes is \
+                                                                                           unknown"
+    );
 }
 
 #[test]

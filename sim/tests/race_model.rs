@@ -15,7 +15,7 @@ const STREAMS: usize = 3;
 const EVENTS: usize = 3;
 /// Routes to memory: two addresses of one created page, and two cudaMallocs that share a page.
 const WAYS: usize = 4;
-/// How many races the detector keeps.
+/// The number of races that the detector keeps.
 const MAX_RACES: usize = 100;
 
 /// Route, first cell, number of cells, and whether they are read or written.
@@ -93,7 +93,7 @@ impl Graph {
         self.host = Some(self.node(&edges));
     }
 
-    /// An event queued on a stream by a host call.
+    /// An event that a host call queues on a stream.
     fn put(&mut self, stream: usize, waits: &[Option<usize>]) -> usize {
         self.call(&[]);
         let edges = [&[self.host, self.streams[stream]], waits].concat();
@@ -103,12 +103,13 @@ impl Graph {
     }
 }
 
-/// An access of a stream.
+/// An access by a stream.
 struct Kept {
     number: u64,
     node: usize,
     way: usize,
-    /// (memory, cell). The two addresses of the page are one memory; each cudaMalloc is another.
+    /// (memory, cell). The two addresses of the page are the same memory; each cudaMalloc is
+    /// different memory.
     cells: Vec<(u64, u64)>,
     kind: AccessKind,
 }
@@ -118,7 +119,7 @@ struct Program {
     free_waits: bool,
     memory: SimPhysical,
     addresses: [DeviceAddress; WAYS],
-    /// The memory at the end of each route.
+    /// Returns the memory at the end of each route.
     memories: [u64; WAYS],
     streams: [StreamId; STREAMS],
     events: Vec<SimEvent>,
@@ -167,8 +168,8 @@ impl Program {
         (first..first + count).map(|cell| (self.memories[way], cell)).collect()
     }
 
-    /// Whether `later` hides `earlier` in a cell that both touch: it is ordered after `earlier`, goes through the
-    /// same address, and is not a read after a write.
+    /// Returns whether `later` hides `earlier` in a cell that both touch: it is ordered after `earlier`, uses the same
+    /// address, and is not a read after a write.
     fn hides(&self, later: &Kept, earlier: &Kept) -> bool {
         let is_behind = later.node == earlier.node || self.graph.before[later.node].contains(&earlier.node);
         later.number > earlier.number && is_behind && later.way == earlier.way && later.kind >= earlier.kind
@@ -202,15 +203,15 @@ impl Program {
         }
     }
 
-    /// The host has seen an event complete. So everything before it is done, and every event recorded before it is
-    /// complete.
+    /// The host has seen an event complete. Everything before it is therefore done, and every event recorded before it
+    /// is complete.
     fn host_saw(&mut self, event: usize) -> Result<(), TestCaseError> {
         self.graph.call(&[self.recorded[event]]);
         let Some(node) = self.recorded[event] else { return Ok(()) };
         for other in 0..EVENTS {
             if self.recorded[other].is_some_and(|other| self.graph.before[node].contains(&other)) {
                 let is_complete = self.device.is_complete(&self.events[other]);
-                prop_assert_eq!(is_complete, Ok(true), "event {} is complete and {} before it is not", event, other);
+                prop_assert_eq!(is_complete, Ok(true), "event {} is complete, but {} before it is not", event, other);
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! The costs and waits of the virtual memory calls (facts: Time of one call; facts: Waiting for the device), where
-//! contents go, and how the calls fail on demand.
+//! The costs and waits of the virtual memory calls (facts: Time of one call; facts: Waiting for the device), what
+//! happens to contents, and how the calls fail on demand.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -14,14 +14,14 @@ fn device(mib: u64) -> SimDevice {
     SimDevice::new(SimOptions::new(Bytes::mib(mib)))
 }
 
-/// A device with 1 GiB reserved.
+/// Creates a device with 1 GiB reserved.
 fn reserved() -> (SimDevice, DeviceAddress) {
     let mut device = device(4096);
     let start = device.reserve(Bytes::mib(1024)).unwrap();
     (device, start)
 }
 
-/// New memory, mapped at an address with access.
+/// Creates new memory, mapped at an address with access.
 fn mapped(device: &mut SimDevice, address: DeviceAddress, size: Bytes) -> SimPhysical {
     let memory = device.create(size).unwrap();
     device.map(address, size, &memory).unwrap();
@@ -33,7 +33,7 @@ fn refused<T>(call: &'static str, code: u32) -> Result<T, BackendError> {
     Err(BackendError::Driver { call, code })
 }
 
-/// How long an action takes, in nanoseconds.
+/// Returns how long an action takes, in nanoseconds.
 fn time(device: &mut SimDevice, act: impl FnOnce(&mut SimDevice)) -> u64 {
     let before_ns = device.now_ns();
     act(device);
@@ -118,7 +118,7 @@ fn waiting_for_a_stream_waits_for_that_stream_only() {
     }
 }
 
-/// The value that reads return for memory that was never written.
+/// The value that reads return for memory that has never been written.
 const NOTHING: u32 = u32::from_le_bytes([UNWRITTEN; 4]);
 
 fn word(device: &mut SimDevice, address: DeviceAddress) -> Result<u32, AccessError> {

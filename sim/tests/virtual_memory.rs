@@ -1,6 +1,6 @@
-//! Which virtual memory calls the device refuses (facts: Virtual memory calls): each fact at many addresses, scripted
-//! addresses, and cases that were not measured. Prices and waiting are in `virtual_laws`; the facts themselves are in
-//! the conformance suite's contract.
+//! Tests which virtual memory calls the device refuses (facts: Virtual memory calls): each fact at many addresses,
+//! scripted addresses, and cases that were not measured. Prices and waiting are in `virtual_laws`; the facts themselves
+//! are in the conformance suite's contract.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB};
@@ -14,14 +14,14 @@ fn device(mib: u64) -> SimDevice {
     SimDevice::new(SimOptions::new(Bytes::mib(mib)))
 }
 
-/// A device with 1 GiB reserved.
+/// Creates a device with 1 GiB reserved.
 fn reserved() -> (SimDevice, DeviceAddress) {
     let mut device = device(4096);
     let start = device.reserve(Bytes::mib(1024)).unwrap();
     (device, start)
 }
 
-/// New memory, mapped at an address with access.
+/// Creates new memory, mapped at an address with access.
 fn mapped(device: &mut SimDevice, address: DeviceAddress, size: Bytes) -> SimPhysical {
     let memory = device.create(size).unwrap();
     device.map(address, size, &memory).unwrap();
@@ -112,7 +112,7 @@ fn release_of_a_handle_that_is_still_mapped() {
     device.map(start.offset(TWENTY), TWENTY, &memory).unwrap();
     let copy = memory.clone();
     assert_eq!(device.release(memory), Ok(()));
-    assert_eq!(device.used_bytes(), TWENTY, "the memory lives");
+    assert_eq!(device.used_bytes(), TWENTY, "the memory still exists");
     device.unmap(start, TWENTY).unwrap();
     assert_eq!(device.used_bytes(), TWENTY, "in its other mapping");
     device.unmap(start.offset(TWENTY), TWENTY).unwrap();
@@ -181,7 +181,7 @@ fn address_free_only_whole_and_empty() {
     assert_eq!(device.unreserve(start, whole), Ok(()));
     assert_eq!(device.unreserve(start, whole), refused(call, 1), "twice");
     let memory = device.create(TWENTY).unwrap();
-    assert_eq!(device.map(start, TWENTY, &memory), refused("cuMemMap", 1), "no reservation any more");
+    assert_eq!(device.map(start, TWENTY, &memory), refused("cuMemMap", 1), "it is no longer a reservation");
 }
 
 #[test]

@@ -19,7 +19,7 @@ enum Op {
     Unreserve(usize),
     Create(u64),
     Release(usize),
-    /// Memory, reservation, page in it, and how many more pages than the memory has.
+    /// The memory, the reservation, the page in it, and how many more pages than the memory has.
     Map(usize, usize, u64, u64),
     SetAccess(usize, u64, u64),
     Unmap(usize, u64, u64),
@@ -67,7 +67,7 @@ struct MappedPage {
 struct Naive {
     memories: Vec<Memory>,
     handles: Vec<(usize, SimPhysical)>,
-    /// Start of each live reservation, in pages.
+    /// The start of each live reservation, in pages.
     reservations: Vec<u64>,
     mapped: BTreeMap<u64, MappedPage>,
     mallocs: Vec<(DeviceAddress, u64)>,
@@ -92,7 +92,7 @@ impl Naive {
         self.reservations.iter().any(|&start| first >= start && first + count <= start + RESERVED_PAGES)
     }
 
-    /// Whether a range lies in a reservation and cuts no mapping.
+    /// Returns whether a range is inside a reservation and cuts no mapping.
     fn cuts_nothing(&self, first: u64, count: u64) -> bool {
         let whole = |page: &MappedPage| page.first >= first && page.end <= first + count;
         self.is_inside(first, count) && self.mapped.range(first..first + count).all(|(_, page)| whole(page))

@@ -13,27 +13,28 @@ use crate::serve::{choose_policy, parkade_allocator, policy_names};
 use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT, PARKADE_NO_DEVICE};
 use crate::types::{PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, PARKADE_WORK_IS_SERIAL, parkade_options, parkade_shortage};
 
-/// The interface version of this library: `PARKADE_INTERFACE_VERSION` of its header.
+/// Returns this library's interface version: `PARKADE_INTERFACE_VERSION` in its header.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_interface_version() -> u32 {
     PARKADE_INTERFACE_VERSION
 }
 
-/// The text of the calling thread's last failure: what happened, what it means, and what to do. It is valid until the
-/// thread's next failure. It is empty if there was no failure, or while the thread ends.
+/// Returns the text of the calling thread's last failure: what happened, what it means and what to do. The text is
+/// valid until the thread's next failure. It is empty if there was no failure, or while the thread ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_error_text() -> *const c_char {
     LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The numbers of the calling thread's last failure. Returns false if that failure was not for lack of memory.
+/// Writes the numbers of the calling thread's last failure to `out`. Returns false if the cause of that failure was not
+/// a lack of memory.
 ///
 /// # Safety
 /// `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_error_shortage(out: *mut parkade_shortage) -> bool {
     let shortage = LAST.try_with(|last| last.borrow().shortage).unwrap_or_default();
-    // SAFETY: null or writable, as the caller says.
+    // SAFETY: null or writable, as the caller guarantees.
     match (shortage, unsafe { out.as_mut() }) {
         (Some(shortage), Some(out)) => {
             *out = shortage;
@@ -43,34 +44,35 @@ pub unsafe extern "C" fn parkade_error_shortage(out: *mut parkade_shortage) -> b
     }
 }
 
-/// The text of this library's header, for programs that compile other programs.
+/// Returns the text of this library's header, for programs that compile other programs.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_header() -> *const c_char {
     const HEADER: &str = concat!(include_str!("../../include/parkade.h"), "\0");
     HEADER.as_ptr().cast()
 }
 
-/// The number of GPUs that the driver reports.
+/// Writes the number of GPUs that the driver reports to `out`.
 ///
 /// # Safety
 /// `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_device_count(out: *mut u32) -> parkade_status {
     answer(|| {
-        // SAFETY: null or writable, as the caller says.
+        // SAFETY: null or writable, as the caller guarantees.
         let out = unsafe { place(out, "the place for the count") }?;
         *out = CudaDevice::count().map_err(|reason| Failure::new(PARKADE_NO_DEVICE, reason))?;
         Ok(())
     })
 }
 
-/// The name of the policy at an index, from 0 on; null beyond the last one. It is valid forever.
+/// Returns the name of the policy at an index, counted from 0; null beyond the last one. The name
+/// is valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_policy_name(at: usize) -> *const c_char {
     named(at, |policy| &policy.0)
 }
 
-/// A few words on what the policy at an index does; null beyond the last one. They are valid forever.
+/// Returns a short description of the policy at an index; null beyond the last one. The description is valid forever.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_policy_says(at: usize) -> *const c_char {
     named(at, |policy| &policy.1)
@@ -83,39 +85,41 @@ fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_
     NAMES.get_or_init(|| made().collect()).get(at).map_or(ptr::null(), |policy| part(policy).as_ptr())
 }
 
-/// Makes an allocator and writes it to `out`. End it with `parkade_destroy`, or never.
+/// Creates an allocator and writes it to `out`. Destroy it with `parkade_destroy`, or keep it
+/// forever.
 ///
-/// Each stream handle passed to the allocator must be a stream of the device's primary context, and must live for as long as
-/// memory is allocated or recorded for it. The driver does not check handles. While such a stream takes part in the capture
-/// of a graph, no other thread may submit work to a stream of that capture during a call of the allocator: CUDA requires
-/// this for every graph.
+/// Each stream handle passed to the allocator must be a stream of the device's primary context, and must live for as
+/// long as memory is allocated or recorded for it. The driver does not check handles. While one of these streams takes
+/// part in a graph capture, no other thread may submit work to a stream in that capture during a call to the allocator:
+/// CUDA requires this for every graph.
 ///
 /// # Safety
-/// `options` and the data that it points to are readable, `out` is writable, the streams are as described above, and work is
-/// serial if the flag `PARKADE_WORK_IS_SERIAL` is set.
+/// `options` and the data to which it points are readable, `out` is writable, the streams are as described above, and
+/// work is serial if the flag `PARKADE_WORK_IS_SERIAL` is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *mut *mut parkade_allocator) -> parkade_status {
     answer(|| {
-        // SAFETY: null or readable and writable, as the caller says.
+        // SAFETY: null or readable and writable, as the caller guarantees.
         let (options, out) = unsafe { (options.as_ref(), place(out, "the place for the allocator")?) };
         let options = options.ok_or_else(|| null("the options"))?;
         if options.size != size_of::<parkade_options>() {
             let (theirs, ours) = (options.size, size_of::<parkade_options>());
             let text = format!(
-                "the options have {theirs} bytes, and this library's {ours}: set `size`, and compile the program with this library's header"
+                "the options have {theirs} bytes, but this library's options have {ours}: set `size`, and compile the program \
+                 with this library's header"
             );
             return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
         }
         let known = [(PARKADE_KEEPS_CONTEXT, "PARKADE_KEEPS_CONTEXT"), (PARKADE_WORK_IS_SERIAL, "PARKADE_WORK_IS_SERIAL")];
         Failure::check_flags("parkade_options", options.flags, &known)?;
-        // SAFETY: null or texts, as the caller says.
+        // SAFETY: null or texts, as the caller guarantees.
         let (policy, settings, release) = unsafe {
             (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)
         };
         let is_serial = options.flags & PARKADE_WORK_IS_SERIAL != 0;
         let chosen = choose_policy(policy, settings, release, is_serial || options.simulated_bytes != 0)?;
         let mut device = match options.simulated_bytes {
-            // SAFETY: the caller says that the streams are valid.
+            // SAFETY: the caller guarantees that the streams are valid.
             0 => Device::cuda(options.device, unsafe { StreamsAreValid::promise() })?,
             bytes => Device::simulated(options.device, bytes),
         };
@@ -131,16 +135,16 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
     })
 }
 
-/// Destroys an allocator: waits for the device's work and gives back all its memory, even memory that is still handed
-/// out. Does nothing for null, or in a child of fork for an allocator of the parent.
+/// Destroys an allocator: waits for the device's work and returns all of the allocator's memory, even memory that is
+/// still handed out. Does nothing for null, or in a child of fork for an allocator of the parent.
 ///
 /// # Safety
-/// The allocator came from `parkade_create`, no other call on it is running, and none follows.
+/// The allocator was created by `parkade_create`, no other call on it is running, and none follows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_destroy(allocator: *mut parkade_allocator) {
-    // SAFETY: null or an allocator, as the caller says.
+    // SAFETY: null or an allocator, as the caller guarantees.
     if unsafe { ours(allocator) }.is_ok() {
-        // SAFETY: made by `parkade_create` from a box, ended once.
+        // SAFETY: created by `parkade_create` from a box, and destroyed only once.
         let ended = unsafe { Box::from_raw(allocator) };
         answer(|| {
             drop(ended);

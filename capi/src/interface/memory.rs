@@ -18,7 +18,8 @@ use crate::types::{parkade_block_info, parkade_free_memory, parkade_observer, pa
 /// Serves a request of `bytes` for `stream`, as PyTorch's tensor path does, and writes the address to `out`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `out` is null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `out` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_allocate(
     allocator: *mut parkade_allocator,
@@ -27,15 +28,16 @@ pub unsafe extern "C" fn parkade_allocate(
     out: *mut *mut c_void,
 ) -> parkade_status {
     let request = parkade_request { bytes, stream, flags: 0, pool: parkade_pool::default() };
-    // SAFETY: as the caller says; the request is a local.
+    // SAFETY: as the caller guarantees; the request is a local.
     unsafe { parkade_serve(allocator, &raw const request, out) }
 }
 
-/// Serves a request with flags or a pool, and writes the address to `out`. Fails with `PARKADE_INVALID_ARGUMENT` for unknown
-/// flags, as every call with flags does.
+/// Serves a request with flags or a pool, and writes the address to `out`. Like every call with flags, it fails with
+/// `PARKADE_INVALID_ARGUMENT` for unknown flags.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `request` is null or readable, `out` null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `request` is null or readable, `out` null
+/// or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_serve(
     allocator: *mut parkade_allocator,
@@ -43,7 +45,7 @@ pub unsafe extern "C" fn parkade_serve(
     out: *mut *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, request, out) = unsafe { (ours(allocator)?, request.as_ref(), place(out, "the place for the address")?) };
         let request = request.ok_or_else(|| super::null("the request"))?;
         let address = allocator.allocate(request)?;
@@ -52,9 +54,10 @@ pub unsafe extern "C" fn parkade_serve(
     })
 }
 
-/// Serves a request at `at`, a multiple of 512, from a free block of its pool and stream that has enough bytes from there
-/// on, and writes the address to `out`. Writes null if there is no such block, and does not ask the device. As PyTorch's
-/// `allocateWithAddress` does, it first hands out the memory before `at` and takes it back afterwards; observers see both.
+/// Serves a request at `at`, a multiple of 512, from a free block in the request's pool and stream that has enough
+/// bytes from there onwards, and writes the address to `out`. Writes null if there is no such block, and does not ask
+/// the device for memory. Like PyTorch's `allocateWithAddress`, it first hands out the memory before `at` and takes it
+/// back afterwards; observers see both.
 ///
 /// # Safety
 /// As for `parkade_serve`.
@@ -66,7 +69,7 @@ pub unsafe extern "C" fn parkade_serve_at(
     out: *mut *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, request, out) = unsafe { (ours(allocator)?, request.as_ref(), place(out, "the place for the address")?) };
         let request = request.ok_or_else(|| super::null("the request"))?;
         let address = allocator.allocate_at(request, DeviceAddress(at.addr() as u64))?;
@@ -75,23 +78,24 @@ pub unsafe extern "C" fn parkade_serve_at(
     })
 }
 
-/// Frees a block. Does nothing for null, or in a child of fork: the memory belongs to the parent.
+/// Frees a block. Does nothing for null, or in a child of fork, because the memory belongs to the
+/// parent.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives. The caller has recorded all work on other streams that uses
-/// the block.
+/// The allocator was created by `parkade_create` and has not been destroyed. The caller has recorded all work on other
+/// streams that uses the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_free(allocator: *mut parkade_allocator, address: *mut c_void) -> parkade_status {
     if address.is_null() {
         return PARKADE_OK;
     }
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         unsafe { ours(allocator) }?.free(DeviceAddress(address.addr() as u64))
     })
 }
 
-/// Like `parkade_free`, with `PARKADE_CAPTURING` or 0 as flags; fails for other flags.
+/// Like `parkade_free`, but takes `PARKADE_CAPTURING` or 0 as flags; fails for other flags.
 ///
 /// # Safety
 /// As for `parkade_free`.
@@ -101,16 +105,16 @@ pub unsafe extern "C" fn parkade_free_so(allocator: *mut parkade_allocator, addr
         if address.is_null() {
             return is_capturing(flags).map(drop);
         }
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         unsafe { ours(allocator) }?.free_so(DeviceAddress(address.addr() as u64), flags)
     })
 }
 
-/// Records that work on `stream` uses the block: once freed, it stays pending until that work is done. The flags are
-/// `PARKADE_CAPTURING` or 0; fails for other flags.
+/// Records that work on `stream` uses the block. After the block is freed, it stays pending until that work is done.
+/// The flags are `PARKADE_CAPTURING` or 0; the call fails for other flags.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_record_stream(
     allocator: *mut parkade_allocator,
@@ -119,7 +123,7 @@ pub unsafe extern "C" fn parkade_record_stream(
     flags: u32,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let address = DeviceAddress(address.addr() as u64);
         let recorded = with_core_so!(allocator, flags, core => core.record_stream(address, StreamId(stream)))?;
@@ -127,15 +131,15 @@ pub unsafe extern "C" fn parkade_record_stream(
     })
 }
 
-/// Like `parkade_record_stream`, for a stream of the GPU with the index `device`, which may differ from the allocator's. 0
-/// is the default stream of that GPU. Like PyTorch, the policy `pytorch` ignores a stream with the same handle as the
-/// block's stream. So if the block was allocated for the default stream, it ignores the default streams of other GPUs too.
-/// After the first stream of another GPU, the allocator breaks no more handles. Such work must be over before the allocator
-/// is destroyed.
+/// Like `parkade_record_stream`, but for a stream of the GPU with the index `device`, which may differ from the
+/// allocator's GPU. 0 is the default stream of that GPU. Like PyTorch, the policy `pytorch` ignores a stream with the
+/// same handle as the block's stream. If the block was allocated for the default stream, it therefore also ignores the
+/// default streams of other GPUs. After the first stream of another GPU, the allocator no longer breaks handles. Work
+/// on other GPUs' streams must be done before the allocator is destroyed.
 ///
 /// # Safety
-/// As for `parkade_record_stream`; the stream belongs to that GPU's primary context, and lives for as long as it has work
-/// that uses the block.
+/// As for `parkade_record_stream`; the stream belongs to that GPU's primary context, and exists for as long as it has
+/// work that uses the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_record_stream_of(
     allocator: *mut parkade_allocator,
@@ -145,7 +149,7 @@ pub unsafe extern "C" fn parkade_record_stream_of(
     flags: u32,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let address = DeviceAddress(address.addr() as u64);
         let compares_handles = matches!(allocator.core, Core::PyTorch(_));
@@ -153,7 +157,7 @@ pub unsafe extern "C" fn parkade_record_stream_of(
     })
 }
 
-/// Records a stream of any GPU. If the policy compares handles, the handle that the block was allocated for never
+/// Records a stream of any GPU. If the policy compares handles, the handle for which the block was allocated never
 /// counts as one of another GPU.
 fn record_elsewhere<P: Policy>(
     core: &mut ByAddress<Device, P, Told>,
@@ -170,10 +174,11 @@ fn record_elsewhere<P: Policy>(
     core.record_stream(address, id).map_err(unknown)
 }
 
-/// Reads what the allocator knows about an allocated block and its segment.
+/// Writes what the allocator knows about an allocated block and its segment to `out`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `out` is null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `out` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_block(
     allocator: *mut parkade_allocator,
@@ -181,7 +186,7 @@ pub unsafe extern "C" fn parkade_block(
     out: *mut parkade_block_info,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the block")?) };
         let address = DeviceAddress(address.addr() as u64);
         let found = with_core!(allocator, core => core.block(address))?;
@@ -197,11 +202,12 @@ pub unsafe extern "C" fn parkade_block(
     })
 }
 
-/// Gives cached memory back to the device: all of it, or that of one private pool without uses. The flags are
-/// `PARKADE_CAPTURING` or 0; fails for other flags.
+/// Returns cached memory to the device: all of it, or the memory of one private pool without uses. The flags are
+/// `PARKADE_CAPTURING` or 0; the call fails for other flags.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `pool` is null or readable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `pool` is null or
+/// readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_empty_cache(
     allocator: *mut parkade_allocator,
@@ -209,7 +215,7 @@ pub unsafe extern "C" fn parkade_empty_cache(
     flags: u32,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, pool) = unsafe { (ours(allocator)?, pool.as_ref()) };
         let released = with_core_so!(allocator, flags, core => match pool {
             None => core.allocator_mut().release_cached(),
@@ -219,28 +225,29 @@ pub unsafe extern "C" fn parkade_empty_cache(
     })
 }
 
-/// Limits the memory taken from the device to a fraction of its total, from 0 to 1; 1 removes the limit.
+/// Limits the memory taken from the device to a fraction of its total memory, from 0 to 1; 1 removes the limit.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_memory_fraction(allocator: *mut parkade_allocator, fraction: f64) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let set = with_core!(allocator, core => core.allocator_mut().set_memory_fraction(fraction))?;
         set.map_err(|error| Failure::new(PARKADE_INVALID_ARGUMENT, error.message(allocator.profile)))
     })
 }
 
-/// The limit as a fraction of the device's total memory; 1 if there is no limit.
+/// Writes the limit as a fraction of the device's total memory to `out`; 1 if there is no limit.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `out` is null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `out` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_memory_fraction(allocator: *mut parkade_allocator, out: *mut f64) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the fraction")?) };
         *out = with_core!(allocator, core => core.allocator().memory_fraction())?;
         Ok(())
@@ -250,35 +257,35 @@ pub unsafe extern "C" fn parkade_memory_fraction(allocator: *mut parkade_allocat
 /// Limits the memory taken from the device to this many bytes; 0 removes the limit.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_limit(allocator: *mut parkade_allocator, limit_bytes: u64) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let limit = (limit_bytes != 0).then_some(Bytes(limit_bytes));
         with_core!(allocator, core => core.allocator_mut().set_limit(limit))
     })
 }
 
-/// Gives another GPU access to the allocator's current and future expandable segments.
+/// Grants another GPU access to the allocator's current and future expandable segments.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_let_peer_access(allocator: *mut parkade_allocator, peer: u32) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         with_core!(allocator, core => core.allocator_mut().device_mut().let_peer_access(peer))?
     })
 }
 
-/// Sets the observer, which receives an entry for everything that the allocator does; null removes it.
+/// Sets the observer, which receives an entry for every action of the allocator; null removes it.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
-/// calls the allocator, until another observer is set.
+/// The allocator was created by `parkade_create` and has not been destroyed. The function may be called with `user` on
+/// any thread that calls the allocator, until a different observer is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_observer(
     allocator: *mut parkade_allocator,
@@ -286,7 +293,7 @@ pub unsafe extern "C" fn parkade_set_observer(
     user: *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         with_core!(allocator, core => core.allocator_mut().observer_mut().set(observer, user))
     })
@@ -295,8 +302,8 @@ pub unsafe extern "C" fn parkade_set_observer(
 /// Adds a function that may free memory when no free block serves a request.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
-/// calls the allocator, for as long as the allocator lives.
+/// The allocator was created by `parkade_create` and has not been destroyed. The function may be called with `user` on
+/// any thread that calls the allocator, for as long as the allocator exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_add_free_memory_callback(
     allocator: *mut parkade_allocator,
@@ -304,7 +311,7 @@ pub unsafe extern "C" fn parkade_add_free_memory_callback(
     user: *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let call = callback.ok_or_else(|| super::null("the callback"))?;
         let (user, number) = (User(user), allocator.number);
@@ -316,8 +323,8 @@ pub unsafe extern "C" fn parkade_add_free_memory_callback(
         with_core!(allocator, core => core.register_free_memory_callback(move |inside| {
             let (answer, freed) = run();
             for address in freed {
-                // The callback believes that the block is free. An address that no block has is ignored; if an event could
-                // not be recorded, the block stays pending.
+                // For the callback, the block is free at this point. An address that no block has is ignored; if an
+                // event could not be recorded, the block stays pending.
                 let _ = inside.free(DeviceAddress(address));
             }
             answer
@@ -325,12 +332,12 @@ pub unsafe extern "C" fn parkade_add_free_memory_callback(
     })
 }
 
-/// Whether this process was forked from the one that created the allocator.
+/// Returns whether this process was forked from the one that created the allocator.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_is_forked(allocator: *const parkade_allocator) -> bool {
-    // SAFETY: null or valid, as the caller says.
+    // SAFETY: null or valid, as the caller guarantees.
     unsafe { allocator.as_ref() }.is_some_and(|allocator| allocator.check_process().is_err())
 }

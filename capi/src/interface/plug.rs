@@ -1,9 +1,9 @@
 //! The functions that PyTorch's `CUDAPluggableAllocator` takes, for programs that cannot compile the bridge.
 //!
-//! They share one allocator per device, created at its first use. The environment variable `PARKADE_POLICY` names its policy
-//! and `PARKADE_RELEASE` the release whose rules it follows. Its settings come from the first that is set of
-//! `PARKADE_SETTINGS`, `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` (spec 9.1). `PARKADE_WORK_IS_SERIAL=1` makes the
-//! promise of the flag with that name.
+//! They share one allocator per device, which is created at its first use. The environment variable `PARKADE_POLICY`
+//! names its policy, and `PARKADE_RELEASE` the release whose rules it follows. Its settings are taken from the first
+//! variable that is set among `PARKADE_SETTINGS`, `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` (spec 9.1).
+//! `PARKADE_WORK_IS_SERIAL=1` makes the promise of the flag with that name.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -29,8 +29,8 @@ static PLUGGED: Mutex<BTreeMap<u32, &'static parkade_allocator>> = Mutex::new(BT
 /// The [`fork_generation`] of the process that first used the allocators, plus 1; 0 before that.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// The allocators, unless they belong to a parent process: one of its threads may have held the lock, and nobody
-/// releases it in this process.
+/// Returns the allocators, unless they belong to a parent process: one of the parent's threads may have held the lock,
+/// which nothing releases in this process.
 fn plugged() -> Result<MutexGuard<'static, BTreeMap<u32, &'static parkade_allocator>>, Failure> {
     let here = fork_generation() + 1;
     match OWNER.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
@@ -40,8 +40,15 @@ fn plugged() -> Result<MutexGuard<'static, BTreeMap<u32, &'static parkade_alloca
 }
 
 fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
-    let index =
-        u32::try_from(device).map_err(|_| Failure::new(PARKADE_INVALID_ARGUMENT, format!("{device} is no device's index")))?;
+    let index = u32::try_from(device).map_err(|_| {
+        Failure::new(
+            PARKADE_INVALID_ARGUMENT,
+            format!(
+                "{device} is not the index of a \
+                                                                                          device"
+            ),
+        )
+    })?;
     let mut plugged = plugged()?;
     if let Some(&allocator) = plugged.get(&index) {
         return Ok(allocator);
@@ -53,7 +60,7 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     let release = env::var("PARKADE_RELEASE").ok();
     let is_serial = env::var_os("PARKADE_WORK_IS_SERIAL").is_some_and(|value| value == "1");
     let chosen = choose_policy(policy.as_deref(), settings.as_deref(), release.as_deref(), is_serial)?;
-    // SAFETY: PyTorch's streams are of the primary context and live as long as the process.
+    // SAFETY: PyTorch's streams belong to the primary context and exist as long as the process.
     let mut device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
     device.keep_context();
     if is_serial {
@@ -65,16 +72,18 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     Ok(allocator)
 }
 
-/// Reports on stderr, once for each kind of call, why the call failed: PyTorch accepts no error from these functions.
+/// Reports on stderr, once for each kind of call, why the call failed, because PyTorch accepts no error from these
+/// functions.
 fn tell(failed: &'static OnceLock<()>, call: &str) {
     failed.get_or_init(|| {
         let text = super::LAST.try_with(|last| last.borrow().text.to_string_lossy().into_owned()).unwrap_or_default();
-        // Not `eprintln`: it panics if nobody reads stderr, and a panic here aborts the program.
+        // This does not use `eprintln`, which panics if stderr cannot be written; a panic here
+        // aborts the program.
         let _ = writeln!(io::stderr(), "parkade: {call}: {text}");
     });
 }
 
-/// `alloc_fn`: memory for a tensor. Returns null if there is none, and reports why on stderr the first time.
+/// `alloc_fn`: returns memory for a tensor. Returns null if there is none, and reports why on stderr the first time.
 #[unsafe(no_mangle)]
 pub extern "C" fn parkade_plug_alloc(bytes: isize, device: i32, stream: *mut c_void) -> *mut c_void {
     static FAILED: OnceLock<()> = OnceLock::new();
@@ -100,7 +109,7 @@ pub extern "C" fn parkade_plug_free(address: *mut c_void, _bytes: isize, device:
     }
     let status = answer(|| {
         match of(device) {
-            // A child of fork has its parent's tensors but not their memory.
+            // A child of fork has its parent's tensors, but not their memory.
             Err(failure) if failure.is_forked() => Ok(()),
             allocator => allocator?.free(DeviceAddress(address.addr() as u64)),
         }
@@ -149,11 +158,11 @@ mod tests {
             parkade_plug_free(address, 512, 0, ptr::null_mut());
             parkade_plug_record_stream(address, ptr::null_mut());
             let code = i32::from(!parkade_plug_alloc(512, 0, ptr::null_mut()).is_null());
-            // SAFETY: this exits the child.
+            // SAFETY: this ends the child.
             unsafe { libc::_exit(code) };
         }
         let mut status = 0;
-        // SAFETY: the child is ours, and `status` is writable.
+        // SAFETY: the child belongs to this process, and `status` is writable.
         let mut has_ended = || unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child;
         let ended = (0..500).any(|_| {
             has_ended() || {
@@ -162,10 +171,10 @@ mod tests {
             }
         });
         if !ended {
-            // SAFETY: the child is ours.
+            // SAFETY: the child belongs to this process.
             unsafe { libc::kill(child, libc::SIGKILL) };
         }
         drop(held);
-        assert!(ended && status == 0, "it ended: {ended}, with the status {status}");
+        assert!(ended && status == 0, "the child ended: {ended}, with the status {status}");
     }
 }

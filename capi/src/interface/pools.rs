@@ -1,4 +1,4 @@
-//! Private pools, and checkpoints of them.
+//! Private pools and their checkpoints.
 
 use std::ffi::c_void;
 
@@ -17,11 +17,11 @@ use crate::types::{parkade_give_back, parkade_pool, parkade_restored, parkade_ro
 /// The state of a private pool.
 pub struct parkade_checkpoint(PoolCheckpoint);
 
-/// Makes a call on the core's pools and returns its status.
+/// Makes a call on the core's pools and returns the call's status.
 macro_rules! on_pools {
     ($allocator:expr, $core:ident => $call:expr) => {
         answer(|| {
-            // SAFETY: null or valid, as the caller says.
+            // SAFETY: null or valid, as the caller guarantees.
             let allocator = unsafe { ours($allocator) }?;
             let outcome = with_core!(allocator, core => {
                 let $core = core.allocator_mut();
@@ -35,17 +35,17 @@ macro_rules! on_pools {
 /// Creates a private pool, or adds a use to it.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_create(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
     on_pools!(allocator, core => core.create_pool(id(pool)))
 }
 
-/// Routes requests to a pool from now on, and adds a use to it. `route` is a `parkade_route`; `stream` only matters for
+/// Routes requests to a pool from now on, and adds a use to it. `route` is a `parkade_route`; `stream` matters only for
 /// `PARKADE_ROUTE_STREAM`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_begin(
     allocator: *mut parkade_allocator,
@@ -57,33 +57,34 @@ pub unsafe extern "C" fn parkade_pool_begin(
         _ if route == parkade_route::PARKADE_ROUTE_ALL as i32 => PoolFilter::All,
         _ if route == parkade_route::PARKADE_ROUTE_STREAM as i32 => PoolFilter::Stream(StreamId(stream)),
         _ if route == parkade_route::PARKADE_ROUTE_CHOSEN as i32 => PoolFilter::Chosen,
-        _ => return Failure::new(PARKADE_INVALID_ARGUMENT, format!("{route} is no parkade_route")).keep(),
+        _ => return Failure::new(PARKADE_INVALID_ARGUMENT, format!("{route} is not a parkade_route")).keep(),
     };
     on_pools!(allocator, core => core.begin_pool(id(pool), filter))
 }
 
-/// Stops routing requests to a pool. Does not remove a use.
+/// Stops routing requests to a pool. This does not remove a use.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_end(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
     on_pools!(allocator, core => core.end_pool(id(pool)))
 }
 
-/// Removes a use. The memory of a pool without uses goes back at the next opportunity.
+/// Removes a use. The memory of a pool without uses is released at the next opportunity.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_release(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
     on_pools!(allocator, core => core.release_pool(id(pool)))
 }
 
-/// The number of uses of a pool.
+/// Writes the number of uses of a pool to `out`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `out` is null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `out` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_use_count(
     allocator: *mut parkade_allocator,
@@ -91,17 +92,17 @@ pub unsafe extern "C" fn parkade_pool_use_count(
     out: *mut i64,
 ) -> parkade_status {
     on_pools!(allocator, core => core.pool_use_count(id(pool)).map(|uses| {
-        // SAFETY: null or writable, as the caller says.
+        // SAFETY: null or writable, as the caller guarantees.
         if let Some(out) = unsafe { out.as_mut() } {
             *out = uses;
         }
     }))
 }
 
-/// Says whether a pool's free blocks may serve requests of the default pool when the device is out of memory.
+/// Sets whether a pool's free blocks may serve requests to the default pool when the device is out of memory.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_set_use_on_oom(
     allocator: *mut parkade_allocator,
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn parkade_pool_set_use_on_oom(
 /// Stops splitting a pool's blocks.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_set_no_split(allocator: *mut parkade_allocator, pool: parkade_pool) -> parkade_status {
     on_pools!(allocator, core => {
@@ -126,12 +127,13 @@ pub unsafe extern "C" fn parkade_pool_set_no_split(allocator: *mut parkade_alloc
     })
 }
 
-/// Sets where the memory of a pool's segments comes from: from these functions of the program, or from the device if
-/// `take` is null. This only affects requests that choose the pool with `PARKADE_CHOOSES_POOL`.
+/// Sets the source of the memory for a pool's segments: these functions of the program, or the device if `take` is
+/// null. This affects only requests that choose the pool with `PARKADE_CHOOSES_POOL`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives. The functions may be called with `user` on any thread that calls
-/// the allocator, until all memory from `take` has gone back. They return memory that the device can use.
+/// The allocator was created by `parkade_create` and has not been destroyed. The functions may be called with `user` on
+/// any thread that calls the allocator, until all memory from `take` has been returned. The memory that they return is
+/// usable by the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_set_memory(
     allocator: *mut parkade_allocator,
@@ -141,22 +143,23 @@ pub unsafe extern "C" fn parkade_pool_set_memory(
     user: *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let lender = match (take, give_back) {
             (None, _) => None,
             (Some(take), Some(give_back)) => Some(Lender { take, give_back, user: User(user) }),
-            (Some(_), None) => return Err(null("the function that gives memory back")),
+            (Some(_), None) => return Err(null("the function that takes memory back")),
         };
         allocator.set_lender(id(pool), lender);
         Ok(())
     })
 }
 
-/// Whether exactly these blocks of a pool are allocated.
+/// Writes whether exactly these blocks of a pool are allocated to `out`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `addresses` has `count` elements; `out` is null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `addresses` has `count` elements; `out` is
+/// null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_pool_live_allocations_are(
     allocator: *mut parkade_allocator,
@@ -166,9 +169,9 @@ pub unsafe extern "C" fn parkade_pool_live_allocations_are(
     out: *mut bool,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the answer")?) };
-        // SAFETY: the caller says how many there are.
+        // SAFETY: the caller states how many there are.
         let expected = if count == 0 { &[] } else { unsafe { slice(addresses, count)? } };
         let expected: Vec<DeviceAddress> = expected.iter().map(|&address| DeviceAddress(address)).collect();
         let answer = with_core!(allocator, core => core.allocator().pool_live_allocations_are(id(pool), &expected))?;
@@ -183,14 +186,15 @@ unsafe fn slice<'a>(from: *const u64, count: usize) -> Result<&'a [u64], Failure
     if from.is_null() {
         return Err(null("the list of addresses"));
     }
-    // SAFETY: as the caller says, and not null.
+    // SAFETY: as the caller guarantees, and not null.
     Ok(unsafe { std::slice::from_raw_parts(from, count) })
 }
 
-/// Saves the state of a private pool. Give the checkpoint back with `parkade_checkpoint_free`.
+/// Saves the state of a private pool. Free the checkpoint with `parkade_checkpoint_free`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `out` is null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `out` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_checkpoint_save(
     allocator: *mut parkade_allocator,
@@ -198,7 +202,7 @@ pub unsafe extern "C" fn parkade_checkpoint_save(
     out: *mut *mut parkade_checkpoint,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the checkpoint")?) };
         let saved = with_core!(allocator, core => core.allocator_mut().checkpoint_pool(id(pool)))?;
         let saved = saved.map_err(|error| Failure::of_checkpoint(&error))?;
@@ -207,12 +211,12 @@ pub unsafe extern "C" fn parkade_checkpoint_save(
     })
 }
 
-/// Restores a pool. Writes the blocks that it took back and the blocks that are handed out now to `out`; give these
-/// lists back with `parkade_restored_free`.
+/// Restores a pool. Writes the blocks that were taken back and the blocks that are now handed out to `out`; free these
+/// lists with `parkade_restored_free`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives, the checkpoint from `parkade_checkpoint_save`; `out` is null
-/// or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed, the checkpoint was
+/// created by `parkade_checkpoint_save`, and `out` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_checkpoint_restore(
     allocator: *mut parkade_allocator,
@@ -220,7 +224,7 @@ pub unsafe extern "C" fn parkade_checkpoint_restore(
     out: *mut parkade_restored,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, checkpoint, out) =
             unsafe { (ours(allocator)?, checkpoint.as_ref(), place(out, "the place for the answer")?) };
         let checkpoint = checkpoint.ok_or_else(|| null("the checkpoint"))?;
@@ -240,13 +244,13 @@ fn leak(addresses: Vec<DeviceAddress>) -> (*const u64, usize) {
     (list.as_ptr(), list.len())
 }
 
-/// Gives back the lists of a restore.
+/// Frees the lists of a restore.
 ///
 /// # Safety
-/// `restored` was written by `parkade_checkpoint_restore`, and is given back once.
+/// `restored` was written by `parkade_checkpoint_restore`, and is freed only once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_restored_free(restored: *mut parkade_restored) {
-    // SAFETY: null or valid, as the caller says.
+    // SAFETY: null or valid, as the caller guarantees.
     let Some(restored) = (unsafe { restored.as_mut() }) else { return };
     for (list, count) in [(restored.freed, restored.freed_count), (restored.allocated, restored.allocated_count)] {
         if !list.is_null() {
@@ -257,14 +261,14 @@ pub unsafe extern "C" fn parkade_restored_free(restored: *mut parkade_restored) 
     *restored = parkade_restored { freed: std::ptr::null(), freed_count: 0, allocated: std::ptr::null(), allocated_count: 0 };
 }
 
-/// Gives a checkpoint back. Null does nothing.
+/// Frees a checkpoint. Does nothing for null.
 ///
 /// # Safety
-/// The checkpoint came from `parkade_checkpoint_save` and is given back once.
+/// The checkpoint was created by `parkade_checkpoint_save` and is freed only once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_checkpoint_free(checkpoint: *mut parkade_checkpoint) {
     if !checkpoint.is_null() {
-        // SAFETY: made from a box, given back once.
+        // SAFETY: created from a box, and freed only once.
         drop(unsafe { Box::from_raw(checkpoint) });
     }
 }

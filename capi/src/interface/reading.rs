@@ -1,4 +1,4 @@
-//! The calls that read: statistics, snapshots, the history, the device's memory; and the settings at run time.
+//! The calls that read (statistics, snapshots, the history and the device's memory), and the settings at run time.
 
 use std::ffi::{c_char, c_void};
 
@@ -57,25 +57,27 @@ fn stats(of: &Stats) -> parkade_stats {
     }
 }
 
-/// Reads the statistics.
+/// Writes the statistics to `out`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `out` is null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `out` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_stats(allocator: *mut parkade_allocator, out: *mut parkade_stats) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the statistics")?) };
         *out = with_core!(allocator, core => stats(core.allocator().stats()))?;
         Ok(())
     })
 }
 
-/// Calls `each` with the bytes that each private pool has reserved, in releases of PyTorch that count them.
+/// Calls `each` with the bytes that each private pool has reserved, under the rules of PyTorch releases that count
+/// them.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
-/// the allocator.
+/// The allocator was created by `parkade_create` and has not been destroyed; the function can be called with `user` and
+/// does not call the allocator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_pool_stats(
     allocator: *mut parkade_allocator,
@@ -83,7 +85,7 @@ pub unsafe extern "C" fn parkade_read_pool_stats(
     user: *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let each = each.ok_or_else(|| null("the function"))?;
         if !allocator.profile.counts_private_pools {
@@ -92,7 +94,7 @@ pub unsafe extern "C" fn parkade_read_pool_stats(
         let pools = with_core!(allocator, core => core.allocator().stats().reserved_by_pool.clone())?;
         for (pool, reserved) in &pools {
             let reserved = set(reserved);
-            // SAFETY: as the caller says.
+            // SAFETY: as the caller guarantees.
             unsafe { each(user, in_c(*pool), &raw const reserved) };
         }
         Ok(())
@@ -102,11 +104,11 @@ pub unsafe extern "C" fn parkade_read_pool_stats(
 /// Sets every peak to its current value.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_reset_peak_stats(allocator: *mut parkade_allocator) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         with_core!(allocator, core => core.allocator_mut().reset_peak_stats())
     })
@@ -115,20 +117,21 @@ pub unsafe extern "C" fn parkade_reset_peak_stats(allocator: *mut parkade_alloca
 /// Sets every sum and counter to 0.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_reset_accumulated_stats(allocator: *mut parkade_allocator) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         with_core!(allocator, core => core.allocator_mut().reset_accumulated_stats())
     })
 }
 
-/// Free and total memory of the device, as the driver sees them.
+/// Writes the device's free and total memory, as the driver reports them.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `free` and `total` are null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `free` and `total` are
+/// null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_memory_info(
     allocator: *mut parkade_allocator,
@@ -136,7 +139,7 @@ pub unsafe extern "C" fn parkade_memory_info(
     total: *mut u64,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, free, total) = unsafe { (ours(allocator)?, place(free, "free")?, place(total, "total")?) };
         let info = with_core!(allocator, core => core.allocator_mut().device_mut().memory_info())?;
         let info = info.map_err(Failure::of_device)?;
@@ -145,14 +148,15 @@ pub unsafe extern "C" fn parkade_memory_info(
     })
 }
 
-/// The size of the largest free block; 0 if there is none.
+/// Writes the size of the largest free block to `out`; 0 if there is none.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `out` is null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `out` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_largest_free_block(allocator: *mut parkade_allocator, out: *mut u64) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the size")?) };
         *out = with_core!(allocator, core => core.allocator().heap().largest_free().get())?;
         Ok(())
@@ -162,8 +166,8 @@ pub unsafe extern "C" fn parkade_largest_free_block(allocator: *mut parkade_allo
 /// Calls `each` for every expandable segment, in order of creation.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call the
-/// allocator.
+/// The allocator was created by `parkade_create` and has not been destroyed; the function can be called with `user` and
+/// does not call the allocator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_expandable(
     allocator: *mut parkade_allocator,
@@ -171,23 +175,24 @@ pub unsafe extern "C" fn parkade_read_expandable(
     user: *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let each = each.ok_or_else(|| null("the function"))?;
         let segments = with_core!(allocator, core => core.allocator().expandable_segments())?;
         for (stream, page, mapped) in segments {
             let segment = parkade_expandable { stream: stream.0, page: page.get(), mapped: mapped.get() };
-            // SAFETY: as the caller says.
+            // SAFETY: as the caller guarantees.
             unsafe { each(user, &raw const segment) };
         }
         Ok(())
     })
 }
 
-/// Takes a snapshot of all segments, or of one private pool's. Give it back with `parkade_snapshot_free`.
+/// Takes a snapshot of all segments, or of one private pool's segments. Free it with `parkade_snapshot_free`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `pool` is null or readable, `out` null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `pool` is null or readable, `out` null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_snapshot_take(
     allocator: *mut parkade_allocator,
@@ -195,7 +200,7 @@ pub unsafe extern "C" fn parkade_snapshot_take(
     out: *mut *mut parkade_snapshot,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, pool, out) = unsafe { (ours(allocator)?, pool.as_ref(), place(out, "the place for the snapshot")?) };
         let segments = with_core!(allocator, core => match pool {
             None => core.allocator_mut().snapshot(),
@@ -234,29 +239,33 @@ fn snapshot(of: &[SegmentInfo]) -> parkade_snapshot {
     parkade_snapshot { segments, blocks }
 }
 
-/// The segments of a snapshot, by address; writes their number to `count`. They live as long as the snapshot.
+/// Returns the segments of a snapshot, by address, and writes their number to `count`. They exist as long as the
+/// snapshot.
 ///
 /// # Safety
-/// The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
+/// The snapshot was created by `parkade_snapshot_take` and has not been freed; `count` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_snapshot_segments(
     snapshot: *const parkade_snapshot,
     count: *mut usize,
 ) -> *const parkade_segment {
-    // SAFETY: null or valid, as the caller says.
+    // SAFETY: null or valid, as the caller guarantees.
     unsafe { list(snapshot.as_ref().map(|snapshot| &*snapshot.segments), count) }
 }
 
-/// The blocks of a snapshot, segment by segment; writes their number to `count`. They live as long as the snapshot.
+/// Returns the blocks of a snapshot, segment by segment, and writes their number to `count`. They exist as long as the
+/// snapshot.
 ///
 /// # Safety
-/// The snapshot came from `parkade_snapshot_take` and lives; `count` is null or writable.
+/// The snapshot was created by `parkade_snapshot_take` and has not been freed; `count` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_snapshot_blocks(
     snapshot: *const parkade_snapshot,
     count: *mut usize,
 ) -> *const parkade_snapshot_block {
-    // SAFETY: null or valid, as the caller says.
+    // SAFETY: null or valid, as the caller guarantees.
     unsafe { list(snapshot.as_ref().map(|snapshot| &*snapshot.blocks), count) }
 }
 
@@ -264,21 +273,21 @@ pub unsafe extern "C" fn parkade_snapshot_blocks(
 /// `count` is null or writable.
 unsafe fn list<T>(list: Option<&[T]>, count: *mut usize) -> *const T {
     let list = list.unwrap_or_default();
-    // SAFETY: as the caller says.
+    // SAFETY: as the caller guarantees.
     if let Some(count) = unsafe { count.as_mut() } {
         *count = list.len();
     }
     list.as_ptr()
 }
 
-/// Gives a snapshot back. Null does nothing.
+/// Frees a snapshot. Does nothing for null.
 ///
 /// # Safety
-/// The snapshot came from `parkade_snapshot_take` and is given back once.
+/// The snapshot was created by `parkade_snapshot_take` and is freed only once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_snapshot_free(snapshot: *mut parkade_snapshot) {
     if !snapshot.is_null() {
-        // SAFETY: made from a box, given back once.
+        // SAFETY: created from a box, and freed only once.
         drop(unsafe { Box::from_raw(snapshot) });
     }
 }
@@ -286,22 +295,22 @@ pub unsafe extern "C" fn parkade_snapshot_free(snapshot: *mut parkade_snapshot) 
 /// Starts an empty history that keeps the newest `most_entries` entries; 0 ends the history.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives.
+/// The allocator was created by `parkade_create` and has not been destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_record_history(allocator: *mut parkade_allocator, most_entries: usize) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let history = (most_entries != 0).then(|| TraceRing::new(most_entries));
         with_core!(allocator, core => core.allocator_mut().observer_mut().history = history)
     })
 }
 
-/// Calls `each` for the entries of the history, oldest first.
+/// Calls `each` for the entries in the history, oldest first.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; the function can be called with `user`, and does not call
-/// the allocator.
+/// The allocator was created by `parkade_create` and has not been destroyed; the function can be called with `user` and
+/// does not call the allocator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_history(
     allocator: *mut parkade_allocator,
@@ -309,7 +318,7 @@ pub unsafe extern "C" fn parkade_read_history(
     user: *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         let each = each.ok_or_else(|| null("the function"))?;
         let entries: Vec<parkade_entry> = with_core!(allocator, core => {
@@ -317,22 +326,24 @@ pub unsafe extern "C" fn parkade_read_history(
             history.map(|ring| ring.entries().map(entry_in_c).collect()).unwrap_or_default()
         })?;
         for entry in &entries {
-            // SAFETY: as the caller says.
+            // SAFETY: as the caller guarantees.
             unsafe { each(user, entry) };
         }
         Ok(())
     })
 }
 
-/// Applies a string of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the release of PyTorch does: some settings that the
-/// string does not name are reset, others stay. Settings made before an error stay. Only for the policy `pytorch`.
+/// Applies a string as in `PYTORCH_CUDA_ALLOC_CONF` at run time, as the PyTorch release does: some settings that the
+/// string does not name are reset, others are kept. Settings applied before an error are kept. This is only for the
+/// policy `pytorch`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `settings` is null or a text.
+/// The allocator was created by `parkade_create` and has not been destroyed; `settings` is null or
+/// a text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_apply_settings(allocator: *mut parkade_allocator, settings: *const c_char) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, settings) = unsafe { (ours(allocator)?, text(settings, "the settings")?.unwrap_or_default()) };
         let dialect = &allocator.profile.dialect;
         let applied: Option<Result<(), SettingsError>> = with_core!(allocator, core => {
@@ -349,14 +360,15 @@ fn without_settings() -> Failure {
     Failure::new(PARKADE_UNSUPPORTED, "this policy takes no settings; only pytorch does")
 }
 
-/// Reads the settings. Only for the policy `pytorch`.
+/// Writes the settings to `out`. This is only for the policy `pytorch`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `out` is null or writable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `out` is null or
+/// writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_read_settings(allocator: *mut parkade_allocator, out: *mut parkade_settings) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the settings")?) };
         let read = with_core!(allocator, core => core.allocator_mut().policy_mut().settings_mut().map(|settings| settings_in_c(settings)))?;
         *out = read.ok_or_else(without_settings)?;
@@ -364,18 +376,19 @@ pub unsafe extern "C" fn parkade_read_settings(allocator: *mut parkade_allocator
     })
 }
 
-/// Sets the settings, in the form in which `parkade_read_settings` reads them; the next decision follows them. Refuses
-/// settings that PyTorch would refuse, and then changes nothing. Only for the policy `pytorch`.
+/// Sets the settings, in the form in which `parkade_read_settings` writes them; they apply from the next decision.
+/// Refuses settings that PyTorch would refuse, and changes nothing in that case. This is only for the policy `pytorch`.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives; `settings` is null or readable.
+/// The allocator was created by `parkade_create` and has not been destroyed; `settings` is null or
+/// readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_settings(
     allocator: *mut parkade_allocator,
     settings: *const parkade_settings,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let (allocator, settings) = unsafe { (ours(allocator)?, settings.as_ref()) };
         let from = settings.ok_or_else(|| null("the settings"))?;
         check_settings(from)?;
@@ -403,13 +416,18 @@ fn check_settings(settings: &parkade_settings) -> Result<(), Failure> {
     let refuse = |what: String| Err(Failure::new(PARKADE_INVALID_SETTINGS, what));
     let (large, threshold) = (settings.large_segment_bytes, settings.garbage_collection_threshold);
     if large <= 10 * MIB {
-        return refuse(format!("large_segment_bytes is {large}, and must be more than 10 MiB"));
+        return refuse(format!("large_segment_bytes is {large}, but must be more than 10 MiB"));
     }
     if !(0.0..1.0).contains(&threshold) {
-        return refuse(format!("garbage_collection_threshold is {threshold}, and must be in (0, 1), or 0 for never"));
+        return refuse(format!("garbage_collection_threshold is {threshold}, but must be in (0, 1), or 0 for never"));
     }
     let odd = settings.roundup_power2_divisions.iter().find(|divisions| **divisions != 0 && !divisions.is_power_of_two());
-    odd.map_or(Ok(()), |divisions| refuse(format!("roundup_power2_divisions has {divisions}, which is no power of 2 and not 0")))
+    odd.map_or(Ok(()), |divisions| {
+        refuse(format!(
+            "roundup_power2_divisions has {divisions}, which is neither a power of 2 \
+                                                   nor 0"
+        ))
+    })
 }
 
 fn take_settings(to: &mut Settings, from: &parkade_settings) {

@@ -1,8 +1,8 @@
-//! The choices of a generator, drawn from a string of bytes.
+//! A generator's choices, drawn from a string of bytes.
 //!
-//! The bytes follow from a seed and the number of the execution, so the same seed gives the same inputs. Once the bytes run
-//! out, every choice is the first one, which the generators make the simplest; a shorter string of bytes is therefore a simpler
-//! input, and cutting it minimises failures.
+//! The bytes are derived from a seed and the number of the execution, so the same seed produces the same inputs. After
+//! the bytes run out, every choice is the first one, which the generators make the simplest. A shorter string of bytes
+//! is therefore a simpler input, and shortening it minimises failures.
 
 use arbitrary::Unstructured;
 
@@ -10,44 +10,44 @@ use arbitrary::Unstructured;
 pub struct Choices<'b>(Unstructured<'b>);
 
 impl<'b> Choices<'b> {
-    /// Choices from these bytes.
+    /// Creates choices from these bytes.
     #[must_use]
     pub fn new(bytes: &'b [u8]) -> Choices<'b> {
         Choices(Unstructured::new(bytes))
     }
 
-    /// A number below `end`, which must not be 0.
+    /// Returns a number below `end`, which must not be 0.
     pub fn below(&mut self, end: usize) -> usize {
         self.0.int_in_range(0..=end - 1).unwrap_or(0)
     }
 
-    /// True once in `times`; never after the bytes have run out.
+    /// Returns true once in `times` calls, and never after the bytes have run out.
     pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) + 1 == times
     }
 
-    /// One of these.
+    /// Returns one of these values.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())]
     }
 
-    /// An index into a list; `None` if the list is empty.
+    /// Returns an index into a list; `None` if the list is empty.
     pub fn place(&mut self, length: usize) -> Option<usize> {
         (length > 0).then(|| self.below(length))
     }
 
-    /// A byte.
+    /// Returns a byte.
     pub fn byte(&mut self) -> u8 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// Any number.
+    /// Returns any number.
     pub fn number(&mut self) -> u64 {
         self.0.arbitrary().unwrap_or(0)
     }
 
-    /// A size in bytes: mostly one that programs request, sometimes one at a border of PyTorch's rules, seldom
-    /// an absurd one.
+    /// Returns a size in bytes: usually one that programs request, sometimes one at a threshold of PyTorch's rules, and
+    /// rarely an absurd one.
     pub fn size(&mut self) -> u64 {
         const BORDERS: [u64; 16] = [
             1,
@@ -79,7 +79,7 @@ impl<'b> Choices<'b> {
         }
     }
 
-    /// An address, mostly from the range where devices put segments.
+    /// Returns an address, usually from the range in which devices place segments.
     pub fn address(&mut self) -> u64 {
         match self.below(6) {
             0..=2 => 0x7f00_0000_0000 + ((2 << 20) * self.below(4096) as u64),
@@ -89,7 +89,7 @@ impl<'b> Choices<'b> {
         }
     }
 
-    /// A stream's handle: mostly one of a few.
+    /// Returns a stream's handle, usually one of a few.
     pub fn stream(&mut self) -> u64 {
         match self.below(8) {
             0..=4 => self.pick(&[0, 1, 2, 7]),
@@ -98,7 +98,7 @@ impl<'b> Choices<'b> {
         }
     }
 
-    /// A text of some words of a vocabulary, and other characters.
+    /// Returns a text made of some words from a vocabulary and of other characters.
     pub fn words(&mut self, vocabulary: &[&str], most: usize) -> String {
         let mut text = String::new();
         for _ in 0..self.below(most + 1) {

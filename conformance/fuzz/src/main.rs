@@ -1,4 +1,4 @@
-//! `parkade-fuzz`: hostile input for parkade's readers and commands.
+//! `parkade-fuzz`: tests parkade's readers and commands with hostile input.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,7 @@ fn run(options: &Options) -> Result<bool> {
         return watch(options);
     }
     let targets = options.targets().map_err(anyhow::Error::msg)?;
-    let [target] = targets[..] else { bail!("--file and --number need one target, and {} are chosen", targets.len()) };
+    let [target] = targets[..] else { bail!("--file and --number need exactly one target, but {} are chosen", targets.len()) };
     bound_address_space(options)?;
     prepare_thread();
     prepare();
@@ -53,6 +53,6 @@ fn run_file(target: &Target, file: &Path) -> Result<bool> {
 
 fn say(case: u8, execution: &Execution) -> bool {
     let Execution { reached, peak_bytes, time } = execution;
-    eprintln!("case {case}: {reached:?}, {peak_bytes} bytes at once, {:.3} s", time.as_secs_f64());
+    eprintln!("case {case}: {reached:?}, peak {peak_bytes} bytes, {:.3} s", time.as_secs_f64());
     reached.is_ok()
 }

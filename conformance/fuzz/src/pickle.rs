@@ -1,9 +1,9 @@
-//! Writes pickles as other programs might: any protocol, any way of spelling a number or a text, with or without a memo, and
-//! with fields that are missing, repeated or of a wrong type.
+//! Writes pickles as other programs might write them: with any protocol, any encoding of a number or a text, with or
+//! without a memo, and with fields that are missing, repeated or of the wrong type.
 //!
-//! parkade's own writer produces only correct pickles, in the two styles that PyTorch has.
+//! parkade's own writer produces only correct pickles, in PyTorch's two styles.
 //!
-//! Recordings are written in this way too; their keys are those of spec 7.3 to 7.5.
+//! Recordings are also written in this way; their keys are those in spec 7.3 to 7.5.
 
 use std::collections::HashMap;
 
@@ -11,17 +11,17 @@ use parkade_recording::{Action, Annotation, Block, Entry, RecordedSettings, Reco
 
 use crate::choices::Choices;
 
-/// How a pickle is spelled.
+/// The encoding of a pickle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Spelling {
-    /// Python's protocol, 0 to 5.
+    /// Python's pickle protocol, 0 to 5.
     pub(crate) protocol: u8,
     /// Whether texts are written once and referred to afterwards.
     pub(crate) memoises: bool,
 }
 
 impl Spelling {
-    /// One of the spellings, mostly that of `_dump_snapshot`.
+    /// Returns one of the encodings, usually that of `_dump_snapshot`.
     pub(crate) fn any(choices: &mut Choices<'_>) -> Spelling {
         let protocol = if choices.below(4) < 3 { 4 } else { choices.below(6) as u8 };
         Spelling { protocol, memoises: !choices.once_in(8) }
@@ -42,7 +42,7 @@ pub(crate) struct Pickle<'c, 'b> {
 }
 
 impl<'c, 'b> Pickle<'c, 'b> {
-    /// An empty pickle, of whose fields at most `spoils` will be corrupted.
+    /// Creates an empty pickle; at most `spoils` of its fields will be corrupted.
     pub(crate) fn new(spelling: Spelling, spoils: usize, choices: &'c mut Choices<'b>) -> Pickle<'c, 'b> {
         let bytes = if spelling.protocol >= 2 { vec![0x80, spelling.protocol] } else { Vec::new() };
         let mut pickle =
@@ -57,14 +57,14 @@ impl<'c, 'b> Pickle<'c, 'b> {
         self.spoils = self.spoils.saturating_sub(1);
     }
 
-    /// The whole pickle.
+    /// Returns the complete pickle.
     #[must_use]
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.bytes.push(b'.');
         self.bytes
     }
 
-    /// Writes a dict whose fields `fields` writes.
+    /// Writes a dict; `fields` writes its fields.
     pub(crate) fn dict(&mut self, fields: impl FnOnce(&mut Self)) {
         self.bytes.extend(if self.spelling.protocol == 0 { &b"(d("[..] } else { &b"}("[..] });
         fields(self);
@@ -80,7 +80,8 @@ impl<'c, 'b> Pickle<'c, 'b> {
         self.bytes.push(b'e');
     }
 
-    /// Writes a field of a dict: the key, and what `value` writes. Occasionally it is corrupted.
+    /// Writes a field of a dict: the key, and what `value` writes. The field is occasionally
+    /// corrupted.
     pub(crate) fn field(&mut self, key: &str, value: impl FnOnce(&mut Self)) {
         if self.sound_fields > 0 {
             self.sound_fields -= 1;
@@ -116,7 +117,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
         }
     }
 
-    /// Writes a value that is probably of a wrong type.
+    /// Writes a value that probably has the wrong type.
     fn wrong_value(&mut self) {
         match self.choices.below(12) {
             0 => self.bytes.push(b'N'),
@@ -126,7 +127,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
             4 => self.text("active_allocated"),
             5 => self.integer(-1),
             6 => self.integer(i128::from(u64::MAX) + 1),
-            // An integer of 200 bits.
+            // An integer with 200 bits.
             7 => self.bytes.extend([&[0x8a, 25][..], &[0x7f; 25]].concat()),
             8 => self.bytes.extend(if self.spelling.protocol == 0 { &b"(l"[..] } else { &b"]"[..] }),
             9 => self.bytes.extend(b"(}u]e"),
@@ -135,7 +136,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
         }
     }
 
-    /// Writes a text; from the second time on, perhaps a reference to it.
+    /// Writes a text or, if it was written before, possibly a reference to it.
     pub(crate) fn text(&mut self, text: &str) {
         if let Some(&slot) = self.texts.get(text) {
             return match u8::try_from(slot) {
@@ -150,7 +151,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
         match (self.spelling.protocol, u8::try_from(text.len())) {
             (0, _) => {
                 let escaped = text.replace('\\', "\\u005c").replace('\n', "\\u000a").replace('\r', "\\u000d");
-                // Protocol 0 is Latin-1 with escapes.
+                // Protocol 0 uses Latin-1 with escapes.
                 let escaped =
                     escaped.chars().map(|c| if c.is_ascii() { c.to_string() } else { format!("\\U{:08x}", u32::from(c)) });
                 self.bytes.push(b'V');
@@ -232,7 +233,7 @@ impl<'c, 'b> Pickle<'c, 'b> {
     }
 }
 
-/// The pickle of a recording, of whose fields at most `spoils` are missing, repeated or of a wrong type.
+/// Returns the pickle of a recording; at most `spoils` of its fields are missing, repeated or of the wrong type.
 pub(crate) fn spell(recording: &Recording, spelling: Spelling, spoils: usize, choices: &mut Choices<'_>) -> Vec<u8> {
     let is_bare_list = choices.once_in(12);
     let mut pickle = Pickle::new(spelling, spoils, choices);

@@ -1,7 +1,8 @@
-//! Recordings as values: sound ones that the allocator itself made, changed in plausible ways, and then written as pickles.
+//! Recordings as values: valid ones that the allocator itself produced are changed in plausible ways and then written
+//! as pickles.
 //!
-//! Of pickles with damaged bytes, one in five gets past the reader. Of the recordings written here, nearly all do, so the
-//! commands see them.
+//! One in five pickles with damaged bytes is accepted by the reader. Nearly all of the recordings written here are
+//! accepted, so they reach the commands.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,13 +18,13 @@ use crate::choices::Choices;
 use crate::pickle::{Spelling, spell};
 use crate::texts;
 
-/// A recording for the commands: a correct pickle, whatever its content.
+/// Returns a recording for the commands: a correct pickle, whatever its content.
 pub(crate) fn plausible(choices: &mut Choices<'_>) -> Vec<u8> {
     let recording = changed(choices);
     write(&recording, Style::Python)
 }
 
-/// A recording for the reader: in any spelling, with up to three corrupted fields.
+/// Returns a recording for the reader: in any encoding, with up to three corrupted fields.
 pub(crate) fn spelled(choices: &mut Choices<'_>) -> Vec<u8> {
     let recording = changed(choices);
     let spelling = Spelling::any(choices);
@@ -31,7 +32,7 @@ pub(crate) fn spelled(choices: &mut Choices<'_>) -> Vec<u8> {
     spell(&recording, spelling, spoils, choices)
 }
 
-/// A sound recording, written by parkade.
+/// Returns a valid recording that parkade wrote.
 pub(crate) fn sound(choices: &mut Choices<'_>) -> Vec<u8> {
     let style = if choices.once_in(2) { Style::Cpp } else { Style::Python };
     write(&bases()[choices.below(bases().len())], style)
@@ -46,7 +47,7 @@ fn changed(choices: &mut Choices<'_>) -> Recording {
     recording
 }
 
-/// The number of sound recordings.
+/// The number of valid recordings.
 const BASES: u64 = 96;
 
 const SETTINGS: [&str; 12] = [
@@ -75,9 +76,9 @@ const CALLS: [(&str, &str); 8] = [
     ("/opt/torch/utils/checkpoint.py", "recompute"),
 ];
 
-/// Makes sound recordings: parkade's allocator runs a random program under random settings, and the run is exported.
+/// Makes valid recordings: parkade's allocator runs a random program under random settings, and the run is exported.
 ///
-/// The sound recordings. They depend on nothing, so a number denotes the same recording in every run.
+/// The valid recordings. They depend on nothing else, so a number denotes the same recording in every run.
 pub(crate) fn bases() -> &'static [Recording] {
     static ALL: OnceLock<Vec<Recording>> = OnceLock::new();
     ALL.get_or_init(|| (0..BASES).filter_map(base).collect())
@@ -105,15 +106,15 @@ fn base(number: u64) -> Option<Recording> {
     export(&program, &options, &mut |_| ()).ok().map(|exported| exported.recording)
 }
 
-/// A program's requests, each in a separate segment, as if the allocator cached nothing.
+/// A program's requests, each in its own segment, as if the allocator cached nothing.
 fn program(choices: &mut Choices<'_>) -> Recording {
     let mut recording = Recording::default();
     let stacks = stacks(&mut recording, choices);
     let mut trace: Vec<Entry> = Vec::new();
-    // Address, size and stream of the blocks in use, and of the blocks that were freed and wait for another stream.
+    // Address, size and stream of the blocks in use and of the freed blocks that wait for another stream.
     let (mut live, mut waiting) = (Vec::new(), Vec::new());
     let (mut next, mut time_us) = (0x7f00_0000_0000_u64, 1_700_000_000_000_000_u64);
-    // Few are long, because most mistakes can occur in short ones too.
+    // Only a few are long, because most mistakes can also occur in short ones.
     let (steps, most) = if choices.once_in(3) { (1 + choices.below(4), 20) } else { (1 + choices.below(2), 6) };
     for step in 0..steps {
         annotate(&mut recording, "START", step, time_us);
@@ -136,7 +137,7 @@ fn program(choices: &mut Choices<'_>) -> Recording {
             } else {
                 let (address, size, stream) = live.swap_remove(choices.below(live.len()));
                 add(Action::FreeRequested, address, size, stream, stack);
-                // Another stream may still use it.
+                // Another stream may still be using it.
                 waiting.push((address, size, stream));
                 while !choices.once_in(4) {
                     let Some((address, size, stream)) = waiting.pop() else { break };
@@ -155,7 +156,7 @@ fn program(choices: &mut Choices<'_>) -> Recording {
     recording
 }
 
-/// The length of the segment that PyTorch asks the driver for (spec 1.6).
+/// Returns the length of the segment that PyTorch requests from the driver (spec 1.6).
 fn segment_bytes(requested: u64) -> u64 {
     match requested {
         0..=0x10_0000 => 2 << 20,
@@ -164,7 +165,7 @@ fn segment_bytes(requested: u64) -> u64 {
     }
 }
 
-/// The segment of a block in use, or of one that waits.
+/// Returns the segment of a block that is in use or pending.
 fn segment(address: u64, requested: u64, stream: u64, state: BlockState) -> Segment {
     let (total_bytes, rounded, is_large) = (segment_bytes(requested), requested.next_multiple_of(512), requested > 1 << 20);
     // The rest of a segment becomes a separate block only if it is large enough (spec 3.1).
@@ -212,10 +213,11 @@ fn annotate(recording: &mut Recording, stage: &str, step: usize, time_us: u64) {
     });
 }
 
-/// The most entries that a trace grows to by repetition: the file stays below 100 KB, so the time that it takes is bounded.
+/// The maximum number of entries to which a trace grows by repetition: the file stays below 100 KB, so the bound on
+/// time applies to it.
 const MOST_ENTRIES: usize = 1500;
 
-/// Changes to a recording that a user's program, tool or disk could have made.
+/// Changes to a recording as a user's program, tool or disk could have made them.
 ///
 /// Makes one change.
 fn change(recording: &mut Recording, choices: &mut Choices<'_>) {
@@ -257,7 +259,7 @@ fn trace(recording: &mut Recording, device: usize, choices: &mut Choices<'_>) {
             let other = choices.below(trace.len());
             trace.swap(at, other);
         }
-        // A ring buffer loses the beginning.
+        // Drops the beginning, as a ring buffer does.
         10 => drop(trace.drain(..at)),
         11 => trace.truncate(at + 1),
         12 => trace.insert(at, entry(choices)),
@@ -271,7 +273,7 @@ fn entry(choices: &mut Choices<'_>) -> Entry {
     Entry::new(choices.pick(&Action::ALL), choices.address(), choices.size(), choices.stream())
 }
 
-/// Repeats steps many times, possibly each on its own stream or at its own addresses.
+/// Repeats steps many times, each possibly on its own stream or at its own addresses.
 fn repeat(trace: &mut Vec<Entry>, choices: &mut Choices<'_>) {
     let once = trace.clone();
     let times = if choices.once_in(60) { MOST_ENTRIES / once.len().max(1) } else { choices.below(3) };
@@ -362,7 +364,7 @@ fn devices(recording: &mut Recording, choices: &mut Choices<'_>) {
     }
 }
 
-/// The most segments that a change adds: the file stays below 100 KB, so the time that it takes is bounded.
+/// The maximum number of segments that a change adds: the file stays below 100 KB, so the bound on time applies to it.
 const MOST_SEGMENTS: u64 = 500;
 
 const STATES: [BlockState; 3] = [BlockState::ActiveAllocated, BlockState::ActivePendingFree, BlockState::Inactive];
@@ -393,7 +395,7 @@ fn change_heap(device: &mut DeviceRecording, choices: &mut Choices<'_>) {
     }
 }
 
-/// A segment of one block.
+/// A segment with one block.
 fn any_segment(choices: &mut Choices<'_>) -> Segment {
     let (address, size) = (choices.address(), choices.size());
     let state = choices.pick(&STATES);
@@ -486,7 +488,8 @@ mod tests {
 
     use super::*;
 
-    /// If they were not reproduced, the commands would see only recordings that are refused.
+    /// If the recordings were not reproduced, the commands would see only recordings that they
+    /// refuse.
     #[test]
     fn bases_are_reproduced() {
         assert_eq!(bases().len() as u64, BASES);

@@ -1,6 +1,6 @@
-//! Texts that parkade reads: settings, logs and messages, scripts, tables.
+//! Texts that parkade reads: settings, logs and messages, scripts and tables.
 //!
-//! Each is made of the words of its language, mostly in a correct order.
+//! Each text is made of words from its language, mostly in a correct order.
 
 use std::fmt::Write;
 
@@ -87,7 +87,7 @@ const SOUND: [&str; 16] = [
 
 const PIECES: [&str; 14] = [":", ",", "[", "]", ">", " ", "\t", "'", "\"", "=", "::", ",,", "\u{ff1a}", "True"];
 
-/// A settings string, as in `PYTORCH_CUDA_ALLOC_CONF`.
+/// Returns a settings string as in `PYTORCH_CUDA_ALLOC_CONF`.
 pub(crate) fn settings(choices: &mut Choices<'_>) -> String {
     let mut text = String::new();
     for number in 0..choices.below(5) {
@@ -113,7 +113,7 @@ pub(crate) fn settings(choices: &mut Choices<'_>) -> String {
     text
 }
 
-/// A size as people write it.
+/// Returns a size as people write it.
 pub(crate) fn size(choices: &mut Choices<'_>) -> String {
     const UNITS: [&str; 14] = ["", "GiB", "G", "GB", "MiB", "KB", "B", "TiB", "PiB", "EiB", " gib", "g", "%", "x"];
     const NUMBERS: [&str; 12] =
@@ -173,7 +173,7 @@ fn size_in_message(choices: &mut Choices<'_>) -> &'static str {
     if choices.once_in(24) { choices.pick(&WRONG_SIZES) } else { choices.pick(&SIZES) }
 }
 
-/// An out-of-memory message of any version, whole or cut.
+/// Returns an out-of-memory message of any version, complete or truncated.
 pub(crate) fn message(choices: &mut Choices<'_>) -> String {
     let [tried, total, free, used, allocated, unallocated] = std::array::from_fn(|_| size_in_message(choices));
     let device = choices.pick(&["0", "7", "128", "99999999999"]);
@@ -207,7 +207,7 @@ pub(crate) fn message(choices: &mut Choices<'_>) -> String {
     text
 }
 
-/// A log of several ranks that contains such messages.
+/// Returns a log of several ranks that contains out-of-memory messages.
 pub(crate) fn log(choices: &mut Choices<'_>) -> String {
     let mut text = String::new();
     let lines = if choices.once_in(200) { 3000 } else { choices.below(12) };
@@ -224,8 +224,8 @@ pub(crate) fn log(choices: &mut Choices<'_>) -> String {
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// A script of allocator operations, as `parkade ops` runs it. Blocks and pools share a few names, so that operations affect
-/// each other.
+/// Returns a script of allocator operations as `parkade ops` runs them. Blocks and pools share a few names, so that
+/// operations affect each other.
 pub(crate) fn script(choices: &mut Choices<'_>) -> String {
     let mut text = String::new();
     for _ in 0..choices.below(40) {
@@ -265,7 +265,7 @@ fn line(text: &mut String, choices: &mut Choices<'_>) {
     text.push_str(&written);
 }
 
-/// Buffers to pack, as CSV.
+/// Returns buffers to pack, as CSV.
 pub(crate) fn buffers(choices: &mut Choices<'_>) -> String {
     let wrong =
         choices.pick(&["id,lower,size", "lower;upper;size", "size, upper ,lower,id", "lower,upper,size,alignment,size", ""]);
@@ -291,7 +291,7 @@ pub(crate) fn buffers(choices: &mut Choices<'_>) -> String {
     damaged(text, choices, 8)
 }
 
-/// The statistics of a run, as JSON.
+/// Returns the statistics of a run, as JSON.
 pub(crate) fn statistics(choices: &mut Choices<'_>) -> String {
     let mut entries: Vec<String> =
         Stats::default().entries().into_iter().map(|(key, _)| format!("\"{key}\":{}", choices.below(1000))).collect();
@@ -308,7 +308,7 @@ pub(crate) fn statistics(choices: &mut Choices<'_>) -> String {
     damaged(format!("{{{}}}", entries.join(",")), choices, 10)
 }
 
-/// The rows of a sweep, as `parkade sweep -o` writes them. `sound` is such a file.
+/// Returns the rows of a sweep as `parkade sweep -o` writes them. `sound` is a valid file.
 pub(crate) fn rows(sound: &str, choices: &mut Choices<'_>) -> String {
     let mut lines: Vec<String> = sound.lines().map(str::to_owned).collect();
     for _ in 0..choices.below(3) {
@@ -328,7 +328,7 @@ pub(crate) fn rows(sound: &str, choices: &mut Choices<'_>) -> String {
     damaged(text, choices, 12)
 }
 
-/// Replaces one of a line's numbers.
+/// Replaces one of the numbers in a line.
 fn another_number(line: &mut String, choices: &mut Choices<'_>) {
     let starts: Vec<usize> = line.match_indices(|c: char| c.is_ascii_digit()).map(|(at, _)| at).collect();
     let Some(start) = choices.place(starts.len()).map(|place| starts[place]) else { return };

@@ -1,6 +1,6 @@
-//! Tests: a short run of every target, and all inputs that once failed.
+//! A short run of every target and of all inputs that once failed.
 //!
-//! `PARKADE_FUZZ_EXECUTIONS` sets how many inputs each reader gets; commands get a tenth.
+//! `PARKADE_FUZZ_EXECUTIONS` sets the number of inputs for each reader; commands get a tenth of it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parkade_fuzz::driver::{execute, input, kept, prepare_thread, run_kept};
 use parkade_fuzz::targets::{Kind, Reached, TARGETS, Target, prepare};
 
-/// The lowest percentage of a target's inputs that the reader must accept. A low value means that the target is meant to
-/// produce broken inputs.
+/// The minimum percentage of a target's inputs that the reader must accept. A low value means that the target is meant
+/// to produce invalid inputs.
 fn least_read(target: &str) -> u64 {
     match target {
-        // Random opcodes, and damaged bytes.
+        // Random opcodes and damaged bytes.
         "opcodes" => 0,
         "bytes" => 1,
         "compressed" | "size" | "merge" | "largest-batch" => 15,
@@ -54,7 +54,7 @@ fn survives(target: &Target, executions: u64) {
         }
     }
     let (name, least) = (target.name, least_read(target.name));
-    assert!(read * 100 >= least * executions, "{name}: {read} of {executions} inputs are read, less than {least} %");
+    assert!(read * 100 >= least * executions, "{name}: {read} of {executions} inputs are accepted, less than {least} %");
 }
 
 #[test]

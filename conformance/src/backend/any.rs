@@ -1,4 +1,4 @@
-//! A backend and a device with erased types, for which the suite is written and compiled once.
+//! A backend and a device with erased types. The suite is written for them and compiled only once.
 //!
 //! An [`AnyDevice`] identifies events and memory by numbers, and keeps the device's own objects in tables.
 
@@ -24,7 +24,7 @@ impl AnyBackend {
         AnyBackend(Arc::new(Erased(backend)))
     }
 
-    /// parkade's simulated device.
+    /// Returns parkade's simulated device.
     #[must_use]
     pub fn simulated() -> AnyBackend {
         AnyBackend::new(Simulated)
@@ -93,7 +93,7 @@ pub struct AnyEvent(usize);
 #[derive(Debug)]
 pub struct AnyPhysical(usize);
 
-/// Objects by number. A number is reused once its object is gone.
+/// Objects by number. A number is reused after its object has been removed.
 struct Table<T> {
     kept: Vec<Option<T>>,
     unused: Vec<usize>,
@@ -120,22 +120,22 @@ impl<T> Table<T> {
     }
 
     /// # Panics
-    /// If there is no such object: only [`Table::keep`] hands out numbers, and each is returned once.
+    /// If there is no object with this number. Only [`Table::keep`] hands out numbers, and each one is returned once.
     fn take(&mut self, number: usize) -> T {
         self.unused.push(number);
-        self.kept[number].take().expect("a number is given back once")
+        self.kept[number].take().expect("a number is returned only once")
     }
 
     fn get(&self, number: usize) -> &T {
-        self.kept[number].as_ref().expect("a number is valid until it is given back")
+        self.kept[number].as_ref().expect("a number is valid until it is returned")
     }
 
     fn get_mut(&mut self, number: usize) -> &mut T {
-        self.kept[number].as_mut().expect("a number is valid until it is given back")
+        self.kept[number].as_mut().expect("a number is valid until it is returned")
     }
 }
 
-/// A device whose events and memory are numbers.
+/// A device that identifies events and memory by numbers.
 struct Numbered<D: DeviceBackend> {
     device: D,
     events: Table<D::Event>,
@@ -156,7 +156,7 @@ macro_rules! forward {
     };
 }
 
-/// The methods of [`DeviceBackend`] that take no event and no memory.
+/// The methods of [`DeviceBackend`] that take neither an event nor memory.
 macro_rules! forward_plain {
     () => {
         forward! { look:

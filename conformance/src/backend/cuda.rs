@@ -1,4 +1,5 @@
-//! The CUDA device as the suite drives it: with its own streams, and a ballast that leaves as much memory as a test wants.
+//! The CUDA device as the suite drives it: with its own streams, and with a ballast that leaves as much memory as a
+//! test needs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,39 +10,39 @@ use parkade_gpu::{CudaDevice, CudaEvent, CudaPhysical};
 
 use super::interface::{Backend, Holdings, Needs, TestDevice, Unable};
 
-/// The page of the device.
+/// The device's page.
 const PAGE: u64 = 2 * MIB;
-/// Sizes of the ballast's pieces.
+/// The sizes of the ballast's pieces.
 const PIECES: [u64; 4] = [8 << 30, 1 << 30, 64 << 20, PAGE];
 
-/// Opens a CUDA device, and keeps what is slow to create: the context, streams, the loaded kernel, and the ballast.
+/// Opens a CUDA device, and keeps what is slow to create: the context, the streams, the loaded kernel and the ballast.
 #[derive(Clone)]
 pub struct Cuda {
     ordinal: u32,
     kept: Arc<Mutex<Kept>>,
 }
 
-/// What one test keeps for the next.
+/// The objects that one test keeps for the next.
 #[derive(Default)]
 struct Kept {
     device: Option<Streamed>,
     ballast: Option<Ballast>,
 }
 
-/// A device with its streams and no memory taken.
+/// A device with its streams, from which no memory is taken.
 struct Streamed {
     device: CudaDevice,
     streams: [StreamId; 4],
 }
 
 impl Cuda {
-    /// A backend for the device with this index. It opens nothing yet.
+    /// Creates a backend for the device with this index, without opening the device.
     #[must_use]
     pub fn new(ordinal: u32) -> Cuda {
         Cuda { ordinal, kept: Arc::default() }
     }
 
-    /// Its index.
+    /// Returns the device's index.
     #[must_use]
     pub fn ordinal(&self) -> u32 {
         self.ordinal
@@ -83,7 +84,7 @@ impl Backend for Cuda {
         let mut rig = Rig { device: Some(device), streams, ballast: Some(ballast), kept: Arc::clone(&self.kept) };
         let total = rig.total_memory();
         if let Some(capacity) = needs.capacity.filter(|&capacity| capacity > total) {
-            return Err(Unable::Absent(format!("{capacity} bytes are needed, and the device has {total}")));
+            return Err(Unable::Absent(format!("{capacity} bytes are needed, but the device has {total}")));
         }
         let left = rig.ballast().leave(needs.capacity);
         left.map_err(|error| unable(format!("the ballast cannot leave {:?}: {error}", needs.capacity)))?;
@@ -107,7 +108,8 @@ impl Backend for Cuda {
     }
 }
 
-/// Makes every kind of call once, so that the driver takes its own memory for first use before anything is counted.
+/// Makes every kind of call once, so that the driver takes the memory that it needs on first use before anything is
+/// counted.
 fn warm_up(device: &mut CudaDevice, stream: StreamId) -> Result<(), BackendError> {
     device.spin(stream, 1)?;
     let event = device.create_event()?;
@@ -126,21 +128,21 @@ fn warm_up(device: &mut CudaDevice, stream: StreamId) -> Result<(), BackendError
     device.free(range)
 }
 
-/// Memory held so that a test has less: created but never mapped.
+/// Memory that is held so that a test has less. It is created but never mapped.
 struct Ballast {
     device: CudaDevice,
     /// The memory that is withheld throughout a test, with sizes in bytes.
     base: Vec<(u64, CudaPhysical)>,
-    /// The memory that others hold temporarily.
+    /// The memory that others temporarily hold.
     others: Vec<(u64, CudaPhysical)>,
-    /// Bytes that the driver reports as free but never hands out: a page and part of another. This was 3,276,800 bytes on an H200
-    /// in all measurements of 20 to 22 November 2026 (facts: Holes) and 3,211,264 on another host on 22 November, so the suite
-    /// measures it.
+    /// Bytes that the driver reports as free but never hands out: one page and part of another. This was 3,276,800
+    /// bytes on an H200 in all measurements of 20 to 22 November 2026 (facts: Holes) and 3,211,264 on another host on
+    /// 22 November, so the suite measures it.
     withheld: Bytes,
 }
 
 impl Ballast {
-    /// Errors of opening and of single calls are treated alike: in both cases there is no device to test.
+    /// Errors from opening a device and from single calls are treated alike: in both cases there is no device to test.
     fn open(ordinal: u32) -> Result<Ballast, Box<dyn std::error::Error>> {
         let device = CudaDevice::open(ordinal)?;
         let mut ballast = Ballast { device, base: Vec::new(), others: Vec::new(), withheld: Bytes::ZERO };
@@ -148,7 +150,7 @@ impl Ballast {
         Ok(ballast)
     }
 
-    /// Takes all memory, reads how much is still reported free, and returns everything.
+    /// Takes all memory, reads how much is still reported as free, and returns everything.
     fn measure_withheld(&mut self) -> Result<Bytes, BackendError> {
         let mut taken = Vec::new();
         for piece in PIECES {
@@ -200,7 +202,7 @@ impl Ballast {
 
 /// A CUDA device with its streams and its ballast.
 pub struct Rig {
-    /// Present until the rig is dropped, like the ballast.
+    /// Present until the rig is dropped, as is the ballast.
     device: Option<CudaDevice>,
     streams: [StreamId; 4],
     ballast: Option<Ballast>,
@@ -208,25 +210,26 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// The CUDA device itself.
+    /// Returns the CUDA device itself.
     ///
     /// # Panics
     /// Never: the device is present until the rig is dropped.
     pub fn device(&mut self) -> &mut CudaDevice {
-        self.device.as_mut().expect("the device is there until the rig is dropped")
+        self.device.as_mut().expect("the device is present until the rig is dropped")
     }
 
     fn seen(&self) -> &CudaDevice {
-        self.device.as_ref().expect("the device is there until the rig is dropped")
+        self.device.as_ref().expect("the device is present until the rig is dropped")
     }
 
     fn ballast(&mut self) -> &mut Ballast {
-        self.ballast.as_mut().expect("the ballast is there until the rig is dropped")
+        self.ballast.as_mut().expect("the ballast is present until the rig is dropped")
     }
 }
 
 impl Drop for Rig {
-    /// Keeps an empty device for the next test; any other is closed, which returns everything.
+    /// Keeps an empty device for the next test. Any other device is closed, which returns all its
+    /// memory.
     fn drop(&mut self) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.ballast = self.ballast.take();
@@ -278,14 +281,15 @@ impl TestDevice for Rig {
     fn others_hold(&mut self, bytes: Bytes) -> Result<(), BackendError> {
         let ballast = self.ballast();
         ballast.others.clear();
-        // As on the simulated device, others may try to hold more than the device has; then nothing is left.
+        // As on the simulated device, others may try to hold more memory than the device has; nothing is left in that
+        // case.
         let most = ballast.free_bytes()?;
         ballast.others = ballast.take(bytes.get().min(most))?;
         Ok(())
     }
 
     fn withheld_bytes(&self) -> Bytes {
-        self.ballast.as_ref().expect("the ballast is there until the rig is dropped").withheld
+        self.ballast.as_ref().expect("the ballast is present until the rig is dropped").withheld
     }
 }
 

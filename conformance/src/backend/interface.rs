@@ -12,91 +12,94 @@ use serde::{Deserialize, Serialize};
 
 /// Opens devices of one kind.
 pub trait Backend {
-    /// The device type. A device is empty when opened, and returns everything when dropped.
+    /// The device type. A device is empty when it is opened, and returns everything when it is
+    /// dropped.
     type Device: TestDevice;
 
-    /// Its name in lower case, such as `sim` or `cuda`: the prefix of its test names.
+    /// Returns its name in lower case, such as `sim` or `cuda`: the prefix of its test names.
     fn name(&self) -> &'static str;
 
     /// Opens a device.
     ///
     /// # Errors
-    /// The reason why there is no device.
+    /// The reason why no device is available.
     fn open(&self, needs: &Needs) -> Result<Self::Device, Unable>;
 
-    /// The facts about these devices. The default is an H200's facts.
+    /// Returns the facts about these devices. The default is the H200's facts.
     fn facts(&self) -> DeviceFacts {
         DeviceFacts::H200
     }
 
-    /// Facts about the device for a report, as names and values, such as the model and the driver's version.
+    /// Returns facts about the device for a report, as names and values, such as the model and the driver's version.
     fn describe(&self) -> Vec<(&'static str, String)> {
         vec![("device", self.name().to_owned())]
     }
 
-    /// Whether devices are simulated. The suite may then open thousands of them, even at the same time; they follow
-    /// [`Needs::simulation`], and every [`EventTiming`] is tried on them.
+    /// Returns whether devices are simulated. The suite may then open thousands of them, even at the same time. They
+    /// follow [`Needs::simulation`], and the suite tries every [`EventTiming`] on them.
     fn is_simulated(&self) -> bool {
         false
     }
 }
 
-/// What a check needs from its device.
+/// The requirements that a check has for its device.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Needs {
-    /// How much memory the device may have, rounded down to whole pages; the backend withholds the rest, or keeps count. `None`
-    /// means all of it.
+    /// The memory that the device may have, rounded down to whole pages. The backend withholds the rest, or keeps
+    /// count. `None` means all of the device's memory.
     pub capacity: Option<Bytes>,
-    /// The behaviour of a simulated device in respects that a real one decides for itself. Backends of real devices ignore it.
+    /// The behaviour of a simulated device in respects that a real device decides for itself. Backends of real devices
+    /// ignore it.
     pub simulation: Simulation,
 }
 
-/// The behaviour of a simulated device in respects that a real one decides for itself.
+/// The behaviour of a simulated device in respects that a real device decides for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Simulation {
-    /// When events are reported complete.
+    /// The rule by which events are reported complete.
     pub timing: EventTiming,
-    /// Where segments go.
+    /// Where segments are placed.
     pub places: Places,
     /// Whether freeing a segment waits for the device.
     pub free_waits: bool,
 }
 
 impl Default for Simulation {
-    /// Like a real device: events follow the clock, each segment lies above the previous one, and frees wait.
+    /// Returns the behaviour of a real device: events follow the clock, each segment is placed above the previous one,
+    /// and frees wait.
     fn default() -> Simulation {
         Simulation { timing: EventTiming::Clock, places: Places::Ascending, free_waits: true }
     }
 }
 
-/// When a simulated device reports an event complete.
+/// The rule by which a simulated device reports an event complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum EventTiming {
-    /// When its work is done, by the device's clock.
+    /// When the event's work is done, by the device's clock.
     Clock,
     /// At the first query.
     Eager,
-    /// Only when the host waits for it.
+    /// Only when the host waits for the event.
     Lazy,
     /// At random, drawn from this seed.
     Seeded(u64),
 }
 
-/// Where new segments go.
+/// Where new segments are placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Places {
     /// Each above the previous one.
     Ascending,
     /// Each below the previous one.
     Descending,
-    /// Into the lowest hole.
+    /// In the lowest hole.
     Reuse,
 }
 
-/// Why a check has no device.
+/// The reason why a check has no device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unable {
-    /// No device is present, or none that large: the check is skipped with this reason.
+    /// No device is present, or none is large enough: the check is skipped with this reason.
     Absent(String),
     /// The device is no longer usable, or others hold its memory: the check fails.
     Lost(String),
@@ -110,12 +113,13 @@ impl fmt::Display for Unable {
     }
 }
 
-/// A device for tests: it has streams, runs work, and shows the contents of its memory.
+/// A device for tests: it has streams, runs work and shows the contents of its memory.
 ///
-/// It must also implement `synchronize_stream` and `stream_wait` of [`DeviceBackend`], which refuse by default. Errors are the
-/// driver's, as the core sees them. The methods refuse memory that does not belong to the caller, without touching anything.
+/// It must also implement `synchronize_stream` and `stream_wait` of [`DeviceBackend`], which refuse by default. Errors
+/// are the driver's, as the core sees them. The methods refuse memory that does not belong to the caller, and change
+/// nothing in that case.
 pub trait TestDevice: DeviceBackend {
-    /// The default stream and three others, which live as long as the device.
+    /// Returns the default stream and three others, which live as long as the device.
     fn streams(&self) -> [StreamId; 4];
 
     /// Queues work on a stream that takes this long and touches no memory.
@@ -150,49 +154,49 @@ pub trait TestDevice: DeviceBackend {
         }
     }
 
-    /// Lets time pass without any call from the host.
+    /// Lets time pass without a call from the host.
     fn pause(&mut self, duration_ns: u64) {
         std::thread::sleep(Duration::from_nanos(duration_ns));
     }
 
-    /// The live ranges of `malloc`, lowest address first; sizes may be rounded up to the device's pages.
+    /// Returns the live ranges from `malloc`, lowest address first; sizes may be rounded up to the device's pages.
     fn live_ranges(&self) -> Vec<(DeviceAddress, Bytes)>;
 
-    /// What was taken from the device through this handle and not returned.
+    /// Returns what has been taken from the device through this handle and not returned.
     fn holdings(&self) -> Holdings;
 
     /// Makes others hold this many bytes from now on, in addition to what [`Needs::capacity`] withholds.
     ///
     /// # Errors
-    /// If the device does not have that many.
+    /// If the device does not have that much memory.
     fn others_hold(&mut self, bytes: Bytes) -> Result<(), BackendError>;
 
-    /// Bytes that the driver reports as free but does not hand out (facts: Holes).
+    /// Returns the bytes that the driver reports as free but does not hand out (facts: Holes).
     fn withheld_bytes(&self) -> Bytes {
         Bytes::ZERO
     }
 
-    /// What only a simulated device can report or do; `None` on other devices.
+    /// Returns what only a simulated device can report or do; `None` on other devices.
     fn insight(&mut self) -> Option<&mut dyn Insight> {
         None
     }
 }
 
-/// What was taken from a device and not returned.
+/// What has been taken from a device and not returned.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Holdings {
     /// Ranges of cudaMalloc.
     pub ranges: usize,
     /// Reserved ranges of addresses.
     pub reservations: usize,
-    /// Unreleased handles of cuMemCreate, and mappings.
+    /// Unreleased handles from cuMemCreate, and mappings.
     pub physical: usize,
     /// Events.
     pub events: usize,
 }
 
 impl Holdings {
-    /// Whether nothing is held.
+    /// Returns whether nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Holdings::default()
@@ -201,19 +205,19 @@ impl Holdings {
 
 /// What tests can read and control on a simulated device.
 pub trait Insight {
-    /// The races found so far; only the first ones are kept.
+    /// Returns the races found so far; only the first ones are kept.
     fn races(&self) -> Vec<Race>;
 
-    /// The number of races found, including those that [`Insight::races`] no longer lists.
+    /// Returns the number of races found, including those that [`Insight::races`] does not list.
     fn race_count(&self) -> u64;
 
-    /// Physical bytes used by this device's allocations.
+    /// Returns the physical bytes used by this device's allocations.
     fn used_bytes(&self) -> Bytes;
 
-    /// The device's clock, in nanoseconds.
+    /// Returns the device's clock, in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// The part of that time spent on driver calls and waiting, in nanoseconds.
+    /// Returns the part of that time that was spent on driver calls and waiting, in nanoseconds.
     fn driver_and_wait_ns(&self) -> u64;
 
     /// Completes all work of a stream.
@@ -226,7 +230,7 @@ pub trait Insight {
     fn complete_all(&mut self);
 }
 
-/// Two unordered uses of the same bytes.
+/// Two uses of the same bytes that are not ordered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Race {
     /// The earlier use.
@@ -243,12 +247,12 @@ impl fmt::Display for Race {
     }
 }
 
-/// One of the two uses.
+/// One of the two uses in a race.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RaceSide {
-    /// What was done.
+    /// The effect of the use.
     pub touch: Touch,
-    /// The stream that did it; `None` for the host.
+    /// The stream that used the memory; `None` for the host.
     pub stream: Option<StreamId>,
     /// The first byte.
     pub address: DeviceAddress,
@@ -279,16 +283,16 @@ pub enum Touch {
 
 /// Differences between devices: sizes, result codes, and which calls wait.
 ///
-/// The contract asserts the facts that a backend states; an entry that requires something that the device lacks is skipped.
-/// Rules for every device are in the contract itself and in [`parkade::device`].
+/// The contract asserts the facts that a backend states, and skips entries that require something that the device
+/// lacks. Rules that apply to every device are in the contract itself and in [`parkade::device`].
 ///
 /// The facts that a backend states about its devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceFacts {
-    /// The unit of memory: a power of two, at least 4 KiB. A range that shares no page takes whole pages and starts at a multiple
-    /// of the page. Virtual memory is reserved, created and mapped in whole pages.
+    /// The unit of memory: a power of two, at least 4 KiB. A range that does not share a page takes whole pages and
+    /// starts at a multiple of the page. Virtual memory is reserved, created and mapped in whole pages.
     pub page: Bytes,
-    /// Which small ranges share a page; `None` if every range has its own pages.
+    /// The small ranges that share a page; `None` if every range has its own pages.
     pub sharing: Option<Sharing>,
     /// The result codes of refused calls.
     pub codes: Codes,
@@ -309,7 +313,7 @@ pub struct DeviceFacts {
 pub struct Sharing {
     /// The largest range that shares a page; at most half a page.
     pub largest: Bytes,
-    /// Ranges in a page are packed at multiples of this: a power of two, at least 512 bytes.
+    /// Ranges in a page start at multiples of this size: a power of two, at least 512 bytes.
     pub spacing: Bytes,
 }
 
@@ -318,16 +322,16 @@ pub struct Sharing {
 pub struct Codes {
     /// An invalid argument: an address that does not belong to the caller, a size of zero, a range that is already mapped.
     pub invalid_value: u32,
-    /// Out of memory. Devices report it as [`BackendError::OutOfMemory`]; texts show this code for it.
+    /// Out of memory. Devices report it as [`BackendError::OutOfMemory`]; texts show it with this code.
     pub out_of_memory: u32,
     /// A stream that does not belong to the device.
     pub invalid_handle: u32,
-    /// Mapping only a part of created memory, or more than was created.
+    /// Mapping only part of a handle's memory, or more than was created.
     pub not_supported: u32,
 }
 
 impl Codes {
-    /// The code of an outcome; 0 if the call succeeded.
+    /// Returns the code of an outcome; 0 if the call succeeded.
     #[must_use]
     pub fn of<T>(&self, outcome: &Result<T, BackendError>) -> u32 {
         match outcome {
@@ -338,10 +342,11 @@ impl Codes {
     }
 }
 
-/// The calls that return only once all work on the device, including other streams, is done.
+/// The calls that return only after all work on the device, including work on other streams, is
+/// done.
 ///
-/// If `free` is not among them, it must still wait for the work that uses the range: the allocator frees a segment while its
-/// own stream may still be running.
+/// If `free` is not one of them, it must still wait for the work that uses the range, because the allocator frees a
+/// segment while the segment's own stream may still be running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one answer for each call")]
 pub struct Waits {
@@ -362,14 +367,14 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// CUDA's behaviour: only `free` waits (facts: Waiting for the device).
+    /// Returns CUDA's behaviour: only `free` waits (facts: Waiting for the device).
     pub const CUDA: Waits =
         Waits { malloc: false, free: true, create: false, map: false, set_access: false, unmap: false, release: false };
 }
 
 impl DeviceFacts {
-    /// An NVIDIA H200 under CUDA, which the simulated device imitates (facts: Sizes and addresses, Virtual memory calls,
-    /// Waiting for the device).
+    /// Returns the facts of an NVIDIA H200 under CUDA, which the simulated device imitates (facts: Sizes and addresses,
+    /// Virtual memory calls, Waiting for the device).
     pub const H200: DeviceFacts = DeviceFacts {
         page: Bytes(2 * MIB),
         sharing: Some(Sharing { largest: Bytes(MIB), spacing: Bytes(512) }),
@@ -380,7 +385,8 @@ impl DeviceFacts {
         source: "measured on an NVIDIA H200 (docs/driver-facts.md)",
     };
 
-    /// Whether both facts describe the same behaviour, ignoring their source. If so, results from such devices can be compared.
+    /// Returns whether both sets of facts describe the same behaviour, apart from their source. If so, results from the
+    /// two devices can be compared.
     #[must_use]
     pub fn behaves_as(&self, other: &DeviceFacts) -> bool {
         DeviceFacts { source: other.source, ..*self } == *other

@@ -1,9 +1,9 @@
 //! The suite's interface to a backend: it opens devices that a test can drive.
 //!
-//! Every check is written and compiled once, for [`AnyBackend`] and [`AnyDevice`], and runs on anything that implements [`Backend`]
-//! and [`TestDevice`]. Differences between vendors are values in [`DeviceFacts`]. [`Simulated`] is parkade's simulated device; the
-//! feature `cuda` adds [`Cuda`].
-//! docs/writing-a-backend.md builds a backend from scratch.
+//! Every check is written and compiled once, for [`AnyBackend`] and [`AnyDevice`], and runs on anything that implements
+//! [`Backend`] and [`TestDevice`]. Differences between vendors are values in [`DeviceFacts`]. [`Simulated`] is
+//! parkade's simulated device; the feature `cuda` adds [`Cuda`]. docs/writing-a-backend.md shows how to build a backend
+//! from scratch.
 
 mod any;
 #[cfg(feature = "cuda")]

@@ -35,7 +35,7 @@ impl Backend for Simulated {
     }
 
     fn describe(&self) -> Vec<(&'static str, String)> {
-        vec![("device", "simulated, after the measured driver of an NVIDIA H200".to_owned())]
+        vec![("device", "simulated, based on the measured driver of an NVIDIA H200".to_owned())]
     }
 
     fn is_simulated(&self) -> bool {
@@ -104,7 +104,7 @@ impl TestDevice for SimDevice {
     }
 }
 
-/// The simulated device's type for it.
+/// Converts the timing to the simulated device's type.
 fn device_timing(timing: EventTiming) -> DeviceTiming {
     match timing {
         EventTiming::Clock => DeviceTiming::Clock,

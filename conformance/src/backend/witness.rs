@@ -1,12 +1,13 @@
 //! A device that outlives its allocator, remembers what it reported about events, and fails on request.
 //!
-//! The allocator owns its device, so a test could not query the device after dropping the allocator. A [`WitnessedDevice`] is a
-//! handle, and the test keeps a second one. It records, per stream, how many events were recorded and up to which one the
-//! device has reported them complete to the allocator. Only that decides when a block may be reused, however events complete:
-//! on every stream that used the block, an event recorded after the block was freed must have been reported complete.
+//! The allocator owns its device, so a test could not query the device after dropping the allocator. A
+//! [`WitnessedDevice`] is a handle to the device, and the test keeps a second one. For each stream, it records how many
+//! events were recorded and up to which one the device has reported them complete to the allocator. Only these reports
+//! decide when a block may be reused, no matter when events complete: on every stream that used the block, an event
+//! recorded after the block was freed must have been reported complete.
 //!
-//! Any call of the allocator can be made to fail before it reaches the device, on every backend. All calls are counted and can
-//! be listed.
+//! Any call by the allocator can be made to fail before it reaches the device, on every backend. All calls are counted
+//! and can be listed.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,13 +28,13 @@ struct Shared<D> {
     device: D,
     witness: Witness,
     faults: FaultPlan,
-    /// Calls since the last [`WitnessedDevice::list_calls`]; `None` before the first.
+    /// The calls since the last [`WitnessedDevice::list_calls`]; `None` before the first one.
     calls: Option<Vec<MadeCall>>,
     /// Reserved ranges of addresses: start and size.
     reserved: BTreeMap<u64, u64>,
-    /// The starts of the reserved ranges in which something was ever mapped.
+    /// The starts of the reserved ranges in which memory has ever been mapped.
     touched: BTreeSet<u64>,
-    /// The most memory that the device claims to have.
+    /// The maximum memory that the device claims to have.
     most: Bytes,
     /// The number of events created.
     events: u64,
@@ -65,27 +66,28 @@ impl<D> WitnessedDevice<D> {
         WitnessedDevice(Rc::new(RefCell::new(shared)))
     }
 
-    /// Makes the device claim at most this much memory. A real device reports its full size even when a ballast holds most of it,
-    /// so a policy that takes a fraction of the total would keep requesting memory that is not available.
+    /// Makes the device claim at most this much memory. A real device reports its full size even if a ballast holds
+    /// most of it, so a policy that takes a fraction of the total would keep requesting memory that is not available.
     #[must_use]
     pub fn claiming(self, most: Bytes) -> WitnessedDevice<D> {
         self.0.borrow_mut().most = most;
         self
     }
 
-    /// The device, for reading. Do not hold the guard across a call of the allocator.
+    /// Returns the device for reading. Do not hold the guard during a call to the allocator.
     #[must_use]
     pub fn look(&self) -> Ref<'_, D> {
         Ref::map(self.0.borrow(), |shared| &shared.device)
     }
 
-    /// The device, for changing what the allocator does not control. Do not hold the guard across a call of the allocator.
+    /// Returns the device for changing what the allocator does not control. Do not hold the guard during a call to the
+    /// allocator.
     #[must_use]
     pub fn steer(&self) -> RefMut<'_, D> {
         RefMut::map(self.0.borrow_mut(), |shared| &mut shared.device)
     }
 
-    /// What the device has reported about events.
+    /// Returns what the device has reported about events.
     #[must_use]
     pub fn witness(&self) -> Witness {
         self.0.borrow().witness.clone()
@@ -96,43 +98,44 @@ impl<D> WitnessedDevice<D> {
         self.0.borrow_mut().witness.begin_operation();
     }
 
-    /// Makes the allocator's calls fail by a plan that counts from now. A failing call does not reach the device.
+    /// Makes the allocator's calls fail according to a plan that counts calls from now on. A failing call does not
+    /// reach the device.
     pub fn plan_faults(&self, plan: FaultPlan) {
         self.0.borrow_mut().faults = plan;
     }
 
-    /// The number of planned failures that have happened so far.
+    /// Returns the number of planned failures that have happened so far.
     #[must_use]
     pub fn faults_fired(&self) -> u64 {
         self.0.borrow().faults.fired()
     }
 
-    /// Starts a new list of calls, and returns the calls listed since the last call of this method.
+    /// Starts a new list of calls, and returns the calls listed since the last call to this method.
     #[must_use]
     pub fn list_calls(&self) -> Vec<MadeCall> {
         self.0.borrow_mut().calls.replace(Vec::new()).unwrap_or_default()
     }
 
-    /// The calls listed so far, without clearing the list.
+    /// Returns the calls listed so far, without clearing the list.
     #[must_use]
     pub fn calls_so_far(&self) -> Vec<MadeCall> {
         self.0.borrow().calls.clone().unwrap_or_default()
     }
 
-    /// The ranges of addresses that the allocator has reserved: start and size.
+    /// Returns the ranges of addresses that the allocator has reserved: start and size.
     #[must_use]
     pub fn reserved_ranges(&self) -> BTreeMap<u64, u64> {
         self.0.borrow().reserved.clone()
     }
 
-    /// The number of reserved ranges in which nothing was ever mapped.
+    /// Returns the number of reserved ranges in which nothing has ever been mapped.
     #[must_use]
     pub fn bare_ranges(&self) -> usize {
         let shared = self.0.borrow();
         shared.reserved.keys().filter(|base| !shared.touched.contains(base)).count()
     }
 
-    /// Makes the device report that the next range of addresses begins here. The range itself is released at once.
+    /// Makes the device report that the next range of addresses begins here. The range itself is released immediately.
     pub fn answer_wrongly(&self, address: u64) {
         self.0.borrow_mut().wrong = Some(address);
     }
@@ -161,7 +164,7 @@ impl<D> WitnessedDevice<D> {
         }
     }
 
-    /// The processes that the device named when it was last asked for them.
+    /// Returns the processes that the device named when it was last queried.
     #[must_use]
     pub fn newest_processes(&self) -> Vec<ProcessMemory> {
         self.0.borrow().processes.clone()
@@ -263,7 +266,7 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
                 error
             })
         });
-        // A planned failure has not taken the memory; a call that the device refused has returned the memory.
+        // A call with a planned failure has not consumed the memory; a call that the device refused has returned it.
         match (answer, refused.or(memory)) {
             (Err(error), Some(memory)) => Err((memory, error)),
             _ => Ok(()),
@@ -274,7 +277,7 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
         self.look().breaks_handles()
     }
 
-    /// Recorded as the call that unmaps the handle.
+    /// This is recorded as the call that unmaps the handle.
     fn break_handle(
         &mut self,
         address: DeviceAddress,
@@ -372,106 +375,107 @@ pub struct MadeCall {
     pub address: u64,
     /// Its stream.
     pub stream: u64,
-    /// The number of its event, in the order of creation.
+    /// The number of its event, in order of creation.
     pub event: u64,
     /// Whether it succeeded.
     pub done: bool,
     /// The address, the new event's number, 1 for a complete event, or the free bytes.
     pub answer: u64,
-    /// Why it failed.
+    /// The error, if it failed.
     pub error: Option<BackendError>,
 }
 
 impl MadeCall {
-    /// A call that has not been made yet.
+    /// Creates a call that has not been made yet.
     pub const fn to(name: CallName) -> MadeCall {
         MadeCall { name, bytes: 0, address: 0, stream: 0, event: 0, done: false, answer: 0, error: None }
     }
 
-    /// The same call with this size in bytes.
+    /// Returns the same call with this size in bytes.
     #[must_use]
     pub const fn of(self, bytes: u64) -> MadeCall {
         MadeCall { bytes, ..self }
     }
 
-    /// The same call at this address.
+    /// Returns the same call at this address.
     #[must_use]
     pub const fn at(self, address: u64) -> MadeCall {
         MadeCall { address, ..self }
     }
 
-    /// The same call, on this stream.
+    /// Returns the same call on this stream.
     #[must_use]
     pub const fn on(self, stream: u64) -> MadeCall {
         MadeCall { stream, ..self }
     }
 
-    /// The same call, with this event.
+    /// Returns the same call with this event.
     #[must_use]
     pub const fn with(self, event: u64) -> MadeCall {
         MadeCall { event, ..self }
     }
 
-    /// The same call before it was made: the allocator's request.
+    /// Returns the same call as it was before it was made: the allocator's request.
     pub const fn asked(self) -> MadeCall {
         MadeCall { done: false, answer: 0, error: None, ..self }
     }
 
-    /// The call's name in CUDA's documentation.
+    /// Returns the call's name in CUDA's documentation.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name.as_str()
     }
 
-    /// Its size in bytes, or 0 if it has none.
+    /// Returns its size in bytes, or 0 if it has none.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether the call succeeded.
+    /// Returns whether the call succeeded.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.done
     }
 }
 
-/// What a device has reported about events, per stream: how many were recorded, and which are known to be complete.
+/// The device's reports about events, per stream: how many were recorded and which are known to be complete.
 ///
-/// What a device reported about the events of one stream. Numbers count the stream's records from 1.
+/// The device's reports about the events on one stream. Numbers count the stream's records from 1.
 #[derive(Clone, Default, Debug)]
 struct Said {
     recorded: u64,
-    /// Known complete from a query, or from a wait in an earlier operation. These are not always the first events: a wait for one
-    /// pool's events skips those of other pools.
+    /// Events known to be complete from a query, or from a wait in an earlier operation. These are not always the first
+    /// events, because a wait for one pool's events skips those of other pools.
     done_at_search: BTreeSet<u64>,
-    /// Known complete from a wait in this operation.
+    /// Events known to be complete from a wait in this operation.
     waited_for: BTreeSet<u64>,
-    /// Known complete from any answer.
+    /// Events known to be complete from any answer.
     done: u64,
 }
 
-/// What a device reported about events, by stream handle.
+/// The device's reports about events, by stream handle.
 #[derive(Clone, Default, Debug)]
 pub struct Witness {
     streams: BTreeMap<u64, Said>,
 }
 
 impl Witness {
-    /// The number of events recorded on the stream so far.
+    /// Returns the number of events recorded on the stream so far.
     #[must_use]
     pub fn recorded(&self, stream: u64) -> u64 {
         self.streams.get(&stream).map_or(0, |said| said.recorded)
     }
 
-    /// Whether the allocator knows that the work is done that was queued on the stream when it had `recorded` events.
+    /// Returns whether the allocator knows that the work which was queued on the stream when it had `recorded` events
+    /// is done.
     #[must_use]
     pub fn is_known_done(&self, stream: u64, recorded: u64) -> bool {
         self.streams.get(&stream).is_some_and(|said| said.done > recorded)
     }
 
-    /// Whether the stream's event of this number was known to be complete before the current operation began to wait, that is, when
-    /// it searched for a free block.
+    /// Returns whether the stream's event with this number was known to be complete before the current operation began
+    /// to wait, that is, when it searched for a free block.
     #[must_use]
     pub fn was_known_at_search(&self, stream: u64, number: u64) -> bool {
         self.streams.get(&stream).is_some_and(|said| said.done_at_search.contains(&number))
@@ -498,7 +502,7 @@ impl Witness {
 #[derive(Debug)]
 pub struct WitnessedEvent<E> {
     event: E,
-    /// Events are numbered from 1 in the order of their creation.
+    /// Events are numbered from 1 in order of creation.
     id: u64,
     stream: u64,
     number: u64,

@@ -1,5 +1,5 @@
-//! Random draws for the checks: a runner determined by the seed, the event timings, whether the device can expand segments, and
-//! integers.
+//! Random draws for the checks: a runner that depends only on the seed, the event timings, whether the device supports
+//! expandable segments, and integers.
 
 use std::fmt::Debug;
 
@@ -11,10 +11,11 @@ use serde::de::DeserializeOwned;
 use crate::backend::{AnyBackend, EventTiming};
 use crate::suite::{Effort, PROGRAM, Requirement};
 
-/// The most shrinking steps for a failing sequence; more would take minutes on a real device.
+/// The maximum number of shrinking steps for a failing sequence; more would take minutes on a real
+/// device.
 const SHRINKS: u32 = 4000;
 
-/// A runner whose draws depend only on the seed and the salt.
+/// Returns a runner whose draws depend only on the seed and the salt.
 #[must_use]
 pub fn runner(effort: &Effort, salt: impl Into<u64>) -> TestRunner {
     let mut seed = [0; 32];
@@ -24,11 +25,12 @@ pub fn runner(effort: &Effort, salt: impl Into<u64>) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seed))
 }
 
-/// Runs `one` on drawn programs until one fails, which is then shrunk; or on the program that `effort` names, and on no other.
+/// Runs `one` on drawn programs until one fails, and shrinks that one. If `effort` names a program, runs only that
+/// program.
 ///
 /// # Errors
-/// The failure and the smallest program found that shows it; [`TestError::Abort`] if none could be drawn, or if the named one
-/// is not a program of this strategy.
+/// The failure and the smallest program found that reproduces it; [`TestError::Abort`] if no program could be drawn, or
+/// if the named program does not belong to this strategy.
 pub fn hunt<S>(
     effort: &Effort,
     salt: impl Into<u64>,
@@ -47,14 +49,14 @@ where
     }
 }
 
-/// The line of a script that names a program for [`Effort::program`].
+/// The script line that names a program for [`Effort::program`].
 #[must_use]
 pub fn program_line(program: &impl Serialize) -> String {
     let text = serde_json::to_string(program).unwrap_or_else(|error| format!("cannot be written: {error}"));
     format!("{PROGRAM}{text}\n")
 }
 
-/// The event timings to check under: all of them on a simulated device; a real one has its own.
+/// The event timings to check: all of them on a simulated device; a real device has its own.
 #[must_use]
 pub fn timings(backend: &AnyBackend) -> Vec<(&'static str, EventTiming)> {
     if backend.is_simulated() {
@@ -75,18 +77,18 @@ pub fn may_expand(backend: &AnyBackend) -> bool {
     Requirement::ExpandableSegments.unmet(&backend.facts()).is_none()
 }
 
-/// A sequence of numbers that is the same on every machine (SplitMix64, Steele, Lea and Flood, 2014).
+/// A number sequence that is the same on every machine (SplitMix64, Steele, Lea and Flood, 2014).
 #[derive(Clone, Debug)]
 pub struct Draws(u64);
 
 impl Draws {
-    /// The sequence for a seed.
+    /// Creates the sequence for a seed.
     #[must_use]
     pub fn new(seed: u64) -> Draws {
         Draws(seed)
     }
 
-    /// A number below `bound`, which must be at least 1 and small enough that the modulo bias does not matter.
+    /// Returns a number below `bound`, which must be at least 1 and small enough that the modulo bias does not matter.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

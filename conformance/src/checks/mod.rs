@@ -14,7 +14,7 @@ use crate::backend::Cuda;
 use crate::suite::Entry;
 use laws_any_policy::Share;
 
-/// Every entry of the suite for a backend, by group.
+/// Returns every entry of the suite for a backend, by group.
 #[must_use]
 pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [
@@ -29,7 +29,7 @@ pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
     .collect()
 }
 
-/// Entries for CUDA devices only: those about a host's second device.
+/// Returns the entries that exist only for CUDA devices: those about a host's second device.
 #[cfg(feature = "cuda")]
 #[must_use]
 pub fn cuda_entries(cuda: &Cuda) -> Vec<Entry> {

@@ -1,5 +1,6 @@
-//! The answers that a device may give: the allocator checks every range that the device hands out against all ranges that it
-//! holds, and only against those. A list of ranges, searched linearly, determines which answers must be refused and how.
+//! The answers that a device may return. The allocator checks every range that the device hands out against all ranges
+//! that it holds, and only against those. A list of ranges that is searched linearly determines which answers must be
+//! refused, and how.
 
 use crate::law::{Broken, Law, ensure};
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
@@ -18,11 +19,11 @@ use crate::core_laws::run::{Draws, Outcome, run};
 #[derive(Clone, Debug)]
 struct Liar {
     next: u64,
-    /// Why the newest range must be refused.
+    /// The reason why the newest range must be refused.
     wrong: Option<WrongAnswer>,
-    /// The first byte and the size of everything that is held.
+    /// The first byte and the size of every held range.
     held: Vec<(u64, u64)>,
-    /// A range that was returned without being held.
+    /// A range that was returned although it was not held.
     strange: Option<u64>,
 }
 
@@ -43,7 +44,7 @@ impl Liar {
         }
     }
 
-    /// The problem with a range; `None` if there is none.
+    /// Returns the problem with a range; `None` if there is none.
     fn problem(&self, start: u64, bytes: u64) -> Option<AnswerProblem> {
         let end = u128::from(start) + u128::from(bytes);
         if start == 0 {
@@ -57,7 +58,7 @@ impl Liar {
         }
         let meets =
             |(other, size): &&(u64, u64)| u128::from(*other) < end && u128::from(*other) + u128::from(*size) > u128::from(start);
-        // If there are several, the highest is named.
+        // If there are several, the highest one is named.
         let other = self.held.iter().filter(meets).max();
         other.map(|&(other, size)| AnswerProblem::Overlaps(DeviceAddress(other), Bytes(size)))
     }
@@ -140,22 +141,22 @@ impl DeviceBackend for Liar {
     fn destroy_event(&mut self, (): ()) {}
 }
 
-/// One step; numbers wrap around.
+/// One step. Its numbers wrap around.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A request, and the address that the device answers if the request reaches it.
+    /// A request, and the address that the device returns if the request reaches it.
     Allocate(u64, Answer),
     /// Adopts a segment of this many bytes.
     Adopt(u64, Answer),
     Free(usize),
     ReleaseCached,
-    /// Whether segments are expandable from now on.
+    /// Makes segments expandable or ordinary from now on.
     Expandable(bool),
     /// Continues with a clone.
     Clone,
 }
 
-/// An address: near the beginning or the end of a held range, or an impossible one.
+/// Returns an address: near the beginning or the end of a held range, or an impossible one.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     near: usize,
@@ -234,7 +235,7 @@ impl Play {
             Step::Free(_) => {}
         }
         let strange = self.core.device().strange;
-        ensure(Law::Faults, strange.is_none(), || format!("{strange:x?} was given back, and was not held"))?;
+        ensure(Law::Faults, strange.is_none(), || format!("{strange:x?} was returned, although it was not held"))?;
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
     }
 
@@ -251,7 +252,12 @@ impl Play {
             Err(AllocError::OutOfMemory(_) | AllocError::TooLarge { .. }) => return Ok(()),
             Err(error) => return Err(Broken::new(Law::Faults, error)),
         };
-        ensure(Law::Faults, seen == expected, || format!("an answer of {address:#x} gives {seen:x?}, expected {expected:x?}"))?;
+        ensure(Law::Faults, seen == expected, || {
+            format!(
+                "an answer of {address:#x} results in {seen:x?}, expected \
+                                                          {expected:x?}"
+            )
+        })?;
         match answer {
             Ok(allocation) => {
                 self.held.push(allocation);
@@ -273,7 +279,7 @@ impl Play {
         let expected = self.core.device().problem(address, size);
         let expected = expected.map(|_| if is_long { AdoptError::TooLarge } else { AdoptError::Misplaced });
         ensure(Law::Faults, answer.as_ref().err() == expected.as_ref(), || {
-            format!("{size} bytes at {address:#x} are adopted: {answer:?}, expected {expected:?}")
+            format!("adopting {size} bytes at {address:#x} returned {answer:?}, expected {expected:?}")
         })?;
         if let Ok(allocations) = answer {
             self.held.extend(allocations);

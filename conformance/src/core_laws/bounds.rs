@@ -1,5 +1,5 @@
-//! Tests the largest and the smallest numbers: streams and private pools, which have 16 bits, bytes up to more than the
-//! statistics can count, and fractions as limits.
+//! Tests the largest and the smallest numbers: streams and private pools, which have 16-bit numbers; bytes, up to more
+//! than the statistics can count; and fractions as limits.
 
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
@@ -18,10 +18,10 @@ use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{Reference, texts};
 
-/// The most streams, including the default one.
+/// The maximum number of streams, including the default one.
 const STREAMS: u64 = 1 << 16;
 
-/// The most private pools.
+/// The maximum number of private pools.
 const POOLS: u64 = (1 << 15) - 1;
 
 fn core() -> Core {
@@ -39,10 +39,11 @@ fn free(core: &mut Core, allocation: Allocation) -> Result<(), Broken> {
 
 pub(crate) fn streams(_: &Draws) -> Outcome {
     let mut core = core();
-    // Handles in ascending order, except for every seventh.
+    // Handles in ascending order, except every seventh.
     let handle = |number: u64| if number > 0 && number.is_multiple_of(7) { u64::MAX - number } else { number };
     let block = AdoptedBlock { size: Bytes(2 * MIB), content: AdoptedContent::Free };
-    // A stream counts from its first use on, even if the request fails. Refused requests are used because they take less time.
+    // A stream counts from its first use, even if the request fails. The requests are refused ones because those take
+    // less time.
     let refused = |core: &mut Core, stream: StreamId| {
         let (pool, class, address) = (PoolId(9, 9), PoolClass::Small, DeviceAddress(1 << 50));
         let segment = AdoptedSegment { address, stream, pool, class, page: None, blocks: vec![block] };
@@ -54,10 +55,15 @@ pub(crate) fn streams(_: &Draws) -> Outcome {
     }
     let next = StreamId(STREAMS);
     let answer = core.allocate(Bytes(512), next);
-    ensure(Law::Reference, answer == Err(AllocError::TooManyStreams), || format!("stream {STREAMS} is answered {answer:?}"))?;
+    ensure(Law::Reference, answer == Err(AllocError::TooManyStreams), || {
+        format!(
+            "a request on stream {STREAMS} returned \
+                                                                                  {answer:?}"
+        )
+    })?;
     let answer = refused(&mut core, next);
     let is_full = answer == Some(AdoptError::TooManyStreams);
-    ensure(Law::Reference, is_full, || format!("to adopt for stream {STREAMS}: {answer:?}"))?;
+    ensure(Law::Reference, is_full, || format!("adopting for stream {STREAMS} returned {answer:?}"))?;
     // The streams with the highest slots have their own blocks.
     let last: Vec<u64> = [0, 1, 2, STREAMS / 2, STREAMS - 3, STREAMS - 2, STREAMS - 1].map(handle).to_vec();
     for &stream in &last {
@@ -75,7 +81,7 @@ pub(crate) fn streams(_: &Draws) -> Outcome {
     let mut expected = last;
     seen.sort_unstable();
     expected.sort_unstable();
-    ensure(Law::Reference, seen == expected, || format!("segments are of streams {seen:?}, expected {expected:?}"))?;
+    ensure(Law::Reference, seen == expected, || format!("segments belong to the streams {seen:?}, expected {expected:?}"))?;
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     Ok(STREAMS)
 }
@@ -89,16 +95,16 @@ pub(crate) fn pools(_: &Draws) -> Outcome {
     }
     let (next, refused) = (PoolId(1, 0), Err(PoolError::TooMany));
     let answers = [core.create_pool(next), core.begin_pool(next, PoolFilter::All)];
-    ensure(Law::Pools, answers == [refused; 2], || format!("pool {} is answered {answers:?}", POOLS + 1))?;
+    ensure(Law::Pools, answers == [refused; 2], || format!("for pool {} the answers are {answers:?}", POOLS + 1))?;
     let uses = core.pool_use_count(next);
-    ensure(Law::Pools, uses == Err(PoolError::Unknown(next)), || format!("the pool that was refused has {uses:?} uses"))?;
-    // With every number taken, operations on all pools still work.
+    ensure(Law::Pools, uses == Err(PoolError::Unknown(next)), || format!("the refused pool has {uses:?} uses"))?;
+    // When every number is taken, operations on all pools still work.
     let cached = allocate(&mut core, 3 * MIB, 0)?;
     free(&mut core, cached)?;
     core.release_cached().map_err(|error| Broken::new(Law::Pools, error))?;
     let kept = core.segments().len();
-    ensure(Law::Pools, kept == 0, || format!("{kept} segments stay when the cache is released"))?;
-    // Another use of an existing pool needs no number.
+    ensure(Law::Pools, kept == 0, || format!("{kept} segments remain after the cache is released"))?;
+    // One more use of an existing pool needs no number.
     core.create_pool(id(POOLS)).map_err(failed)?;
     core.release_pool(id(POOLS)).map_err(failed)?;
     for number in [1, 2, POOLS / 2, POOLS - 1, POOLS] {
@@ -109,13 +115,20 @@ pub(crate) fn pools(_: &Draws) -> Outcome {
         let of_pool: Vec<PoolId> = core.segments().iter().map(|segment| segment.pool).collect();
         ensure(Law::Pools, of_pool == [pool], || format!("a request in {pool:?} made segments in {of_pool:?}"))?;
         free(&mut core, held)?;
-        // The number of the released pool is free again.
+        // The number of the released pool is available again.
         core.release_pool(pool).and_then(|()| core.release_pool(pool)).map_err(failed)?;
         core.release_cached_pool(pool).map_err(|error| Broken::new(Law::Pools, error))?;
-        ensure(Law::Pools, core.pool_use_count(pool).is_err() && core.segments().is_empty(), || format!("{pool:?} stays"))?;
+        ensure(Law::Pools, core.pool_use_count(pool).is_err() && core.segments().is_empty(), || {
+            format!("{pool:?} still exists")
+        })?;
         core.create_pool(next).map_err(failed)?;
         let full = core.create_pool(pool);
-        ensure(Law::Pools, full == Err(PoolError::TooMany), || format!("one pool for another, and one more: {full:?}"))?;
+        ensure(Law::Pools, full == Err(PoolError::TooMany), || {
+            format!(
+                "replacing one pool and adding one more returned \
+                                                                        {full:?}"
+            )
+        })?;
         core.release_pool(next).map_err(failed)?;
         core.release_cached().map_err(|error| Broken::new(Law::Pools, error))?;
         core.create_pool(pool).map_err(failed)?;
@@ -134,7 +147,7 @@ fn free_segment(address: u64, size: u64) -> AdoptedSegment {
 pub(crate) fn bytes(_: &Draws) -> Outcome {
     const MOST: u64 = i64::MAX as u64;
     let adopt = |core: &mut Core, address: u64, size: u64| core.adopt(&free_segment(address, size), &mut |_, _| ((), 1)).err();
-    // All bytes at once, and one byte more; and the rest beside another segment.
+    // All bytes at once, and one byte more; and all remaining bytes next to another segment.
     for (first, left) in [(0, MOST), (30 * MIB, MOST - 30 * MIB), (1 << 62, MOST - (1 << 62))] {
         let mut core = core();
         if first > 0 {
@@ -145,10 +158,10 @@ pub(crate) fn bytes(_: &Draws) -> Outcome {
         let expected = [Some(AdoptError::TooMuch), None, Some(AdoptError::TooMuch)];
         ensure(Law::Reference, answers == expected, || format!("beside {first} bytes: {answers:?}"))?;
         let reserved = core.heap().reserved().get();
-        ensure(Law::Reference, reserved == MOST, || format!("{reserved} bytes are held, expected {MOST}"))?;
+        ensure(Law::Reference, reserved == MOST, || format!("{reserved} bytes are reserved, expected {MOST}"))?;
         core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     }
-    // The same for what the device hands out, which is whole multiples of 2 MiB.
+    // Does the same for what the device hands out, which is in multiples of 2 MiB.
     for (adopted, is_served) in [(MOST - 4 * MIB, true), (MOST - 4 * MIB + 1, false)] {
         let mut core = core();
         let answer = adopt(&mut core, 3 << 61, adopted);
@@ -159,7 +172,7 @@ pub(crate) fn bytes(_: &Draws) -> Outcome {
         let error = core.allocate(Bytes(512), StreamId(3)).err();
         let is_too_much = matches!(&error, Some(AllocError::Answer(wrong)) if wrong.problem == AnswerProblem::TooMuch);
         ensure(Law::Reference, answers == [true, is_served] && is_too_much, || {
-            format!("beside {adopted} bytes requests are answered {answers:?}, and the last one {error:?}")
+            format!("beside {adopted} bytes, requests returned {answers:?}, and the last one {error:?}")
         })?;
     }
     Ok(5)
@@ -168,7 +181,7 @@ pub(crate) fn bytes(_: &Draws) -> Outcome {
 /// Handles of streams.
 const HANDLES: [u64; 3] = [0, 1, u64::MAX];
 
-/// Settings strings that change how sizes are treated.
+/// Settings strings that change how sizes are handled.
 const TEXTS: [&str; 8] = [
     "",
     "max_split_size_mb:2048",
@@ -180,7 +193,7 @@ const TEXTS: [&str; 8] = [
     "garbage_collection_threshold:0.01,max_split_size_mb:100000,large_segment_size_mb:4096",
 ];
 
-/// One step; numbers wrap around.
+/// One step. Its numbers wrap around.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Allocate(u64, usize, bool),
@@ -192,7 +205,7 @@ enum Step {
     ResetSums,
 }
 
-/// A size of any magnitude, often exactly at a limit.
+/// Returns a size of any magnitude, often exactly at a limit.
 fn size() -> impl Strategy<Value = u64> {
     let near = (9_u32..64, prop::sample::select(vec![2_u128, 3]), prop::sample::select(vec![-513_i128, -512, -1, 0, 1, 512]))
         .prop_map(|(bits, part, offset)| {
@@ -202,8 +215,8 @@ fn size() -> impl Strategy<Value = u64> {
     prop_oneof![3 => near, 1 => any]
 }
 
-/// Requests of every size on a device without bounds: the same answers, device calls, statistics and trace entries as the
-/// reference allocator's, up to more bytes than the statistics can count.
+/// Requests of every size on a device without bounds have the same answers, device calls, statistics and trace entries
+/// as in the reference allocator, up to more bytes than the statistics can count.
 pub(crate) fn any_size(draws: &Draws) -> Outcome {
     let which = any::<usize>;
     let step = prop_oneof![
@@ -271,7 +284,7 @@ impl Play {
         self.compare()
     }
 
-    /// Changes both in ways that do not reach the device.
+    /// Changes both allocators in ways that do not reach the device.
     fn turn(&mut self, step: &Step) -> Result<(), Broken> {
         self.reference.begin(Vec::new());
         match *step {
@@ -318,7 +331,7 @@ impl Play {
         }
         let told = &self.core.observer()[self.told..];
         ensure(Law::Reference, told == self.reference.trace, || {
-            format!("{told:?} was told, expected {:?}", self.reference.trace)
+            format!("the observer received {told:?}, expected {:?}", self.reference.trace)
         })?;
         self.told = self.core.observer().len();
         let (seen, expected) = (self.core.segments(), self.reference.segments());
@@ -345,10 +358,11 @@ impl Play {
     }
 }
 
-/// Fractions for each device.
+/// The number of fractions for each device.
 const FRACTIONS: usize = 12;
 
-/// Fractions of every kind: none, all, one bit less than all, halves of a byte, and values that are not fractions.
+/// Fractions of every kind: none, all, one bit less than all, halves of a byte, and values that are not valid
+/// fractions.
 pub(crate) fn fractions(draws: &Draws) -> Outcome {
     let total = prop_oneof![
         prop::sample::select(vec![
@@ -413,19 +427,19 @@ fn one_device(is_newer: bool, total: u64, fractions: &[f64]) -> Result<(), Broke
         ensure(Law::Limit, same, || {
             let limit = core.heap().limit();
             format!(
-                "{fraction} of {total} bytes is answered {answer:?}, the limit is {limit:?}, expected {:?}",
+                "setting {fraction} of {total} bytes returned {answer:?} and the limit {limit:?}, expected {:?}",
                 reference.limit()
             )
         })?;
         let told = reference.limit().map_or(1.0, |limit| limit as f64 / total as f64);
         let seen = core.memory_fraction();
         ensure(Law::Limit, seen == told, || {
-            format!("after {fraction} of {total} bytes the fraction is {seen}, expected {told}")
+            format!("after {fraction} of {total} bytes is set, the fraction is {seen}, expected {told}")
         })?;
         if let Err(error) = answer {
             let begins = error.to_string().starts_with("invalid fraction:");
             ensure(Law::Limit, begins && error.0.to_bits() == fraction.to_bits(), || {
-                format!("{fraction} is refused as {error:?}")
+                format!("{fraction} is refused with {error:?}")
             })?;
         }
     }

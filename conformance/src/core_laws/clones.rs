@@ -1,4 +1,4 @@
-//! Clones of allocators, and the end of allocators.
+//! Clones of allocators, and what happens when allocators are dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,23 +19,23 @@ use crate::core_laws::devices::{Paper, PaperCore as Core};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
 
-/// The most allocators at a time.
+/// The maximum number of allocators at a time.
 const MOST: usize = 6;
 
-/// One step; numbers wrap around.
+/// One step. Its numbers wrap around.
 #[derive(Clone, Copy, Debug)]
 enum FamilyStep {
     Clone(usize),
-    /// Makes an allocator that is not a clone.
+    /// Creates an allocator that is not a clone.
     Make,
     Allocate(usize, u64),
     Free(usize, usize),
-    /// Offers one allocator an allocation that another one holds.
+    /// Asks one allocator to free an allocation that another one holds.
     Offer(usize, usize, usize),
     Drop(usize),
 }
 
-/// An allocation in one allocator, and the number of the allocator that made it.
+/// An allocation in one allocator, and the number of the allocator that created it.
 struct Held {
     allocation: Allocation,
     maker: usize,
@@ -47,7 +47,7 @@ impl Held {
     }
 }
 
-/// An allocator, its number and those of its originals, and its allocations.
+/// An allocator, its number, the numbers of its originals, and its allocations.
 struct Copied {
     core: Core,
     number: usize,
@@ -55,15 +55,15 @@ struct Copied {
     held: Vec<Held>,
 }
 
-/// Every allocator of a case.
+/// Every allocator in a case.
 struct Family {
     all: Vec<Copied>,
     made: usize,
     is_newer: bool,
 }
 
-/// Clones of allocators: each accepts frees of what it and its originals allocated, each is independent of all others, and none
-/// accepts what was allocated elsewhere.
+/// Clones of allocators: each one accepts frees of what it and its originals have allocated, each is independent of all
+/// others, and none accepts what was allocated elsewhere.
 pub(crate) fn check(draws: &Draws) -> Outcome {
     let which = any::<usize>;
     let sizes = prop::sample::select(vec![1, 512, 5000, MIB, 3 * MIB, 30 * MIB]);
@@ -93,14 +93,14 @@ fn seen(core: &Core) -> Seen {
     (core.segments(), core.stats().clone(), core.observer().clone())
 }
 
-/// Frees everything that an allocator holds; it must accept everything.
+/// Frees everything that an allocator holds. It must accept every free.
 fn finish(mut copied: Copied) -> Result<(), Broken> {
     for held in copied.held {
         copied.core.free(held.allocation).map_err(|error| Broken::new(Law::Reference, error))?;
     }
     copied.core.release_cached().map_err(|error| Broken::new(Law::Reference, error))?;
     let left = copied.core.heap().reserved();
-    ensure(Law::Endings, left == Bytes::ZERO, || format!("allocator {} keeps {left} bytes", copied.number))
+    ensure(Law::Endings, left == Bytes::ZERO, || format!("allocator {} still holds {left} bytes", copied.number))
 }
 
 impl Family {
@@ -147,7 +147,7 @@ impl Family {
                 let copied = &mut self.all[at % count];
                 let held = copied.held.remove(what % copied.held.len());
                 let is_known = copied.core.segment_of(&held.allocation).is_some();
-                ensure(Law::Reference, is_known, || format!("{:?} is not known", held.allocation))?;
+                ensure(Law::Reference, is_known, || format!("the allocation {:?} is unknown", held.allocation))?;
                 copied.core.free(held.allocation).map_err(|error| unserved(&error))?;
                 Ok(Some(copied.number))
             }
@@ -160,7 +160,7 @@ impl Family {
     fn copy(&mut self, which: usize) -> Result<(), Broken> {
         let original = &self.all[which];
         let core = original.core.clone();
-        ensure(Law::Determinism, seen(&core) == seen(&original.core), || "a clone is in another state".to_owned())?;
+        ensure(Law::Determinism, seen(&core) == seen(&original.core), || "the clone is in a different state".to_owned())?;
         let originals = original.originals.iter().copied().chain([original.number]).collect();
         let held = original.held.iter().map(Held::in_a_clone).collect();
         self.all.push(Copied { core, number: self.made, originals, held });
@@ -168,8 +168,8 @@ impl Family {
         Ok(())
     }
 
-    /// Offers what one allocator holds to another, which is not a clone of its maker: it must refuse, whatever it has at the same
-    /// address.
+    /// Asks an allocator to free what another one holds, although it is not a clone of the allocator that created it.
+    /// It must refuse, whatever it has at the same address.
     fn offer(&mut self, at: usize, from: usize, what: usize) -> Result<(), Broken> {
         let from = &self.all[from].held;
         let Some(strange) = from.get(what % from.len().max(1)).map(Held::in_a_clone) else { return Ok(()) };
@@ -187,14 +187,14 @@ fn refused(copied: &mut Copied, strange: Held) -> Result<(), Broken> {
     copied.core.record_stream(&allocation, StreamId(1));
     let answer = copied.core.free(allocation);
     ensure(Law::Reference, answer == Err(FreeError::NotAllocated) && !is_known, || {
-        format!("allocator {} was given what it does not hold, made by {maker}: {answer:?}", copied.number)
+        format!("allocator {} freed what it does not hold, created by {maker}: {answer:?}", copied.number)
     })
 }
 
 /// Handles of streams.
 const STREAMS: [u64; 4] = [0, 7, 0x1000, u64::MAX];
 
-/// The private pools of programs.
+/// The private pools in programs.
 const POOLS: [PoolId; 2] = [PoolId(0, 1), PoolId(3, 0)];
 
 /// Settings strings that both releases understand.
@@ -207,7 +207,7 @@ const TEXTS: [&str; 6] = [
     "roundup_power2_divisions:4",
 ];
 
-/// One step; numbers wrap around.
+/// One step. Its numbers wrap around.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Allocate(u64, usize),
@@ -230,7 +230,7 @@ enum Step {
     Apply(usize),
     Reset(bool),
     Snapshot,
-    /// The n-th next call of the device fails.
+    /// Makes the n-th next device call fail.
     Fail(u64),
 }
 
@@ -263,8 +263,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A clone behaves like its original, in whatever state it was made; and an allocator that is dropped in any state returns
-/// everything, after waiting for any stream that may still use memory that it unmaps.
+/// A clone behaves like its original, no matter in which state it was created. An allocator that is dropped in any
+/// state returns everything, after it has waited for every stream that may still use memory that it unmaps.
 pub(crate) fn copies(draws: &Draws) -> Outcome {
     let first = (any::<bool>(), 0..TEXTS.len(), any::<u64>());
     let strategy = (first, prop::collection::vec(step(), 1..50), prop::collection::vec(step(), 0..30), any::<u64>());
@@ -276,26 +276,26 @@ pub(crate) fn copies(draws: &Draws) -> Outcome {
         let mut copy = side.copy()?;
         for (number, step) in after.iter().enumerate() {
             let answers = [side.act(step)?, copy.act(step)?];
-            let during = || format!("step {number} after the cloning, {step:?}");
+            let during = || format!("step {number} after the clone, {step:?}");
             ensure(Law::Determinism, answers[0] == answers[1], || format!("{answers:?}"))
                 .map_err(|broken| broken.during(during()))?;
             side.same_as(&copy).map_err(|broken| broken.during(during()))?;
         }
         let left = copy.seen();
         side.drop(*end)?;
-        ensure(Law::Determinism, copy.seen() == left, || "a clone has changed when its original was dropped".to_owned())?;
+        ensure(Law::Determinism, copy.seen() == left, || "a clone changed when its original was dropped".to_owned())?;
         copy.drop(*end >> 8)?;
         Ok((before.len() + after.len()) as u64)
     })
 }
 
-/// An allocator, its allocations, and its device.
+/// An allocator, its allocations and its device.
 struct Side {
     core: KeptCore,
     device: Kept,
     held: Vec<(Allocation, BTreeSet<StreamId>)>,
     saved: Vec<PoolCheckpoint>,
-    /// Events that were recorded and are not known to be complete, with their streams.
+    /// Events that have been recorded and are not known to be complete, with their streams.
     events: BTreeMap<u64, u64>,
     /// The streams that used freed blocks.
     former: BTreeSet<u64>,
@@ -321,7 +321,7 @@ impl Side {
         })
     }
 
-    /// Clones all of it.
+    /// Clones the allocator, its allocations and its device.
     fn copy(&self) -> Result<Side, Broken> {
         let core = self.core.clone();
         let device = core.device().share();
@@ -329,11 +329,11 @@ impl Side {
         let (saved, events, former, calls) = (self.saved.clone(), self.events.clone(), self.former.clone(), Vec::new());
         let copy = Side { core, device, held, saved, events, former, calls };
         let same = copy.seen() == self.seen();
-        ensure(Law::Determinism, same, || format!("a clone is {}, its original {}", copy.seen(), self.seen()))?;
+        ensure(Law::Determinism, same, || format!("the clone is {}, its original {}", copy.seen(), self.seen()))?;
         Ok(copy)
     }
 
-    /// The entire visible state, as text.
+    /// Returns the entire visible state as text.
     fn seen(&self) -> String {
         let (core, heap) = (&self.core, self.core.heap());
         let free: Vec<_> = heap.pool_slots().map(|slot| heap.free_blocks(slot).collect::<Vec<_>>()).collect();
@@ -349,11 +349,11 @@ impl Side {
 
     fn same_as(&self, copy: &Side) -> Result<(), Broken> {
         let [seen, expected] = [copy.seen(), self.seen()];
-        ensure(Law::Determinism, seen == expected, || format!("a clone is {seen}, its original {expected}"))?;
-        ensure(Law::Determinism, copy.core.observer() == self.core.observer(), || "a clone tells another trace".to_owned())?;
+        ensure(Law::Determinism, seen == expected, || format!("the clone is {seen}, its original {expected}"))?;
+        ensure(Law::Determinism, copy.core.observer() == self.core.observer(), || "the clone has a different trace".to_owned())?;
         let plain = |calls: &[Call]| calls.iter().map(|call| (call.name, call.result, call.subject)).collect::<Vec<_>>();
         ensure(Law::Determinism, plain(&copy.calls) == plain(&self.calls), || {
-            format!("a clone calls {:?}, its original {:?}", copy.calls, self.calls)
+            format!("the clone calls {:?}, its original {:?}", copy.calls, self.calls)
         })
     }
 
@@ -362,7 +362,7 @@ impl Side {
         let answer = self.answer(step);
         self.device.steer().set_fault_plan(match step {
             Step::Fail(n) => FaultPlan::none().and(When::Nth(*n), FaultError::Code(999)),
-            // A planned failure happens in the next step, or not at all.
+            // A planned failure happens in the next step or never.
             _ => FaultPlan::none(),
         });
         self.calls = self.device.steer().take_log();
@@ -373,7 +373,7 @@ impl Side {
         Ok(answer)
     }
 
-    /// Records an event that was recorded, or is known to be complete.
+    /// Keeps track of an event that was recorded or is known to be complete.
     fn note(&mut self, call: &Call) {
         match (call.name, call.subject) {
             (CallName::EventRecord, CallSubject::Event { ordinal, argument: Some(stream) }) if call.result == 0 => {
@@ -431,7 +431,7 @@ impl Side {
         }
     }
 
-    /// Steps that reach no device, checkpoints, and views.
+    /// Performs steps that do not reach the device, checkpoints and views.
     fn turn(&mut self, step: &Step) -> String {
         let pool = |place: usize| POOLS[place % POOLS.len()];
         let core = &mut self.core;
@@ -480,7 +480,7 @@ impl Side {
         }
     }
 
-    /// Drops the allocator, with or without a failing call during the drop: nothing may be left.
+    /// Drops the allocator, with or without a failing call during the drop. Nothing may be left.
     fn drop(self, end: u64) -> Result<(), Broken> {
         let Side { core, device, held, events, former, .. } = self;
         let ranges: BTreeSet<u64> = core.expandable_segments().iter().map(|(stream, ..)| stream.get()).collect();
@@ -500,11 +500,17 @@ impl Side {
         let fired = device.look().fault_plan().fired();
         let calls = device.steer().take_log();
         let failed = calls.iter().filter(|call| call.result != 0).count() as u64;
-        ensure(Law::Endings, failed == fired, || format!("{failed} calls of a drop failed, {fired} were to: {calls:?}"))?;
-        // A range that the device refuses to take back remains, because nobody can retry.
+        ensure(Law::Endings, failed == fired, || {
+            format!(
+                "{failed} calls failed during a drop, {fired} were planned to fail: \
+                                                          {calls:?}"
+            )
+        })?;
+        // A range that the device refuses to take back remains, because there is nothing left to
+        // retry it.
         let kept = calls.iter().filter(|call| call.name == CallName::Free && call.result != 0).count();
         let left = device.held();
-        ensure(Law::Endings, left == [kept, 0, 0, 0], || format!("{left:?} is left of ranges, reservations, memory and events"))?;
+        ensure(Law::Endings, left == [kept, 0, 0, 0], || format!("ranges, reservations, memory and events left: {left:?}"))?;
         let unmaps = calls.iter().position(|call| call.name == CallName::MemUnmap).unwrap_or(calls.len());
         let waits = |calls: &[Call]| -> Vec<u64> {
             let streams = calls.iter().filter(|call| call.name == CallName::StreamSynchronize).map(|call| match call.subject {
@@ -515,7 +521,7 @@ impl Side {
         };
         let seen = waits(&calls[..unmaps]);
         let once: BTreeSet<u64> = seen.iter().copied().collect();
-        // A freed block may or may not still wait for its former users.
+        // A freed block may still be waiting for its former users.
         let may_wait = |stream: &u64| expected.contains(stream) || (!ranges.is_empty() && former.contains(stream));
         let is_right = once.len() == seen.len()
             && once.is_superset(&expected)
@@ -525,7 +531,7 @@ impl Side {
     }
 }
 
-/// The stream of the segment that contains an allocation.
+/// Returns the stream of the segment that contains an allocation.
 fn own_stream(core: &KeptCore, allocation: &Allocation) -> Option<u64> {
     let (base, _) = core.segment_of(allocation)?;
     core.segments().iter().find(|segment| segment.address == base).map(|segment| segment.stream.get())

@@ -10,20 +10,21 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{LogLevel, SimDevice, SimEvent, SimOptions, SimPhysical};
 
-/// An allocator on it. The laws share this type and [`AnyKeptCore`], because each further type would have to be compiled too.
+/// An allocator on this device. The laws share this type and [`AnyKeptCore`], because each additional type would also
+/// have to be compiled.
 pub(crate) type KeptCore = Allocator<Kept, PyTorch, Vec<TraceEntry>>;
 
-/// An allocator on it with a policy other than PyTorch's.
+/// An allocator on this device with a policy other than PyTorch's.
 pub(crate) type AnyKeptCore = Allocator<Kept, Box<dyn Policy>, Vec<TraceEntry>>;
 
 /// A simulated device that outlives its allocator, so that a law can see what the allocator leaves behind. A clone is a
 /// separate device in the same state.
 ///
-/// A handle to the device. The law keeps a second one ([`Kept::share`]).
+/// A handle to the device. The law keeps a second handle ([`Kept::share`]).
 #[derive(Debug)]
 pub(crate) struct Kept {
     device: Rc<RefCell<SimDevice>>,
-    /// The most pages that it takes in one call.
+    /// The maximum number of pages that it takes in one call.
     most_pages: u64,
 }
 
@@ -41,12 +42,12 @@ impl Kept {
         Kept { device: Rc::new(RefCell::new(device)), most_pages: 1 }
     }
 
-    /// The same device, limited to this many pages in one call.
+    /// Returns the same device, limited to this many pages per call.
     pub(crate) fn with_runs(self, most_pages: u64) -> Kept {
         Kept { most_pages, ..self }
     }
 
-    /// Another handle to the same device.
+    /// Returns another handle to the same device.
     pub(crate) fn share(&self) -> Kept {
         Kept { device: Rc::clone(&self.device), most_pages: self.most_pages }
     }
@@ -59,7 +60,7 @@ impl Kept {
         self.device.borrow_mut()
     }
 
-    /// The ranges, reserved ranges, memory and events that were not returned.
+    /// Returns the ranges, reserved ranges, memory and events that have not been returned.
     pub(crate) fn held(&self) -> [usize; 4] {
         let device = self.look();
         [device.live_ranges().count(), device.live_reservations(), device.live_physical(), device.live_events()]
@@ -168,18 +169,20 @@ impl DeviceBackend for Kept {
     }
 }
 
-/// Ranges begin at multiples of this.
+/// Ranges begin at multiples of this value.
 const STEP: u64 = 2 << 20;
 
-/// An allocator on it. The laws share this type and [`AnyPaperCore`], because each further type would have to be compiled too.
+/// An allocator on this device. The laws share this type and [`AnyPaperCore`], because each additional type would also
+/// have to be compiled.
 pub(crate) type PaperCore = Allocator<Paper, PyTorch, Vec<TraceEntry>>;
 
-/// An allocator on it with a policy other than PyTorch's.
+/// An allocator on this device with a policy other than PyTorch's.
 pub(crate) type AnyPaperCore = Allocator<Paper, Box<dyn Policy>, Vec<TraceEntry>>;
 
-/// A device that consists only of numbers: any size at ascending addresses, and events that are complete when it says so.
+/// A device that consists only of numbers: it hands out any size at ascending addresses, and its events are complete
+/// when it says so.
 ///
-/// It has no memory, so a copy of it is a second device.
+/// It has no memory, so a copy of it is an independent device.
 #[derive(Clone, Debug)]
 pub(crate) struct Paper {
     total: u64,
@@ -189,7 +192,7 @@ pub(crate) struct Paper {
 }
 
 impl Paper {
-    /// A device that claims to have this many bytes.
+    /// Creates a device that claims to have this many bytes.
     pub(crate) fn new(total: u64) -> Paper {
         Paper { total, next: STEP, is_idle: true }
     }

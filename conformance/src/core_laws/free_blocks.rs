@@ -1,4 +1,4 @@
-//! Tests large numbers of free blocks: in PyTorch's order, by size, and by address, where they coalesce.
+//! Tests large numbers of free blocks: by size, in PyTorch's order, and by address, where they coalesce.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +18,17 @@ use crate::ordered::Ordered;
 /// The pool that is never split.
 const POOL: PoolId = PoolId(0, 1);
 
-/// Handles of streams, not in the order of their first use.
+/// Stream handles that are not in the order of their first use.
 const STREAMS: [u64; 3] = [0x3000, 0, u64::MAX - 4095];
 
-/// How often a case changes its predominant operation.
+/// The number of times that a case changes its predominant operation.
 const PHASES: usize = 8;
 
-/// The most bytes of all blocks together.
+/// The maximum total size of all blocks, in bytes.
 const MOST_BYTES: u64 = 1 << 61;
 
-/// An allocator that keeps free blocks in either order: one type for both, because each type would have to be compiled.
+/// An allocator that keeps free blocks in either order. There is one type for both orders, because each type would have
+/// to be compiled.
 type OrderedCore = Allocator<Paper, Ordered, Vec<TraceEntry>>;
 
 /// A collection of blocks, and the operations on it.
@@ -35,10 +36,10 @@ type OrderedCore = Allocator<Paper, Ordered, Vec<TraceEntry>>;
 struct Case {
     is_newer: bool,
     by_address: bool,
-    /// The smallest size in units of 512 bytes, and the number of sizes starting with it.
+    /// The smallest size in units of 512 bytes, and the number of sizes that start from it.
     base: u64,
     sizes: u64,
-    /// Whether sizes differ by one unit or by a quarter of themselves.
+    /// Whether consecutive sizes differ by one unit or by a quarter of their size.
     is_wide: bool,
     count: usize,
     /// The number of blocks in a segment.
@@ -57,8 +58,8 @@ enum Order {
     Any,
 }
 
-/// A position in PyTorch's order of free blocks: stream, size, age of the segment in 2.15, address; and the number of the
-/// block.
+/// A position in PyTorch's order of free blocks (stream, size, age of the segment in 2.15, address), and the number of
+/// the block.
 type Key = (u64, u64, u64, u64, usize);
 
 struct Item {
@@ -66,11 +67,12 @@ struct Item {
     held: Option<Allocation>,
 }
 
-/// Thousands of free blocks: a private pool that is never split is adopted with blocks of chosen sizes, many of which a program
-/// frees and allocates. A sorted set determines which block a request gets, and what the heap answers to every query about free
-/// blocks.
+/// Thousands of free blocks: a private pool that is never split is adopted with blocks of chosen sizes, and a program
+/// frees and allocates many of them. A sorted set determines which block a request gets and how the heap answers every
+/// query about free blocks.
 ///
-/// Sizes go up to 2^57, with many blocks of one size, of neighbouring sizes and of sizes far apart.
+/// Sizes reach 2^57, with many blocks of equal size, of neighbouring sizes and of sizes that are
+/// far apart.
 pub(crate) fn check(draws: &Draws) -> Outcome {
     let base = (0..48_u32, any::<u64>()).prop_map(|(bits, low)| (1 << bits) | low & ((1 << bits) - 1));
     let sizes = prop::sample::select(vec![1, 1, 1, 2, 3, 5, 40, 3000]);
@@ -94,7 +96,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     run(&draws.each_for(6), 355, &strategy, |case| Play::new(case)?.run())
 }
 
-/// The allocator, its blocks, and the free ones in order.
+/// The allocator, its blocks, and the free blocks in order.
 struct Play<'a> {
     case: &'a Case,
     core: OrderedCore,
@@ -120,7 +122,7 @@ impl<'a> Play<'a> {
         let mut core = OrderedCore::new(Paper::new(1 << 62), policy, Vec::new());
         core.set_pool_no_split(POOL);
         core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
-        // A request for which no block exists is refused.
+        // Requests for which no block exists are refused.
         core.set_limit(Some(Bytes::ZERO));
         let class = if case.base * 512 > MIB { PoolClass::Large } else { PoolClass::Small };
         let of_class = |slot: &PoolSlot| slot.class() == class && *slot != PoolSlot::default_pool(class);
@@ -143,7 +145,8 @@ impl<'a> Play<'a> {
         (units * 512).min(most)
     }
 
-    /// Adopts the segments: allocated blocks of the chosen sizes, each followed by one that stays and keeps them apart.
+    /// Adopts the segments: allocated blocks of the chosen sizes, each followed by a block that stays allocated and
+    /// keeps them apart.
     fn fill(&mut self, class: PoolClass) -> Result<(), Broken> {
         let (mut address, mut left, mut rank) = (if self.case.is_descending { 1 << 63 } else { 1 << 21 }, MOST_BYTES, 0);
         while self.items.len() < self.case.count {
@@ -183,7 +186,8 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Frees everything, and then frees and allocates many blocks in turn, in orders that suit a sorted sequence more or less.
+    /// Frees everything, then frees and allocates many blocks in turn, in orders that suit a sorted sequence to varying
+    /// degrees.
     fn run(mut self) -> Result<u64, Broken> {
         let count = self.items.len();
         for phase in 0..PHASES {
@@ -238,7 +242,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Makes a request for about the size of one of the blocks.
+    /// Makes a request for roughly the size of one of the blocks.
     fn take(&mut self) -> Result<(), Broken> {
         let number = self.draw(self.items.len());
         let (stream, size, ..) = self.items[number].key;
@@ -261,7 +265,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    /// Queries the heap for the sizes around one of the blocks.
+    /// Queries the heap for sizes around the size of one of the blocks.
     fn ask(&mut self) -> Result<(), Broken> {
         let number = self.draw(self.items.len());
         let (stream, size, _, address, _) = self.items[number].key;
@@ -299,14 +303,14 @@ impl<'a> Play<'a> {
         ensure(Law::Reference, wrong.is_none(), || {
             let name = wrong.unwrap_or("");
             format!(
-                "step {}: {name} of {size} bytes on stream {stream:#x} does not answer by {} free blocks",
+                "step {}: {name} of {size} bytes on stream {stream:#x} does not match the {} free blocks",
                 self.steps,
                 self.free.len()
             )
         })
     }
 
-    /// Compares the whole order, and the sums.
+    /// Compares the entire order and the sums.
     fn compare_all(&self) -> Result<(), Broken> {
         let heap = self.core.heap();
         let seen: Vec<(u64, u64, u64)> =
@@ -324,17 +328,18 @@ impl<'a> Play<'a> {
     }
 }
 
-/// The size of a block before any coalesces.
+/// The size of a block before any blocks coalesce.
 const UNIT: u64 = 512;
 
 /// The address at which the segment begins.
 const BASE: u64 = 1 << 40;
 
-/// Free blocks by address that coalesce: hundreds of small blocks side by side, freed in any order. A list of free units
-/// determines what the heap answers to a search from any address, including addresses inside a block and the former beginning
-/// of a block that has coalesced.
+/// Free blocks by address that coalesce: hundreds of small blocks side by side, freed in any order. A list of free
+/// units determines how the heap answers a search from any address, including addresses inside a block and the former
+/// beginning of a block that has been coalesced.
 ///
-/// The number of blocks, the distance between those that are freed first, and what decides the order of the others.
+/// The number of blocks, the distance between those that are freed first, and the number that determines the order of
+/// the others.
 pub(crate) fn by_address(draws: &Draws) -> Outcome {
     let strategy = (70..400_usize, 2..4_usize, any::<u64>());
     run(&draws.each_for(4), 358, &strategy, |&(count, apart, seed)| play_by_address(count, apart, seed))
@@ -364,7 +369,7 @@ fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken>
             core.free(allocation).map_err(failed)?;
         }
         free[place] = true;
-        // Every address around the block that grew last, and a random one.
+        // Queries every address around the block that grew last, and a random one.
         let first = (0..place).rev().take_while(|&before| free[before]).last().unwrap_or(place);
         let behind = (place..count).find(|&next| !free[next]).unwrap_or(count);
         let near = (first..behind).flat_map(|unit| [0, UNIT / 2].map(|more| unit as u64 * UNIT + more)).take(12);
@@ -378,7 +383,7 @@ fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken>
     Ok(count as u64)
 }
 
-/// The lowest free block of this many units that ends after an address, counted from the first unit.
+/// Returns the lowest free block of this many units that ends after an address, counted from the first unit.
 fn ask(core: &OrderedCore, free: &[bool], units: u64, from: u64) -> Result<(), Broken> {
     let slot = PoolSlot::default_pool(PoolClass::Small);
     let seen = core.heap().lowest_at_least(slot, StreamId::DEFAULT, Bytes(units * UNIT), DeviceAddress(BASE + from));
@@ -394,6 +399,6 @@ fn ask(core: &OrderedCore, free: &[bool], units: u64, from: u64) -> Result<(), B
         begin = end;
     }
     ensure(Law::Reference, seen == expected, || {
-        format!("the lowest block of {units} units that ends behind {from:#x} begins at {seen:x?}, expected {expected:x?}")
+        format!("the lowest block of {units} units that ends after {from:#x} begins at {seen:x?}, expected {expected:x?}")
     })
 }

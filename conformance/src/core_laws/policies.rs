@@ -1,5 +1,6 @@
-//! Tests what policies may answer: every answer, at the limits of what the allocator can carry out; policies that implement
-//! only the required methods; and questions that the allocator repeats while a request is in progress.
+//! Tests the answers that policies may return: every answer, at the limits of what the allocator can carry out;
+//! policies that implement only the required methods; and questions that the allocator repeats while a request is in
+//! progress.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,7 +27,7 @@ const SMALL: u64 = MIB;
 /// A policy that answers as instructed.
 #[derive(Clone)]
 struct Scripted {
-    /// A block that some answers name.
+    /// The block that some answers name.
     block: Option<BlockId>,
     round: fn(u64) -> u64,
     place: Place,
@@ -35,14 +36,14 @@ struct Scripted {
     is_expandable: bool,
     page: u64,
     reservation: u64,
-    /// How many bytes to map for a request of a given size.
+    /// Returns how many bytes to map for a request of a given size.
     growth: fn(u64) -> u64,
     has_own_segments: bool,
-    /// The size of handles, unless each is a page.
+    /// The size of handles, unless each handle is a page.
     handle: Option<u64>,
 }
 
-/// Answers that the allocator can carry out.
+/// Returns answers that the allocator can carry out.
 const SOUND: Scripted = Scripted {
     block: None,
     round: |bytes| bytes.next_multiple_of(512),
@@ -128,35 +129,35 @@ impl Policy for Scripted {
     }
 }
 
-/// The block that the answers name.
+/// The kinds of block that the answers name.
 #[derive(Clone, Copy)]
 enum Named {
     /// The answers need no block.
     Nothing,
     /// A free segment of 4 MiB on stream 0.
     Whole,
-    /// A block of such a segment; the rest of the segment is in use.
+    /// A block in a segment of 4 MiB; the rest of the segment is in use.
     Part,
     /// That segment after it was handed out again.
     Used,
     /// That segment after it was released.
     Gone,
-    /// Like [`Named::Whole`], in a private pool in use.
+    /// Like [`Named::Whole`], but in a private pool in use.
     Private,
     /// A free segment with pages.
     Expandable,
-    /// [`Named::Whole`], while a graph is captured.
+    /// [`Named::Whole`] while a graph is captured.
     Capturing,
 }
 
-/// A request in that state, and the expected error; `""` means that the request is served.
+/// A request in this state, and the expected error; `""` means that the request is served.
 type Case = (&'static str, Named, Scripted, u64, u64);
 
 fn reuse(scripted: &Scripted) -> Placement {
     scripted.block.map_or(Placement::Segment(Bytes(4 * MIB)), Placement::Reuse)
 }
 
-/// Every case, with policies that answer through `place` and through `relieve`.
+/// Returns every case, with policies that answer through `place` and through `relieve`.
 fn cases() -> Vec<Case> {
     use Named::{Capturing, Expandable, Gone, Nothing, Part, Private, Used, Whole};
     const BLOCK: u64 = 4 * MIB;
@@ -224,7 +225,8 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Segments, rungs and ranges of addresses exactly at the limit, and one beyond.
+/// Returns cases with segments, rungs and ranges of addresses exactly at the limit, and one beyond
+/// it.
 fn borders() -> [(&'static str, Scripted); 18] {
     let sound = || SOUND;
     let expandable = || Scripted { is_expandable: true, ..SOUND };
@@ -257,7 +259,7 @@ fn failed(error: impl std::fmt::Display) -> Broken {
     Broken::new(Law::Answers, error)
 }
 
-/// An allocator in this state, and its held allocations.
+/// Returns an allocator in this state, and the allocations that are held.
 fn prepared(named: Named) -> Result<(Core, Vec<Allocation>), Broken> {
     let is_expandable = matches!(named, Named::Expandable);
     let policy = Scripted { is_expandable, ..SOUND };
@@ -290,8 +292,8 @@ fn prepared(named: Named) -> Result<(Core, Vec<Allocation>), Broken> {
     Ok((core, held))
 }
 
-/// The answers that a policy may give, at the limits: each answer that cannot be carried out is refused with the right message
-/// and changes nothing; the nearest possible answer is carried out.
+/// Tests the answers that a policy may return, at the limits: each answer that cannot be carried out is refused with
+/// the right message and changes nothing; the nearest possible answer is carried out.
 pub(crate) fn check_borders(_: &Draws) -> Outcome {
     let cases = cases();
     for (number, case) in cases.iter().enumerate() {
@@ -315,11 +317,12 @@ fn remapped() -> Result<(), Broken> {
     *core.policy_mut() = Scripted { block, is_expandable: true, page: 20 * MIB, place: new_segment, relieve, ..SOUND };
     let held = core.allocate(Bytes(5 * MIB), StreamId(9)).map_err(failed)?;
     let (reserved, used) = (core.heap().reserved(), core.device().look().used_bytes());
-    ensure(Law::Accounting, reserved == used, || format!("{reserved} bytes are counted, and the device gave {used}"))?;
+    ensure(Law::Accounting, reserved == used, || format!("{reserved} bytes are counted, but the device handed out {used}"))?;
     core.free(held).map_err(failed)
 }
 
-/// Blocks that a policy names when the cache is released are checked like those that it names in the ladder.
+/// Blocks that a policy names when the cache is released are checked in the same way as those that it names in the
+/// ladder.
 fn released() -> Result<(), Broken> {
     let in_use = "the policy scripted releases memory while a graph is captured, or of a private pool in use";
     let cases = [(Named::Private, in_use), (Named::Capturing, in_use), (Named::Whole, "")];
@@ -329,7 +332,7 @@ fn released() -> Result<(), Broken> {
         let text = core.release_cached().err().map_or(String::new(), |error| error.to_string());
         let kept = core.heap().reserved() == before;
         ensure(Law::Answers, text == says && kept != says.is_empty() && held.is_empty(), || {
-            format!("to release the cache is answered {text:?}, expected {says:?}")
+            format!("releasing the cache returned {text:?}, expected {says:?}")
         })?;
     }
     Ok(())
@@ -343,7 +346,7 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
     match core.allocate(Bytes(*bytes), StreamId(*stream)) {
         Ok(allocation) => {
             held.push(allocation);
-            ensure(Law::Answers, says.is_empty(), || format!("it is served, expected: {says}"))?;
+            ensure(Law::Answers, says.is_empty(), || format!("the request was served, expected: {says}"))?;
         }
         Err(error) => {
             let text = error.to_string();
@@ -353,14 +356,14 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
             };
             let is_same = !says.is_empty() && (text == expected || (*says == "CUDA out of memory" && text.starts_with(says)));
             ensure(Law::Answers, is_same, || format!("{text}, expected: {expected}"))?;
-            // A range of addresses may be left for the next request.
+            // A range of addresses may remain for the next request.
             let after = (core.segments(), core.heap().reserved(), core.device().held());
             let same = (&after.0, after.1, after.2[0]) == (&before.0, before.1, before.2[0]);
             ensure(Law::Answers, same, || format!("after {text}: {after:?}, before: {before:?}"))?;
         }
     }
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
-    // The same allocator with a sound policy.
+    // The same allocator with a valid policy.
     *core.policy_mut() = Scripted { is_expandable: false, block: None, ..SOUND };
     for bytes in [512, 3 * MIB] {
         held.push(core.allocate(Bytes(bytes), StreamId(3)).map_err(failed)?);
@@ -369,8 +372,8 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
 }
 
-/// Answers about memory between streams: a part of a block, all blocks of a stream, and a segment that serves no request at
-/// first.
+/// Returns cases in which memory moves between streams: part of a block, all blocks of a stream, and a segment that
+/// serves no request at first.
 ///
 /// The cases.
 fn moving_cases() -> Vec<Case> {
@@ -436,7 +439,7 @@ fn moving_cases() -> Vec<Case> {
     all.into_iter().chain(handle_cases()).collect()
 }
 
-/// Answers with different handle sizes, for segments that do not grow.
+/// Returns cases with different handle sizes, for segments that do not grow.
 fn handle_cases() -> [Case; 7] {
     let with_handles = |handle| Scripted { is_expandable: true, handle: Some(handle), ..SOUND };
     let of_pages = "takes a handle that is not of whole pages";
@@ -455,7 +458,7 @@ fn handle_cases() -> [Case; 7] {
     with_sizes.map(|(says, scripted)| (says, Named::Nothing, scripted, 4 * MIB, 0))
 }
 
-/// A device that can take and unmap single pages, and records what it unmaps.
+/// A device that can take and unmap single pages and records what it unmaps.
 #[derive(Debug)]
 struct Pages(Paper, Vec<(u64, u64)>);
 
@@ -540,7 +543,7 @@ impl Policy for Plain {
     }
 }
 
-/// All answers that need no heap with blocks, as text.
+/// Returns, as text, all answers that need no heap with blocks.
 fn answers(policy: &dyn Policy, request: &Request) -> String {
     let sizes = [512, 700, MIB, 20 * MIB, u64::MAX].map(Bytes);
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
@@ -583,15 +586,15 @@ fn devices() -> Result<(), Broken> {
     let refused = |call| Err(BackendError::Driver { call, code: 801 });
     let is_right = answers[..11].iter().all(|answer| *answer == refused("virtual memory"));
     ensure(Law::Faults, is_right && answers[11] == refused("cudaStreamWaitEvent"), || {
-        format!("a device without virtual memory answers {answers:?}")
+        format!("a device without virtual memory returned {answers:?}")
     })?;
     let others = (device.run_pages(), device.processes().len(), device.answers_are_checked(), device.completes_by_handle());
-    ensure(Law::Faults, others == (1, 0, true, false), || format!("by default a device says {others:?}"))?;
+    ensure(Law::Faults, others == (1, 0, true, false), || format!("by default, a device answers {others:?}"))?;
     let mut device = Pages(Paper::new(1 << 30), Vec::new());
     let taken = device.create_run(size, 5);
     let unmapped = device.unmap_run(at, size, 3);
     let is_right = taken == Ok((size.get(), 1)) && unmapped.is_ok() && device.1 == [(at.get(), 3 * size.get())];
-    ensure(Law::Faults, is_right, || format!("of five pages {taken:?} are taken; unmapped are {:?}", device.1))
+    ensure(Law::Faults, is_right, || format!("of five pages, {taken:?} are taken; {:?} are unmapped", device.1))
 }
 
 fn policies() -> Result<(), Broken> {
@@ -604,8 +607,8 @@ fn policies() -> Result<(), Broken> {
         && rules == (FreeOrder::BySize, false, -1)
         && addresses == [0, 7, 9, 900, 901, u64::MAX]
         && others == (false, false, "2.11");
-    ensure(Law::Answers, is_right, || format!("by default a policy says {of_slot:?} {rules:?} {addresses:?} {others:?}"))?;
-    // A cache of two segments, both of which may be released.
+    ensure(Law::Answers, is_right, || format!("by default, a policy answers {of_slot:?} {rules:?} {addresses:?} {others:?}"))?;
+    // A cache with two segments, both of which may be released.
     let mut core = AnyPaperCore::new(Paper::new(1 << 30), Box::new(Plain), Vec::new());
     let held = [3 * MIB, 5 * MIB].map(|size| core.allocate(Bytes(size), StreamId::DEFAULT));
     for allocation in held {
@@ -613,7 +616,7 @@ fn policies() -> Result<(), Broken> {
         ensure(Law::Answers, freed == Ok(Ok(())), || format!("{freed:?}"))?;
     }
     let (named, all) = (core.policy().releasable(core.heap()), core.heap().releasable());
-    ensure(Law::Answers, named == all && all.len() == 2, || format!("by default {named:?} of {all:?} may be released"))
+    ensure(Law::Answers, named == all && all.len() == 2, || format!("by default, {named:?} out of {all:?} may be released"))
 }
 
 fn boxes() -> Result<(), Broken> {
@@ -627,7 +630,7 @@ fn boxes() -> Result<(), Broken> {
     let pool = PoolSlot::default_pool(PoolClass::Small);
     let request = Request { requested: size, size, pool, stream, is_expandable: true };
     let (seen, expected) = (answers(&boxed, &request), answers(&plain, &request));
-    ensure(Law::Answers, seen == expected, || format!("in a box a policy says {seen}, outside {expected}"))?;
+    ensure(Law::Answers, seen == expected, || format!("in a box, a policy answers {seen}, outside it {expected}"))?;
     let [mut seen, mut expected] =
         [AnyPaperCore::new(Paper::new(1 << 30), boxed, Vec::new()).stats().clone(), Default::default()];
     expected.max_split_size = 21 << 20;
@@ -636,13 +639,13 @@ fn boxes() -> Result<(), Broken> {
     ensure(Law::Counters, seen == expected, || "a reset changes max_split_size".to_owned())
 }
 
-/// The bytes of a page.
+/// The size of a page in bytes.
 const PAGE: u64 = 20 * MIB;
 
-/// The most pages that a case moves or requests.
+/// The maximum number of pages that a case moves or requests.
 const MOST: u64 = 4;
 
-/// PyTorch's rules, except that each failed search asks for a segment 2 MiB larger than the previous one did.
+/// PyTorch's rules, except that each failed search requests a segment that is 2 MiB larger than the previous one.
 #[derive(Debug)]
 struct Growing(PyTorch, Rc<Cell<u64>>);
 
@@ -691,10 +694,11 @@ impl parkade::policy::Wrapper for Remapping {
     }
 }
 
-/// Tests events during a request: a callback frees memory and the policy is asked again, or pages move to the request.
+/// Tests what can happen during a request: a callback frees memory and the policy is asked again, or pages move to the
+/// request.
 ///
-/// The device's calls show what was requested: the size of the segment, and how many pages were created, mapped, unmapped and
-/// released.
+/// The device calls show what was requested: the size of the segment, and how many pages were created, mapped, unmapped
+/// and released.
 pub(crate) fn check_on_the_way(_: &Draws) -> Outcome {
     let mut cases = 0;
     for answers in (0..8_u32).map(|bits| [bits & 1 == 1, bits & 2 == 2, bits & 4 == 4]) {
@@ -712,7 +716,8 @@ pub(crate) fn check_on_the_way(_: &Draws) -> Outcome {
     Ok(cases)
 }
 
-/// Callbacks that report whether they freed something: if any did, the segment has the size that the second search gives.
+/// The callbacks report whether they freed something. If any did, the segment has the size that the second search
+/// requests.
 fn searched_again(answers: &[bool]) -> Result<(), Broken> {
     let asked = Rc::new(Cell::new(0));
     let policy = Box::new(Growing(PyTorch::new(Settings::default()), Rc::clone(&asked)));
@@ -725,13 +730,16 @@ fn searched_again(answers: &[bool]) -> Result<(), Broken> {
     let (seen, expected) = (core.heap().reserved().get(), 20 * MIB + searches * 2 * MIB);
     ensure(Law::Answers, asked.get() == searches && seen == expected, || {
         let asked = asked.get();
-        format!("callbacks say {answers:?}: searched {asked} times, a segment of {seen} bytes; expected {searches}, {expected}")
+        format!(
+            "callbacks report {answers:?}: {asked} searches and a segment of {seen} bytes, expected {searches} and \
+                 {expected}"
+        )
     })?;
     core.free(held).map_err(failed)
 }
 
-/// Two segments with this many free pages, and a request on another stream for `wanted` pages: each unmapped page is mapped
-/// again, one is created only if there are too few, and one is released only if there are too many.
+/// Two segments have this many free pages, and a request on another stream needs `wanted` pages: each unmapped page is
+/// mapped again, pages are created only if there are too few, and released only if there are too many.
 fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
     let settings = Settings { expandable_segments: true, ..Settings::default() };
     let policy = Box::new(Remapping(PyTorch::new(settings)));
@@ -739,7 +747,7 @@ fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
     let allocate = |core: &mut AnyKeptCore, pages: u64, stream: u64| -> Result<Allocation, Broken> {
         core.allocate(Bytes(pages * PAGE), StreamId(stream)).map_err(failed)
     };
-    // Free both at once, because otherwise the second request would take the pages of the first.
+    // Free both together, because otherwise the second request would take the first one's pages.
     let mut held = Vec::new();
     for (pages, stream) in free.into_iter().zip(1..).filter(|(pages, _)| *pages > 0) {
         held.push(allocate(&mut core, pages, stream)?);
@@ -761,7 +769,7 @@ fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
     })?;
     let (used, reserved) = (core.device().look().used_bytes().get(), core.heap().reserved().get());
     ensure(Law::Accounting, [used, reserved] == [wanted * PAGE; 2], || {
-        format!("{}: the device gave {before} bytes before and {used} after, and {reserved} are counted", during())
+        format!("{}: the device had handed out {before} bytes before and {used} after, but {reserved} are counted", during())
     })?;
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     core.free(held).map_err(failed)

@@ -1,4 +1,4 @@
-//! Restores of private pools, and the fate of the allocations that they take back.
+//! Restores of private pools, and what happens to the allocations that they take back.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ use crate::law::{Broken, Law, ensure};
 /// The pool that is saved and restored.
 const POOL: PoolId = PoolId(0, 1);
 
-/// A stream that uses blocks of others.
+/// A stream that uses other streams' blocks.
 const USER: StreamId = StreamId(9);
 
-/// The bytes of a page, and of a block that fills it.
+/// The size in bytes of a page, and of a block that fills it.
 const PAGE: u64 = 20 * MIB;
 
 fn failed(error: impl std::fmt::Display) -> Broken {
@@ -40,8 +40,8 @@ fn allocate(core: &mut Core, bytes: u64) -> Result<Allocation, Broken> {
     core.allocate(Bytes(bytes), StreamId::DEFAULT).map_err(failed)
 }
 
-/// Restores that fail in the middle, and expandable segments that have grown since they were saved: every short sequence of
-/// blocks.
+/// Restores that fail midway, and expandable segments that have grown since they were saved: every short sequence of
+/// blocks is tried.
 pub(crate) fn check(_: &Draws) -> Outcome {
     let mut restores = 0;
     for used in 0..1_u32 << 4 {
@@ -59,8 +59,8 @@ pub(crate) fn check(_: &Draws) -> Outcome {
     Ok(restores)
 }
 
-/// Another stream uses some of four blocks, and one event cannot be recorded while a restore takes them back: all are freed
-/// anyway, and nothing is handed out.
+/// Another stream uses some of four blocks, and one event cannot be recorded while a restore takes the blocks back: all
+/// of them are freed anyway, and nothing is handed out.
 fn interrupted(used: u32, nth: u64) -> Result<(), Broken> {
     let mut core = begin(false)?;
     let checkpoint = core.checkpoint_pool(POOL).map_err(failed)?;
@@ -78,27 +78,33 @@ fn interrupted(used: u32, nth: u64) -> Result<(), Broken> {
     let answer = core.restore_pool(&checkpoint);
     let fails = nth <= u64::from(used.count_ones());
     let is_right = if fails { matches!(answer, Err(CheckpointError::Device(_))) } else { answer.is_ok() };
-    let during = || format!("event number {nth} cannot be recorded, blocks {used:#b} are used");
+    let during = || format!("event number {nth} cannot be recorded, and blocks {used:#b} are in use");
     ensure(Law::Faults, is_right, || format!("{}: {answer:?}", during()))?;
     let live = core.pool_live_allocations_are(POOL, &[]);
     let allocated = core.stats().entries().iter().find(|(key, _)| key == "allocation.all.current").map(|(_, value)| *value);
     ensure(Law::Faults, live == Ok(true) && allocated == Some(0), || {
-        format!("{}: {allocated:?} blocks stay allocated", during())
+        format!("{}: {allocated:?} blocks are still allocated", during())
     })?;
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     for allocation in held {
         let answer = core.free(allocation);
-        ensure(Law::Faults, answer == Err(FreeError::NotAllocated), || format!("{}: an old block is accepted", during()))?;
+        ensure(Law::Faults, answer == Err(FreeError::NotAllocated), || {
+            format!(
+                "{}: a block from before the restore is \
+                                                                                accepted",
+                during()
+            )
+        })?;
     }
     core.release_pool(POOL).map_err(failed)?;
     core.device().steer().complete_all();
     core.release_cached().map_err(failed)?;
     let left = core.heap().reserved();
-    ensure(Law::Endings, left == Bytes::ZERO, || format!("{}: {left} bytes stay", during()))
+    ensure(Law::Endings, left == Bytes::ZERO, || format!("{}: {left} bytes are still reserved", during()))
 }
 
-/// A block of one page is saved, and then the segment grows by blocks that are free (0), allocated (1), or wait for another
-/// stream (2). It can be restored if, once everything is freed, at most one mapped block follows the saved one.
+/// A block of one page is saved, and the segment then grows by blocks that are free (0), allocated (1) or pending (2).
+/// The segment can be restored if at most one mapped block follows the saved one after everything is freed.
 fn grown(kinds: &[usize]) -> Result<(), Broken> {
     let mut core = begin(true)?;
     let mut held = vec![allocate(&mut core, PAGE)?];
@@ -111,7 +117,7 @@ fn grown(kinds: &[usize]) -> Result<(), Broken> {
         }
         if *kind == 1 { held.push(allocation) } else { core.free(allocation).map_err(failed)? }
     }
-    // Adjacent free blocks coalesce; waiting blocks stay separate.
+    // Adjacent free blocks coalesce; pending blocks stay separate.
     let waits: Vec<bool> = kinds.iter().map(|kind| *kind == 2).collect();
     let blocks = waits.chunk_by(|before, after| !before && !after).count();
     let before: BTreeSet<_> = held.iter().map(Allocation::address).collect();
@@ -121,25 +127,26 @@ fn grown(kinds: &[usize]) -> Result<(), Broken> {
             let freed: BTreeSet<_> = restored.freed.iter().copied().collect();
             let is_right = blocks <= 1 && freed == before && restored.allocations.len() == 1;
             ensure(Law::Reference, is_right, || {
-                format!("behind the saved block are {kinds:?}, and it is restored: {restored:?}")
+                format!("the saved block is followed by {kinds:?}, and the restore returned {restored:?}")
             })?;
             let same =
                 restored.allocations.iter().all(|allocation| held.first().map(Allocation::address) == Some(allocation.address()));
-            ensure(Law::Reference, same, || format!("{restored:?} is restored, and {held:?} was saved"))?;
+            ensure(Law::Reference, same, || format!("{restored:?} was restored, but {held:?} had been saved"))?;
         }
         Err(error) => {
             let tail = matches!(error, CheckpointError::TailInUse(_));
-            ensure(Law::Reference, tail && blocks > 1, || format!("behind the saved block are {kinds:?}: {error}"))?;
+            ensure(Law::Reference, tail && blocks > 1, || format!("the saved block is followed by {kinds:?}: {error}"))?;
             // Nothing has changed.
             let live: Vec<_> = before.into_iter().collect();
             let same = core.pool_live_allocations_are(POOL, &live);
-            ensure(Law::Reference, same == Ok(true), || format!("a restore that fails has changed {live:?}"))?;
+            ensure(Law::Reference, same == Ok(true), || format!("a failed restore changed {live:?}"))?;
         }
     }
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
 }
 
-/// The same requests in two allocators take the same slots: the allocations are equal if their addresses are.
+/// The same requests in two allocators take the same slots, so the allocations are equal if and only if their addresses
+/// are equal.
 fn across_allocators() -> Result<(), Broken> {
     let make = |skipped: u64| -> Result<Vec<Allocation>, Broken> {
         let mut device = Paper::new(1 << 40);
@@ -149,14 +156,14 @@ fn across_allocators() -> Result<(), Broken> {
     };
     let (first, same, other) = (make(0)?, make(0)?, make(1)?);
     let is_right = first == same && first.iter().zip(&other).all(|(a, b)| a != b && a.address() != b.address());
-    ensure(Law::Reference, is_right, || format!("{first:?} and {same:?} are to be equal, {other:?} to be different"))?;
+    ensure(Law::Reference, is_right, || format!("{first:?} and {same:?} should be equal, and {other:?} should be different"))?;
     let text = format!("{:?}", first[0]);
     let names = text.starts_with("Allocation {") && text.contains("id: ") && text.contains(&format!("{:?}", first[0].address()));
     ensure(Law::Reference, names, || format!("an allocation at {} is shown as {text}", first[0].address()))
 }
 
-/// Tests the identity of allocations: equality means the same block, and a restored pool's old allocations stay void even if a
-/// new block has their address.
+/// Tests the identity of allocations: equality means the same block, and a restored pool's old allocations stay void
+/// even if a new block has the same address.
 pub(crate) fn handles(draws: &Draws) -> Outcome {
     across_allocators()?;
     let sizes = prop::sample::select(vec![1, 512, 5000, MIB, 3 * MIB, 30 * MIB]);
@@ -179,7 +186,7 @@ fn void_after_restores(sizes: &[u64], turns: usize, which: u64) -> Result<u64, B
         }
         void.append(&mut held);
         held = core.restore_pool(&checkpoint).map_err(failed)?.allocations;
-        ensure(Law::Reference, held.len() == sizes.len(), || format!("{} of {} blocks are restored", held.len(), sizes.len()))?;
+        ensure(Law::Reference, held.len() == sizes.len(), || format!("{} of {} blocks were restored", held.len(), sizes.len()))?;
         for (place, allocation) in held.iter().enumerate() {
             let same = allocation.in_a_clone() == *allocation && core.segment_of(allocation).is_some();
             ensure(Law::Reference, same, || format!("{allocation:?} is not equal to itself"))?;
@@ -191,7 +198,7 @@ fn void_after_restores(sizes: &[u64], turns: usize, which: u64) -> Result<u64, B
             core.record_stream(old, StreamId(1));
             let answer = core.free(old.in_a_clone());
             let refused = answer == Err(FreeError::NotAllocated) && !is_known;
-            ensure(Law::Reference, refused, || format!("{old:?}, which a restore took back, was accepted: {answer:?}"))?;
+            ensure(Law::Reference, refused, || format!("{old:?}, which a restore had taken back, was accepted: {answer:?}"))?;
         }
         core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     }

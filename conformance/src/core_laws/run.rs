@@ -1,4 +1,4 @@
-//! Draws and runs the cases of a law, and shrinks those that break it.
+//! Draws and runs a law's cases, and shrinks those that break it.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -7,20 +7,21 @@ use crate::law::{Broken, Law};
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-/// The most shrinking steps for a failing case.
+/// The maximum number of shrinking steps for a failing case.
 const SHRINKS: u32 = 4000;
 
-/// The number of cases to draw, and their seed.
+/// The number of cases to draw, and the seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Draws {
-    /// Random cases of each law.
+    /// The number of random cases for each law.
     pub cases: u32,
-    /// The seed that they are drawn from.
+    /// The seed from which they are drawn.
     pub seed: u64,
 }
 
 impl Draws {
-    /// A reduced number of cases, at least one, for a law whose cases each take as long as this many others.
+    /// Returns a reduced number of cases (at least one) for a law in which each case takes as long as this many other
+    /// cases.
     pub(crate) fn each_for(self, cases: u32) -> Draws {
         Draws { cases: self.cases / cases + 1, ..self }
     }
@@ -34,7 +35,7 @@ pub type Outcome = Result<u64, Failure>;
 pub struct Failure {
     /// The law, and the observation that broke it.
     pub broken: Broken,
-    /// The smallest case found that breaks it, as comments of a script.
+    /// The smallest case found that breaks it, as comments in a script.
     pub script: String,
 }
 
@@ -44,7 +45,7 @@ impl From<Broken> for Failure {
     }
 }
 
-/// Runs drawn cases; each returns its number of operations.
+/// Runs drawn cases, each of which returns its number of operations.
 pub(crate) fn run<S>(draws: &Draws, salt: u64, strategy: &S, one: impl Fn(&S::Value) -> Result<u64, Broken>) -> Outcome
 where
     S: Strategy,

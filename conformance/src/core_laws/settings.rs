@@ -1,8 +1,9 @@
-//! The settings law: every string has the effect or the error that the specification gives, in the dialects of both releases,
-//! at load time and at run time.
+//! The settings law: every string has the effect or the error that the specification states, in the dialects of both
+//! releases, at load time and at run time.
 //!
-//! Strings are drawn from the significant words: all keys, values at every limit, and separators in right and wrong positions.
-//! The grammar of numbers and lists generates them, and some are then corrupted in one position.
+//! Strings are drawn from the significant words: all keys, values at every limit, and separators in correct and
+//! incorrect positions. Numbers and lists are generated from their grammar, and some strings are then corrupted in one
+//! position.
 
 use parkade::profile::Profile;
 use parkade::settings::{Settings, SettingsError, read_double};
@@ -13,10 +14,10 @@ use crate::law::{Broken, Law, ensure};
 use crate::reference_model::settings::double;
 use crate::reference_model::settings::{Reader, Refusal, defaults};
 
-/// Strings for each program; reading one costs almost nothing.
+/// The number of strings for each program; reading one costs almost nothing.
 const STRINGS_PER_CASE: usize = 24;
 
-/// Every key with every value and every list: one after the other at run time, and each at load time.
+/// Every key with every value and every list: one after another at run time, and each one at load time.
 fn check_all_pairs() -> Result<(), Broken> {
     for is_newer in [false, true] {
         for key in Profile::PYTORCH_2_15.dialect.keys() {
@@ -31,7 +32,7 @@ fn check_all_pairs() -> Result<(), Broken> {
     Ok(())
 }
 
-/// Every key, and every value of every key, with one letter in the other case.
+/// Tries every key, and every value of every key, with the case of one letter changed.
 fn check_other_cases() -> Result<(), Broken> {
     for is_newer in [false, true] {
         for key in Profile::PYTORCH_2_15.dialect.keys() {
@@ -46,7 +47,7 @@ fn check_other_cases() -> Result<(), Broken> {
     Ok(())
 }
 
-/// Every value that is a word, with a prefix, with a suffix, and without its last letter.
+/// Tries every value that is a word, with a prefix, with a suffix, and without its last letter.
 fn check_affixes() -> Result<(), Broken> {
     for is_newer in [false, true] {
         for key in Profile::PYTORCH_2_15.dialect.keys() {
@@ -65,7 +66,8 @@ fn check_affixes() -> Result<(), Broken> {
     Ok(())
 }
 
-/// Hexadecimal numbers with more digits than a double holds: halfway values round to even, unless more digits follow.
+/// Tries hexadecimal numbers with more digits than a double holds: halfway values round to even unless more digits
+/// follow.
 const LONG_NUMBERS: [(&str, f64); 4] = [
     ("0x1.00000000000008p-1", 0.5),
     ("0x1.000000000000080000000000000001p-1", 0.500_000_000_000_000_1),
@@ -83,7 +85,7 @@ fn check_long_numbers() -> Result<(), Broken> {
     Ok(())
 }
 
-/// Each release knows its keys, and each key once.
+/// Checks that each release knows its keys, each exactly once.
 fn check_keys() -> Result<(), Broken> {
     for (profile, is_newer) in [(&Profile::PYTORCH_2_11, false), (&Profile::PYTORCH_2_15, true)] {
         let mut seen: Vec<&str> = profile.dialect.keys().collect();
@@ -108,7 +110,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     run(draws, 33, &strategy, |(is_newer, strings)| one(*is_newer, strings))
 }
 
-/// Reads a number by itself.
+/// Reads a number on its own.
 fn one_number(text: &str) -> Result<(), Broken> {
     let (seen, expected) = (read_double(text), double(text).ok());
     let same = seen.map(f64::to_bits) == expected.map(f64::to_bits)
@@ -116,7 +118,7 @@ fn one_number(text: &str) -> Result<(), Broken> {
     ensure(Law::Settings, same, || format!("{text:?} is read as {seen:?}, expected {expected:?}"))
 }
 
-/// Applies the strings one after the other; some begin a new process instead.
+/// Applies the strings one after another; some begin a new process instead.
 fn one(is_newer: bool, strings: &[(String, bool)]) -> Result<u64, Broken> {
     let dialect = if is_newer { &Profile::PYTORCH_2_15.dialect } else { &Profile::PYTORCH_2_11.dialect };
     let (mut seen, mut expected) = (Settings::default(), defaults());
@@ -137,7 +139,8 @@ fn one(is_newer: bool, strings: &[(String, bool)]) -> Result<u64, Broken> {
     Ok(strings.len() as u64)
 }
 
-/// A string in the environment: the backend first, then CUDA's keys, then the others (spec 8.4).
+/// Reads a string from the environment: the backend first, then CUDA's keys, then the others (spec
+/// 8.4).
 fn at_load(reader: &Reader, text: &str) -> Result<Settings, Refusal> {
     let mut settings = Settings { backend: reader.backend()?, ..defaults() };
     reader.read_own(&mut settings)?;
@@ -153,7 +156,7 @@ fn compare((answer, seen): Side<'_, SettingsError>, (wanted, expected): Side<'_,
     ensure(Law::Settings, refusal == wanted.clone().err(), || format!("the answer is {answer:?}, expected {wanted:?}"))?;
     let is_std = answer.as_ref().is_err_and(SettingsError::is_std_exception);
     let is_plain = wanted.err().is_some_and(|(_, text)| text.starts_with("sto"));
-    ensure(Law::Settings, is_std == is_plain, || format!("{answer:?} is an exception of another kind"))?;
+    ensure(Law::Settings, is_std == is_plain, || format!("{answer:?} is a different kind of exception"))?;
     ensure(Law::Settings, seen == expected, || format!("the settings are {seen:?}, expected {expected:?}"))
 }
 
@@ -225,10 +228,10 @@ const VALUES: [&str; 64] = [
     "NaN",
 ];
 
-/// Keys that no release knows, and words in the positions of keys.
+/// Keys that no release knows, and words in positions where keys belong.
 const ODD_KEYS: [&str; 6] = ["unknown", "Expandable_segments", ",", "]", "max_split_size", "[large_segment_size_mb:74]"];
 
-/// Lists of roundup divisions and of classes.
+/// Lists of roundup divisions and lists of classes.
 const LISTS: [&str; 30] = [
     "[1:4,2:1,>:2]",
     "[64:8,256:4,1024:4,>:1]",
@@ -262,14 +265,14 @@ const LISTS: [&str; 30] = [
     "[16384:2,1:8]",
 ];
 
-/// A number in any notation, mostly whole, with an arbitrary suffix.
+/// Returns a number in any notation, usually an integer, with an arbitrary suffix.
 fn number() -> impl Strategy<Value = String> {
     let sign = prop::sample::select(vec!["", "", "", "", "+", "-", "--"]);
     let digits = || prop_oneof![4 => "[0-9]{1,3}", 1 => "0{0,3}[0-9]{1,22}", 1 => Just(String::new())];
     let power = prop_oneof![3 => Just(String::new()), 2 => "[eE][+-]?[0-9]{1,2}", 1 => "[eE][+-]?"];
     let fraction = prop_oneof![3 => Just(String::new()), 2 => r"\.[0-9]{0,4}"];
     let decimal = (digits(), fraction, power).prop_map(|(whole, fraction, power)| whole + &fraction + &power);
-    // Short enough to be exact.
+    // The number is short enough to be exact.
     let hexadecimal = r"0[xX][0-9a-fA-F]{0,4}(\.[0-9a-fA-F]{0,3})?([pP][+-]?[0-9]{0,2})?";
     let word = prop::sample::select(vec!["inf", "INFINITY", "Inf", "nan", "NaN(1)", "infx", "na", "i"]).prop_map(str::to_owned);
     let magnitude = prop_oneof![6 => decimal, 3 => hexadecimal, 1 => word];
@@ -277,7 +280,7 @@ fn number() -> impl Strategy<Value = String> {
     (sign, magnitude, behind).prop_map(|(sign, magnitude, behind)| format!("{sign}{magnitude}{behind}"))
 }
 
-/// A list of divisions or classes by its grammar, sometimes slightly wrong.
+/// Returns a list of divisions or classes that follows the grammar, sometimes with a small error.
 fn list() -> impl Strategy<Value = String> {
     let interval = prop_oneof![
         6 => (0..18_u32).prop_map(|bits| (1_u64 << bits).to_string()),
@@ -299,7 +302,7 @@ fn list() -> impl Strategy<Value = String> {
     })
 }
 
-/// One key with a value, mostly in order.
+/// Returns one key with a value, usually in the right order.
 fn pair() -> impl Strategy<Value = String> {
     let keys: Vec<&'static str> = Profile::PYTORCH_2_15.dialect.keys().collect();
     let key = prop_oneof![20 => prop::sample::select(keys), 1 => prop::sample::select(ODD_KEYS.to_vec())];
@@ -318,13 +321,13 @@ fn pair() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Characters to insert into a string where they do not belong: white space in C and elsewhere, and letters.
+/// Characters to insert where they do not belong: characters that are white space in C or elsewhere, and letters.
 const STRANGE: [char; 22] = [
     ' ', '\t', '\n', '\u{b}', '\u{c}', '\r', '\u{a0}', '\u{85}', '\u{2003}', '\u{3000}', '\u{feff}', '\0', 'x', '_', '.', '-',
     '\u{e9}', ',', ':', '[', ']', '>',
 ];
 
-/// One letter removed, added, doubled, or in the other case.
+/// Removes, adds or doubles one letter, or changes its case.
 #[derive(Clone, Copy, Debug)]
 enum Spoil {
     Drop,
@@ -350,13 +353,13 @@ fn flipped(letter: char) -> char {
     if letter.is_ascii_lowercase() { letter.to_ascii_uppercase() } else { letter.to_ascii_lowercase() }
 }
 
-/// The text with one letter in the other case, for each of its letters.
+/// Returns variants of the text, each with the case of one letter changed.
 fn in_other_cases(text: &str) -> impl Iterator<Item = String> {
     let places = text.char_indices().filter(|(_, letter)| letter.is_ascii_alphabetic());
     places.map(|(place, letter)| format!("{}{}{}", &text[..place], flipped(letter), &text[place + 1..]))
 }
 
-/// A settings string. One in four is corrupted in one position.
+/// Returns a settings string. One in four is corrupted in one position.
 fn text() -> impl Strategy<Value = String> {
     let spoil = prop_oneof![
         prop::sample::select(STRANGE.to_vec()).prop_map(Spoil::Insert),

@@ -1,5 +1,5 @@
-//! Laws about numbers and texts that need no device: sizes of blocks and segments, the texts shown to users, including errors,
-//! and the list of statistics.
+//! Laws about numbers and texts that need no device: sizes of blocks and segments, the texts shown to users (including
+//! errors), and the list of statistics.
 
 use parkade::device::{BackendError, ProcessMemory};
 use parkade::policy::{Policy, PolicyFault, PyTorch};
@@ -19,10 +19,10 @@ use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{Reference, texts};
 
-/// Sizes for each drawn case.
+/// The number of sizes in each drawn case.
 const SIZES_PER_CASE: usize = 48;
 
-/// A size close to a power of two or halfway to the next, or any size.
+/// Returns a size close to a power of two or halfway to the next one, or any size.
 fn size() -> impl Strategy<Value = u64> {
     let near = (9_u32..64, prop::sample::select(vec![2_u128, 3, 5, 7, 9]), -513_i128..=513).prop_map(|(bits, part, offset)| {
         let size = (1_u128 << bits) * part / 2;
@@ -65,9 +65,11 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
     let (seen, expected) = (policy.segment_for(Bytes(size)).unwrap_or(Bytes::MAX).get(), reference.segment_for(size));
     ensure(Law::Reference, seen == expected, || format!("a block of {size} bytes needs {seen}, expected {expected}"))?;
     let class = policy.classify(Bytes(size));
-    ensure(Law::Reference, (class == PoolClass::Large) == (size > MIB), || format!("{size} bytes are {class:?}"))?;
+    ensure(Law::Reference, (class == PoolClass::Large) == (size > MIB), || format!("{size} bytes belong to {class:?}"))?;
     let (seen, expected) = (policy.reservation(Bytes(size)).get(), reference.reservation());
-    ensure(Law::Reference, seen == expected, || format!("on {size} bytes {seen} are reserved, expected {expected}"))?;
+    ensure(Law::Reference, seen == expected, || {
+        format!("on a device of {size} bytes, {seen} are reserved, expected {expected}")
+    })?;
     let pages = [PoolClass::Small, PoolClass::Large].map(|class| policy.page(PoolSlot::default_pool(class)).get());
     let expected = [2 * MIB, settings.large_segment_bytes];
     ensure(Law::Reference, pages == expected, || format!("pages have {pages:?} bytes, expected {expected:?}"))?;
@@ -82,7 +84,7 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
     ensure(Law::Reference, seen == u64::try_from(rounded).ok(), || format!("{size} is rounded up to {seen:?}"))
 }
 
-/// Numbers with their text in C++.
+/// Numbers with their C++ text.
 const DOUBLES: [(f64, &str); 17] = [
     (f64::NAN, "nan"),
     (0.0, "0"),
@@ -103,7 +105,7 @@ const DOUBLES: [(f64, &str); 17] = [
     (1.000_000_5, "1"),
 ];
 
-/// The same with other numbers of significant digits.
+/// The same with different numbers of significant digits.
 const SIGNIFICANT: [(f64, u8, &str); 7] = [
     (0.1, 17, "0.10000000000000001"),
     (1.5, 1, "2"),
@@ -122,11 +124,11 @@ fn statistics() -> impl Strategy<Value = Stats> {
     let number = prop_oneof![2 => number, 1 => near.prop_map(|(number, offset)| number + offset)];
     prop::collection::vec(number, keys().len()).prop_map(|numbers| {
         let keys = keys();
-        Stats::from_entries(keys.iter().map(String::as_str).zip(numbers)).expect("these are PyTorch's keys")
+        Stats::from_entries(keys.iter().map(String::as_str).zip(numbers)).expect("the keys are PyTorch's")
     })
 }
 
-/// The 122 keys, sorted.
+/// The 122 keys in sorted order.
 fn keys() -> Vec<String> {
     let mut keys = Vec::new();
     for family in [
@@ -177,7 +179,12 @@ fn fixed_texts() -> Result<(), Broken> {
         ensure(Law::Reference, answer.is_err(), || format!("a statistic called {key:?} was accepted"))?;
     }
     let repeated = Stats::from_entries([("num_ooms", 3), ("num_ooms", 4)]).map(|stats| stats.num_ooms);
-    ensure(Law::Reference, repeated == Ok(4), || format!("of a repeated key the last value counts, and it was {repeated:?}"))?;
+    ensure(Law::Reference, repeated == Ok(4), || {
+        format!(
+            "the last value of a repeated key should count, but the value is \
+                                                          {repeated:?}"
+        )
+    })?;
     let fault = PolicyFault { policy: "first-fit", problem: "names no block" };
     let driver = BackendError::Driver { call: "cudaMalloc", code: 2 };
     let none = BackendError::OutOfMemory { requested: Bytes(512) };
@@ -191,7 +198,7 @@ fn fixed_texts() -> Result<(), Broken> {
     units_and_names()
 }
 
-/// Arithmetic of sizes, and the names that files show.
+/// Tests arithmetic on sizes, and the names that appear in files.
 fn units_and_names() -> Result<(), Broken> {
     let numbers = [0, 1, 511, 512, 513, MIB, (1 << 63) - 1, 1 << 63, u64::MAX - 511, u64::MAX - 1, u64::MAX];
     for (a, b) in numbers.iter().flat_map(|&a| numbers.map(|b| (a, b))) {
@@ -200,14 +207,14 @@ fn units_and_names() -> Result<(), Broken> {
         let difference = u64::try_from(i128::from(a) - i128::from(b)).unwrap_or(0);
         let seen = (Bytes(a).checked_add(Bytes(b)), Bytes(a).checked_round_up(Bytes(b)), Bytes(a).saturating_sub(Bytes(b)));
         let expected = (sum.map(Bytes), multiple.map(Bytes), Bytes(difference));
-        ensure(Law::Reference, seen == expected, || format!("of {a} and {b} come {seen:?}, expected {expected:?}"))?;
+        ensure(Law::Reference, seen == expected, || format!("{a} and {b} result in {seen:?}, expected {expected:?}"))?;
         if let Some(sum) = sum {
             let (mut bytes, all) = (Bytes(a), Bytes(a) + Bytes(b));
             bytes += Bytes(b);
             let there = bytes;
             bytes -= Bytes(a);
             let same = (there, all, bytes, all - Bytes(b)) == (Bytes(sum), Bytes(sum), Bytes(b), Bytes(a));
-            ensure(Law::Reference, same, || format!("{a} and {b} make {there}, without {a} that is {bytes}"))?;
+            ensure(Law::Reference, same, || format!("{a} plus {b} is {there}, and minus {a} that is {bytes}"))?;
         }
     }
     use TraceAction::{Alloc, FreeCompleted, FreeRequested, Oom, SegmentAlloc, SegmentFree, SegmentMap, SegmentUnmap, Snapshot};
@@ -223,7 +230,8 @@ fn units_and_names() -> Result<(), Broken> {
     texts::check(&backends.join(" "), Some("native cudaMallocAsync".to_owned()))
 }
 
-/// Whether a text is C's output for a number with at most `digits` significant digits: the right value in the right form.
+/// Returns whether a text is C's output for a number with at most `digits` significant digits: the right value in the
+/// right form.
 fn is_significant(number: f64, digits: u8, text: &str) -> bool {
     let digits = usize::from(digits.max(1));
     let rounded = format!("{number:.*e}", digits - 1);
@@ -236,7 +244,7 @@ fn is_significant(number: f64, digits: u8, text: &str) -> bool {
     text.parse::<f64>() == rounded.parse::<f64>() && is_long == text.contains('e') && (is_power || !is_long) && ends_well
 }
 
-/// A ring of trace entries keeps the newest ones, and at least one.
+/// Checks that a ring of trace entries keeps the newest ones, and at least one entry.
 fn rings() -> Result<(), Broken> {
     for capacity in 0..4_usize {
         let mut ring = TraceRing::new(capacity);
@@ -246,7 +254,12 @@ fn rings() -> Result<(), Broken> {
             let kept: Vec<u64> = ring.entries().map(|entry| entry.address).collect();
             let first = address.saturating_sub(capacity.max(1) as u64) + 1;
             let expected: Vec<u64> = (first..=address).collect();
-            ensure(Law::History, kept == expected, || format!("a ring of {capacity} keeps {kept:?}, expected {expected:?}"))?;
+            ensure(Law::History, kept == expected, || {
+                format!(
+                    "a ring with capacity {capacity} keeps {kept:?}, expected \
+                                                               {expected:?}"
+                )
+            })?;
         }
     }
     Ok(())
@@ -260,7 +273,7 @@ fn drawn_texts(sizes: &[u64], stats: &Stats, device: u32, is_abbreviated: bool) 
             let digits = (size % 18) as u8;
             let (seen, plain) = (format_significant(number, digits), format_double(number));
             let same = !number.is_finite() || (is_significant(number, digits, &seen) && is_significant(number, 6, &plain));
-            ensure(Law::Reference, same, || format!("{number:e} is written {seen} with {digits} digits, and {plain}"))?;
+            ensure(Law::Reference, same, || format!("{number:e} is written as {seen} with {digits} digits, and as {plain}"))?;
         }
     }
     texts::check(&memory_summary(device, stats, is_abbreviated), Some(texts::summary(device, stats, is_abbreviated)))?;
@@ -304,10 +317,10 @@ fn looked_up(stats: &Stats, key: &str) -> Option<i64> {
     }
 }
 
-/// Call names that are not CUDA's, and names of calls that no backend here makes.
+/// Call names that are not CUDA's, and names of calls that no backend in this repository makes.
 const OTHER_CALLS: [&str; 6] = ["virtual memory", "", "c", "hipMalloc", "cu", "cublasCreate"];
 
-/// Tests error texts: every driver call with every code, and reports of drawn numbers.
+/// Tests error texts: those of every driver call with every code, and those with drawn numbers.
 pub(crate) fn check_errors(draws: &Draws) -> Outcome {
     let calls = CallName::ALL.iter().map(|name| name.as_str()).chain(OTHER_CALLS);
     for call in calls {
@@ -361,7 +374,7 @@ pub(crate) fn check_errors(draws: &Draws) -> Outcome {
     )
 }
 
-/// A release's own text for an error.
+/// Returns a release's own text for an error.
 fn said_by(profile: &Profile, error: &AllocError) -> String {
     match error {
         AllocError::OutOfMemory(report) => OutOfMemory { words: profile.oom_words, ..(**report).clone() }.to_string(),
@@ -369,7 +382,7 @@ fn said_by(profile: &Profile, error: &AllocError) -> String {
     }
 }
 
-/// The meaning of a CUDA code if the remedy does not depend on the call.
+/// Returns the meaning of a CUDA code if the remedy does not depend on the call.
 fn meaning(call: &str, code: u32) -> &'static str {
     if call.get(..2) != Some("cu") {
         return "";
@@ -392,7 +405,7 @@ fn driver_error(call: &'static str, code: u32) -> Result<(), Broken> {
     texts::check(&FreeError::Device(error).to_string(), Some(format!("the block stays pending: {text}")))
 }
 
-/// parkade's own errors, and those of pools in every release.
+/// Tests parkade's own errors, and those about pools in every release.
 fn fixed_errors() -> Result<(), Broken> {
     let says = |seen: String, expected: &str| texts::check(&seen, Some(expected.to_owned()));
     says(AllocError::ZeroSize.to_string(), "a request of 0 bytes has no block: use a null pointer for it")?;
@@ -464,10 +477,10 @@ fn fixed_errors() -> Result<(), Broken> {
     says(UnknownStatistic { key: "a\"b".to_owned() }.to_string(), r#"the allocator has no statistic called "a\"b""#)
 }
 
-/// Counters that a reset of the sums sets to 0.
+/// Counters that are set to 0 when the sums are reset.
 const COUNTERS: [&str; 5] = ["num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free"];
 
-/// Statistics from a file: any values, including those that no run has, and the effects of resets on them.
+/// Tests statistics from a file: any values, including those that no run has, and the effects of resets on them.
 pub(crate) fn check_statistics(draws: &Draws) -> Outcome {
     check_unknown()?;
     let count = Stats::default().entries().len();
@@ -502,12 +515,13 @@ fn read_and_reset(values: &[i64], resets: &[bool]) -> Result<(), Broken> {
                 *value = 0;
             }
         }
-        compare(&stats, &expected, if of_peaks { "after a reset of the peaks" } else { "after a reset of the sums" })?;
+        compare(&stats, &expected, if of_peaks { "after the peaks are reset" } else { "after the sums are reset" })?;
     }
     Ok(())
 }
 
-/// Keys with a word too many, with a word too few or in the other case are unknown, and the error quotes them unchanged.
+/// Checks that keys with an extra word, a missing word or changed case are unknown, and that the error quotes them
+/// unchanged.
 fn check_unknown() -> Result<(), Broken> {
     for (key, _) in Stats::default().entries() {
         let shorter = key.rsplit_once('.').map_or("", |(begin, _)| begin).to_owned();
@@ -516,13 +530,13 @@ fn check_unknown() -> Result<(), Broken> {
             let answer = Stats::from_entries([(text.as_str(), 1)]).map_err(|error| error.key);
             ensure(Law::Counters, answer == Err(text.clone()), || format!("{text:?} is read as {answer:?}"))?;
         }
-        // A single statistic: all others are 0, and only this one differs.
+        // Checks a single statistic: all others are 0, and only this one differs.
         let [one, two] = [1, 2].map(|value| Stats::from_entries([(key.as_str(), value)]));
         let differs = one.is_ok() && one != two && one == Stats::from_entries([(key.as_str(), 1)]);
         ensure(Law::Counters, differs, || format!("{key} of 1 and of 2 are {one:?} and {two:?}"))?;
         let listed = one.map(|stats| stats.entries()).unwrap_or_default();
         let others = listed.iter().find(|(other, value)| (*other == key) != (*value == 1));
-        ensure(Law::Counters, others.is_none(), || format!("{key} alone is set, and {others:?}"))?;
+        ensure(Law::Counters, others.is_none(), || format!("only {key} is set, but so are {others:?}"))?;
     }
     let mut stats = Stats::default();
     stats.num_oom_rejections = 1;
@@ -530,10 +544,10 @@ fn check_unknown() -> Result<(), Broken> {
     stats = Stats::default();
     stats.reserved_by_pool.insert(PoolId(0, 1), StatSet::default());
     differs &= stats != Stats::default();
-    ensure(Law::Counters, differs, || "statistics without a key do not differ".to_owned())
+    ensure(Law::Counters, differs, || "statistics should not differ without a key".to_owned())
 }
 
-/// A single statistic behaves according to its four values.
+/// Checks that a single statistic behaves according to its four values.
 fn check_stat(amounts: &[i64]) -> Result<(), Broken> {
     let (mut stat, mut expected) = (Stat::default(), [0_i64; 4]);
     for (place, &amount) in amounts.iter().enumerate() {
@@ -565,5 +579,5 @@ fn check_stat(amounts: &[i64]) -> Result<(), Broken> {
 fn compare(stats: &Stats, expected: &[(String, i64)], when: &str) -> Result<(), Broken> {
     let seen = stats.entries();
     let wrong = seen.iter().zip(expected).find(|(seen, expected)| seen != expected);
-    ensure(Law::Counters, wrong.is_none() && seen.len() == expected.len(), || format!("{when} there is {wrong:?}"))
+    ensure(Law::Counters, wrong.is_none() && seen.len() == expected.len(), || format!("{when}, there is {wrong:?}"))
 }

@@ -17,21 +17,21 @@ use crate::core_laws::devices::{Kept, KeptCore};
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
 
-/// Handles of streams, lowest first. That is also their order in PyTorch's hash tables, which is the order in which the other
-/// device is queried.
+/// Stream handles, lowest first. That is also their order in PyTorch's hash tables, and therefore the order in which
+/// the other device is queried.
 const STREAMS: [u64; 4] = [0, 7, 0x1000, u64::MAX];
 
-/// A device that reports, or does not report, that its events complete in the order of handles.
+/// A device that may or may not report that its events complete in the order of handles.
 #[derive(Debug)]
 struct Device {
     says_so: bool,
     paper: Paper,
-    /// Events recorded and complete so far, by stream.
+    /// The numbers of events recorded and complete so far, by stream.
     events: BTreeMap<StreamId, (u64, u64)>,
 }
 
 impl Device {
-    /// Completes this many events, starting with those of streams with lower handles.
+    /// Completes this many events, starting with those on streams with lower handles.
     fn complete(&mut self, mut count: u64) {
         for (recorded, done) in self.events.values_mut() {
             let more = count.min(*recorded - *done);
@@ -95,7 +95,7 @@ impl DeviceBackend for Device {
     fn destroy_event(&mut self, _: (StreamId, u64)) {}
 }
 
-/// One step; numbers wrap around.
+/// One step. Its numbers wrap around.
 #[derive(Clone, Copy, Debug)]
 enum EventStep {
     Allocate(u64, usize),
@@ -111,8 +111,8 @@ struct EventSide {
     held: Vec<Allocation>,
 }
 
-/// Devices whose events complete in the order of their streams' handles: an allocator that stops at the first incomplete event
-/// decides like one that queries every stream.
+/// Devices whose events complete in the order of their streams' handles: an allocator that stops at the first
+/// incomplete event makes the same decisions as one that queries every stream.
 pub(crate) fn events_by_handle(draws: &Draws) -> Outcome {
     let which = any::<usize>;
     let sizes = prop::sample::select(vec![512, 4096, MIB, 3 * MIB, 12 * MIB]);
@@ -172,15 +172,16 @@ impl EventSide {
     }
 }
 
-/// One step; numbers wrap around.
+/// One step. Its numbers wrap around.
 #[derive(Clone, Copy, Debug)]
 enum PageStep {
     Allocate(u64, u64),
     Free(usize),
     ReleaseCached,
-    /// Bytes that others hold.
+    /// Makes others hold this many bytes.
     OthersHold(u64),
-    /// Adopts an expandable segment: these pages have memory, in handles of this many pages.
+    /// Adopts an expandable segment in which these pages have memory, in handles of this many
+    /// pages.
     Adopt(u16, u64),
 }
 
@@ -190,8 +191,8 @@ struct PageSide {
     held: Vec<Allocation>,
 }
 
-/// Runs the same program on two simulated devices: one takes many pages at once, the other takes them one by one. No decision
-/// may differ.
+/// Runs the same program on two simulated devices, one of which takes many pages at once while the other takes them one
+/// by one. No decision may differ.
 pub(crate) fn page_runs(draws: &Draws) -> Outcome {
     let sizes =
         prop::sample::select(vec![1, MIB, 2 * MIB, 5 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 100 * MIB, 333 * MIB, 700 * MIB]);
@@ -209,7 +210,7 @@ pub(crate) fn page_runs(draws: &Draws) -> Outcome {
         let mut sides = [side(*is_newer, large, *most)?, side(*is_newer, large, 1)?];
         for (number, step) in steps.iter().enumerate() {
             let answers = sides.each_mut().map(|side| side.act(step));
-            ensure(Law::Reference, answers[0] == answers[1], || format!("step {number}, {step:?}, is answered {answers:?}"))?;
+            ensure(Law::Reference, answers[0] == answers[1], || format!("step {number}, {step:?}, returned {answers:?}"))?;
             let [seen, expected] = sides.each_ref().map(PageSide::seen);
             ensure(Law::Reference, seen == expected, || format!("step {number}, {step:?}: {seen:?}, expected {expected:?}"))?;
             sides[0].core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
@@ -227,7 +228,7 @@ fn side(is_newer: bool, large: &str, most: u64) -> Result<PageSide, Broken> {
 }
 
 impl PageSide {
-    /// The visible state of the allocator and of its holdings on the device.
+    /// Returns the visible state of the allocator and of its holdings on the device.
     fn seen(&self) -> String {
         let core = &self.core;
         let used = core.device().look().used_bytes();
@@ -258,8 +259,8 @@ impl PageSide {
         }
     }
 
-    /// Adopts a segment of 16 pages: those with a bit in `pages` are allocated, adjacent ones as one block, and the others have no
-    /// memory.
+    /// Adopts a segment of 16 pages: those with a bit in `pages` are allocated (adjacent ones as one block), and the
+    /// others have no memory.
     fn adopt(&mut self, pages: u16, run: u64) -> String {
         let page = Bytes(self.core.policy().settings.large_segment_bytes);
         let Ok(base) = self.core.device_mut().reserve(Bytes(16 * page.get())) else { return "no addresses".to_owned() };
@@ -290,7 +291,7 @@ impl PageSide {
         let mut asked = Vec::new();
         let answer = self.core.adopt(&segment, &mut |address, pages| {
             asked.push((address, pages));
-            memory.next().expect("memory for each run of pages")
+            memory.next().expect("there is memory for each run of pages")
         });
         // A device that takes pages one by one gets more calls, but for the same pages.
         let ends: Vec<DeviceAddress> = asked.iter().map(|(address, pages)| address.offset(Bytes(pages * page.get()))).collect();

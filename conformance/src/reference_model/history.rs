@@ -8,7 +8,7 @@ use crate::law::{Broken, Law, ensure};
 #[derive(Clone, Default, Debug)]
 pub struct History {
     segments: Vec<(u64, u64)>,
-    /// Mapped runs of expandable segments.
+    /// The mapped runs of expandable segments.
     mapped: Vec<(u64, u64)>,
     live: Vec<(u64, u64)>,
     leaving: Vec<(u64, u64)>,
@@ -16,8 +16,8 @@ pub struct History {
 
 fn take(list: &mut Vec<(u64, u64)>, entry: &TraceEntry) -> Result<(), Broken> {
     let place = list.iter().position(|&known| known == (entry.address, entry.size));
-    let place =
-        place.ok_or_else(|| Broken::new(Law::History, format!("{entry:?} names something that does not exist: {list:x?}")))?;
+    let place = place
+        .ok_or_else(|| Broken::new(Law::History, format!("{entry:?} refers to something that does not exist: {list:x?}")))?;
     list.swap_remove(place);
     Ok(())
 }
@@ -60,8 +60,8 @@ impl History {
     /// Applies one entry.
     ///
     /// # Errors
-    /// If the entry is impossible: memory handed out twice or outside any segment, a segment released while in use, or a release of
-    /// something that does not exist.
+    /// If the entry is impossible: memory is handed out twice or outside every segment, a segment is released while in
+    /// use, or something is released that does not exist.
     pub fn follow(&mut self, entry: &TraceEntry) -> Result<(), Broken> {
         let &TraceEntry { action, address, size, .. } = entry;
         match action {
@@ -94,7 +94,7 @@ impl History {
         Ok(())
     }
 
-    /// Whether nothing is held.
+    /// Returns whether nothing is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.segments.is_empty() && self.live.is_empty() && self.leaving.is_empty()

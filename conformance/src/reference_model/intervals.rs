@@ -1,7 +1,8 @@
 //! The naive model: flat lists of intervals, scanned from end to end.
 //!
-//! It knows who holds which bytes and which bytes running work may still use, and derives from the list of blocks where a
-//! request must go. It decides nothing for the core; it only checks afterwards whether the core was right.
+//! It knows who holds which bytes and which bytes may still be used by running work, and derives from the list of
+//! blocks where a request must be placed. It decides nothing for the core; it only checks afterwards whether the core
+//! was right.
 
 use std::collections::BTreeSet;
 
@@ -15,40 +16,43 @@ use crate::reference_model::Rules;
 /// A live allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Live {
-    /// First byte.
+    /// The address of the first byte.
     pub address: u64,
     /// The requested size in bytes.
     pub requested: u64,
-    /// Its stream's handle.
+    /// The handle of its stream.
     pub stream: u64,
     /// Other streams that use it.
     pub uses: Vec<u64>,
-    /// Those of the streams whose use was recorded while requests were routed to a private pool; see [`Model::give_back`].
+    /// Those of these streams whose use was recorded while requests were routed to a private pool; see
+    /// [`Model::give_back`].
     pub captured: Vec<u64>,
 }
 
-/// A freed allocation that other streams' work may still use.
+/// A freed allocation that may still be used by other streams' work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Leaving {
-    /// First byte.
+    /// The address of the first byte.
     pub address: u64,
     /// The requested size in bytes.
     pub requested: u64,
-    /// For each such stream: the number of events that had been recorded on it when the allocation was freed.
+    /// For each of these streams: the number of events that had been recorded on it when the allocation was freed.
     pub waits: Vec<(u64, u64)>,
-    /// Whether it was freed while events were not recorded: its events come later, possibly after those of others.
+    /// Whether it was freed while events were not recorded: its events are recorded later, possibly after those of
+    /// other allocations.
     pub deferred: bool,
 }
 
 impl Leaving {
-    /// Whether the allocator knows that all of this work is done.
+    /// Whether the allocator knows that all of the other streams' work is done.
     #[must_use]
     pub fn is_known_done(&self, witness: &Witness) -> bool {
         self.waits.iter().all(|&(stream, recorded)| witness.is_known_done(stream, recorded))
     }
 
-    /// Whether its events were known to be complete when a request searched for a block; `None` if the device's reports leave this
-    /// open. The event on a stream is the first after the free, or, if it was deferred, one of those after the free.
+    /// Returns whether its events were known to be complete when a request searched for a block; `None` if the device's
+    /// reports leave this open. The event on a stream is the first one after the free or, if it was deferred, one of
+    /// those after the free.
     fn was_known_at_search(&self, witness: &Witness) -> Option<bool> {
         let mut all = Some(true);
         for &(stream, recorded) in &self.waits {
@@ -68,7 +72,7 @@ impl Leaving {
 /// A run of free bytes in one segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FreeRun {
-    /// First byte.
+    /// The address of the first byte.
     pub address: u64,
     /// Its length.
     pub size: u64,
@@ -78,7 +82,7 @@ pub struct FreeRun {
     pub large: bool,
 }
 
-/// Records who holds what.
+/// A record of who holds which memory.
 #[derive(Clone, Default, Debug)]
 pub struct Model {
     /// Live allocations, in the order in which the trial holds them.
@@ -92,7 +96,7 @@ fn overlap(a: u64, a_size: u64, b: u64, b_size: u64) -> bool {
 }
 
 impl Model {
-    /// Adds a new allocation, whose block has at least `rounded` bytes.
+    /// Adds a new allocation whose block has at least `rounded` bytes.
     ///
     /// # Errors
     /// If it is misaligned, or overlaps memory that is in use.
@@ -105,14 +109,17 @@ impl Model {
         }
         for other in self.leaving.iter().filter(|other| !other.is_known_done(witness)) {
             ensure(Law::NoEarlyReuse, !overlap(address, rounded, other.address, other.requested), || {
-                format!("the allocation at {address:#x} of {requested} bytes reuses memory before its events are done: {other:?}")
+                format!(
+                    "the allocation at {address:#x} of {requested} bytes reuses memory before the memory's events are \
+                         done: {other:?}"
+                )
             })?;
         }
         self.live.push(Live { address, requested, stream, uses: Vec::new(), captured: Vec::new() });
         Ok(())
     }
 
-    /// Records that a stream uses a live allocation, `captured` if requests are routed to a private pool.
+    /// Records that a stream uses a live allocation; `captured` means that requests are routed to a private pool.
     pub fn record(&mut self, which: usize, stream: u64, captured: bool) {
         let live = &mut self.live[which];
         if live.stream == stream {
@@ -128,9 +135,9 @@ impl Model {
 
     /// Frees a live allocation. Must be called before the core frees it.
     ///
-    /// An allocation freed while requests are routed to a private pool (`deferred`) does not wait for a stream whose use was
-    /// recorded during such a time, even if the use was recorded before or again: 2.4 to 2.15 behave in this way (spec 3.8). An
-    /// allocation freed at any other time waits for all of its streams.
+    /// An allocation that is freed while requests are routed to a private pool (`deferred`) does not wait for a stream
+    /// whose use was recorded during a routing, even if the use was also recorded before or after it: 2.4 to 2.15
+    /// behave in this way (spec 3.8). An allocation freed at any other time waits for all of its streams.
     pub fn give_back(&mut self, which: usize, deferred: bool, witness: &Witness) {
         let Live { address, requested, mut uses, captured, .. } = self.live.swap_remove(which);
         uses.retain(|stream| !(deferred && captured.contains(stream)));
@@ -140,11 +147,11 @@ impl Model {
         }
     }
 
-    /// Checks the heap's segments against the model: exactly the live allocations are handed out, each in a large enough block, and
-    /// memory that may still be in use is pending.
+    /// Checks the heap's segments against the model: exactly the live allocations are handed out, each in a large
+    /// enough block, and memory which may still be in use is pending.
     ///
-    /// With `is_virtual` there are private pools, and a block may be pending just because it was freed while requests were routed
-    /// to one.
+    /// With `is_virtual`, there are private pools, and a block may be pending only because it was freed while requests
+    /// were routed to one.
     ///
     /// # Errors
     /// If they disagree.
@@ -160,11 +167,11 @@ impl Model {
                     same == (block.address.get(), block.requested.get(), segment.stream.get())
                         && block.size.get() >= live.requested
                 });
-                ensure(Law::Accounting, agrees, || format!("the heap has {block:?} handed out, the model {live:?}"))?;
+                ensure(Law::Accounting, agrees, || format!("the heap has handed out {block:?}, but the model has {live:?}"))?;
             }
         }
         let missing = expected.next();
-        ensure(Law::Accounting, missing.is_none(), || format!("the heap does not have {missing:?}"))?;
+        ensure(Law::Accounting, missing.is_none(), || format!("{missing:?} is missing from the heap"))?;
         let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
         for leaving in self.leaving.iter().filter(|leaving| !leaving.is_known_done(witness)) {
             let pending =
@@ -173,7 +180,7 @@ impl Model {
         }
         for block in blocks().filter(|block| block.state == BlockActivity::PendingFree) {
             let known = self.leaving.iter().any(|leaving| leaving.address == block.address.get());
-            ensure(Law::Accounting, known || is_virtual, || format!("{block:?} is pending, and no stream uses it"))?;
+            ensure(Law::Accounting, known || is_virtual, || format!("{block:?} is pending, but no stream uses it"))?;
         }
         // A block may stay pending longer than necessary: if its event could not be recorded, it waits for a later one.
         self.leaving.retain(|leaving| {
@@ -182,7 +189,7 @@ impl Model {
         Ok(())
     }
 
-    /// The number of streams with events that the allocator does not know to be complete.
+    /// Returns the number of streams with events that the allocator does not know to be complete.
     #[must_use]
     pub fn waiting_streams(&self, witness: &Witness) -> usize {
         let waits = self.leaving.iter().flat_map(|leaving| &leaving.waits);
@@ -190,21 +197,23 @@ impl Model {
         waiting.map(|&(stream, _)| stream).collect::<BTreeSet<u64>>().len()
     }
 
-    /// Whether a pending block's events were known to be complete when a request searched for a block.
+    /// Returns whether a pending block's events were known to be complete when a request searched for a block.
     #[must_use]
     pub fn was_known_done(&self, address: u64, witness: &Witness) -> bool {
         let leaving = self.leaving.iter().find(|leaving| leaving.address == address);
         leaving.and_then(|leaving| leaving.was_known_at_search(witness)) == Some(true)
     }
 
-    /// Whether the device's reports leave open if [`Model::was_known_done`] holds for this block.
+    /// Returns whether the device's reports leave open if [`Model::was_known_done`] is true for
+    /// this block.
     #[must_use]
     pub fn was_uncertain(&self, address: u64, witness: &Witness) -> bool {
         self.leaving.iter().any(|leaving| leaving.address == address && leaving.was_known_at_search(witness).is_none())
     }
 
-    /// The memory that was free when a request searched for a block. `segments` is the heap before the request; blocks whose events
-    /// were known to be complete by then count as free. Adjacent free blocks are joined.
+    /// Returns the memory that was free when a request searched for a block. `segments` is the state of the heap before
+    /// the request; blocks whose events were known to be complete by then count as free. Adjacent free blocks are
+    /// joined.
     #[must_use]
     pub fn free_at_search(&self, segments: &[SegmentInfo], witness: &Witness) -> Vec<FreeRun> {
         let mut runs: Vec<FreeRun> = Vec::new();
@@ -234,8 +243,8 @@ impl Model {
     }
 }
 
-/// Where a request of `size` rounded bytes must go: the smallest run that may serve it, the lowest among equals; `None` if no
-/// run may serve it.
+/// Returns where a request of `size` rounded bytes must be placed: in the smallest run that may serve it, or the lowest
+/// of several equal ones; `None` if no run may serve it.
 #[must_use]
 pub fn best(runs: &[FreeRun], rules: &Rules, size: u64, stream: u64) -> Option<FreeRun> {
     let right = |run: &&FreeRun| run.stream == stream && run.large == Rules::is_large(size) && rules.may_serve(run.size, size);

@@ -1,17 +1,17 @@
-//! A second implementation, from docs/releases.md, of the rules in which releases of PyTorch differ: each rule lists the
-//! releases that have it.
+//! A second implementation, based on docs/releases.md, of the rules in which PyTorch releases differ: each rule lists
+//! the releases that have it.
 //!
-//! The core has these rules as a table of profiles. A wrong value in the table, or a rule that the core applies wrongly, then
-//! shows as a difference.
+//! The core has these rules as a table of profiles. A wrong value in the table or a rule that the core applies wrongly
+//! therefore shows up as a difference.
 
 use parkade::profile::{ExpandableHint, TieBreak};
 
 /// The rules of one series of releases, from 2.1 to 2.15.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReleaseRules {
-    /// The series' second number.
+    /// The second number in the series' name.
     minor: u32,
-    /// Which of several equal free blocks is used.
+    /// The rule that decides which of several equal free blocks is used.
     pub tie_break: TieBreak,
     /// Whether sizes with one division between powers of two are multiples of 512 bytes.
     pub rounds_by_one_division: bool,
@@ -25,9 +25,9 @@ pub struct ReleaseRules {
     pub defers_while_routing: bool,
     /// Whether the device's free memory is queried after each refusal.
     pub asks_after_refusal: bool,
-    /// The hint in the message if segments are expandable.
+    /// The hint in the error message if segments are expandable.
     pub expandable_hint: ExpandableHint,
-    /// Whether a reserved range that is too short is released.
+    /// Whether a reserved range that turns out to be too short is released.
     pub gives_short_ranges_back: bool,
     /// Whether statistics count each private pool.
     pub counts_private_pools: bool,
@@ -37,33 +37,35 @@ pub struct ReleaseRules {
     pub expands_private_pools: bool,
     /// Whether a use recorded during a capture is forgotten if the block is freed during it.
     pub forgets_captured_uses: bool,
-    /// Whether saving a pool records the events of deferred blocks first.
+    /// Whether saving a pool first records the events of deferred blocks.
     pub settles_before_saving: bool,
-    /// Whether the end of a routing records them for its pool, with graph_capture_record_stream_reuse.
+    /// Whether, with graph_capture_record_stream_reuse, the end of a routing records these events for its pool.
     pub settles_at_pool_end: bool,
-    /// Whether pools that serve when memory runs out are asked last.
+    /// Whether pools that serve when memory runs out are tried last.
     pub borrows_last: bool,
-    /// Whether these pools lend blocks of expandable segments.
+    /// Whether these pools serve other requests from expandable segments.
     pub borrows_expandable: bool,
-    /// Whether the oldest of several routings decides.
+    /// Whether the oldest of several routings decides which pool is used.
     pub oldest_routing_decides: bool,
     /// Whether a failed routing defers waiting forever.
     pub counts_failed_routings: bool,
-    /// Whether "never split" ends with its pool.
+    /// Whether the "never split" setting ends together with its pool.
     pub forgets_no_split: bool,
-    /// Whether the cache cannot be emptied while waiting is deferred.
+    /// Whether emptying the cache is impossible while waiting is deferred.
     pub keeps_cache_in_captures: bool,
-    /// Whether a request that would release blocks of expandable segments for being oversize fails.
+    /// Whether a request fails if it would release blocks in expandable segments because they are
+    /// oversize.
     pub fails_at_expandable: bool,
-    /// Whether requests fail while any are routed and the caller's stream is not captured, with graph_capture_record_stream_reuse.
+    /// Whether, with graph_capture_record_stream_reuse, requests fail while any are routed and the caller's stream is
+    /// not captured.
     pub fails_outside_captures: bool,
-    /// Whether an invalid fraction fails an assert.
+    /// Whether an invalid fraction causes a failed assert.
     pub asserts_fraction: bool,
 }
 
-/// The source lines in each series that assert: a pool is unknown, is abandoned, is released too often, was released too often;
-/// the cache is kept; an expandable segment would be released; a fraction is invalid. 0 means that the series has no such line.
-/// The first series is 2.1.
+/// The source lines of the asserts in each series: a pool is unknown, is abandoned, is released too often, was released
+/// too often; the cache is kept; an expandable segment would be released; a fraction is invalid. 0 means that the
+/// series does not have that line. The first series is 2.1.
 const LINES: [[u32; 7]; 15] = [
     [2136, 2103, 2138, 2782, 2939, 2814, 3165],
     [1829, 1796, 1831, 2493, 2650, 2525, 2896],
@@ -95,7 +97,7 @@ pub(super) enum Asserted {
     WasBalanced,
     /// Nothing is being captured when the cache is emptied.
     NotCapturing,
-    /// No block of an expandable segment is released as a whole one.
+    /// No block in an expandable segment is released as a whole segment.
     NotExpandable,
     /// A fraction is between 0 and 1.
     Fraction,
@@ -104,14 +106,14 @@ pub(super) enum Asserted {
 }
 
 impl ReleaseRules {
-    /// The rules of a series by its name, such as `2.11`.
+    /// Returns the rules of a series by its name, such as `2.11`.
     ///
     /// # Panics
-    /// If there is no such series: these tables cover 2.1 to 2.15.
+    /// If the series is unknown; these tables cover 2.1 to 2.15.
     #[must_use]
     pub fn of(series: &str) -> ReleaseRules {
         let minor = series.strip_prefix("2.").and_then(|minor| minor.parse().ok());
-        let minor: u32 = minor.filter(|minor| (1..=15).contains(minor)).expect("a series from 2.1 to 2.15");
+        let minor: u32 = minor.filter(|minor| (1..=15).contains(minor)).expect("the series is one from 2.1 to 2.15");
         ReleaseRules {
             minor,
             tie_break: match minor {
@@ -149,7 +151,7 @@ impl ReleaseRules {
         }
     }
 
-    /// The text of a failed internal assert. Some texts continue after it.
+    /// Returns the text of a failed internal assert. Some texts continue after it.
     pub(super) fn assertion(&self, asserted: Asserted) -> String {
         let lines = LINES[self.minor as usize - 1];
         let (condition, line) = match asserted {
@@ -174,27 +176,27 @@ impl ReleaseRules {
         format!("{condition} INTERNAL ASSERT FAILED at \"{file}\":{line}, please report a bug to PyTorch. ")
     }
 
-    /// How the out-of-memory message names the device's memory; 2.1 has a typo in it.
+    /// Returns what the out-of-memory message calls the device's memory; 2.1 has a typo in it.
     pub(super) fn capacity(&self) -> &'static str {
         if self.minor == 1 { "capacty" } else { "capacity" }
     }
 
-    /// Whether the message contains the device's number as a character.
+    /// Returns whether the message contains the device's number as a character.
     pub(super) fn writes_device_as_character(&self) -> bool {
         self.minor == 3
     }
 
-    /// Whether the message states the limit.
+    /// Returns whether the message states the limit.
     pub(super) fn tells_limit(&self) -> bool {
         self.minor >= 5
     }
 
-    /// Whether the message counts the memory cached by private pools.
+    /// Returns whether the message states the memory cached by private pools.
     pub(super) fn tells_private_pools(&self) -> bool {
         self.minor >= 4
     }
 
-    /// The message's hint on settings.
+    /// Returns the message's hint about settings.
     pub(super) fn hint(&self) -> String {
         let start = " If reserved but unallocated memory is large try setting";
         let see = "See documentation for Memory Management";

@@ -1,5 +1,5 @@
-//! The expected state of an allocator's private pools: their use counts, the requests they get, and which of them must keep
-//! their memory.
+//! The expected state of an allocator's private pools: their use counts, the requests they serve, and which of them
+//! must keep their memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use parkade::{AllocError, Allocator, PoolError, PoolFilter};
 
 use crate::law::{Broken, Law, ensure};
 
-/// The allocator's id of a pool number.
+/// Returns the allocator's id for a pool number.
 pub const fn id(pool: u64) -> PoolId {
     PoolId(0, pool)
 }
@@ -29,38 +29,41 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// Whether requests are routed to any pool.
+    /// Returns whether requests are routed to any pool.
     pub fn is_routing(&self) -> bool {
         !self.routed.is_empty()
     }
 
-    /// If requests are routed to the pool: the stream they come from, or `None` for all streams.
+    /// Returns the stream whose requests are routed to the pool, or `Some(None)` for all streams;
+    /// `None` if none are routed to it.
     pub fn routed(&self, pool: u64) -> Option<Option<StreamId>> {
         self.routed.iter().find(|&&(routed, _)| routed == pool).map(|&(_, stream)| stream)
     }
 
-    /// Whether a pool gets the requests of a single stream, as while a graph is captured on it.
+    /// Returns whether a pool serves the requests of a single stream, as it does while a graph is
+    /// captured on that stream.
     pub fn is_capturing(&self) -> bool {
         self.routed.iter().any(|(_, stream)| stream.is_some())
     }
 
-    /// The pool for a request on the stream: that of the newest routing that matches. 0 is the default pool.
+    /// Returns the pool for a request on the stream: the pool of the newest routing that matches. 0 is the default
+    /// pool.
     pub fn pool_for(&self, stream: StreamId) -> u64 {
         let accepts = |filter: &Option<StreamId>| filter.is_none_or(|wanted| wanted == stream);
         self.routed.iter().rev().find(|(_, filter)| accepts(filter)).map_or(0, |&(pool, _)| pool)
     }
 
-    /// The pool's use count.
+    /// Returns the pool's use count.
     pub fn uses(&self, pool: u64) -> i64 {
         self.uses.get(&pool).copied().unwrap_or(0)
     }
 
-    /// The pools that may serve other requests when memory runs out.
+    /// Returns the pools that may serve other requests when memory runs out.
     pub fn serving(&self) -> impl Iterator<Item = u64> + '_ {
         self.serving.iter().copied()
     }
 
-    /// Whether the pool's blocks are not split.
+    /// Returns whether the pool's blocks are not split.
     pub fn is_whole(&self, pool: u64) -> bool {
         self.whole.contains(&pool)
     }
@@ -76,7 +79,7 @@ impl Routing {
     ) -> Result<(), Broken> {
         let answer = core.create_pool(id(pool));
         let is_abandoned = matches!(answer, Err(PoolError::Abandoned(_))) && self.uses(pool) == 0;
-        ensure(Law::Pools, is_abandoned || answer.is_ok(), || format!("create_pool({pool}) gave {answer:?}, with {self:?}"))?;
+        ensure(Law::Pools, is_abandoned || answer.is_ok(), || format!("create_pool({pool}) returned {answer:?}, with {self:?}"))?;
         if answer.is_ok() {
             *self.uses.entry(pool).or_insert(0) += 1;
         }
@@ -97,7 +100,7 @@ impl Routing {
         let is_routed = self.routed(pool).is_some();
         let is_abandoned = matches!(answer, Err(PoolError::Abandoned(_))) && self.uses(pool) == 0;
         let is_right = is_abandoned || matches!(answer, Err(PoolError::AlreadyRouted(_))) == is_routed;
-        ensure(Law::Pools, is_right, || format!("begin_pool({pool}) gave {answer:?}, with {self:?}"))?;
+        ensure(Law::Pools, is_right, || format!("begin_pool({pool}) returned {answer:?}, with {self:?}"))?;
         if !is_abandoned {
             *self.uses.entry(pool).or_insert(0) += 1;
         }
@@ -118,7 +121,7 @@ impl Routing {
     ) -> Result<(), Broken> {
         let answer = core.end_pool(id(pool));
         let place = self.routed.iter().position(|&(routed, _)| routed == pool);
-        ensure(Law::Pools, answer.is_ok() == place.is_some(), || format!("end_pool({pool}) gave {answer:?}"))?;
+        ensure(Law::Pools, answer.is_ok() == place.is_some(), || format!("end_pool({pool}) returned {answer:?}"))?;
         place.map(|place| self.routed.remove(place));
         Ok(())
     }
@@ -136,7 +139,7 @@ impl Routing {
             return Ok(());
         }
         let answer = core.release_pool(id(pool));
-        ensure(Law::Pools, answer.is_ok(), || format!("release_pool({pool}) gave {answer:?}"))?;
+        ensure(Law::Pools, answer.is_ok(), || format!("release_pool({pool}) returned {answer:?}"))?;
         *self.uses.entry(pool).or_insert(0) -= 1;
         Ok(())
     }
@@ -153,12 +156,12 @@ impl Routing {
         self.whole.insert(pool);
     }
 
-    /// Removes the mark that the pool is not split, because the pool is gone.
+    /// Removes the mark that the pool is not split, because the pool no longer exists.
     pub fn forget_whole(&mut self, pool: u64) {
         self.whole.remove(&pool);
     }
 
-    /// Checks the allocator's use counts of pools 1 to `pools` against these.
+    /// Compares the allocator's use counts of pools 1 to `pools` with these counts.
     ///
     /// # Errors
     /// If they differ.
@@ -177,7 +180,7 @@ impl Routing {
     /// Checks that no memory was taken from a pool in use, nor from the default pool while waiting is deferred (spec 2.10).
     ///
     /// # Errors
-    /// If any was.
+    /// If any memory was taken.
     pub fn check_kept(&self, entries: &[TraceEntry], is_deferring: bool) -> Result<(), Broken> {
         let is_gone = |entry: &&TraceEntry| matches!(entry.action, TraceAction::SegmentFree | TraceAction::SegmentUnmap);
         for entry in entries.iter().filter(is_gone) {
@@ -188,25 +191,26 @@ impl Routing {
         Ok(())
     }
 
-    /// Checks that the newest request in these entries was served by the pool it was routed to, or by one that serves when memory
-    /// runs out. Returns the pool, and whether it only lent the memory.
+    /// Checks that the newest request in these entries was served by the pool it was routed to, or by one that serves
+    /// when memory runs out. Returns the pool, and whether it served the request only because memory ran out.
     ///
     /// # Errors
-    /// If it was not.
+    /// If a different pool served it.
     pub fn check_served(&self, entries: &[TraceEntry], bytes: u64, stream: StreamId) -> Result<(u64, bool), Broken> {
         let served = entries.iter().rev().find(|entry| entry.action == TraceAction::Alloc).map_or(0, |entry| entry.pool.1);
         let wanted = self.pool_for(stream);
         let is_borrowed = served != wanted && wanted == 0 && self.serving.contains(&served);
         ensure(Law::Pools, served == wanted || is_borrowed, || {
-            format!("{bytes} bytes of stream {stream} came from pool {served}, expected {wanted}: {self:?}")
+            format!("{bytes} bytes for stream {stream} were served from pool {served}, expected {wanted}: {self:?}")
         })?;
         Ok((served, is_borrowed))
     }
 
-    /// A request failed in a pool. Only searching a pool that is already routed may fail like this, and that counts as a use.
+    /// Handles a request that failed in a pool. Only a search in a pool to which requests are already routed may fail
+    /// in this way, and the search counts as a use.
     ///
     /// # Errors
-    /// If it failed for another reason.
+    /// If it failed for a different reason.
     pub fn failed_in_pool(&mut self, error: PoolError) -> Result<(), Broken> {
         let is_legal =
             matches!(error, PoolError::AlreadyRouted(id) if self.serving.contains(&id.1) && self.routed(id.1).is_some());

@@ -1,5 +1,5 @@
-//! A second, slow and obvious implementation of PyTorch's rules for requests, from the specification: the sizes of blocks and
-//! segments, and the retry ladder.
+//! A second, slow and straightforward implementation of PyTorch's rules for requests, based on the specification: the
+//! sizes of blocks and segments, and the retry ladder.
 
 use std::collections::BTreeSet;
 
@@ -12,16 +12,17 @@ pub struct Rules {
     pub max_split: Option<u64>,
     /// How much larger than the request an oversize block may be, in bytes.
     pub non_split_rounding: u64,
-    /// Size of the segments allocated for medium requests, in bytes.
+    /// The size in bytes of the segments that are allocated for medium requests.
     pub large_segment: u64,
-    /// Steps between two powers of two, for requests below 2, 4 and 8 MiB and for larger ones; 0 disables this rounding.
+    /// The number of steps between two powers of two, for requests below 2, 4 and 8 MiB and for larger ones; 0 disables
+    /// this rounding.
     pub divisions: [u64; 4],
     /// The fraction of the limit above which unused segments are released, in hundredths; 0 means never.
     pub collection_hundredths: u64,
 }
 
-/// A settings string and its effect on the rules. Every string resets the rules it does not name, except the size of large
-/// segments, which keeps its value and is the value that the rounding slack is reset to (spec 8.3).
+/// A settings string and its effect on the rules. Every string resets the rules that it does not name. The exception is
+/// the size of large segments, which keeps its value; the rounding slack is reset to that value (spec 8.3).
 #[derive(Clone, Copy, Debug)]
 pub struct NamedSettings {
     /// The string.
@@ -71,7 +72,7 @@ impl NamedSettings {
         }
     }
 
-    /// The rules after applying the string to `before`.
+    /// Returns the rules after the string is applied to `before`.
     #[must_use]
     pub fn applied_to(&self, before: Rules) -> Rules {
         let large_segment = self.large_segment_mib.map_or(before.large_segment, |mib| mib * MIB);
@@ -98,7 +99,8 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// The block size for a request (spec 1.2 to 1.4). Requests here are too small to overflow.
+    /// Returns the block size for a request (spec 1.2 to 1.4). Requests here are too small to
+    /// overflow.
     #[must_use]
     pub fn rounded(&self, requested: u64) -> u64 {
         let divisions = self.divisions[[2 * MIB, 4 * MIB, 8 * MIB].iter().filter(|&&bound| requested >= bound).count()];
@@ -108,18 +110,18 @@ impl Rules {
                 power *= 2;
             }
             let steps = (0..=divisions).map(|step| power + step * (power / divisions));
-            return steps.into_iter().find(|&size| size >= requested).expect("the next power of two is large enough");
+            return steps.into_iter().find(|&size| size >= requested).expect("the next power of two does not overflow");
         }
         requested.max(1).div_ceil(512) * 512
     }
 
-    /// Whether a block of this size belongs to the large pool (spec 1.5).
+    /// Returns whether a block of this size belongs to the large pool (spec 1.5).
     #[must_use]
     pub fn is_large(size: u64) -> bool {
         size > MIB
     }
 
-    /// The segment size for a new block (spec 1.6).
+    /// Returns the segment size for a new block (spec 1.6).
     #[must_use]
     pub fn segment(&self, size: u64) -> u64 {
         match size {
@@ -129,8 +131,9 @@ impl Rules {
         }
     }
 
-    /// Whether a free block of the right pool and stream may serve a block of `size` bytes (spec 2.5). The real rule tries only
-    /// the smallest block that is large enough; but if it rejects that one, it would reject all larger ones.
+    /// Returns whether a free block of the right pool and stream may serve a request of `size` rounded bytes (spec
+    /// 2.5). The real rule tries only the smallest block that is large enough, but if it rejects that one, it would
+    /// also reject all larger ones.
     #[must_use]
     pub fn may_serve(&self, free: u64, size: u64) -> bool {
         let fits = match self.max_split {
@@ -141,7 +144,8 @@ impl Rules {
         free >= size && fits
     }
 
-    /// The size of the block that a request gets out of `whole` free bytes: a large enough remainder is split off (spec 3.1).
+    /// Returns the size of the block that a request gets from `whole` free bytes: a remainder that is large enough is
+    /// split off (spec 3.1).
     #[must_use]
     pub fn cut(&self, whole: u64, size: u64) -> u64 {
         let rest = whole - size;
@@ -149,7 +153,7 @@ impl Rules {
         if is_worth_splitting { size } else { whole }
     }
 
-    /// Whether a block counts as oversize.
+    /// Returns whether a block counts as oversize.
     #[must_use]
     pub fn is_oversize(&self, size: u64) -> bool {
         self.max_split.is_some_and(|oversize| size >= oversize)
@@ -159,10 +163,10 @@ impl Rules {
 /// The device's page: its unit of memory.
 const PAGE: u64 = 2 << 20;
 
-/// An ordinary segment, as it was when a request searched for a block.
+/// An ordinary segment in its state when a request searched for a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
-    /// First byte.
+    /// The address of its first byte.
     pub address: u64,
     /// Its length.
     pub size: u64,
@@ -170,21 +174,21 @@ pub struct Candidate {
     pub stream: u64,
     /// Whether it belongs to the large pool.
     pub large: bool,
-    /// Nothing in it is live or pending.
+    /// Whether nothing in it is live or pending.
     pub is_free: bool,
-    /// Nothing in it is live: it is free once all events are complete.
+    /// Whether nothing in it is live, so that it is free once all events are complete.
     pub is_free_after_waiting: bool,
     /// The number of searches for which it has been free.
     pub age: u64,
 }
 
-/// A second implementation of the retry ladder: what a request that no free block serves releases, waits for and requests (spec
-/// 2.4, 2.7, 2.9).
+/// A second implementation of the retry ladder: what is released, waited for and requested when no free block serves a
+/// request (spec 2.4, 2.7, 2.9).
 ///
-/// It works on lists of segments and their sums; the heap before the request determines everything that must happen, rung by
-/// rung.
+/// It works on lists of segments and their sums. The state of the heap before the request determines everything that
+/// must happen, rung by rung.
 ///
-/// A request on the ladder, and the state it starts from.
+/// A request on the ladder, and the state from which it starts.
 #[derive(Clone, Debug)]
 pub struct Ladder {
     /// The rules in force.
@@ -195,27 +199,28 @@ pub struct Ladder {
     pub stream: u64,
     /// The memory limit.
     pub limit: Option<u64>,
-    /// Pages that the device can still supply; negative if others took memory that is held here.
+    /// The number of pages that the device can still supply; negative if others have taken memory
+    /// that is held here.
     pub room_pages: i64,
     /// All segments.
     pub segments: Vec<Candidate>,
 }
 
-/// What must happen.
+/// The actions that must happen.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Climb {
-    /// Start addresses of the released segments.
+    /// The start addresses of the released segments.
     pub given_back: BTreeSet<u64>,
     /// The number of times that the device is asked for memory.
     pub asked: usize,
-    /// Whether it waits for all events, which counts as a retry.
+    /// Whether the request waits for all events, which counts as a retry.
     pub waited: bool,
-    /// Whether it gets a new segment in the end.
+    /// Whether the request gets a new segment in the end.
     pub served: bool,
 }
 
 impl Ladder {
-    /// Climbs the ladder.
+    /// Climbs the ladder, and returns what must happen.
     #[must_use]
     pub fn climb(mut self) -> Climb {
         let mut climb = Climb::default();
@@ -246,7 +251,8 @@ impl Ladder {
         climb.given_back.extend(gone.iter().map(|segment| segment.address));
     }
 
-    /// The limit comes before the device: a request beyond it does not reach the device.
+    /// The limit is checked before the device is asked: a request beyond it does not reach the
+    /// device.
     fn asks(&self, climb: &mut Climb) -> bool {
         let wanted = self.rules.segment(self.size);
         if self.limit.is_some_and(|limit| self.reserved() + wanted > limit) {
@@ -257,8 +263,8 @@ impl Ladder {
         climb.served
     }
 
-    /// Free large segments to collect. Each round takes those at least as old as the average of the rest, until enough is
-    /// collected or none is left (spec 2.7).
+    /// Returns the free large segments to collect. Each round takes those that are at least as old as the average of
+    /// the remaining ones, until enough is collected or none is left (spec 2.7).
     fn garbage(&self) -> Vec<Candidate> {
         let Some(limit) = self.limit.filter(|_| self.rules.collection_hundredths > 0) else { return Vec::new() };
         let allowed = (self.rules.collection_hundredths as f64 / 100.0 * limit as f64) as u64;
@@ -274,8 +280,9 @@ impl Ladder {
         gone
     }
 
-    /// Free oversize segments of the request's own stream and pool: the smallest that is large enough or, if none is, the largest
-    /// ones until their sum is large enough; and whether it is (spec 2.9).
+    /// Returns free oversize segments of the request's own stream and pool: the smallest one that is large enough or,
+    /// if none is, the largest ones until their sum is large enough. Also returns whether the sum is large enough (spec
+    /// 2.9).
     fn oversize(&self) -> (Vec<Candidate>, bool) {
         let Some(max_split) = self.rules.max_split else { return (Vec::new(), false) };
         let wanted = self.size.max(max_split);

@@ -1,5 +1,5 @@
-//! A second reader for the settings string, from the specification (spec section 8 and 11.0): its effects and its errors. It
-//! also has its own parser for doubles (spec 8.2).
+//! A second reader for the settings string, based on the specification (spec sections 8 and 11.0): its effects and its
+//! errors. It also has its own parser for doubles (spec 8.2).
 
 use parkade::settings::{Backend, ErrorKind, ReserveSize, Settings};
 use parkade::units::MIB;
@@ -7,7 +7,7 @@ use parkade::units::MIB;
 /// The kind and the text of an error.
 pub type Refusal = (ErrorKind, String);
 
-/// Keys of both releases that are common to all accelerators.
+/// Keys in both releases that are common to all accelerators.
 const COMMON: [&str; 7] = [
     "large_segment_size_mb",
     "max_split_size_mb",
@@ -18,10 +18,10 @@ const COMMON: [&str; 7] = [
     "pinned_use_background_threads",
 ];
 
-/// The common keys that came with 2.15.
+/// The common keys that 2.15 added.
 const NEWER_COMMON: [&str; 2] = ["pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"];
 
-/// CUDA's own keys of both releases.
+/// CUDA's own keys in both releases.
 const OWN: [&str; 9] = [
     "backend",
     "release_lock_on_cudamalloc",
@@ -34,11 +34,11 @@ const OWN: [&str; 9] = [
     "per_process_memory_fraction",
 ];
 
-/// CUDA's keys that came with 2.15.
+/// CUDA's own keys that 2.15 added.
 const NEWER_OWN: [&str; 4] =
     ["pinned_free_catch_all", "throw_on_cudamalloc_oom", "expandable_segments_reserve", "expandable_segments_reserve_by_class"];
 
-/// The settings if nothing is set (spec 8.4).
+/// The settings when nothing is set (spec 8.4).
 pub fn defaults() -> Settings {
     Settings {
         max_split_bytes: u64::MAX,
@@ -96,7 +96,7 @@ impl Reader {
         Err((ErrorKind::Internal, format!("{what} INTERNAL ASSERT FAILED at {place}, please report a bug to PyTorch. {text}")))
     }
 
-    /// A required token; `lines` are the source lines at which the releases report that it is missing.
+    /// Expects a token; `lines` are the source lines at which the releases report that it is missing.
     fn token(&self, place: usize, lines: (u32, u32)) -> Result<&str, Refusal> {
         let missing = || {
             self.failed_assert("i < config_.size()", "core/AllocatorConfig.h", lines, "Index out of bounds in ConfigTokenizer")
@@ -116,7 +116,7 @@ impl Reader {
         self.failed_assert(what, file, lines, "Expected closing bracket ']' in ConfigTokenizer but reached end of config")
     }
 
-    /// Every key of a release, sorted.
+    /// Returns every key of a release, sorted.
     #[must_use]
     pub fn keys(is_newer: bool) -> Vec<&'static str> {
         let newer = NEWER_COMMON.iter().chain(&NEWER_OWN).filter(|_| is_newer);
@@ -156,7 +156,7 @@ impl Reader {
         }
     }
 
-    /// The last token of the value of the key at `place`, which is skipped.
+    /// Returns the position of the last token in the value of the key at `place`, which is skipped.
     fn skip(&self, place: usize) -> Result<usize, Refusal> {
         self.checked(place + 1)?;
         if self.checked(place + 2)? != "[" {
@@ -168,7 +168,7 @@ impl Reader {
         }
     }
 
-    /// The half that is common to all accelerators (spec 8.3, steps 1 to 4).
+    /// Reads the half that is common to all accelerators (spec 8.3, steps 1 to 4).
     pub fn read_common(&self, settings: &mut Settings) -> Result<(), Refusal> {
         settings.max_split_bytes = u64::MAX;
         settings.roundup_power2_divisions = [0; 16];
@@ -231,7 +231,7 @@ impl Reader {
         Ok(clamped(mib))
     }
 
-    /// The list of divisions (spec 8.5). Returns the index of its end.
+    /// Reads the list of divisions (spec 8.5). Returns the index of its end.
     fn list(&self, slots: &mut [u64; 16], mut place: usize) -> Result<usize, Refusal> {
         let mut named: Option<usize> = None;
         loop {
@@ -261,7 +261,7 @@ impl Reader {
         }
     }
 
-    /// The backend that the environment selects.
+    /// Returns the backend that the environment selects.
     pub fn backend(&self) -> Result<Backend, Refusal> {
         let mut place = 0;
         while place < self.tokens.len() {
@@ -275,7 +275,7 @@ impl Reader {
         Ok(Backend::Native)
     }
 
-    /// CUDA's own half (spec 8.3, step 5).
+    /// Reads CUDA's own half (spec 8.3, step 5).
     pub fn read_own(&self, settings: &mut Settings) -> Result<(), Refusal> {
         let mut place = 0;
         while place < self.tokens.len() {
@@ -353,7 +353,7 @@ impl Reader {
         while self.checked(place)? != "]" {
             self.checked(place + 1)?;
             self.direct(place + 2)?;
-            // Only a comma is a separator.
+            // Only a comma is a separator here.
             place += if self.tokens.get(place + 3).is_some_and(|token| token == ",") { 4 } else { 3 };
         }
         Ok(place)
@@ -364,7 +364,7 @@ fn clamped(mib: u64) -> u64 {
     mib.saturating_mul(MIB) / MIB * MIB
 }
 
-/// The sign of a number, and the text after it.
+/// Returns the sign of a number and the text after it.
 fn sign_of(text: &str) -> (f64, &str) {
     match text.as_bytes().first() {
         Some(b'-') => (-1.0, &text[1..]),
@@ -375,10 +375,11 @@ fn sign_of(text: &str) -> (f64, &str) {
 
 /// A second parser for doubles in settings strings (spec 8.2).
 ///
-/// A double as `strtod` reads it. Hexadecimal numbers must have at most 53 significant bits.
+/// Reads a double as `strtod` does. Hexadecimal numbers must have at most 53 significant bits.
 ///
 /// # Errors
-/// The errors of `stod`: the text does not begin with a number, or a double cannot hold it.
+/// The errors of `stod`: the text does not begin with a number, or the number does not fit into a
+/// double.
 pub fn double(text: &str) -> Result<f64, ErrorKind> {
     let (sign, rest) = sign_of(text);
     let lower = rest.to_ascii_lowercase();
@@ -391,7 +392,7 @@ pub fn double(text: &str) -> Result<f64, ErrorKind> {
     if let Some(digits) = lower.strip_prefix("0x") {
         return hexadecimal(digits).map(|value| sign * value);
     }
-    // The longest prefix that is a number.
+    // Returns the longest prefix that is a number.
     let numbers = (1..=lower.len())
         .rev()
         .filter_map(|end| lower.get(..end))
@@ -424,17 +425,17 @@ fn hexadecimal(digits: &str) -> Result<f64, ErrorKind> {
     }
     let (sign, power) = sign_of(rest.strip_prefix('p').unwrap_or(""));
     let power: String = power.chars().take_while(char::is_ascii_digit).collect();
-    // Beyond these powers every number is out of range.
+    // Beyond these powers, every number is out of range.
     let power = if power.is_empty() { 0 } else { sign as i32 * power.parse().unwrap_or(5000).min(5000) };
     scaled(value / scale, power)
 }
 
-/// A number times a power of two. A result below the normal numbers is out of range unless it is exact.
+/// Returns a number times a power of two. A result below the normal numbers is out of range unless it is exact.
 fn scaled(value: f64, power: i32) -> Result<f64, ErrorKind> {
     if value == 0.0 {
         return Ok(0.0);
     }
-    // In two steps, because the power alone may be out of range.
+    // This takes two steps, because the power by itself may be out of range.
     let halves = [power / 2, power - power / 2].map(|half| 2_f64.powi(half));
     let result = value * halves[0] * halves[1];
     let is_exact = result / halves[1] / halves[0] == value;

@@ -1,15 +1,17 @@
-//! The order of PyTorch's hash tables (spec 13.1), derived only from the keys and the order of their insertion.
+//! The iteration order of PyTorch's hash tables (spec 13.1), derived only from the keys and the order in which they
+//! were inserted.
 //!
-//! A key's hash determines its home. Walking the keys in the order of their homes, each is at its home or, if that is taken,
-//! directly after the key before it. The homes do not determine the order of keys that share one; insertions change that order.
+//! A key's hash determines its home. In the order of their homes, each key is at its home or, if that is taken,
+//! directly after the previous key. The homes do not determine the order of keys that share one; insertions change that
+//! order.
 
-/// How far a key may be from home before a small table grows.
+/// How far a key may be from its home before a small table grows.
 const LEAST_REACH: u64 = 4;
 
-/// Keys in the order of the table that PyTorch would have.
+/// Keys in the order in which PyTorch's table would have them.
 #[derive(Clone, Debug)]
 pub(super) struct Table<K> {
-    /// 0, or the logarithm of the buckets.
+    /// 0, or the logarithm of the number of buckets.
     bits: u32,
     keys: Vec<(u64, K)>,
 }
@@ -41,7 +43,7 @@ impl<K: Copy + Eq> Table<K> {
         self.keys.retain(|&(_, other)| other != key);
     }
 
-    /// Inserts a key unless the table has it.
+    /// Inserts a key unless the table already has it.
     pub(super) fn insert(&mut self, hash: u64, key: K) {
         if self.contains(key) {
             return;
@@ -71,7 +73,7 @@ impl<K: Copy + Eq> Table<K> {
         self.keys.iter().map(place).collect()
     }
 
-    /// Inserts a key; fails with the key that is left without a bucket.
+    /// Inserts a key. The error is the key that is left without a bucket.
     fn try_insert(&mut self, new: (u64, K)) -> Result<(), (u64, K)> {
         if self.bits == 0 || (self.keys.len() as u64 + 1) * 2 > 1 << self.bits {
             return Err(new);
@@ -106,7 +108,7 @@ impl<K: Copy + Eq> Table<K> {
 mod tests {
     use super::*;
 
-    /// The digest of 4,000 walks of the real container, compiled from PyTorch's header, with the same keys.
+    /// The digest of 4,000 walks through the real container, compiled from PyTorch's header, with the same keys.
     #[test]
     fn the_order_is_that_of_the_real_container() {
         for (seed, digest, span, factor) in [

@@ -1,4 +1,4 @@
-//! A second implementation of the error texts, from the specification (spec 2.13 to 2.15, 5.3, 11.0).
+//! A second implementation of the error texts, based on the specification (spec 2.13 to 2.15, 5.3, 11.0).
 
 use parkade::profile::Profile;
 use parkade::stats::{Family, Stat, Stats};
@@ -10,7 +10,7 @@ use super::ReleaseRules;
 use super::release::Asserted;
 use crate::law::{Broken, Law, ensure};
 
-/// Bytes as shown in messages: a unit is used up to 1024 of it, with two decimals, and ties round to even.
+/// Formats bytes as messages show them: each unit is used up to 1024, with two decimals, and ties round to even.
 pub fn size(bytes: u64) -> String {
     let (unit, name) = match bytes {
         0..=1024 => return format!("{bytes} bytes"),
@@ -18,7 +18,7 @@ pub fn size(bytes: u64) -> String {
         1_048_577..=1_073_741_824 => (1 << 20, "MiB"),
         _ => (1_u128 << 30, "GiB"),
     };
-    // A double holds 53 bits of a number.
+    // A double holds only 53 bits of a number.
     let scaled = (bytes as f64) as u128 * 100;
     let (mut hundredths, rest) = (scaled / unit, scaled % unit);
     if 2 * rest > unit || (2 * rest == unit && hundredths % 2 == 1) {
@@ -75,7 +75,7 @@ fn hint(report: &OutOfMemory, rules: &ReleaseRules) -> String {
     }
 }
 
-/// The text of a refused request; `None` for errors that are not PyTorch's.
+/// Returns the text of a refused request; `None` for errors that are not PyTorch's.
 pub fn of_request(error: &AllocError, profile: &Profile) -> Option<String> {
     let rules = ReleaseRules::of(profile.name);
     match error {
@@ -94,12 +94,13 @@ pub fn of_request(error: &AllocError, profile: &Profile) -> Option<String> {
     }
 }
 
-/// The text of a refused call on a pool.
+/// Returns the text of a refused call on a pool.
 pub fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
     let asserted = match error {
         PoolError::AlreadyRouted(_) => return Some("beginAllocateToPool: already recording to mempool_id".to_owned()),
         PoolError::NotRouted(_) => return Some("endAllocatePool: not currently recording to mempool_id".to_owned()),
-        // None of the reference's devices supports graphs; docs/spec.md 3.8 has the text.
+        // None of the devices used with the reference supports graphs; docs/spec.md 3.8 has the
+        // text.
         PoolError::TooMany | PoolError::Captured(_) => return None,
         PoolError::Unknown(_) => Asserted::Known,
         PoolError::Abandoned(_) => Asserted::Used,
@@ -109,7 +110,7 @@ pub fn of_pool(error: PoolError, profile: &Profile) -> Option<String> {
     Some(ReleaseRules::of(profile.name).assertion(asserted))
 }
 
-/// The text of a refused memory fraction, which `number` shows.
+/// Returns the text of a refused memory fraction, which is shown as `number`.
 pub fn of_fraction(number: &str, profile: &Profile) -> String {
     let rules = ReleaseRules::of(profile.name);
     if rules.asserts_fraction {
@@ -119,13 +120,13 @@ pub fn of_fraction(number: &str, profile: &Profile) -> String {
     }
 }
 
-/// Checks a text, if it is known.
+/// Checks a text if it is known.
 pub fn check(seen: &str, expected: Option<String>) -> Result<(), Broken> {
     let same = expected.as_ref().is_none_or(|expected| expected == seen);
     ensure(Law::Reference, same, || format!("the text is {seen:?}, expected {:?}", expected.unwrap_or_default()))
 }
 
-/// The text of a refused checkpoint.
+/// Returns the text of a refused checkpoint.
 pub fn of_checkpoint(error: &CheckpointError) -> Option<String> {
     let unexplained = "to be true, but got false.  (Could this error message be improved?  If so, please report an enhancement request \
                        to PyTorch.)";
@@ -147,7 +148,7 @@ pub fn of_checkpoint(error: &CheckpointError) -> Option<String> {
     })
 }
 
-/// `torch.cuda.memory_summary()` (spec 6.4).
+/// Returns the text of `torch.cuda.memory_summary()` (spec 6.4).
 pub fn summary(device: u32, stats: &Stats, is_abbreviated: bool) -> String {
     let rule = |mark: &str| mark.repeat(75);
     let mut lines = vec![

@@ -14,47 +14,47 @@ use crate::suite::{Entry, Evidence, Trouble, Verdict};
 pub(crate) const ROWS: &[Row] = &[
     Row {
         id: "C1",
-        claim: "39 tensors of 1 GB on 39.59 GiB; six are deleted; 2 GB then fit because the allocator combines the cached \
-                blocks of the deleted ones.",
+        claim: "With 39 tensors of 1 GB on 39.59 GiB, six are deleted; 2 GB then fit because the allocator combines the \
+                deleted tensors' cached blocks.",
         finding: Finding::Different,
-        found: "2 GB fit, without a retry, but in a 40th segment from the driver: reserved grows from 39,994,785,792 to \
-                42,043,703,296 bytes. Blocks of different segments are never combined.",
+        found: "2 GB fit without a retry, but in a 40th segment from the driver: reserved memory grows from 39,994,785,792 to \
+                42,043,703,296 bytes. Blocks in different segments are never combined.",
     },
     Row {
         id: "C2",
-        claim: "0.9, 1.1, 0.5 and 2 GB in turn until the memory is full; three are deleted; 3.4 GiB then fail because of \
-                fragmentation.",
+        claim: "Tensors of 0.9, 1.1, 0.5 and 2 GB are allocated in turn until the memory is full; three are deleted; 3.4 GiB \
+                then fail because of fragmentation.",
         finding: Finding::Refuted,
-        found: "35 tensors fit. Then 3.4 GiB are served after one retry: each deleted tensor was a whole segment, and \
-                cudaFree gives all of them back.",
+        found: "35 tensors fit. Then 3.4 GiB are served after one retry: each deleted tensor was an entire segment, and \
+                cudaFree returns all of them.",
     },
     Row {
         id: "C3",
-        claim: "100 tensors of 4 MB, every other one freed; 100 MB then fail because of fragmentation.",
+        claim: "Of 100 tensors of 4 MB, every other one is freed; 100 MB then fail because of fragmentation.",
         finding: Finding::Different,
-        found: "209,715,200 bytes are free in pieces, and none of them serves 100 MB; but the device has room for a new \
-                segment. They fail only under a limit of 409.60 MiB.",
+        found: "209,715,200 bytes are free in pieces, none of which serves 100 MB; but the device has room for a new segment. \
+                The request fails only under a limit of 409.60 MiB.",
     },
     Row {
         id: "C4",
         claim: "\"Tried to allocate 4.88 GiB (39.59 GiB total; 28.60 GiB allocated; 3.92 GiB free; 33.95 GiB reserved)\" is a \
                 sign of fragmentation.",
         finding: Finding::Reproduced,
-        found: "5.35 GiB are reserved and not allocated, more than the 4.88 GiB that were tried. parkade reads this old form \
-                of the message and today's.",
+        found: "5.35 GiB are reserved but not allocated, more than the 4.88 GiB that were requested. parkade reads both this \
+                old form of the message and today's.",
     },
     Row {
         id: "C5",
-        claim: "Is the peak of ResNet-50, forward and backward, linear in the batch size (1 to 64)?",
+        claim: "Is ResNet-50's peak, forward and backward, linear in the batch size (1 to 64)?",
         finding: Finding::Reproduced,
-        found: "Yes, from batch 2 on: 86 to 87 MB for each sample. The recorded peaks are reproduced to the byte.",
+        found: "Yes, from batch size 2 upwards: 86 to 87 MB per sample. The recorded peaks are reproduced to the byte.",
     },
     Row {
         id: "C6",
-        claim: "Checkpointing lowers the peak of a perceptron of 20 layers, 4096 wide.",
+        claim: "Checkpointing lowers the peak of a perceptron with 20 layers, each 4096 wide.",
         finding: Finding::Refuted,
-        found: "2,755,265,536 bytes without, 2,756,314,112 with checkpointing: 20 activations of 1 MiB are little beside the \
-                weights and their gradients.",
+        found: "2,755,265,536 bytes without checkpointing, 2,756,314,112 with it: 20 activations of 1 MiB are small compared \
+                with the weights and their gradients.",
     },
 ];
 
@@ -62,11 +62,11 @@ pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [holes(), messages(), recorded_peaks(backend)].into_iter().flatten().collect()
 }
 
-/// The memory of the documents' GPU, as a limit.
+/// The memory of the GPU in the documents, as a limit.
 const LIMIT: Bytes = gib_hundredths(3959);
 
-/// C1 to C3: the experiments of the documents under 39.59 GiB, with PyTorch 2.11's figures on an H200 for each setting
-/// (facts: Experiments with PyTorch).
+/// C1 to C3: the experiments of the documents under 39.59 GiB, with the figures of PyTorch 2.11 on an H200 for each
+/// setting (facts: Experiments with PyTorch).
 fn holes() -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for (name, settings) in SETTINGS {
@@ -76,7 +76,8 @@ fn holes() -> Vec<Entry> {
         add("C1", "39 tensors of 1 GB, six of them freed, then 2 GB: served by a new segment, not by combining the six", equal);
         add(
             "C2",
-            "0.9, 1.1, 0.5 and 2 GB in turn until full, three freed, then 3.4 GiB: served, since the three were whole segments",
+            "0.9, 1.1, 0.5 and 2 GB in turn until full, three freed, then 3.4 GiB: served, because the three were entire \
+             segments",
             mixed,
         );
         add("C3", "100 tensors of 4 MB, every other one freed, then 100 MB: served by a new segment", alternating);
@@ -86,14 +87,15 @@ fn holes() -> Vec<Entry> {
     entries
 }
 
-/// The original positions of the elements that `del tensors[i]` deletes for each i, while the list gets shorter.
+/// Returns the original positions of the elements that `del tensors[i]` deletes for each i, while the list gets
+/// shorter.
 fn deleted(count: usize, indices: impl IntoIterator<Item = usize>) -> Vec<usize> {
     let mut left: Vec<usize> = (0..count).collect();
     indices.into_iter().map(|index| left.remove(index)).collect()
 }
 
 fn equal(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
-    // Statistics when filled, with holes, and with the 2 GB.
+    // Statistics when the memory is full, with holes, and with the 2 GB.
     let (filled, holes, done) = match name {
         "expandable" => (
             [39_936_000_000, 39_950_745_600, 0, 0, 0, 0, 39, 0],
@@ -158,7 +160,7 @@ fn mixed(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
             [41_342_820_352, 41_357_934_592, 15_114_240, if name == "gc" { 1 } else { 2 }, 1, 33, 36, 3],
         ),
     };
-    // The document's shapes, of 4-byte floats: (int(0.9 * 1024 * 256), 1024) and so on.
+    // The document's shapes of 4-byte floats: (int(0.9 * 1024 * 256), 1024) and so on.
     let sizes = [235_929 * 1024 * 4, 288_358 * 1024 * 4, 262_144 * 512 * 4, 262_144 * 2048 * 4];
     let mut story = Story::new(backend, settings, Some(LIMIT))?;
     let mut count = 0;
@@ -227,22 +229,22 @@ fn alternating_limited(backend: &AnyBackend) -> Verdict {
     story.finish()
 }
 
-/// The log as in the documents, line breaks included.
+/// The log as it is in the documents, including line breaks.
 const LOG: &str = "OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59
 GiB total capacity; 28.60 GiB already allocated; 3.92 GiB free; 33.95 GiB
 reserved in total by PyTorch). If reserved memory is substantially greater than allocated memory, consider
 setting max_split_size_mb to counteract fragmentation. Refer to PyTorch's Memory
 Management and PYTORCH_CUDA_ALLOC_CONF documentation.";
 
-/// C4: the out-of-memory message in the documents, and today's.
+/// C4: the out-of-memory message in the documents and today's message.
 fn messages() -> Vec<Entry> {
     vec![
         scenario(
             "C4",
-            "the documents' log: 5.35 GiB are reserved and not allocated, more than the 4.88 GiB that were tried",
+            "the documents' log: 5.35 GiB are reserved but not allocated, more than the 4.88 GiB that were requested",
             |_| log(),
         ),
-        scenario("C4/today", "today's message, of a heap with 60 MiB free in pieces, leads to the same diagnosis", today),
+        scenario("C4/today", "today's message for a heap with 60 MiB free in pieces leads to the same diagnosis", today),
     ]
 }
 
@@ -250,7 +252,7 @@ fn read(text: &str) -> Result<OutOfMemoryMessage, Trouble> {
     OutOfMemoryMessage::parse(text).map_err(|error| Trouble::fail(format!("{text}: {error}")))
 }
 
-/// A figure; every complete message has the figures that are shown.
+/// Returns a figure; every complete message has the figures that are shown.
 fn shown(size: Option<Size>) -> String {
     size.map_or_else(|| "missing".to_owned(), |size| size.to_string())
 }
@@ -301,8 +303,8 @@ fn today(backend: &AnyBackend) -> Verdict {
     story.finish()
 }
 
-/// Batch sizes of the recording resnet50_sweep, and the `allocated_bytes.all.peak` that PyTorch 2.11 printed for each on the
-/// H200; it was reset before each.
+/// The batch sizes in the recording resnet50_sweep, and the `allocated_bytes.all.peak` that PyTorch 2.11 printed for
+/// each on the H200; the peak was reset before each batch size.
 const RESNET50: [(u64, i64); 7] = [
     (1, 345_478_656),
     (2, 468_252_160),
@@ -314,27 +316,27 @@ const RESNET50: [(u64, i64); 7] = [
 ];
 /// The same for deep_mlp, without and with checkpointing.
 const DEEP_MLP: [(&str, i64); 2] = [("without checkpointing", 2_755_265_536), ("with checkpointing", 2_756_314_112)];
-/// Length of the longest bar, in characters.
+/// The length of the longest bar in characters.
 const WIDTH: i64 = 60;
 
-/// C5 and C6: peaks of recorded runs, from their replay.
+/// C5 and C6: the peaks of recorded runs, from their replays.
 ///
-/// A recording needs no device, so these belong to the simulated backend, on which they are replayed.
+/// A recording needs no device, so these entries belong to the simulated backend, on which the recordings are replayed.
 fn recorded_peaks(backend: &AnyBackend) -> Vec<Entry> {
     if !backend.is_simulated() {
         return Vec::new();
     }
     vec![
-        scenario("C5", "from batch 2 on, the peak of ResNet-50 grows by 86 to 87 MB a sample", sweep),
+        scenario("C5", "from batch size 2 upwards, ResNet-50's peak grows by 86 to 87 MB per sample", sweep),
         scenario(
             "C6",
-            "checkpointing does not lower the peak of a deep perceptron whose weights outweigh its activations",
+            "checkpointing does not lower a deep perceptron's peak if the weights outweigh the activations",
             checkpointing,
         ),
     ]
 }
 
-/// The peak between any two consecutive calls to empty_cache in a recorded program.
+/// Returns the peaks between consecutive calls to empty_cache in a recorded program.
 fn peaks(backend: &AnyBackend, name: &str) -> Result<Vec<i64>, Trouble> {
     let shipped = recording(name)?;
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ());
@@ -367,7 +369,7 @@ fn peaks(backend: &AnyBackend, name: &str) -> Result<Vec<i64>, Trouble> {
     Ok(peaks)
 }
 
-/// A bar of at most [`WIDTH`] characters.
+/// Returns a bar of at most [`WIDTH`] characters.
 fn bar(value: i64, most: i64) -> String {
     "#".repeat(usize::try_from((value * WIDTH + most / 2) / most).unwrap_or(0))
 }
@@ -377,16 +379,16 @@ fn sweep(backend: &AnyBackend) -> Verdict {
     let recorded = RESNET50.map(|(_, peak)| peak);
     claim(found == recorded, || format!("expected the peaks {recorded:?}, found {found:?}"))?;
     let most = found.iter().copied().max().unwrap_or(1);
-    let mut text = format!("{:>5} {:>16} {:>26}\n", "batch", "peak", "for each sample more");
+    let mut text = format!("{:>5} {:>16} {:>26}\n", "batch", "peak", "per additional sample");
     let mut before: Option<(u64, i64)> = None;
     for (&(batch, _), &peak) in RESNET50.iter().zip(&found) {
         let slope = before.map(|(smaller, below)| (peak - below) as f64 / (batch - smaller) as f64 / 1e6);
         let told = slope.map_or_else(String::new, |slope| format!("{slope:.2} MB"));
         text.push_str(format!("{batch:>5} {peak:>14} B {told:>26}").trim_end());
         text.push('\n');
-        // The first batch also allocates the gradients and the memory that the libraries keep.
+        // The first batch size also allocates the gradients and the memory that the libraries keep.
         let is_linear = batch <= 2 || slope.is_some_and(|slope| (86.0..=87.0).contains(&slope));
-        claim(is_linear, || format!("from the batch before to {batch} the peak grows by {told} a sample"))?;
+        claim(is_linear, || format!("from the previous batch size to {batch}, the peak grows by {told} per sample"))?;
         before = Some((batch, peak));
     }
     text.push('\n');

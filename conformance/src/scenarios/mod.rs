@@ -15,9 +15,9 @@ use crate::suite::Entry;
 
 pub use story::{Finding, Row, id_of};
 
-/// Everything that `parkade conform` runs on a backend: the suite and the scenarios, group by group.
+/// Returns everything that `parkade conform` runs on a backend: the suite and the scenarios, group by group.
 ///
-/// `parkade` is as for [`entries`].
+/// `parkade` has the same meaning as in [`entries`].
 #[must_use]
 pub fn everything(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
     let mut all = crate::checks::entries(backend);
@@ -26,9 +26,9 @@ pub fn everything(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
     all
 }
 
-/// The scenarios alone, in the order of their ids.
+/// Returns only the scenarios, in the order of their ids.
 ///
-/// Some run commands of the binary `parkade`. If its path is not given, these are skipped.
+/// Some scenarios run commands of the binary `parkade`. If its path is not given, they are skipped.
 #[must_use]
 pub fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
     let mut entries: Vec<Entry> = [
@@ -46,12 +46,12 @@ pub fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
     entries
 }
 
-/// One row for each scenario of the documents, in the order of their ids.
+/// One row for each scenario in the documents, in the order of their ids.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
     [allocator::ROWS, streams::ROWS, experiments::ROWS, tools::ROWS, models::ROWS].into_iter().flatten()
 }
 
-/// The part of docs/scenarios.md above the table.
+/// The part of docs/scenarios.md that precedes the table.
 const HEAD: &str = "# Scenarios
 
 parkade is based on lecture notes and guides on GPU memory.
@@ -74,7 +74,7 @@ cargo run -p parkade-conformance --example scenarios_table > docs/scenarios.md
 
 ";
 
-/// The whole page docs/scenarios.md: a table of all rows, with the names of their entries.
+/// Returns the entire page docs/scenarios.md: a table of all rows, with the names of their entries.
 #[must_use]
 pub fn docs_page() -> String {
     let names: Vec<String> = entries(&AnyBackend::simulated(), None).into_iter().map(|entry| entry.name).collect();
@@ -89,7 +89,8 @@ pub fn docs_page() -> String {
     page
 }
 
-/// The names of a scenario's entries: the first one in full, the others reduced to what differs.
+/// Returns the names of a scenario's entries: the first one in full, the others reduced to the part
+/// that differs.
 fn in_short(id: &str, names: &[&str]) -> String {
     let name = |(at, name): (usize, &&str)| match name.strip_prefix(id) {
         Some(rest) if at > 0 && !rest.is_empty() => format!("`{rest}`"),

@@ -1,4 +1,4 @@
-//! E: how much memory models take, by formulas and by generated programs.
+//! E: how much memory models take, according to formulas and generated programs.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -18,41 +18,42 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         id: "E1",
         claim: "Activations take L B S H 4 bytes: about 1.5 GB for 24 x 8 x 2048 x 1024; with checkpointing every sqrt(L) \
-                layers about 310 MB.",
+                layers, about 310 MB.",
         finding: Finding::Different,
-        found: "The first is exact: 1,610,612,736 bytes, which is 1.5 GiB. The second is only what is kept (335.5 MB with \
-                whole layers); the peak also has a group that is being recomputed: 536.9 MB.",
+        found: "The first figure is exact: 1,610,612,736 bytes, which is 1.5 GiB. The second covers only what is kept (335.5 \
+                MB with whole layers); the peak also includes a group that is being recomputed: 536.9 MB.",
     },
     Row {
         id: "E2",
-        claim: "Peaks with N layers: (X + Y) N; recomputing every layer X N + Y; every M layers X N / M + X (M - 1) + Y M.",
+        claim: "The peaks with N layers are (X + Y) N; X N + Y when every layer is recomputed; and X N / M + X (M - 1) + Y M \
+                with a checkpoint every M layers.",
         finding: Finding::Reproduced,
-        found: "The generated peak equals the formula in all 660 programs of a grid.",
+        found: "The generated peak equals the formula in all 660 programs on a grid.",
     },
     Row {
         id: "E3",
-        claim: "Nano-batching: N X + Y / chunks.",
+        claim: "With nano-batching, the peak is N X + Y / chunks.",
         finding: Finding::Reproduced,
-        found: "The generated peak equals the formula in all 480 programs of a grid.",
+        found: "The generated peak equals the formula in all 480 programs on a grid.",
     },
     Row {
         id: "E4",
         claim: "Toy programs: 940.07 and 688.08 MB; 1516.14, 880.14 and 748.14 MB; 4.11, 15.83 and 8.24 GB.",
         finding: Finding::Reproduced,
-        found: "The sizes are not in the notes. With sizes fitted once, all numbers come out within 0.1 %; only 748.14 MB \
-                (747.64) tests the fit.",
+        found: "The sizes are not in the notes. With sizes that are fitted once, all numbers are matched within 0.1 %; only \
+                748.14 MB (747.64) tests the fit.",
     },
     Row {
         id: "E5",
         claim: "Smaller batches, gradient accumulation, mixed precision, memory-efficient attention and selective \
                 checkpointing help against out of memory.",
         finding: Finding::Reproduced,
-        found: "Each lowers the peak of GPT-2, to between 35 and 59 %. All but the smaller batch itself raise the largest \
-                batch that fits, from 18 to between 31 and 72.",
+        found: "Each remedy lowers GPT-2's peak to between 35 and 59 %. All except the smaller batch raise the largest batch \
+                that fits, from 18 to between 31 and 72.",
     },
     Row {
         id: "E6",
-        claim: "Training a 7B model with Adam takes more than 4 to 6 times its parameters.",
+        claim: "Training a 7B model with Adam takes more than 4 to 6 times the memory of its parameters.",
         finding: Finding::Reproduced,
         found: "Before activations it is 4 times in half precision and 8 times with a master copy: 49.55 GiB, too much for a \
                 card of 40 GB, and 99.09 GiB, which need one of 141 GB.",
@@ -61,27 +62,27 @@ pub(crate) const ROWS: &[Row] = &[
         id: "E7",
         claim: "Checkpointing costs about 33 % more compute.",
         finding: Finding::Reproduced,
-        found: "A third (33.3 %) for the layers that are recomputed. For the whole of GPT-2 it is 24.3 %, since its head is \
-                not.",
+        found: "It costs a third (33.3 %) for the layers that are recomputed. For all of GPT-2 it is 24.3 %, because the head \
+                is not recomputed.",
     },
     Row {
         id: "E8",
-        claim: "The optimizer step holds a second copy of its states for a moment.",
+        claim: "The optimizer step briefly holds a second copy of its states.",
         finding: Finding::Reproduced,
-        found: "With such a copy the peak of a small model is 6.00 times its weights instead of 4.05. It is an option of the \
-                generator, as not every optimizer makes one.",
+        found: "With this copy, a small model's peak is 6.00 times its weights instead of 4.05. The copy is an option in the \
+                generator, because not every optimizer makes one.",
     },
     Row {
         id: "E9",
         claim: "Lifetimes in autograd: what is saved lives until its backward; softmax saves its output; detach allocates \
-                nothing; gradients are assigned, then added in place; forward only holds two activations.",
+                nothing; gradients are assigned, then added in place; a forward-only run holds two activations.",
         finding: Finding::Reproduced,
-        found: "Each rule is shown on the requests of a few operations, in order; forward only, at most 2 activations live. \
-                The patterns of the notes are drawn.",
+        found: "Each rule is shown by the requests of a few operations, in order; in a forward-only run, at most 2 \
+                activations are live. The patterns in the notes are drawn.",
     },
 ];
 
-/// None of them uses a device.
+/// None of these entries uses a device.
 pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     if !backend.is_simulated() {
         return Vec::new();
@@ -89,22 +90,22 @@ pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [activations(), training(), lifetimes()].into_iter().flatten().collect()
 }
 
-/// E1 to E4 and E7: closed forms for the peak of activations, against the peak of generated programs.
+/// E1 to E4 and E7: closed forms for the activations' peak, compared with the peaks of generated programs.
 fn activations() -> Vec<Entry> {
     vec![
         scenario(
             "E1",
-            "L B S H 4 bytes are the exact peak; sqrt(L) B S H 4 are about what checkpointing keeps, not its peak",
+            "L B S H 4 bytes are the exact peak; sqrt(L) B S H 4 is roughly what checkpointing keeps, not its peak",
             |_: &AnyBackend| formula(),
         ),
         scenario(
             "E2",
-            "the peaks without checkpointing, with every layer and with every M layers equal the formulas, over a grid",
+            "the peaks without checkpointing, with every layer and with every M layers checkpointed equal the formulas on a grid",
             |_: &AnyBackend| checkpointing(),
         ),
-        scenario("E3", "the peak of nano-batching equals N X + Y / chunks, over a grid", |_: &AnyBackend| nano_batching()),
-        scenario("E4", "the toy programs' peaks come out from sizes that are fitted once", |_: &AnyBackend| toys()),
-        scenario("E7", "checkpointing does a third more work: one more forward pass", |_: &AnyBackend| work()),
+        scenario("E3", "the peak with nano-batching equals N X + Y / chunks on a grid", |_: &AnyBackend| nano_batching()),
+        scenario("E4", "the toy programs' peaks follow from sizes that are fitted once", |_: &AnyBackend| toys()),
+        scenario("E7", "checkpointing does a third more work: one additional forward pass", |_: &AnyBackend| work()),
     ]
 }
 
@@ -112,7 +113,7 @@ fn chain(layers: u64, checkpoint_bytes: u64, inner_bytes: u64, keeping: Keeping)
     Chain { layers, checkpoint_bytes, inner_bytes, fixed_bytes: 0, keeping }
 }
 
-/// The most bytes that are live at once in the generated program.
+/// Returns the peak of live bytes in the generated program.
 fn peak(chain: &Chain) -> Result<u64, Trouble> {
     let workload = chain.workload().map_err(failed)?;
     workload.check().map_err(|problem| failed(format!("{chain:?}: {problem:?}")))?;
@@ -131,9 +132,9 @@ fn formula() -> Verdict {
     let kept = layers.div_ceil(5) * activation;
     let recomputing = peak(&groups)?;
     claim(groups.keeping == Keeping::Groups(5) && kept == 335_544_320 && recomputing == 8 * activation, || {
-        format!("{:?}: {kept} kept, {recomputing} at most", groups.keeping)
+        format!("{:?}: {kept} kept, peak {recomputing}", groups.keeping)
     })?;
-    claim(workload.curve().contains(&kept), || format!("{kept} bytes never live"))?;
+    claim(workload.curve().contains(&kept), || format!("there is no point at which {kept} bytes are live"))?;
     let line = |what: &str, bytes: f64| format!("{what:<52} {bytes:>13.0} B {:>8.1} MB\n", bytes / 1e6);
     Ok(Evidence::text(
         [
@@ -155,11 +156,11 @@ fn chain_shapes() -> impl Iterator<Item = (u64, u64, u64)> {
     (1..=MOST_LAYERS).flat_map(|layers| SIZES.map(|(outer, inner)| (layers, outer, inner)))
 }
 
-/// The generated peak must be the formula's. Counts the checks.
+/// Checks that the generated peak equals the formula's, and counts the checks.
 fn check(chain: &Chain, formula: u64, checked: &mut u64) -> Result<(), Trouble> {
     let found = peak(chain)?;
     *checked += 1;
-    claim(found == formula, || format!("{chain:?}: the formula gives {formula}, the program {found}"))
+    claim(found == formula, || format!("{chain:?}: the formula predicts {formula}, the program has {found}"))
 }
 
 fn checkpointing() -> Verdict {
@@ -196,12 +197,12 @@ fn nano_batching() -> Verdict {
     )))
 }
 
-/// A toy program of the notes: sizes fitted to its numbers, and the measurement for each way of running it.
+/// A toy program from the notes: sizes fitted to its numbers, and the measurement for each way of running it.
 struct Toy {
     name: &'static str,
     /// The unit of the measurements.
     unit: &'static str,
-    /// The fitted sizes are given in this fraction of the unit.
+    /// The fitted sizes are stated in this fraction of the unit.
     parts: f64,
     chain: Chain,
     measured: &'static [(&'static str, Keeping, f64)],
@@ -297,15 +298,15 @@ fn work() -> Verdict {
 /// E5, E6 and E8: how much memory training a transformer takes, and the effect of the remedies.
 fn training() -> Vec<Entry> {
     vec![
-        scenario("E5", "each cure lowers the peak and raises the largest batch that fits", |_: &AnyBackend| cures()),
+        scenario("E5", "each remedy lowers the peak and raises the largest batch that fits", |_: &AnyBackend| cures()),
         scenario(
             "E6",
-            "training 7 billion parameters with Adam takes 4 times their bytes, and 8 with a master copy",
+            "training 7 billion parameters with Adam takes 4 times their bytes, and 8 times with a master copy",
             |_: &AnyBackend| seven_billion(),
         ),
         scenario(
             "E8",
-            "the optimizer's second copy of its states is there for a moment, and can be the peak",
+            "the optimizer's second copy of its states exists only briefly, but can set the peak",
             |_: &AnyBackend| second_copy(),
         ),
     ]
@@ -322,7 +323,7 @@ fn base() -> Transformer {
     }
 }
 
-/// The device of the largest batch, in bytes.
+/// The memory of the device for the largest batch, in bytes.
 const DEVICE_BYTES: u64 = 24 << 30;
 
 fn cures() -> Verdict {
@@ -349,11 +350,11 @@ fn cures() -> Verdict {
     let (plain, plain_batch) = (training_peak(&base())?, largest_batch(&base())?);
     for (name, transformer) in all {
         let (found, batch) = (training_peak(&transformer)?, largest_batch(&transformer)?);
-        claim(name == "none" || found < plain, || format!("{name}: {found} bytes, {plain} without"))?;
-        // A smaller batch is one way to fit, and does not make a larger one fit.
+        claim(name == "none" || found < plain, || format!("{name}: {found} bytes with it, {plain} without"))?;
+        // A smaller batch is one way to fit; it does not make a larger one fit.
         let is_batch = transformer.batch != base().batch;
         claim(name == "none" || is_batch || batch > plain_batch, || {
-            format!("{name}: a batch of {batch}, {plain_batch} without")
+            format!("{name}: a batch of {batch} with it, {plain_batch} without")
         })?;
         let again = transformer.work().map_err(failed)?.overhead() * 100.0;
         let (part, peak) = (found as f64 / plain as f64 * 100.0, format_bytes(found));
@@ -366,7 +367,7 @@ fn training_peak(transformer: &Transformer) -> Result<u64, Trouble> {
     Ok(transformer.workload(2).map_err(failed)?.load_bytes(512))
 }
 
-/// The largest batch that PyTorch's policy trains in the device's memory.
+/// Returns the largest batch that PyTorch's policy can train in the device's memory.
 fn largest_batch(transformer: &Transformer) -> Result<u64, Trouble> {
     let points = walk(&grid(transformer.clone(), vec![DEVICE_BYTES])?)?;
     Ok(points.first().map_or(0, |point| point.batch))
@@ -421,18 +422,18 @@ fn seven_billion() -> Verdict {
 }
 
 fn second_copy() -> Verdict {
-    // The step has so few tokens that the update is the peak.
+    // The step has so few tokens that the peak is reached during the update.
     let plain =
         Transformer { layers: 6, hidden: 256, heads: 4, sequence: 1, batch: 1, vocabulary: 1000, ..Transformer::default() };
     let copying = Transformer { optimizer_copy: true, ..plain.clone() };
     let weights = 2 * plain.parameters();
-    let mut text = format!("weights {weights} B; beside them as much of gradients and twice as much of Adam's states\n");
+    let mut text = format!("weights {weights} B; in addition, gradients of the same size and Adam's states of twice that size\n");
     let mut peaks = Vec::new();
     for (name, transformer) in [("in place", &plain), ("with a second copy", &copying)] {
         let workload = transformer.workload(2).map_err(failed)?;
         let outcome = run(&workload, Box::new(PyTorch::new(Settings::default())), &RunOptions::new(1 << 34));
         let (peak, end) = (workload.load_bytes(1), workload.curve().last().copied().unwrap_or(0));
-        claim(outcome.fits() && end == 3 * weights, || format!("{name}: {end} bytes live at the end, {:?}", outcome.ending))?;
+        claim(outcome.fits() && end == 3 * weights, || format!("{name}: {end} bytes are live at the end, {:?}", outcome.ending))?;
         text += &format!(
             "{name:<20} at most {peak:>9} B, {:.2} times the weights; PyTorch reserves {}\n{}",
             peak as f64 / weights as f64,
@@ -441,11 +442,12 @@ fn second_copy() -> Verdict {
         );
         peaks.push(peak);
     }
-    claim(peaks[1] == 6 * weights && peaks[0] < peaks[1], || format!("{peaks:?} bytes at most"))?;
+    claim(peaks[1] == 6 * weights && peaks[0] < peaks[1], || format!("the peaks are {peaks:?} bytes"))?;
     Ok(Evidence::text(text))
 }
 
-/// E9: how long autograd keeps tensors: each rule, tested on the requests that the generator makes for a few operations.
+/// E9: how long autograd keeps tensors. Each rule is tested on the requests that the generator makes for a few
+/// operations.
 fn lifetimes() -> Vec<Entry> {
     vec![
         scenario(
@@ -461,7 +463,8 @@ fn lifetimes() -> Vec<Entry> {
     ]
 }
 
-/// The requests of a program, in order: `+size` and `-size`. Sizes identify its tensors.
+/// Returns the requests of a program, in order, as `+size` and `-size`. The sizes identify the
+/// tensors.
 fn requests(workload: &Workload) -> String {
     let mut sizes = Vec::new();
     let mut all = Vec::new();
@@ -478,7 +481,7 @@ fn requests(workload: &Workload) -> String {
     all.join(" ")
 }
 
-/// Operations one after the other, after an input of 1 byte.
+/// Returns a program of operations in sequence, after an input of 1 byte.
 fn block(operations: Vec<Operation>) -> Block {
     let mut block = Block::new(1);
     for operation in operations {
@@ -499,7 +502,7 @@ struct Rule {
 fn all_rules() -> Vec<Rule> {
     vec![
         Rule {
-            says: "what an operation saves for backward lives until its backward ran (the first saves 1, the third 20)",
+            says: "what an operation saves for backward lives until its backward has run (the first saves 1, the third 20)",
             operations: vec![
                 Operation::new(&[0], 10).keeps_inputs(),
                 Operation::new(&[1], 20),
@@ -510,14 +513,14 @@ fn all_rules() -> Vec<Rule> {
             backward: "+30 +20 -30 -20 +10 -20 +1 -10 -1 -1",
         },
         Rule {
-            says: "softmax (11) saves its output, not its input (10), which goes as soon as the output is there",
+            says: "softmax (11) saves its output, not its input (10), which is freed as soon as the output exists",
             operations: vec![Operation::new(&[0], 10), Operation::new(&[1], 11).keeps_output(), Operation::new(&[2], 5)],
             passes: 1,
             forward: "+1 +10 -1 +11 -10 +5 -5",
             backward: "+5 +11 -5 +10 -11 -11 +1 -10 -1",
         },
         Rule {
-            says: "detach, after the first operation, shares its memory: nothing is allocated, and no gradient goes beyond it",
+            says: "detach, after the first operation, shares its memory: nothing is allocated, and no gradient passes beyond it",
             operations: vec![
                 Operation::new(&[0], 10).keeps_inputs(),
                 Operation::in_place(1).backward(Backward::Stops),
@@ -528,7 +531,7 @@ fn all_rules() -> Vec<Rule> {
             backward: "+30 +10 -30 -10 -10 -1",
         },
         Rule {
-            says: "the first gradient of a parameter (7) is assigned, the second added in place and given back at once",
+            says: "the first gradient of a parameter (7) is assigned; the second is added in place and freed immediately",
             operations: vec![Operation::new(&[0], 10).keeps_inputs().parameters(&[7])],
             passes: 2,
             forward: "+1 +10 -10",
@@ -546,9 +549,9 @@ fn rules() -> Verdict {
     }
     let forward_only = block(vec![Operation::new(&[0], 1).keeps_inputs().keeps_output()]).forward_only(10).map_err(failed)?;
     let most = forward_only.load_bytes(1);
-    claim(most == 2 && forward_only.buffers() == 11, || format!("{most} bytes live at once"))?;
+    claim(most == 2 && forward_only.buffers() == 11, || format!("{most} bytes are live at once"))?;
     text +=
-        &format!("forward only, 10 operations of 1 byte: at most 2 activations live\n  forward   {}\n", requests(&forward_only));
+        &format!("forward only, 10 operations of 1 byte: at most 2 live activations\n  forward   {}\n", requests(&forward_only));
     Ok(Evidence::text(text))
 }
 

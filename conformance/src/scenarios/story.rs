@@ -1,5 +1,5 @@
-//! The vocabulary of scenarios. A story is an allocator on a stage, the events so far, and checks on the outcome; a row is a
-//! document's claim about a scenario, and the findings.
+//! The vocabulary of scenarios. A story is an allocator on a stage, the events so far, and checks on the outcome. A row
+//! is a document's claim about a scenario, together with the findings.
 
 use std::fmt;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 pub(crate) use parkade::texts::format_bytes;
 pub(crate) use parkade_recording::memory_summary;
 
-/// An entry whose check needs only its backend.
+/// Returns an entry whose check needs only its backend.
 pub(crate) fn scenario(
     name: impl Into<String>,
     says: &'static str,
@@ -47,7 +47,7 @@ pub(crate) struct Figures {
 }
 
 impl From<[i64; 8]> for Figures {
-    /// In the order of the fields.
+    /// Creates the statistics from values in the order of the fields.
     fn from([allocated, reserved, split_free, retries, ooms, segments, device_allocs, device_frees]: [i64; 8]) -> Figures {
         Figures { allocated, reserved, split_free, retries, ooms, segments, device_allocs, device_frees }
     }
@@ -69,12 +69,12 @@ impl Figures {
     }
 }
 
-/// This many hundredths of a GiB, rounded down to whole bytes.
+/// Returns this many hundredths of a GiB, rounded down to whole bytes.
 pub(crate) const fn gib_hundredths(hundredths: u64) -> Bytes {
     Bytes((hundredths << 30) / 100)
 }
 
-/// This many MiB.
+/// Returns this many MiB.
 pub(crate) const fn mib(count: u64) -> Bytes {
     Bytes(count * MIB)
 }
@@ -84,7 +84,7 @@ pub(crate) fn claim(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(
     if holds { Ok(()) } else { Err(Trouble::fail(otherwise())) }
 }
 
-/// An error of the code under test, as a failure of the scenario.
+/// Converts an error from the code under test into a failure of the scenario.
 pub(crate) fn failed(error: impl fmt::Display) -> Trouble {
     Trouble::fail(error.to_string())
 }
@@ -96,12 +96,12 @@ pub(crate) struct Story {
 }
 
 impl Story {
-    /// On a whole device.
+    /// Opens a stage on an entire device.
     pub(crate) fn new(backend: &AnyBackend, settings: &str, limit: Option<Bytes>) -> Result<Self, Trouble> {
         Story::on(backend, &Needs::default(), settings, limit)
     }
 
-    /// On a device with this capacity.
+    /// Opens a stage on a device with this capacity.
     pub(crate) fn within(backend: &AnyBackend, capacity: Bytes, settings: &str) -> Result<Self, Trouble> {
         Story::on(backend, &Needs { capacity: Some(capacity), ..Needs::default() }, settings, None)
     }
@@ -113,7 +113,7 @@ impl Story {
         let limit = limit.map_or_else(|| "none".to_owned(), |limit| format_bytes(limit.get()));
         story.say(&format!("settings {settings}, limit {limit}"));
         if let Some(capacity) = needs.capacity {
-            story.say(&format!("a device with {} and no more", format_bytes(capacity.get())));
+            story.say(&format!("a device with exactly {}", format_bytes(capacity.get())));
         }
         Ok(story)
     }
@@ -124,13 +124,13 @@ impl Story {
         self.evidence.text.push('\n');
     }
 
-    /// Adds a line that may differ between backends and runs.
+    /// Adds a line that may differ between backends and between runs.
     pub(crate) fn measure(&mut self, line: &str) {
         self.evidence.measured.push_str(line);
         self.evidence.measured.push('\n');
     }
 
-    /// Counts operations that were not made through the story.
+    /// Counts operations that were not performed through the story.
     pub(crate) fn count(&mut self, operations: u64) {
         self.evidence.operations += operations;
     }
@@ -141,7 +141,7 @@ impl Story {
         self.stage.alloc(name, bytes)?.served()
     }
 
-    /// Makes a request that must be out of memory.
+    /// Makes a request that must run out of memory.
     pub(crate) fn refuse(&mut self, name: &str, bytes: Bytes) -> Result<(), Trouble> {
         self.evidence.operations += 1;
         let text = self.stage.alloc(name, bytes)?.refusal()?;
@@ -157,8 +157,8 @@ impl Story {
         }
     }
 
-    /// An error's text also states what the device and other processes hold: only the allocator's part goes into the text, the
-    /// whole into the measurements.
+    /// An error's text also states what the device and other processes hold. Only the allocator's part is added to the
+    /// text; the full message is added to the measurements.
     fn tell_refusal(&mut self, text: &str) -> Result<(), Trouble> {
         let message = OutOfMemoryMessage::parse(text).map_err(|error| Trouble::fail(format!("{text}: {error}")))?;
         self.say(&format!("out of memory: {message}"));
@@ -190,7 +190,7 @@ impl Story {
         claim(expected == found, || format!("{when}: expected {expected:?}, found {found:?}"))
     }
 
-    /// The statistics now.
+    /// Returns the current statistics.
     pub(crate) fn figures(&self) -> Figures {
         Figures::of(self.stage.stats())
     }
@@ -206,14 +206,14 @@ impl Story {
     /// Adds calls to the text.
     pub(crate) fn tell_calls(&mut self, when: &str, calls: &[String]) {
         let mut text = format!("{when}: ");
-        // Repetitions of the same call are counted.
+        // Repeated calls are counted instead of listed.
         for (number, run) in calls.chunk_by(|one, other| one == other).enumerate() {
             let (comma, times) = (if number > 0 { ", " } else { "" }, run.len());
             // Writing to a string does not fail.
             let _ = if times > 1 { write!(text, "{comma}{} x {times}", run[0]) } else { write!(text, "{comma}{}", run[0]) };
         }
         if calls.is_empty() {
-            text.push_str("no call of the driver");
+            text.push_str("no driver call");
         }
         self.say(&text);
     }
@@ -222,10 +222,11 @@ impl Story {
     pub(crate) fn expect_same_place(&self, address: DeviceAddress, name: &str, is_same: bool) -> Result<(), Trouble> {
         let found = self.stage.address(name)?;
         let word = if is_same { "not " } else { "" };
-        claim((found == address) == is_same, || format!("{name} lies at {found}, which is {word}{address}"))
+        claim((found == address) == is_same, || format!("{name} is at {found}, which is {word}{address}"))
     }
 
-    /// Frees everything, checks that the device got it all back, and returns the evidence.
+    /// Frees everything, checks that all of it was returned to the device, and returns the
+    /// evidence.
     pub(crate) fn finish(self) -> Verdict {
         self.stage.finish()?;
         Ok(self.evidence)
@@ -235,9 +236,9 @@ impl Story {
 /// Whether the documents are right.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Finding {
-    /// The outcome is as the documents say.
+    /// The outcome is what the documents say.
     Reproduced,
-    /// The claim holds in part, or with other figures.
+    /// The claim holds in part, or with different figures.
     Different,
     /// The claim does not hold.
     Refuted,
@@ -253,26 +254,26 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A scenario of the documents.
+/// A scenario in the documents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     /// Its id, such as `A5`. The names of its entries begin with it: `A5/default`.
     pub id: &'static str,
     /// What the documents say.
     pub claim: &'static str,
-    /// Whether they are right.
+    /// Whether the documents are right.
     pub finding: Finding,
     /// The findings, with the key figures. Every number is in the evidence of one of the scenario's entries, which a test checks.
     pub found: &'static str,
 }
 
-/// The scenario that an entry belongs to.
+/// Returns the scenario that an entry belongs to.
 #[must_use]
 pub fn id_of(entry: &str) -> &str {
     entry.split('/').next().unwrap_or(entry)
 }
 
-/// Reads a recording of the repository. Without a checkout, as in a published crate, the entry is skipped.
+/// Reads a recording in the repository. Without a checkout, as in a published crate, the entry is skipped.
 pub(crate) fn recording(name: &str) -> Result<Shipped, Trouble> {
     shipped::read(name).map_err(|error| match error {
         ShippedError::NoFolder { .. } => Trouble::Skip(error.to_string()),

@@ -15,30 +15,31 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 pub(crate) const ROWS: &[Row] = &[
     Row {
         id: "B1",
-        claim: "A tensor made on stream 1 is read by a slow kernel on stream 2, freed, and its memory reused on stream 1: \
-                wrong data.",
+        claim: "A tensor created on stream 1 is read by a slow kernel on stream 2, then freed, and its memory is reused on \
+                stream 1: the kernel reads wrong data.",
         finding: Finding::Reproduced,
-        found: "The new tensor gets the same address, and the race detector names both accesses. PyTorch on the H200 had \
+        found: "The new tensor gets the same address, and the race detector names both accesses. PyTorch on the H200 read \
                 wrong data in most runs ([driver-facts.md](driver-facts.md)).",
     },
     Row {
         id: "B2",
-        claim: "`record_stream` prevents that. `memory_allocated()` counts the tensor as freed as soon as it is deleted.",
+        claim: "`record_stream` prevents the wrong data. `memory_allocated()` counts the tensor as freed as soon as it is \
+                deleted.",
         finding: Finding::Reproduced,
-        found: "No race: the memory is not reused until the other stream is done. `allocated` falls at the free, `active` \
-                only when the event completes.",
+        found: "There is no race: the memory is not reused until the other stream is done. `allocated` falls at the free, \
+                `active` only when the event completes.",
     },
     Row {
         id: "B3",
-        claim: "Letting stream 1 wait for stream 2 prevents it too.",
+        claim: "Making stream 1 wait for stream 2 also prevents the wrong data.",
         finding: Finding::Reproduced,
-        found: "No race, and the memory is reused at once.",
+        found: "There is no race, and the memory is reused immediately.",
     },
     Row {
         id: "B4",
-        claim: "On a single stream no synchronization is needed.",
+        claim: "No synchronization is needed on a single stream.",
         finding: Finding::Reproduced,
-        found: "No random program on one stream races; the same programs on two streams do.",
+        found: "No random program on one stream races; some of the same programs race on two streams.",
     },
 ];
 
@@ -46,7 +47,7 @@ pub(crate) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     [data_races(), random_programs(backend)].into_iter().flatten().collect()
 }
 
-/// How long the kernel runs before x is read.
+/// How long the kernel runs before it reads x.
 const SPIN_NS: u64 = 50_000_000;
 /// 1,024 floats, as in the document's text.
 const SIZE: Bytes = Bytes(4096);
@@ -67,12 +68,16 @@ fn data_races() -> Vec<Entry> {
             "a tensor that another stream still reads is freed and its memory reused: a race, and wrong data on a real device",
             unprotected,
         ),
-        scenario("B2", "with record_stream the memory is not reused while the other stream may read it", recorded),
-        scenario("B3", "if the first stream waits for the other, the memory is reused at once without a race", ordered),
+        scenario("B2", "with record_stream, the memory is not reused while the other stream may read it", recorded),
+        scenario(
+            "B3",
+            "if the first stream waits for the other one, the memory is reused immediately and without a race",
+            ordered,
+        ),
     ]
 }
 
-/// The protection of the data of the reading stream.
+/// How the reading stream's data is protected.
 #[derive(Clone, Copy, PartialEq)]
 enum Guard {
     Nothing,
@@ -80,7 +85,7 @@ enum Guard {
     StreamWait,
 }
 
-/// x is written on the first stream and read, late, on the second.
+/// A program in which x is written on the first stream and read later on the second.
 struct Reader {
     writes: StreamId,
     reads: StreamId,
@@ -88,7 +93,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Everything up to the free of x.
+    /// Runs everything up to the free of x.
     fn start(story: &mut Story, guard: Guard) -> Result<Reader, Trouble> {
         let [_, writes, reads, _] = story.stage.streams();
         let mut reader = Reader { writes, reads, events: Vec::new() };
@@ -97,7 +102,7 @@ impl Reader {
         let (x, y) = (story.stage.address("x")?, story.stage.address("y")?);
         let mut guarded = story.stage.device().steer();
         let device: &mut AnyDevice = &mut guarded;
-        // On first use a driver loads its kernels for filling and copying, and may wait for the device.
+        // On first use, a driver loads its kernels for filling and copying, and may wait for the device.
         device.fill(y, SIZE, 0, writes)?;
         device.copy(y, x, SIZE, writes)?;
         device.settle();
@@ -116,7 +121,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Makes later work of `second` wait for the work now queued on `first`.
+    /// Makes later work on `second` wait for the work now queued on `first`.
     fn order(&mut self, device: &mut AnyDevice, first: StreamId, second: StreamId) -> Result<(), BackendError> {
         let mut event = device.create_event()?;
         let outcome = device.record_event(&mut event, first).and_then(|()| device.stream_wait(second, &event));
@@ -133,7 +138,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits for the device, destroys the events, and returns the word that fills y, if it is a single one.
+    /// Waits for the device, destroys the events, and returns the word that fills y if it is a single one.
     fn finish(self, story: &mut Story) -> Result<Option<u32>, Trouble> {
         let y = story.stage.address("y")?;
         let mut device = story.stage.device().steer();
@@ -148,7 +153,7 @@ impl Reader {
     }
 }
 
-/// The races that a simulated device has found.
+/// Returns the races that a simulated device has found.
 fn races(story: &Story) -> Vec<Race> {
     story.stage.device().steer().insight().map(|device| device.races()).unwrap_or_default()
 }
@@ -177,10 +182,13 @@ fn unprotected(backend: &AnyBackend) -> Verdict {
             attempt += 1;
             continue;
         } else {
-            claim(y != Some(OLD), || format!("y is right in each of {ATTEMPTS} attempts"))?;
-            story.measure(&format!("y holds {y:?} where {OLD} was copied (attempt {attempt})"));
+            claim(y != Some(OLD), || format!("y is correct in all {ATTEMPTS} attempts"))?;
+            story.measure(&format!("y holds {y:?}, but {OLD} was copied (attempt {attempt})"));
         }
-        story.say("c lies where x lay, and is written while x is still to be read: the reader has no order with the writer");
+        story.say(
+            "c is placed where x was, and is written while x is still to be read: the reader is not ordered with the \
+                   writer",
+        );
         return story.finish();
     }
 }
@@ -196,10 +204,10 @@ fn recorded(backend: &AnyBackend) -> Verdict {
     claim(bytes(&story) == (8192, 8192), || format!("in use: {:?}", bytes(&story)))?;
     story.show("x is in use");
     reader.replace(&mut story)?;
-    // allocated counts y and c, active counts x too.
+    // `allocated` counts y and c; `active` also counts x.
     claim(bytes(&story) == (8192, 12_288), || format!("x waits: {:?}", bytes(&story)))?;
     story.expect_same_place(x, "c", false)?;
-    story.show("x is freed and waits for the other stream; c lies elsewhere");
+    story.show("x is freed and waits for the other stream; c is placed elsewhere");
     let races = races(&story);
     let y = reader.finish(&mut story)?;
     story.stage.core().process_events()?;
@@ -221,17 +229,17 @@ fn ordered(backend: &AnyBackend) -> Verdict {
     let races = races(&story);
     let y = reader.finish(&mut story)?;
     claim(races.is_empty() && y == Some(OLD), || format!("y holds {y:?}, races {races:?}"))?;
-    story.say("c lies where x lay, and is written when the other stream has read x; y holds what was copied");
+    story.say("c is placed where x was, and is written after the other stream has read x; y holds what was copied");
     story.finish()
 }
 
 /// The maximum number of steps of a program.
 const LONGEST: usize = 60;
-/// The minimum number of programs on two streams: about one in four races.
+/// The minimum number of programs on two streams; about one in four of them races.
 const LEAST_OF_TWO_STREAMS: u32 = 40;
 /// The maximum number of programs on a real device, because each opens the device again.
 const MOST_ON_A_REAL_DEVICE: u32 = 20;
-/// Added to the effort's seed, so that these programs differ from those of other checks.
+/// A number added to the effort's seed, so that these programs differ from those of other checks.
 const SALT: u64 = 0xB4;
 
 /// A step of a program. Indices choose among the live allocations.
@@ -246,14 +254,14 @@ enum Step {
     ReleaseCached,
 }
 
-/// B4: random programs never race on one stream; on two streams they do.
+/// B4: random programs never race on one stream, but some do on two streams.
 fn random_programs(backend: &AnyBackend) -> Vec<Entry> {
-    let says = "on one stream no synchronization is needed: no program races, and memory holds what was written";
+    let says = "no synchronization is needed on one stream: no program races, and memory holds what was written";
     let mut entries =
         vec![Entry::new(Group::Scenario, "B4", says, |backend: &AnyBackend, effort: &Effort| one_stream(backend, effort))];
     if backend.is_simulated() {
-        // Only the race detector sees every race, whatever the timing.
-        let says = "the same programs on two streams, without record_stream, do race";
+        // Only the race detector finds every race, whatever the timing.
+        let says = "some of the same programs race on two streams without record_stream";
         entries.push(Entry::new(Group::Scenario, "B4/control", says, |backend: &AnyBackend, effort: &Effort| {
             two_streams(backend, effort)
         }));
@@ -331,7 +339,8 @@ impl Program {
         Ok(())
     }
 
-    /// Copies on the source's stream. If a copy is shorter than the target, only the target's first word is known afterwards.
+    /// Makes a copy on the source's stream. If the copy is shorter than the target, only the target's first word is
+    /// known afterwards.
     fn copy(&mut self, from: usize, to: usize) -> Result<(), Trouble> {
         if from == to {
             return Ok(());
@@ -343,7 +352,7 @@ impl Program {
         Ok(())
     }
 
-    /// Reads the first word, which copies of all lengths write, after the device has finished everything.
+    /// Reads the first word, which copies of every length write, after the device has finished everything.
     fn check(&mut self, which: usize) -> Result<(), Trouble> {
         let Some(word) = self.live[which].word else { return Ok(()) };
         let live = &self.live[which];
@@ -355,10 +364,10 @@ impl Program {
         if first == word.to_le_bytes() {
             return Ok(());
         }
-        Err(Trouble::fail(format!("{} holds {first:?} at its beginning, where {word} was written", live.name)))
+        Err(Trouble::fail(format!("{} holds {first:?} at its beginning, but {word} was written there", live.name)))
     }
 
-    /// The number of races that a simulated device has found.
+    /// Returns the number of races that a simulated device has found.
     fn races(&self) -> u64 {
         let mut device = self.story.stage.device().steer();
         device.insight().map_or(0, |device| device.race_count())
@@ -413,7 +422,7 @@ fn two_streams(backend: &AnyBackend, effort: &Effort) -> Verdict {
     for _ in 0..cases {
         let steps = steps().new_tree(&mut runner).map_err(|reason| Trouble::fail(reason.to_string()))?.current();
         let mut program = Program::new(backend, 2)?;
-        // The data in such a program may be wrong, so only the detector counts.
+        // The data in these programs may be wrong, so only the detector counts.
         steps.iter().filter(|step| !matches!(step, Step::Check(_))).try_for_each(|step| program.step(step))?;
         racing += u64::from(program.finish(false)? > 0);
         operations += steps.len() as u64;

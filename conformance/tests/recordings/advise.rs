@@ -1,4 +1,4 @@
-//! Tests advice on recordings of real runs: the predictions match what happened on the GPU.
+//! Tests the advice on recordings of real runs: the predictions match what happened on the GPU.
 
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
@@ -44,7 +44,8 @@ fn gpt2_under_16_gib_fails_and_fits_as_it_did() {
     let settings = ["garbage_collection_threshold:0.8", "expandable_segments:True"];
     let both = "max_split_size_mb:128,garbage_collection_threshold:0.7";
     let report = on("gpt2_varlen.default", Some(16.0), &[settings[0], settings[1], both]);
-    // Peaks of the recordings limit16, limit16_gc, limit16_expandable and limit16_split128_gc; the first two died.
+    // The peaks of the recordings limit16, limit16_gc, limit16_expandable and limit16_split128_gc. The first two runs
+    // failed.
     for (text, fits, peak) in [
         ("", false, None),
         (settings[0], false, Some(16_703_815_680)),
@@ -81,7 +82,7 @@ fn the_smallest_memory_is_the_real_allocators() {
         let found = option(&report, text).smallest_capacity_bytes() as f64 / live;
         assert!((found - measured).abs() < 0.005, "{text:?}: {found} is not {measured}");
     }
-    assert_eq!(report.recommendation.expect("the least").reason, Reason::NeedsLeast);
+    assert_eq!(report.recommendation.expect("the minimum is found").reason, Reason::NeedsLeast);
 }
 
 /// A few of the runs for which only the outcome is known; `conformance/advise_outcomes.py` compares all of them.
@@ -106,13 +107,13 @@ fn real_outcomes_are_predicted() {
 fn an_error_in_the_recording_shows_the_memory_and_the_answer_fits_the_truth() {
     // The run had a limit of 12 GiB.
     let report = on("gpt2_varlen.limit12_oom", None, &["expandable_segments:True"]);
-    let (_, hint) = report.hint().expect("it was out of memory");
+    let (_, hint) = report.hint().expect("the run was out of memory");
     assert!(hint.least_bytes <= 12 << 30 && hint.below_bytes > 12 << 30, "{hint:?}");
     assert!(!report.own().fits() && report.own().fails_at_entry().is_some());
     let cure = report.recommended().expect("a cure");
     assert_eq!(cure.settings.text, "expandable_segments:True");
-    assert!(!report.programs.iter().any(Program::survived), "it died");
-    // Garbage collection depends on the limit of 16 GiB, which the file does not contain and which explains every decision.
+    assert!(!report.programs.iter().any(Program::survived), "the run failed");
+    // Garbage collection depends on the limit of 16 GiB, which is not in the file and which explains every decision.
     let collecting = read("gpt2_varlen.limit16_gc");
     let unknown = VerifyOptions { limit_bytes: None, ..collecting.options.clone() };
     let report = advised(collecting.device(), &unknown, None, &["expandable_segments:True"], true);
@@ -123,7 +124,7 @@ fn an_error_in_the_recording_shows_the_memory_and_the_answer_fits_the_truth() {
 #[test]
 fn a_recording_that_lost_its_beginning_gets_an_answer() {
     let report = on("gpt2_varlen.frames_tail20k", Some(12.0), &["expandable_segments:True"]);
-    let lost = report.programs[0].requests.lost_beginning.expect("a lost beginning");
+    let lost = report.programs[0].requests.lost_beginning.expect("the beginning is missing");
     assert!(lost.blocks > 0 && report.programs[0].live.at_start_bytes > 0);
     assert!(report.recommendation.is_some());
     assert!(report.hides_more, "20.47 GiB were reserved before its first entry");
@@ -135,8 +136,8 @@ fn a_recording_that_lost_its_beginning_gets_an_answer() {
     assert_eq!((below.verdict, below.recommendation), (Verdict::Capacity, None));
 }
 
-/// The program of pytorch#193400: 64 MiB stay allocated from the start; each cycle allocates 91 MiB, 45.5 MiB, and 2 MiB that
-/// stay, and frees the first two. Returns the recording and the reserved MiB after each cycle.
+/// The program of pytorch#193400: 64 MiB stay allocated from the start; each cycle allocates 91 MiB, 45.5 MiB, and 2
+/// MiB that stay, and frees the first two. Returns the recording and the reserved MiB after each cycle.
 fn cycles(settings: &Settings, cycles: usize) -> (DeviceRecording, Vec<i64>) {
     let device = SimDevice::new(SimOptions::new(Bytes(16 << 30)));
     let mut allocator = Allocator::new(device, PyTorch::new(settings.clone()), Vec::<TraceEntry>::new());
@@ -179,8 +180,8 @@ fn two_settings_that_help_alone_and_harm_together_are_found() {
     let published = [0, 20, 40, 60, 80, 100].map(|cycle| reserved[cycle]);
     assert_eq!(published, [220, 2_980, 5_760, 8_520, 11_300, 14_060], "pytorch#193400");
     let own = VerifyOptions { settings: own, limit_bytes: None, stats_file: None };
-    // Under a limit the program fits, but only by releasing thousands of MiB each time the limit is reached, so another setting is
-    // better.
+    // Under a limit the program fits, but only by releasing thousands of MiB whenever the limit is reached, so a
+    // different setting is better.
     let report = advised(&recording, &own, Some(12.0), &[], false);
     assert_eq!(report.programs[0].requests.mismatches, 0);
     assert!(report.own().fits() && report.own().retries() > 0);
@@ -190,7 +191,7 @@ fn two_settings_that_help_alone_and_harm_together_are_found() {
         assert!(cure.peak_reserved_bytes() < 500 * MIB as i64, "{}: {}", cure.settings.text, cure.peak_reserved_bytes());
     }
     for alone in ["expandable_segments:True", "max_split_size_mb:128"] {
-        assert!(option(&report, alone).peak_reserved_bytes() < 500 * MIB as i64, "{alone} alone is harmless");
+        assert!(option(&report, alone).peak_reserved_bytes() < 500 * MIB as i64, "{alone} by itself is harmless");
     }
     assert!(report.options.len() >= 60);
 }

@@ -1,4 +1,4 @@
-//! Tests which features recordings of real runs show in use, and which cautions follow.
+//! Tests which features are seen in use in recordings of real runs, and which cautions follow.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;

@@ -1,4 +1,5 @@
-//! Tests diagnoses of recordings of real runs: every byte is accounted for at any entry, and the findings match what happened.
+//! Tests diagnoses of recordings of real runs: every byte is accounted for at every entry, and the findings match what
+//! happened.
 
 use parkade::policy::PyTorch;
 use parkade::stats::Family;
@@ -25,10 +26,11 @@ fn diagnosed(name: &str, limit_bytes: Option<u64>) -> Diagnosis {
     diagnose_device(shipped.device(), &options(&shipped, limit_bytes), &mut |_| ()).expect("a diagnosis")
 }
 
-/// Checks a few moments of every recording.
+/// Checks a few points in time in every recording.
 #[test]
 fn every_byte_of_every_recording_is_accounted_for() {
-    // gpt2_varlen.default is left out, because the others include shorter runs of the same program.
+    // gpt2_varlen.default is left out because the other recordings include shorter runs of the same
+    // program.
     for name in names().into_iter().filter(|name| name != "gpt2_varlen.default") {
         let shipped = read(&name);
         let device = shipped.device();
@@ -46,7 +48,7 @@ fn every_byte_of_every_recording_is_accounted_for() {
             assert_eq!(heap.allocated_bytes(), now(Family::AllocatedBytes), "{name} {}", moment.entries);
             assert_eq!(heap.allocated_bytes() + heap.stranded_bytes(), heap.reserved_bytes, "{name} {}", moment.entries);
         })
-        .expect("a whole trace");
+        .expect("a complete trace");
     }
 }
 
@@ -85,10 +87,10 @@ fn without_a_limit_an_interval_is_inferred() {
     assert_eq!((diagnosis.verdict, diagnosis.evidence.refused.map(|(_, entry)| entry)), (Verdict::Undecided, Some(7268)));
     let (width, diagnosis) = inferred("prefetch_streams.limit6", 6);
     assert!(width < GIB / 5 && matches!(diagnosis.limit, Limit::Between { .. }), "{:?}", diagnosis.limit);
-    assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::NoFailure, None), "nothing was out of memory");
+    assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::NoFailure, None), "no request was out of memory");
     let (width, diagnosis) = inferred("resnet50_sweep.limit5_oom", 5);
     assert!(width < GIB / 16);
-    // 118 MiB were free for a request of 49 MiB: fragmentation under any limit.
+    // 118 MiB were free for a request of 49 MiB, which is fragmentation under any limit.
     assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::Fragmentation, Some(5 * GIB)));
 }
 
@@ -103,7 +105,7 @@ fn a_limit_that_garbage_collection_needs_is_found() {
     assert_eq!((fence.bytes, fence.frees_segment, fence.owner.entry), (96 * MIB, true, Some(13_619)));
 }
 
-/// The diagnosed moment is the peak, and every byte between reserved and allocated has one cause there.
+/// The diagnosed point in time is the peak, where every byte between reserved and allocated has one cause.
 #[test]
 fn without_a_failure_the_peak_is_diagnosed() {
     for name in ["prefetch_streams.limit6", "prefetch_streams.default", "resnet50_sweep.default", "gpt2_varlen.frames_tail20k"] {
@@ -124,7 +126,7 @@ fn without_a_failure_the_peak_is_diagnosed() {
     assert!(matches!(free.limit, Limit::NeverReached { .. }), "{:?}", free.limit);
 }
 
-/// Blocks from before the first entry have no age, and no stack unless they live to the end.
+/// Blocks from before the first entry have no age, and no stack unless they are live until the end.
 #[test]
 fn a_recording_that_lost_its_beginning_names_what_it_can() {
     let shipped = read("gpt2_varlen.frames_tail20k");
@@ -135,7 +137,7 @@ fn a_recording_that_lost_its_beginning_names_what_it_can() {
     let named = diagnosis.stacks.iter().filter(|held| held.stack != StackId::NONE);
     assert!(named.clone().count() > 10);
     assert!(named.clone().any(|held| shipped.recording.stacks.frames(held.stack).any(|frame| frame.line == 48)));
-    assert_eq!(diagnosis.onset.map(|onset| onset.entry), Some(None), "it began before the file");
+    assert_eq!(diagnosis.onset.map(|onset| onset.entry), Some(None), "the block was allocated before the first entry");
 }
 
 #[test]
@@ -150,7 +152,8 @@ fn any_entry_can_be_diagnosed() {
     let diagnosis = at(served).expect("a diagnosis");
     assert_eq!((diagnosis.why, diagnosis.verdict, diagnosis.ooms), (Why::Chosen, Verdict::NoFailure, 1));
     assert_eq!(diagnosis.request.map(|request| request.requested_bytes), Some(device.trace[served].size));
-    // Any entry of an operation can be chosen: a free has two, the steps of the retry ladder many.
+    // Any entry of an operation can be chosen: a free has two entries, the steps of the retry
+    // ladder have many.
     for entry in (7249..7255).chain([7267]) {
         let diagnosis = at(entry).expect("a diagnosis");
         assert!(diagnosis.heap.reserved_bytes > 10 * GIB, "entry {entry}");
@@ -162,7 +165,7 @@ fn any_entry_can_be_diagnosed() {
     assert!(matches!(at(device.trace.len()), Err(DiagnoseError::NoSuchEntry { entries: 8653, .. })));
 }
 
-/// Such a file has only the segments at the end, as `memory_snapshot()` returns them.
+/// A file like this has only the segments at the end, as `memory_snapshot()` returns them.
 #[test]
 fn a_file_without_a_trace_is_diagnosed_at_its_end() {
     let shipped = read("resnet50_sweep.default");

@@ -1,5 +1,5 @@
-//! Tests the digests of `parkade ops --digests`: they equal those of the real allocator's program, and differ as soon as
-//! answers do.
+//! Tests the digests of `parkade ops --digests`: they equal those of the real allocator's program, and differ as soon
+//! as the answers differ.
 
 use parkade::profile::Profile;
 use parkade_replay::ops::{Addresses, OpsOptions, OpsRunner};
@@ -26,7 +26,7 @@ fn the_real_allocators_program_prints_the_same() {
     assert_eq!(ours.run_line_to_digest("# only a comment"), None);
 }
 
-/// A script in which blocks of many sizes come and go, with a pool.
+/// A script in which blocks of many sizes are allocated and freed, with a pool.
 fn script() -> Vec<String> {
     let mut lines = vec!["pool_create 0 1".to_owned(), "pool_begin 0 1 stream 1".to_owned()];
     for number in 0..400_u64 {

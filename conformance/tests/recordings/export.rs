@@ -1,5 +1,5 @@
-//! Tests that exported snapshots verify, and that under the recording's own settings they equal the recording. Also tests a
-//! run's stats after each step.
+//! Tests that exported snapshots are verified without differences, and that they equal the recording under the
+//! recording's own settings. Also tests a run's stats after each step.
 
 use parkade::profile::Profile;
 use parkade::stats::Family;
@@ -34,7 +34,7 @@ fn under(shipped: &Shipped, settings: &str, limit_bytes: Option<u64>) -> ExportO
 /// Exports a recording, writes and reads the file, and verifies it.
 fn check(recording: &Recording, options: &ExportOptions, name: &str) -> (Exported, Recording) {
     let exported = export(recording, options, &mut |_| ()).expect("an export");
-    let back = parkade_recording::read(&write(&exported.recording, Style::Python)).expect("what is written can be read");
+    let back = parkade_recording::read(&write(&exported.recording, Style::Python)).expect("the written file can be read");
     let settings = ReplaySettings::of_recording(back.settings.as_ref()).expect("settings");
     let own = VerifyOptions { settings, limit_bytes: options.limit_bytes, stats_file: None };
     for device in &back.devices {
@@ -44,7 +44,7 @@ fn check(recording: &Recording, options: &ExportOptions, name: &str) -> (Exporte
     (exported, back)
 }
 
-/// The contents of an entry, except its address.
+/// Returns the contents of an entry except its address.
 fn without_address(recording: &Recording, entry: &Entry) -> (Action, u64, u64, Option<u64>, Vec<u32>) {
     let lines = recording.stacks.frames(entry.stack).map(|frame| frame.line).collect();
     (entry.action, entry.size, entry.stream, entry.time(), lines)
@@ -54,7 +54,7 @@ fn has_whole_trace(name: &str) -> bool {
     !name.contains("tail")
 }
 
-/// The larger recordings would take a debug build half a minute.
+/// The larger recordings would take half a minute in a debug build.
 fn is_small(shipped: &Shipped) -> bool {
     shipped.device().trace.len() < 10_000
 }
@@ -79,7 +79,8 @@ fn under_other_settings_the_file_verifies_and_has_the_programs_requests() {
     let settings =
         ["", "expandable_segments:True", "max_split_size_mb:64,garbage_collection_threshold:0.6", "roundup_power2_divisions:4"];
     let graphs = read_with_pools("graph_shared.default.2");
-    // A file of 2.11 shows too little about private pools that are gone at the end to distinguish them under every setting.
+    // A file from 2.11 shows too little about private pools that no longer exist at the end to distinguish them under
+    // every setting.
     let shipped =
         [(read("prefetch_streams.limit6"), &settings[..]), (read("deep_mlp.default"), &settings), (graphs, &settings[..2])];
     for (shipped, settings) in shipped {
@@ -104,7 +105,7 @@ fn under_other_settings_the_file_verifies_and_has_the_programs_requests() {
 fn blocks_of_a_lost_beginning_are_requested_first_and_stacks_are_kept() {
     let shipped = read("gpt2_varlen.frames_tail20k");
     let (exported, back) = check(&shipped.recording, &under(&shipped, "expandable_segments:True", None), &shipped.name);
-    let early = exported.devices[0].early_blocks.expect("a lost beginning");
+    let early = exported.devices[0].early_blocks.expect("the beginning is missing");
     let (recorded, replayed) = (&shipped.recording.devices[0], &back.devices[0]);
     let with_stack = |recording: &Recording, device: &DeviceRecording| {
         let blocks = device.segments.iter().flat_map(|segment| &segment.blocks);
@@ -185,7 +186,7 @@ fn stats_after_each_step_are_those_of_the_real_run() {
         )
     });
     assert_eq!(figures.collect::<Vec<_>>(), truth);
-    // Each sample has the peak since the step before; the largest is the peak of the whole run.
+    // Each sample has the peak since the previous step; the largest is the peak of the entire run.
     let most = samples.iter().map(|sample| sample.peak_allocated_bytes).max();
     assert_eq!(most, samples.last().map(|sample| sample.stats.family(Family::AllocatedBytes).all.peak));
 }

@@ -1,4 +1,4 @@
-//! Compares the core's answers with the recorded ones of the real PyTorch allocator.
+//! Compares the core's answers with the recorded answers of the real PyTorch allocator.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ fn compare(flavour: &str) -> Vec<Agreement> {
 
 fn check(flavour: &str) {
     let agreements = compare(flavour);
-    assert_eq!(agreements.len(), 12, "one run a configuration");
+    assert_eq!(agreements.len(), 12, "there is one run per configuration");
     assert!(agreements.iter().all(|agreement| *agreement == Agreement::Exact), "{flavour}: {agreements:?}");
 }
 
@@ -50,7 +50,7 @@ fn lend() {
     assert!(count(|answer| answer.matches("free_completed").count() > 3) > 40);
 }
 
-/// Every other series of releases, each under settings and in a flavour for which its answers are distinctive.
+/// Tests all other release series, each under settings and with a flavour for which its answers are distinctive.
 #[test]
 fn releases() {
     let runs = read("releases").expect("the file");
@@ -60,10 +60,14 @@ fn releases() {
         series.insert(run.options.profile.name);
         let options = OpsOptions { profile: &Profile::PYTORCH_2_11, ..run.options.clone() };
         let is_told_apart = GoldenRun { options, ..run.clone() }.check().is_err();
-        assert!(is_told_apart, "{} {}: 2.11 answers alike, so this run shows nothing", run.options.profile.name, run.config);
+        assert!(
+            is_told_apart,
+            "{} {}: 2.11 returns the same answers, so this run shows nothing",
+            run.options.profile.name, run.config
+        );
     }
     let missing = RELEASES.iter().map(|release| release.profile.name).filter(|name| !series.contains(name));
-    assert_eq!(missing.collect::<BTreeSet<&str>>(), BTreeSet::from(["2.11", "2.15"]), "those have files of their own");
+    assert_eq!(missing.collect::<BTreeSet<&str>>(), BTreeSet::from(["2.11", "2.15"]), "those releases have their own files");
 }
 
 /// Checkpoints of private pools, with segments of fixed size and expandable ones, in both versions.
@@ -81,7 +85,7 @@ fn checkpoints() {
     assert!(loads.values().all(|&count| count >= 3), "{loads:?}");
 }
 
-/// Operations of the harness that the script does not use: pools, captures, and other devices.
+/// Operations of the harness that the script does not use: pools, captures and other devices.
 const NOT_USED: [&str; 12] = [
     "alloc_at",
     "capture_begin",
@@ -136,7 +140,7 @@ fn graph_reuse() {
     }
 }
 
-/// Requests for addresses; most find no room there.
+/// Tests requests for given addresses, most of which find no room there.
 #[test]
 fn addresses() {
     let runs = read("addresses").expect("the file");
@@ -167,7 +171,7 @@ fn the_scripts_meet_what_they_are_for() {
     assert!(count("streams", "cudaMalloc") > 100);
 }
 
-/// The order in which blocks become free follows the streams' handles in a hash table, which the core has too.
+/// The order in which blocks become free depends on the streams' handles in a hash table, which the core also has.
 #[test]
 fn no_order_of_streams_is_tolerated() {
     let first = r#"{"i":0,"op":"alloc a 5","ok":1,"ptr":"c0+0","ev":[["free_completed","c0+0",1,0,0,0],["free_completed","c1+0",2,1,0,0],["alloc","c0+0",5,0,0,0]],"st":{"inactive_split.all":[1,4,9,8],"active.all":[1,1,1,0]}}"#;
@@ -179,13 +183,14 @@ fn no_order_of_streams_is_tolerated() {
     assert!(!differs(first));
     assert!(differs(&other_order), "an order of streams");
     assert!(differs(&first.replace("[1,4,9,8]", "[1,5,8,7]")), "counters of merging");
-    assert!(differs(&first.replace("\"active.all\":[1,1,", "\"active.all\":[1,2,")), "another statistic");
+    assert!(differs(&first.replace("\"active.all\":[1,1,", "\"active.all\":[1,2,")), "a different statistic");
     assert!(differs(&first.replace("c0+0\",\"ev", "c1+0\",\"ev")), "a place");
-    assert!(differs(&first.replace("[\"alloc\",\"c0+0\",5", "[\"alloc\",\"c0+0\",6")), "another entry");
-    assert!(differs(&first.replace("\"ok\":1", "\"ok\":0")), "an answer");
+    assert!(differs(&first.replace("[\"alloc\",\"c0+0\",5", "[\"alloc\",\"c0+0\",6")), "a different entry");
+    assert!(differs(&first.replace("\"ok\":1", "\"ok\":0")), "a different answer");
 }
 
-/// Only for restored checkpoints is a different order tolerated, because their segments follow an order of addresses.
+/// A different order is tolerated only for restored checkpoints, because the order of their segments depends on
+/// addresses.
 #[test]
 fn only_the_order_of_restored_segments_is_tolerated() {
     let line = |freed: &str, entries: &str, peak: u64| {
@@ -197,12 +202,12 @@ fn only_the_order_of_restored_segments_is_tolerated() {
     let first = line(r#""c0+0","c1+0""#, &[a, a2, b].join(","), 7);
     let other = line(r#""c1+0","c0+0""#, &[b, a, a2].join(","), 8);
     let mut comparison = Comparison::default();
-    comparison.line(&first, &other).expect("another order of segments");
+    comparison.line(&first, &other).expect("a different order of segments");
     assert_eq!(comparison.tolerated, 1);
     let broken = |ours: &str| Comparison::default().line(&first, ours).is_err();
-    assert!(broken(&line(r#""c0+0","c1+0""#, &[a, a2, b].join(","), 8)), "a peak without an order that showed");
+    assert!(broken(&line(r#""c0+0","c1+0""#, &[a, a2, b].join(","), 8)), "a peak without a visible difference in order");
     assert!(broken(&line(r#""c1+0","c0+0""#, &[b, a2, a].join(","), 7)), "an order within a segment");
-    assert!(broken(&line(r#""c1+0""#, &[b, a, a2].join(","), 7)), "what was freed");
+    assert!(broken(&line(r#""c1+0""#, &[b, a, a2].join(","), 7)), "the freed blocks");
     assert!(broken(&other.replace("[1,8,5,4]", "[1,8,6,5]")), "a sum");
     let reset = |peak: u64| format!(r#"{{"i":1,"op":"reset_peak","ok":1,"st":{{"active.all":[1,{peak},5,4]}}}}"#);
     assert!(comparison.clone().line(&reset(1), &reset(2)).is_err(), "a peak after it was reset");

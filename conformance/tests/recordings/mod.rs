@@ -1,5 +1,5 @@
-//! Tests on the recordings of real runs: verification, prediction, export, advice and diagnosis, and the real allocator's
-//! answers. Without the recordings a test fails with the reason.
+//! Tests on the recordings of real runs: verification, prediction, export, advice and diagnosis, and the real
+//! allocator's answers. Without the recordings, a test fails with the reason.
 
 mod advise;
 mod caution;

@@ -1,11 +1,11 @@
-//! Tests packing recordings of real runs offline: the height is the load, or slightly more.
+//! Tests offline packing of recordings of real runs: the height is the load or slightly more.
 
 use parkade_replay::Requests;
 use parkade_research::packing::{Effort, Instance, Recorded, check, pack};
 
 use super::read;
 
-/// The height of the packing divided by the load, after this many steps of work.
+/// Returns the height of the packing divided by the load, after this many steps of work.
 fn ratio(name: &str, steps: u64) -> f64 {
     let shipped = read(name);
     let requests = Requests::of_recording(shipped.device(), &shipped.options, &mut |_| ()).expect("requests");

@@ -1,4 +1,5 @@
-//! Tests replays of recorded runs: they need the recorded memory under their own settings and under each other's.
+//! Tests replays of recorded runs: under their own settings and under each other's, they need the memory that was
+//! recorded.
 
 use parkade::profile::Profile;
 use parkade::units::Bytes;
@@ -12,7 +13,7 @@ use parkade_sim::{SimDevice, SimOptions};
 
 use super::{names, read};
 
-/// The recordings that have their beginning.
+/// The recordings that begin at the start of the run.
 fn complete() -> Vec<Shipped> {
     names().into_iter().filter(|name| !name.contains("tail")).map(|name| read(&name)).collect()
 }
@@ -60,7 +61,8 @@ fn every_segment_of_a_recording_is_where_the_learned_model_puts_it() {
     for shipped in complete() {
         let learned = LearnedAddressSpace::from_steps(&placed_steps(shipped.device()));
         assert_eq!(learned.unexplained, 0, "{}", shipped.name);
-        // Expandable segments do not come from cudaMalloc, so their addresses teach nothing.
+        // Expandable segments are not allocated with cudaMalloc, so nothing can be learned from
+        // their addresses.
         let places_any = shipped.device().trace.iter().any(|entry| entry.action == Action::SegmentAlloc);
         if !places_any {
             assert_eq!(learned.placements, 0, "{}", shipped.name);
@@ -70,7 +72,7 @@ fn every_segment_of_a_recording_is_where_the_learned_model_puts_it() {
     }
 }
 
-/// All use one stream, so the GPU's timing decides nothing.
+/// All of them use one stream, so the GPU's timing does not affect any decision.
 #[test]
 fn runs_of_one_program_predict_each_other() {
     let pairs = [
@@ -89,8 +91,8 @@ fn runs_of_one_program_predict_each_other() {
     }
 }
 
-/// For a recording that lost its beginning, the blocks in use at its first entry are requested first, then everything after it
-/// in order.
+/// For a recording whose oldest entries are missing, the blocks in use at its first entry are requested first, then
+/// everything after that in order.
 #[test]
 fn a_lost_beginning_leaves_all_later_requests() {
     for (name, lost) in [("deep_mlp.default", 500), ("prefetch_streams.default", 3_000), ("gpt2_varlen.limit12_oom", 5_000)] {
@@ -105,7 +107,7 @@ fn a_lost_beginning_leaves_all_later_requests() {
             };
             requests.operations.iter().filter_map(of_request).collect()
         };
-        let early = requests.lost_beginning.expect("a lost beginning").blocks;
+        let early = requests.lost_beginning.expect("the beginning is missing").blocks;
         assert_eq!(asked(&requests, 0)[early..], asked(&whole, lost), "{name}");
         let own = shipped.options.clone();
         let settings = own.settings.settings.clone();

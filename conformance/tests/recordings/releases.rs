@@ -1,6 +1,6 @@
-//! Tests on snapshots made with the real allocator of each release, in that release's own format: they are read, and the
-//! release is recognised. `differential/recognition.py --keep conformance/oracle/snapshots` makes them; for 2.0 only the format
-//! is real.
+//! Tests on snapshots made with the real allocator of each release, in that release's own format: they are read, and
+//! the release is recognised. `differential/recognition.py --keep conformance/oracle/snapshots` creates them; for 2.0,
+//! only the format is real.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn the_shape_of_every_release_is_read_and_nothing_in_it_is_unknown() {
         assert_eq!(!device.pools.is_empty(), minor >= 12, "{release}: pool_id");
         assert_eq!(device.segments.iter().all(|segment| segment.pool.is_some()), minor >= 1, "{release}: segment_pool_id");
         assert_eq!(recording.tolerated, Default::default(), "{release}");
-        assert!(recording.fields.evidence().all(|fact| fact.allows(series(&release))), "{release}: its own keys");
+        assert!(recording.fields.evidence().all(|fact| fact.allows(series(&release))), "{release}: the release's own keys");
     }
 }
 
@@ -61,8 +61,8 @@ fn the_release_that_made_a_snapshot_is_among_those_named() {
     assert_eq!(named, RELEASES.iter().filter(|release| release.name.ends_with(".0")).count());
 }
 
-/// The same decisions with the keys of another release: matching keys do not outweigh decisions. So the verdict names the
-/// release that the keys exclude, together with the key that speaks against it.
+/// The same decisions with the keys of a different release: matching keys do not outweigh decisions. The verdict
+/// therefore names the release that the keys exclude, together with the key that speaks against it.
 #[test]
 fn decisions_count_for_more_than_keys() {
     let of = |wanted: &str| snapshots().into_iter().find(|(release, _)| release == wanted).expect("a snapshot").1;

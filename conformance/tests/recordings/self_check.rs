@@ -1,4 +1,5 @@
-//! Tests the self-check: a replay of every shipped recording under its own settings needs what the recorded run needed.
+//! Tests the self-check: a replay of every shipped recording under its own settings needs as much memory as the
+//! recorded run did.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +48,7 @@ fn with_its_own_settings_every_recording_needs_what_it_needed() {
     for path in all {
         let name = name_of(&path);
         for (check, _) in checks(&path, limit_bytes_of(&name)) {
-            // The file lacks what came before the first entry, or the settings are those of parkade's own policies.
+            // The file lacks what happened before the first entry, or the settings are those of parkade's own policies.
             let has_lost_beginning = name.contains("tail") || name.contains("all_oom");
             let cannot_be_checked = has_lost_beginning || name.contains("breaking-handles");
             assert_eq!(check.is_none(), cannot_be_checked, "{name}");
@@ -56,7 +57,7 @@ fn with_its_own_settings_every_recording_needs_what_it_needed() {
     }
 }
 
-/// The limit is not given; retries and failures reveal enough of it.
+/// The limit is not stated; retries and failures reveal enough about it.
 #[test]
 fn a_limit_that_is_not_given_is_read_off_the_retries() {
     for (name, reason) in [

@@ -1,8 +1,9 @@
-//! Tests settings that change during a run: they can make a free block "oversize" that is only a part of its segment.
+//! Tests settings that change during a run: they can turn a free block that is only part of its segment into an
+//! "oversize" block.
 //!
-//! With constant settings no such block exists, and PyTorch releases an oversize block without checking that it is a whole
-//! segment: after `max_split_size_mb` is lowered at run time, it calls cudaFree in the middle of a segment (spec 2.9). parkade
-//! skips such parts.
+//! With constant settings, this cannot happen, so PyTorch releases an oversize block without checking that it is an
+//! entire segment: after `max_split_size_mb` is lowered at run time, it calls cudaFree in the middle of a segment (spec
+//! 2.9). parkade skips these parts.
 
 use parkade::policy::PyTorch;
 use parkade::settings::Settings;
@@ -25,7 +26,7 @@ fn allocate(core: &mut Core, mib: u64) -> Result<Allocation, AllocError> {
 }
 
 fn free(core: &mut Core, allocation: Allocation) {
-    core.free(allocation).expect("it is ours");
+    core.free(allocation).expect("the allocation belongs to this allocator");
     core.check().expect("the heap is valid");
 }
 
@@ -58,10 +59,10 @@ fn a_part_of_a_segment_is_not_released_even_if_it_is_large_enough() {
     assert!(matches!(refused, Err(AllocError::OutOfMemory(_))), "{refused:?}");
     assert_eq!(segments_released(&core), [0_u64; 0]);
     assert_eq!(core.device().totals(CallName::Free).calls, 0, "cudaFree was never called");
-    assert_eq!(core.heap().largest_free(), Bytes::mib(90), "the part is still there");
-    // Whole again, the segment is an oversize block like any other.
+    assert_eq!(core.heap().largest_free(), Bytes::mib(90), "the part is still reserved");
+    // When the segment is whole again, it is an oversize block like any other.
     free(&mut core, low);
-    let served = allocate(&mut core, 60).expect("room, once the segment is released");
+    let served = allocate(&mut core, 60).expect("there is room once the segment is released");
     assert_eq!(segments_released(&core), [100]);
     assert_eq!(core.stats().num_alloc_retries, 1, "only the refused request reached the last step of the retry ladder");
     free(&mut core, served);
@@ -78,7 +79,7 @@ fn parts_are_skipped_when_several_blocks_are_released() {
     free(&mut core, first);
     // The free blocks are 24 (whole), 90 (a part) and 92 (whole). None is large enough for 110; 92 and 24 together are.
     set(&mut core, "max_split_size_mb:20");
-    let _large = allocate(&mut core, 110).expect("room, once 92 and 24 are released");
+    let _large = allocate(&mut core, 110).expect("there is room once 92 and 24 are released");
     assert_eq!(segments_released(&core), [92, 24]);
     assert_eq!(core.heap().largest_free(), Bytes::mib(90));
     assert_eq!(core.stats().num_alloc_retries, 0, "releasing oversize blocks was enough");
@@ -89,8 +90,8 @@ fn raising_the_size_again_lets_the_part_be_used() {
     let mut core = core(128 * MIB);
     let low = with_a_large_part(&mut core);
     set(&mut core, "max_split_size_mb:32");
-    // The request is below the split size and the part above it, so the part is not split.
-    let apart = allocate(&mut core, 10).expect("room for a segment of its own");
+    // The request is below the split size and the part is above it, so the part is not split.
+    let apart = allocate(&mut core, 10).expect("there is room for a separate segment");
     assert_eq!(core.stats().num_device_alloc, 2);
     set(&mut core, "");
     let upper = allocate(&mut core, 90).expect("the part");

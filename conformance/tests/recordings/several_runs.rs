@@ -1,5 +1,5 @@
-//! Tests programs on two streams, each run several times on a real H200: the GPU's timing differs from run to run, so a
-//! prediction from one run is a range that contains the other runs' peaks.
+//! Tests programs on two streams, each of which was run several times on a real H200. The GPU's timing differs from run
+//! to run, so a prediction from one run is a range that contains the other runs' peaks.
 
 use parkade::profile::Profile;
 use parkade_conformance::shipped;
@@ -63,7 +63,7 @@ fn other_runs_peaks_are_in_the_likely_range_which_is_at_most_a_fifth_wide() {
             let outlook = outlook(run, other);
             let range = outlook.timing.expect("the timing of two streams matters");
             let (least, most) = (range.least_peak_reserved_bytes, range.most_peak_reserved_bytes);
-            let name = format!("{}.{} -> {}: {real} in {least} to {most}", run.program, run.setting, other.setting);
+            let name = format!("{}.{} -> {}: {real} should be from {least} to {most}", run.program, run.setting, other.setting);
             assert!(range.is_likely && (least..=most).contains(real), "{name}");
             assert!((most - least) * 5 <= outlook.prediction.peak_reserved_bytes(), "{name}");
             count += 1;

@@ -1,4 +1,5 @@
-//! Tests that recordings of real runs verify, even if they lost their beginning, and that forged ones do not.
+//! Tests that recordings of real runs are verified without differences, even if their oldest entries are missing, and
+//! that forged recordings are not.
 
 use parkade_conformance::shipped::{Shipped, folder};
 use parkade_recording::{Action, DeviceRecording, Entry};
@@ -6,7 +7,7 @@ use parkade_replay::{DeviceVerdict, NotInFile, ReplaySettings, StatsFile, Verify
 
 use super::{all_with_pools, names, read};
 
-/// A verdict in one line, for messages.
+/// Returns a verdict in one line, for messages.
 fn describe(verdict: &Result<DeviceVerdict, VerifyError>) -> String {
     match verdict {
         Ok(verdict) => format!(
@@ -33,7 +34,7 @@ fn every_recording_verifies_and_its_statistics_are_equal() {
         let statistics = verdict.stats_check.expect("statistics were given");
         assert_eq!(statistics.differences, [], "{name}");
         assert_eq!(statistics.compared + statistics.unknowable, 122, "{name}");
-        // Only the recording that lost its beginning has stats that cannot be known.
+        // Only the recording whose oldest entries are missing has stats that cannot be known.
         assert_eq!(statistics.unknowable > 0, name.contains("tail"), "{name}");
         assert_eq!(verdict.not_in_file.lost_beginning.is_some(), name.contains("tail"), "{name}");
         assert_eq!(verdict.not_in_file.refusals, 0, "{name}: the limit explains every refusal");
@@ -42,23 +43,23 @@ fn every_recording_verifies_and_its_statistics_are_equal() {
 
 // ---- forgeries must be detected
 
-/// The recordings that forgeries are made from: small ones that together have oversize blocks, streams and out-of-memory
-/// errors.
+/// The recordings from which forgeries are made: small ones that together contain oversize blocks, streams and
+/// out-of-memory errors.
 const FORGED: [&str; 4] = ["deep_mlp.default", "prefetch_streams.limit6", "gpt2_varlen.limit12_oom", "resnet50_sweep.limit5_oom"];
 
-/// A copy of the recording's device whose trace was changed.
+/// Returns a copy of the recording's device with a changed trace.
 fn forged(shipped: &Shipped, forge: impl FnOnce(&mut Vec<Entry>)) -> DeviceRecording {
     let mut device = shipped.device().clone();
     forge(&mut device.trace);
     device
 }
 
-/// Whether verification detects a forgery: it refuses the recording, or counts a mismatch.
+/// Returns whether verification detects a forgery: it refuses the recording or counts a mismatch.
 fn is_seen(shipped: &Shipped, device: &DeviceRecording) -> bool {
     shipped.verify(device).map_or(true, |verdict| verdict.mismatches > 0)
 }
 
-/// The indices of up to about `count` entries with an action, spread over the trace.
+/// Returns the indices of up to about `count` entries with an action, spread over the trace.
 fn some(trace: &[Entry], action: Action, count: usize) -> Vec<usize> {
     let places: Vec<usize> = (0..trace.len()).filter(|&at| trace[at].action == action).collect();
     places.iter().step_by((places.len() / count).max(1)).copied().collect()
@@ -103,13 +104,14 @@ fn another_size_is_seen() {
         let trace = &shipped.device().trace;
         for action in [Action::Alloc, Action::SegmentAlloc, Action::FreeCompleted, Action::FreeRequested, Action::Oom] {
             for at in some(trace, action, 8) {
-                // A larger request would fail too and leave the same trace, so the test forges a failure with a small request.
+                // A larger request would also fail and leave the same trace, so the test forges a failure with a small
+                // request.
                 let size = if action == Action::Oom { 512 } else { trace[at].size + (8 << 20) };
                 let changed = forged(&shipped, |trace| trace[at].size = size);
                 assert!(is_seen(&shipped, &changed), "{name}: entry {at}, {action:?}");
             }
         }
-        // Two requests swap their sizes.
+        // Tests forgeries in which two requests swap their sizes.
         let allocs = some(trace, Action::Alloc, 40);
         for pair in allocs.windows(2).filter(|pair| trace[pair[0]].size.abs_diff(trace[pair[1]].size) > 1 << 20) {
             let changed = forged(&shipped, |trace| {
@@ -128,7 +130,7 @@ fn an_entry_that_is_missing_or_there_twice_is_seen() {
         let shipped = read(name);
         let trace = &shipped.device().trace;
         for action in [Action::SegmentFree, Action::SegmentAlloc, Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
-            // Without its first entry, a recording is merely shorter: the segment was there before.
+            // Without its first entry, a recording is merely shorter: the segment existed before.
             for at in some(trace, action, 8).into_iter().filter(|&at| at > 0) {
                 let without = forged(&shipped, |trace| {
                     trace.remove(at);
@@ -183,8 +185,8 @@ fn other_settings_are_seen() {
 fn every_statistic_that_is_off_by_one_is_seen() {
     let shipped = read("deep_mlp.default");
     let right = shipped.verify(shipped.device()).expect("a verdict").stats.entries();
-    // This program resets its peaks, so peaks in the file may be lower than the trace shows; the next test forges peaks. A call of
-    // `empty_cache` that frees nothing leaves no entry, so the number of waits may be higher.
+    // This program resets its peaks, so peaks in the file may be lower than those in the trace; the next test forges
+    // peaks. A call to `empty_cache` that frees nothing leaves no entry, so the number of waits may be higher.
     for (key, _) in right.iter().filter(|(key, _)| !key.ends_with(".peak")) {
         for off in [1, -1] {
             if key == "num_sync_all_streams" && off == 1 {
@@ -206,7 +208,7 @@ fn peaks_that_no_reset_explains_are_seen() {
     }
 }
 
-/// The number of mismatches if one entry of the stats file is off.
+/// Returns the number of mismatches if one entry of the stats file is off.
 fn with_statistic(shipped: &Shipped, key: &str, off: i64) -> u64 {
     let path = folder().join(format!("{}.stats.json", shipped.name));
     let text = std::fs::read(path).expect("the statistics");
@@ -217,7 +219,7 @@ fn with_statistic(shipped: &Shipped, key: &str, off: i64) -> u64 {
     verify_device(shipped.device(), &options, &mut |_| ()).expect("a verdict").mismatches
 }
 
-// ---- recordings without their beginning
+// ---- recordings whose oldest entries are missing
 
 /// Verifies a recording without its first entries.
 fn verify_cut(shipped: &Shipped, lost: usize) -> NotInFile {
@@ -257,13 +259,13 @@ fn small_recordings_verify_from_every_entry() {
 
 #[test]
 fn a_size_that_shows_only_in_a_request_that_did_not_fit_is_inferred() {
-    // A block (allocated at entry 36564, freed at 37704) is 876 KiB larger than its rounded request, and the block after it is
-    // free from 37132 on. If the cut lies in between, only a request that is served elsewhere shows where one block ends and the
-    // other begins.
+    // A block (allocated at entry 36564, freed at 37704) is 876 KiB larger than its rounded request, and the block
+    // after it is free from 37132 on. If the cut is between these entries, only a request that is served elsewhere
+    // shows where one block ends and the next begins.
     let shipped = read("gpt2_varlen.default");
     for lost in (37_133..37_705).step_by(13) {
         let not = verify_cut(&shipped, lost);
-        let sizes = not.lost_beginning.expect("a lost beginning");
+        let sizes = not.lost_beginning.expect("the beginning is missing");
         assert!(sizes.inferred_sizes > 0 || lost > 37_241, "from entry {lost}: {sizes:?}");
     }
 }
@@ -284,13 +286,14 @@ fn a_collection_that_no_ages_explain_is_seen() {
     let mut cut = shipped.without_beginning(13_620);
     let released = some(&cut.trace, Action::SegmentFree, usize::MAX)[0];
     let served = released + cut.trace[released..].iter().position(|entry| entry.action == Action::Alloc).expect("a request");
-    // The first released segment is kept until the request is served; without it, too little was released.
+    // The forgery keeps the first released segment until the request is served; without that segment, too little was
+    // released.
     cut.trace[released..=served].rotate_left(1);
     assert!(is_seen(&shipped, &cut), "entry {released} after entry {served}");
 }
 
-/// The entries right before and inside each run of entries that belong to one operation: a request that climbs the retry
-/// ladder, an `empty_cache`, events that complete.
+/// Returns the entries right before and inside each run of entries that belong to one operation: a request that climbs
+/// the retry ladder, an `empty_cache`, or events that complete.
 fn places_inside_operations(trace: &[Entry]) -> Vec<usize> {
     let inner = |action| matches!(action, Action::SegmentAlloc | Action::SegmentFree | Action::FreeCompleted | Action::Oom);
     (1..trace.len()).filter(|&at| inner(trace[at - 1].action) && trace[at - 1].action != Action::FreeCompleted).collect()
@@ -321,7 +324,7 @@ fn the_shortest_traces() {
     }
 }
 
-// ---- private pools that were gone before the end
+// ---- private pools that no longer existed at the end
 
 #[test]
 fn pools_that_were_gone_before_the_end_are_inferred_and_reported() {
@@ -350,16 +353,17 @@ fn tails_of_recordings_whose_pools_were_gone_before_the_end_verify() {
             }
         }
     }
-    // docs/fidelity.md says which cases remain. Before ranges of expandable memory were distinguished, every third failed.
+    // docs/fidelity.md lists the cases that remain. Before ranges of expandable memory were distinguished, every third
+    // case failed.
     assert!(failed.len() * 50 <= tried, "{} of {tried}: {failed:?}", failed.len());
 }
 
 #[test]
 fn tails_that_differed_because_of_one_wrong_inference_verify() {
     let tails = [
-        ("graph_reset.expandable.1", 792, "a range that began below an older one was taken for a part of it"),
+        ("graph_reset.expandable.1", 792, "a range that began below an older one was mistaken for a part of it"),
         ("graph_reset.expandable.2", 875, "the same"),
-        ("mempool_many.split.52", 301, "a free whose first half was lost was taken for a part of the release behind it"),
+        ("mempool_many.split.52", 301, "a free whose first half was lost was mistaken for a part of the release after it"),
         ("mempool_many.split.52", 28, "segments that one pool freed at once were sorted into two pools"),
         ("mempool.default.2", 1690, "the same"),
     ];

@@ -1,4 +1,5 @@
-//! Workloads made from recordings of real runs, and a generated one compared with its recording.
+//! Tests workloads made from recordings of real runs, and compares a generated workload with its
+//! recording.
 
 use parkade_replay::Requests;
 use parkade_research::packing::{Instance, Recorded};
@@ -7,7 +8,8 @@ use parkade_research::workload::{Event, recorded};
 
 use super::{all_with_pools, names, read};
 
-/// Two separate pieces of code make the workload and the packer's buffers from a recording; their lifetimes must agree.
+/// Two separate pieces of code create the workload and the packer's buffers from a recording; the lifetimes in the two
+/// must agree.
 #[test]
 fn the_workload_of_a_recording_has_the_load_that_the_packer_knows() {
     let with_pools = all_with_pools().into_iter().map(|shipped| (shipped, true));
@@ -39,7 +41,7 @@ fn the_generated_perceptron_asks_as_the_recorded_program() {
     };
     let recorded = sizes(&recorded::of_requests("deep_mlp", &requests).workload.events);
     let generated = sizes(&Mlp::default().workload(1).expect("a workload").events);
-    // Weights, the batch, and the forward pass without its sum, before which cuBLAS requests its workspaces.
+    // The weights, the batch and the forward pass without its sum, before which cuBLAS requests its workspaces.
     let large = |sizes: &[u64]| sizes.iter().copied().filter(|&bytes| bytes > 128).take(40 + 1 + 40 + 2).collect::<Vec<_>>();
     let sorted = |mut sizes: Vec<u64>| {
         sizes.sort_unstable();

@@ -1,19 +1,19 @@
-//! Finds what texts of the repository cite: sections of the specification, and headings of the driver facts.
+//! Finds what texts in the repository cite: sections of the specification and headings of the driver facts.
 
 use std::collections::BTreeSet;
 
-/// The headings of a page, without their marks.
+/// Returns the headings of a page, without their marks.
 pub(super) fn headings(page: &str) -> Vec<&str> {
     page.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim()).collect()
 }
 
-/// The numbers at the beginning of a page's headings.
+/// Returns the numbers at the beginning of a page's headings.
 pub(super) fn sections(page: &str) -> BTreeSet<&str> {
     let numbers = headings(page).into_iter().filter_map(|heading| heading.split(' ').next());
     numbers.map(|number| number.trim_end_matches('.')).filter(|number| number.starts_with(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// The sections that a text cites as `spec 2.4`, with the line of each.
+/// Returns the sections that a text cites as `spec 2.4`, each with its line.
 pub(super) fn cited_sections(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -30,7 +30,7 @@ pub(super) fn cited_sections(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// What a text's comments cite as `facts: Heading`, with the line of each: the rest of that line and the next.
+/// Returns what a text's comments cite as `facts: Heading`, each with its line: the rest of that line and the next one.
 pub(super) fn cited_facts(text: &str) -> Vec<(usize, String)> {
     let comment = |line: &'_ str| line.find("//").map(|at| line[at..].trim_start_matches(['/', '!', ' ']).to_owned());
     let comments: Vec<Option<String>> = text.lines().map(comment).collect();

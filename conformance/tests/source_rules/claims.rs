@@ -1,4 +1,4 @@
-//! Checks claims of pages that can be verified: hosts, sentences per line, numbers that follow from the sources.
+//! Checks verifiable properties of pages: hosts, sentences per line, and numbers that follow from the sources.
 
 use super::pages::{numbered_prose, without_targets};
 
@@ -15,10 +15,11 @@ const CITED: [&str; 8] = [
     "www.w3.org",
 ];
 
-/// Parts of addresses that lead to files and not to a page.
+/// Parts of addresses that lead to files rather than to a page.
 const FILES: [&str; 5] = ["/archive/", "/releases/download/", "/raw/", "/tarball/", ".git"];
 
-/// The forbidden content of a text: addresses of hosts that serve packages or sources, and commands that fetch from them.
+/// Returns the forbidden content of a text: addresses of hosts that serve packages or sources, and commands that fetch
+/// from them.
 pub(super) fn fetches(text: &str) -> Vec<String> {
     let ends = |c: char| c.is_whitespace() || "\"'`()<>[]{}\\|".contains(c);
     let addresses = text.split("://").skip(1).map(|rest| rest.split(ends).next().unwrap_or_default());
@@ -28,7 +29,7 @@ pub(super) fn fetches(text: &str) -> Vec<String> {
         CITED.contains(&host) && !FILES.iter().any(|part| address.contains(part))
     };
     let uncited = addresses.filter(is_host).filter(|address| !is_cited(address)).map(str::to_owned);
-    // Assembled here, so that this file does not contain them.
+    // These are assembled here so that this file does not contain them.
     let commands =
         [["git", "clone"], ["git", "fetch"], ["git", "submodule"], ["curl", "-"], ["wget", "-"]].map(|words| words.join(" "));
     uncited.chain(commands.into_iter().filter(|command| text.contains(command.as_str()))).collect()
@@ -37,8 +38,8 @@ pub(super) fn fetches(text: &str) -> Vec<String> {
 /// The maximum number of characters in a line of prose, not counting link targets.
 const LONGEST_LINE: usize = 200;
 
-/// Lines of prose that are too long or contain more than one sentence, each with its number. Tables, headings and code are not
-/// prose.
+/// Returns lines of prose that are too long or contain more than one sentence, each with its number. Tables, headings
+/// and code are not prose.
 pub(super) fn crowded_lines(page: &str) -> Vec<String> {
     let prose = numbered_prose(page).filter(|(_, line)| !line.trim_start().starts_with(['|', '#']));
     let crowded = prose.filter_map(|(number, line)| {
@@ -52,7 +53,8 @@ pub(super) fn crowded_lines(page: &str) -> Vec<String> {
     crowded.collect()
 }
 
-/// The text after the first sentence of a line. Code counts as a word, and sentences within parentheses do not count.
+/// Returns the text after the first sentence of a line. Code counts as a word, and sentences within parentheses do not
+/// count.
 fn second_sentence(line: &str) -> Option<String> {
     let (line, mut is_code, mut depth) = (without_mark(line.trim_start()), false, 0_i32);
     for (at, c) in line.char_indices() {
@@ -72,20 +74,21 @@ fn second_sentence(line: &str) -> Option<String> {
     None
 }
 
-/// A line without its list marker.
+/// Returns a line without its list marker.
 fn without_mark(line: &str) -> &str {
     let (mark, rest) = line.split_once(' ').unwrap_or(("", line));
     let is_number = mark.strip_suffix('.').is_some_and(|mark| mark.len() <= 2 && mark.chars().all(|c| c.is_ascii_alphanumeric()));
     if mark == "-" || is_number { rest } else { line }
 }
 
-/// The number that a page states between two texts; `None` if the page does not contain them.
+/// Returns the number that a page states between two texts; `None` if the page does not contain
+/// them.
 pub(super) fn stated(page: &str, before: &str, after: &str) -> Option<usize> {
     let (number, _) = page.split_once(before)?.1.split_once(after)?;
     number.replace(',', "").parse().ok()
 }
 
-/// The whole numbers in a column of the table with this in its head, counted from 0.
+/// Returns the integers in a column (counted from 0) of the table whose head contains this text.
 pub(super) fn column(page: &str, head: &str, place: usize) -> Vec<u64> {
     let rows = page.lines().skip_while(|line| !line.contains(head)).take_while(|line| line.starts_with('|'));
     rows.filter_map(|row| row.split('|').nth(place + 1)?.trim().replace(',', "").parse().ok()).collect()

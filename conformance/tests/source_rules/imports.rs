@@ -1,4 +1,4 @@
-//! Finds which file of a crate uses which, from the paths in its code; follows re-exports to the definition.
+//! Finds which file in a crate uses which other file, from the paths in its code; follows re-exports to the definition.
 //!
 //! Module declarations, re-exports and tests do not count as uses.
 
@@ -15,7 +15,7 @@ type ModulePath = Vec<String>;
 enum Name {
     /// An item that the module itself defines.
     Defined,
-    /// Another path, as written there.
+    /// Another path, as it is written there.
     Alias(Vec<String>),
 }
 
@@ -23,7 +23,7 @@ struct Module {
     file: PathBuf,
     names: BTreeMap<String, Name>,
     globs: Vec<Vec<String>>,
-    /// Paths that its code uses, as written.
+    /// The paths that its code uses, as written.
     used: Vec<Vec<String>>,
 }
 
@@ -87,7 +87,8 @@ impl Crate {
         }
     }
 
-    /// The file that defines the item of a path, as seen from a module; `None` for other crates and for unknown items.
+    /// Returns the file that defines the item of a path, as seen from a module; `None` for other crates and for unknown
+    /// items.
     fn resolve(&self, from: &[String], path: &[String], depth: u32) -> Option<&Path> {
         let (first, rest) = path.split_first()?;
         let mut at = from.to_vec();
@@ -120,11 +121,12 @@ impl Crate {
                 None => None,
             };
         }
-        // A path that ends at a module uses what its file declares only if a name follows.
+        // A path that ends at a module uses the declarations in the module's file only if a name
+        // follows.
         None
     }
 
-    /// The files that each file uses.
+    /// Returns the files that each file uses.
     pub(super) fn uses(&self) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
         let mut uses: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
         for (path, module) in &self.modules {
@@ -136,7 +138,7 @@ impl Crate {
     }
 }
 
-/// The name of the item's definition.
+/// Returns the name of the item's definition.
 fn defined(item: &Item) -> Option<String> {
     let name = match item {
         Item::Const(item) => &item.ident,
@@ -153,7 +155,8 @@ fn defined(item: &Item) -> Option<String> {
 }
 
 impl Module {
-    /// Records a `use`: it introduces names, and a private one counts as a use of what it names.
+    /// Records a `use`: it introduces names, and a private one counts as a use of the item that it
+    /// names.
     fn import(&mut self, tree: &UseTree, is_private: bool) {
         let mut leaves = Vec::new();
         collect(tree, &mut Vec::new(), &mut leaves);
@@ -169,7 +172,8 @@ impl Module {
     }
 }
 
-/// The leaves of a `use`: the name that each introduces (`None` for a glob) and its path.
+/// Returns the leaves of a `use`: the name that each one introduces (`None` for a glob) and its
+/// path.
 fn collect(tree: &UseTree, prefix: &mut Vec<String>, leaves: &mut Vec<(Option<String>, Vec<String>)>) {
     match tree {
         UseTree::Path(path) => {
@@ -200,7 +204,7 @@ impl<'ast> Visit<'ast> for Module {
     }
 }
 
-/// Circles of files, each as a sorted list of its files.
+/// Returns the cycles of files, each as a sorted list of its files.
 pub(super) fn circles(uses: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<Vec<PathBuf>> {
     let reached = |from: &PathBuf| {
         let (mut seen, mut left) = (BTreeSet::new(), vec![from]);

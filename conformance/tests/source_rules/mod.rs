@@ -1,4 +1,4 @@
-//! Tidiness rules, against what creeps into a code base unnoticed.
+//! Tidiness rules against problems that creep into a code base unnoticed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ fn read(path: &Path) -> String {
 fn the_core_is_pure() {
     let sources: Vec<PathBuf> =
         files(&root().join("src")).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs")).collect();
-    assert!(sources.len() > 20, "the core's sources are there");
+    assert!(sources.len() > 20, "the core's sources exist");
     for path in sources {
         // A separate module that is only compiled for tests is marked as such where it is declared.
         if path.ends_with("tests.rs") {
@@ -43,7 +43,7 @@ fn the_core_depends_on_nothing() {
     assert_eq!(dependencies(&read(&root().join("Cargo.toml"))), [""; 0]);
 }
 
-/// The roots of all crates.
+/// Returns the root files of all crates.
 fn crate_roots() -> Vec<PathBuf> {
     let roots = files(&root()).into_iter().filter(|path| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"));
     let roots: Vec<PathBuf> = roots.collect();
@@ -60,18 +60,19 @@ fn no_files_use_each_other_in_a_circle() {
     assert!(named.is_empty(), "{named:#?}");
 }
 
-/// Checks that a test stands in the file that it tests, and that no file is split with `#[path]`.
+/// Checks that a test is in the file that it tests, and that no file is split with `#[path]`.
 #[test]
 fn no_source_file_is_included_by_its_path() {
     let sources = files(&root()).into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     let is_source = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "src");
-    // Code shared by the tests of two crates, or of both kinds, has its own folder.
+    // Code that is shared by the tests of two crates, or by both kinds of tests, has its own
+    // folder.
     let cuts = |path: &PathBuf| read(path).replace("#[path = \"../tests/common/", "").contains("#[path = ");
     let cut: Vec<PathBuf> = sources.filter(is_source).filter(cuts).collect();
     assert!(cut.is_empty(), "{cut:#?}");
 }
 
-/// Every text of the repository with one of these endings, with its path.
+/// Returns every text in the repository whose name has one of these endings, with its path.
 fn texts(endings: &[&str]) -> Vec<(PathBuf, String)> {
     let has_ending = |path: &PathBuf| path.extension().is_some_and(|own| endings.iter().any(|ending| own == *ending));
     files(&root()).into_iter().filter(has_ending).map(|path| (path.clone(), read(&path))).collect()
@@ -84,7 +85,11 @@ fn every_cited_section_of_the_specification_is_there() {
     let mut cited = 0;
     for (path, text) in texts(&["rs", "md", "py", "cpp", "sh"]) {
         for (line, section) in citations::cited_sections(&text) {
-            assert!(sections.contains(section), "{}:{line} cites spec {section}, which docs/spec.md has not", path.display());
+            assert!(
+                sections.contains(section),
+                "{}:{line} cites spec {section}, which docs/spec.md does not have",
+                path.display()
+            );
             cited += 1;
         }
     }
@@ -99,7 +104,7 @@ fn every_cited_fact_is_there() {
     for (path, text) in texts(&["rs"]).into_iter().filter(|(path, _)| !path.to_string_lossy().contains("tests/source_rules")) {
         for (line, fact) in citations::cited_facts(&text) {
             let is_there = headings.iter().any(|heading| fact.trim_start_matches(['"', '`']).starts_with(heading));
-            assert!(is_there, "{}:{line} cites facts: {fact}, which docs/driver-facts.md has not", path.display());
+            assert!(is_there, "{}:{line} cites facts: {fact}, which docs/driver-facts.md does not have", path.display());
             cited += 1;
         }
     }
@@ -119,7 +124,7 @@ fn every_link_between_pages_leads_somewhere() {
 
 #[test]
 fn every_path_that_a_page_names_is_there() {
-    // The changelog names paths of the past, and the specification names those of PyTorch.
+    // The changelog names paths that no longer exist, and the specification names PyTorch's paths.
     let ours = |path: &PathBuf| !path.ends_with("CHANGELOG.md") && !path.ends_with("docs/spec.md");
     for (path, text) in texts(&["md"]).into_iter().filter(|(path, _)| ours(path)) {
         let missing = pages::missing_paths(&text, path.parent().expect("a folder"), &root());
@@ -171,12 +176,12 @@ fn citations_are_recognised() {
 
 #[test]
 fn no_file_knows_the_machine() {
-    // Assembled here, so that this file does not contain them.
+    // These are assembled here so that this file does not contain them.
     let machine: Vec<String> = ["work", "root", "tmp"].iter().map(|folder| format!("/{folder}/")).collect();
     for file in files(&root()).into_iter().chain(files(&root().join(".ci"))) {
         let Ok(text) = String::from_utf8(std::fs::read(&file).unwrap_or_default()) else { continue };
         for path in &machine {
-            assert!(!text.contains(path.as_str()), "{} names {path}, which is a path of one machine", file.display());
+            assert!(!text.contains(path.as_str()), "{} names {path}, which is a path on one machine", file.display());
         }
     }
 }
@@ -277,12 +282,12 @@ fn only_the_crates_that_contributing_names_have_unsafe_code() {
     assert_eq!(folders, named);
 }
 
-/// The harness's fake driver runs PyTorch's bridge beside PyTorch, but CI does not run that comparison.
+/// The harness's fake driver runs PyTorch's bridge next to PyTorch, but CI does not run that comparison.
 #[test]
 fn the_fake_driver_has_every_function_that_the_cuda_device_needs() {
     let table = read(&root().join("gpu/src/driver/table.rs"));
     let fake = read(&root().join("conformance/oracle/pytorch_harness/src/fakecuda.cpp"));
-    let (_, table) = table.split_once("driver_table! {\n").expect("the table of functions");
+    let (_, table) = table.split_once("driver_table! {\n").expect("there is a table of functions");
     let names: Vec<&str> = table.lines().filter_map(|line| line.strip_prefix("    cu")?.split('(').next()).collect();
     assert!(names.len() > 40, "{names:?}");
     for name in names {

@@ -1,13 +1,13 @@
-//! Checks the targets in pages: links, headings within pages, and files that they name.
+//! Checks the targets in pages: links, headings within pages and files that the pages name.
 
 use std::path::{Component, Path, PathBuf};
 
-/// The lines of a page outside fenced code.
+/// Returns the lines of a page that are outside fenced code.
 fn prose(page: &str) -> impl Iterator<Item = &str> {
     numbered_prose(page).map(|(_, line)| line)
 }
 
-/// The same, with their numbers from 1.
+/// Returns the same lines with their numbers, which start at 1.
 pub(super) fn numbered_prose(page: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     (1..).zip(page.lines()).filter(move |(_, line)| {
@@ -17,8 +17,8 @@ pub(super) fn numbered_prose(page: &str) -> impl Iterator<Item = (usize, &str)> 
     })
 }
 
-/// The link fragments of a page's headings, as GitHub makes them: lower case, hyphens for spaces, no punctuation; a repeated
-/// fragment gets a number.
+/// Returns the link fragments of a page's headings as GitHub creates them: lower case, hyphens for spaces, no
+/// punctuation; a repeated fragment gets a number.
 pub(super) fn anchors(page: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for line in prose(page) {
@@ -35,19 +35,19 @@ pub(super) fn anchors(page: &str) -> Vec<String> {
     anchors
 }
 
-/// A line's text with links reduced to their words.
+/// Returns a line's text with links reduced to their words.
 pub(super) fn without_targets(line: &str) -> String {
     let mut parts = line.split("](");
     let first = parts.next().unwrap_or_default().to_owned();
     parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, rest)| rest))
 }
 
-/// A page's broken links: those to a missing file, and those to a heading that the target page lacks.
+/// Returns a page's broken links: those to a missing file, and those to a heading that the target page lacks.
 pub(super) fn broken_links(page: &str, path: &Path) -> Vec<String> {
     targets(page).filter(|target| !is_there(target, page, path)).map(str::to_owned).collect()
 }
 
-/// The targets of links within the repository.
+/// Returns the targets of links within the repository.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
     targets.filter(|target| !target.contains("::") && !target.contains("://") && !target.is_empty())
@@ -65,11 +65,11 @@ fn is_there(target: &str, page: &str, path: &Path) -> bool {
     anchor.is_empty() || text.is_none_or(|text| anchors(&text).iter().any(|known| known == anchor))
 }
 
-/// The endings of file names in pages.
+/// The file name endings that are recognised in pages.
 const ENDINGS: [&str; 8] = [".rs", ".py", ".sh", ".md", ".mjs", ".svg", ".toml", ".cpp"];
 
-/// The paths in backticks on a page that do not exist: neither relative to the root, nor to the page's folder or its sources,
-/// nor to a folder that a path or link named earlier under the same heading.
+/// Returns the paths in backticks on a page that do not exist: neither relative to the root, nor to the page's folder
+/// or its sources, nor to a folder that a path or link named earlier under the same heading.
 pub(super) fn missing_paths(page: &str, folder: &Path, root: &Path) -> Vec<String> {
     let own = [root.to_owned(), folder.to_owned(), folder.join("src")];
     let (mut bases, mut missing) = (own.to_vec(), Vec::new());
@@ -90,13 +90,13 @@ pub(super) fn missing_paths(page: &str, folder: &Path, root: &Path) -> Vec<Strin
     missing
 }
 
-/// Whether a word is meant as a path of the repository: it begins with one of its folders, or looks like a folder or a source
-/// file.
+/// Returns whether a word is meant as a path in the repository: it begins with one of the repository's folders, or
+/// looks like a folder or a source file.
 fn is_path(word: &str, root: &Path) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-');
     let parts: Vec<Component> = Path::new(word).components().collect();
     let Some(Component::Normal(first)) = parts.first() else { return false };
-    // `NAME` is a placeholder, and builds are not part of the repository.
+    // `NAME` is a placeholder, and build output is not part of the repository.
     let is_pattern = word.contains("NAME") || word.contains("...") || first.to_str() == Some("target");
     let is_named = parts.len() > 1 && root.join(first).is_dir() || word.ends_with('/');
     word.contains('/')
@@ -105,7 +105,7 @@ fn is_path(word: &str, root: &Path) -> bool {
         && (is_named || ENDINGS.iter().any(|ending| word.ends_with(ending)))
 }
 
-/// The page's path, for messages.
+/// Returns the page's path for messages.
 pub(super) fn name(path: &Path, root: &Path) -> PathBuf {
     path.strip_prefix(root).unwrap_or(path).to_owned()
 }

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Words that do not belong in the core, with the reason.
+/// Words that do not belong in the core, each with the reason.
 const FORBIDDEN: [(&str, &str); 11] = [
     ("extern crate std", "the core is no_std"),
     ("std::", "the core is no_std"),
@@ -22,7 +22,7 @@ const FORBIDDEN: [(&str, &str); 11] = [
 /// Attributes that the core's root must have.
 const REQUIRED: [&str; 2] = ["#![no_std]", "#![forbid(unsafe_code)]"];
 
-/// The source without comments, quoted text and test modules. Line breaks stay.
+/// Returns the source without comments, quoted text and test modules. Line breaks are kept.
 pub(super) fn code_of(source: &str) -> String {
     without_tests(&without_comments_and_texts(source))
 }
@@ -85,7 +85,7 @@ fn end_of_text(text: &str) -> usize {
     text.len()
 }
 
-/// The length of a raw string that begins here.
+/// Returns the length of a raw string that begins here.
 fn raw_text(text: &str) -> Option<usize> {
     let after = text.strip_prefix('r')?;
     let hashes = after.len() - after.trim_start_matches('#').len();
@@ -95,7 +95,7 @@ fn raw_text(text: &str) -> Option<usize> {
     Some(text[start..].find(&end).map_or(text.len(), |at| start + at + end.len()))
 }
 
-/// The length of a character literal that begins here; `None` for a lifetime.
+/// Returns the length of a character literal that begins here; `None` for a lifetime.
 fn character(text: &str) -> Option<usize> {
     let mut chars = text.strip_prefix('\'')?.char_indices();
     let (_, first) = chars.next()?;
@@ -129,7 +129,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether the text contains the word with no letter, digit or underscore next to it.
+/// Returns whether the text contains the word with no letter, digit or underscore next to it.
 fn contains_word(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {
         let begins = !text[..at].ends_with(is_word);
@@ -138,12 +138,12 @@ fn contains_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// The violations in a source file of the core: line and reason.
+/// Returns the violations in one of the core's source files: line and reason.
 pub(super) fn impurities(source: &str) -> Vec<String> {
     let code = code_of(source);
     let mut found = Vec::new();
     for (number, line) in code.lines().enumerate() {
-        // The only line where the word is allowed.
+        // This is the only line where the word is allowed.
         let line = line.replace("#![forbid(unsafe_code)]", "");
         for (word, why) in FORBIDDEN.iter().filter(|(word, _)| contains_word(&line, word)) {
             found.push(format!("line {}: {word:?}: {why}", number + 1));
@@ -152,19 +152,19 @@ pub(super) fn impurities(source: &str) -> Vec<String> {
     found
 }
 
-/// Whether the source has unsafe code: comments, strings and attributes about it do not count, but tests do.
+/// Returns whether the source has unsafe code. Comments, strings and attributes about it do not count, but tests do.
 pub(super) fn has_unsafe(source: &str) -> bool {
     contains_word(&without_comments_and_texts(source), "unsafe")
 }
 
-/// The attributes that a crate root lacks.
+/// Returns the attributes that a crate root lacks.
 pub(super) fn missing_attributes(root: &str) -> Vec<&'static str> {
     let code = code_of(root);
     REQUIRED.into_iter().filter(|attribute| !code.lines().any(|line| line.trim() == *attribute)).collect()
 }
 
-/// The names in the `[dependencies]` of a manifest, which must list all of a crate's own dependencies; other forms of
-/// dependency tables are reported as a name too.
+/// Returns the names in a manifest's `[dependencies]`, which must list all of a crate's own dependencies. Other forms
+/// of dependency tables are also reported as a name.
 pub(super) fn dependencies(manifest: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut inside = false;
@@ -181,7 +181,7 @@ pub(super) fn dependencies(manifest: &str) -> Vec<String> {
     names
 }
 
-/// All files under a folder, except those that git ignores: hidden ones and build output.
+/// Returns all files under a folder except those that git ignores: hidden ones and build output.
 ///
 /// # Panics
 /// If a folder cannot be read.
@@ -195,7 +195,7 @@ pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
             match path.is_dir() {
                 true if name == "target" || name.starts_with('.') => {}
                 true => folders.push(path),
-                // In a worktree `.git` is a file with the path of the repository.
+                // In a worktree, `.git` is a file with the path of the repository.
                 false if name == ".git" => {}
                 false => found.push(path),
             }

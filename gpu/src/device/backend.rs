@@ -30,7 +30,7 @@ impl DeviceBackend for CudaDevice {
         Ok(MemoryInfo { free: Bytes(free), total: Bytes(total) })
     }
 
-    /// The processes from NVML, for messages; empty if NVML is not available.
+    /// Lists the processes from NVML, for messages; empty if NVML is not available.
     fn processes(&mut self) -> Vec<ProcessMemory> {
         self.processes_by_nvml().unwrap_or_default()
     }
@@ -66,9 +66,9 @@ impl DeviceBackend for CudaDevice {
         CudaPhysical::create(&self.context, size.get()).map_err(|error| no_room(error, size))
     }
 
-    /// Outside this device's reservations the driver is asked too, because only it knows the code of its refusal. If
-    /// it accepts, the addresses belong to other code in this process; then this undoes the mapping, which has no
-    /// access yet, and refuses.
+    /// The driver is also asked for addresses outside this device's reservations, because only the driver knows the
+    /// code of its refusal. If it accepts, the addresses belong to other code in this process. In that case, this
+    /// method undoes the mapping, which has no access yet, and refuses.
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &CudaPhysical) -> Result<(), BackendError> {
         let (start, bytes) = (address.get(), size.get());
         match self.reservation("cuMemMap", address, size) {
@@ -97,16 +97,16 @@ impl DeviceBackend for CudaDevice {
         memory.give_back().map_err(|error| (memory, error.into()))
     }
 
-    /// True if the driver can map host memory, no other device has access to this device's mappings, and all work is
-    /// queued through this device or promised to be serial ([`CudaDevice::trust_work`]). A shared handle
+    /// Returns true if the driver can map host memory, no other device has access to this device's mappings, and all
+    /// work is queued through this device or promised to be serial ([`CudaDevice::trust_work`]). A shared handle
     /// ([`CudaDevice::share`]) is never broken.
     fn breaks_handles(&self) -> bool {
         self.can_break()
     }
 
-    /// Meanwhile the contents stay in host memory, so the device needs no room for them twice. If the device does not give
-    /// the memory again, for example because another process took it, the host memory takes its place and comes back with
-    /// the error.
+    /// In the meantime, the contents are kept in host memory, so the device does not need room for two copies. If the
+    /// device does not provide the memory again, for example because another process has taken it, the host memory
+    /// replaces it and is returned with the error.
     fn break_handle(
         &mut self,
         address: DeviceAddress,
@@ -168,7 +168,7 @@ impl DeviceBackend for CudaDevice {
 }
 
 impl CudaDevice {
-    /// The processes that compute on this device; `None` if NVML is not available.
+    /// Returns the processes that compute on this device; `None` if NVML is not available.
     fn processes_by_nvml(&self) -> Option<Vec<ProcessMemory>> {
         let uuid = self.uuid().ok()?;
         let devices = NvmlLibrary::open().ok()?.devices().ok()?;
@@ -182,19 +182,20 @@ impl CudaDevice {
     }
 }
 
-/// The core's error for a failed request for memory.
+/// Returns the core's error for a failed request for memory.
 fn no_room(error: DriverError, requested: Bytes) -> BackendError {
     if error.code == OUT_OF_MEMORY { BackendError::OutOfMemory { requested } } else { error.into() }
 }
 
-/// Breaking a handle: parts of it get new memory, with the same contents at the same addresses.
+/// Breaking a handle: parts of it get new memory with the same contents at the same addresses.
 ///
-/// The driver unmaps and releases only whole handles, and when a handle is broken, the device has no room for a copy. So the
-/// contents stay in host memory meanwhile. The steps: wait for the device, copy out, unmap, release, create, map, give
-/// access, copy back. The device gets the old memory back before it is asked for new memory, so the process never holds more
-/// than before.
+/// The driver unmaps and releases only whole handles, and when a handle is broken, the device has no room for a copy.
+/// The contents are therefore kept in host memory in the meantime. The steps are: wait for the device, copy out, unmap,
+/// release, create, map, grant access, copy back. The old memory is returned to the device before new memory is
+/// requested, so the process never holds more than before.
 impl CudaDevice {
-    /// Whether the device may move contents while other code knows the addresses, and the driver supports it.
+    /// Returns whether the device may move contents while other code knows the addresses, and whether the driver
+    /// supports this.
     fn can_break(&self) -> bool {
         let is_serial = self.foreign_streams.is_none() || self.serial_work.is_some();
         is_serial && self.can_stage && self.peers.is_empty() && self.elsewhere.is_empty()
@@ -207,7 +208,8 @@ impl CudaDevice {
         mut memory: CudaPhysical,
         parts: &[(Bytes, Bytes)],
     ) -> Result<Vec<CudaPhysical>, (CudaPhysical, BackendError)> {
-        // Another process that mapped the handle would keep the old memory. Other handles may serve the request.
+        // A different process that has mapped the handle would keep the old memory. Other handles may serve the
+        // request.
         if self.reservation("cuMemUnmap", address, size).is_ok_and(|there| there.is_exported(address.get(), size.get())) {
             return Err((memory, BackendError::OutOfMemory { requested: size }));
         }
@@ -235,7 +237,7 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for all work, and copies the parts to the stage, each at the offset that it has in the handle.
+    /// Waits for all work, and copies the parts to the stage, each one at its offset in the handle.
     fn put_on_stage(
         &mut self,
         address: DeviceAddress,
@@ -256,12 +258,12 @@ impl CudaDevice {
             stage.span(offset.get(), part.get())?.copy_from(&from, None)
         });
         self.stage = Some(stage);
-        // Waits even if a copy failed, as others were queued before it.
+        // Wait even if a copy failed, because others were queued before it.
         self.context.synchronize().and(copied)
     }
 
-    /// Takes the stage, grown to this size. If the host refuses the memory, no more handles are broken, unless the host is
-    /// only full for now.
+    /// Takes the stage, which is grown to this size. If the host refuses the memory, no more handles are broken, unless
+    /// the host is only temporarily full.
     fn stage_for(&mut self, bytes: u64) -> Result<Box<Stage>, DriverError> {
         let grown = match self.stage.take() {
             Some(stage) => Ok(stage),
@@ -275,8 +277,8 @@ impl CudaDevice {
         })
     }
 
-    /// Gives each part new memory and copies its contents back. After an error it returns the memory created so far, parts
-    /// of which may be mapped.
+    /// Gives each part new memory and copies its contents back. After an error, returns the memory created so far,
+    /// parts of which may be mapped.
     fn take_from_stage(
         &mut self,
         address: DeviceAddress,
@@ -304,10 +306,10 @@ impl CudaDevice {
         }
     }
 
-    /// Maps the stage itself at the addresses that the contents came from, after the memory that is already mapped there. If
-    /// the driver refuses that too, its error replaces `error`, and the addresses may stay without access: then work that
-    /// uses them fails. As other processes take the device's memory as soon as it is free, no more handles are broken after
-    /// this.
+    /// Maps the stage itself at the original addresses of the contents, after the memory that is already mapped there.
+    /// If the driver also refuses that, its error replaces `error`, and the addresses may remain without access, in
+    /// which case work that uses them fails. No more handles are broken after this, because other processes take the
+    /// device's memory as soon as it is free.
     fn stand_in(
         &mut self,
         address: DeviceAddress,
@@ -336,7 +338,7 @@ impl CudaDevice {
     }
 }
 
-/// Whether the parts consist of whole pages of `page_bytes`, in order.
+/// Returns whether the parts consist of whole pages of `page_bytes`, in order.
 fn are_parts(bytes: u64, parts: &[(Bytes, Bytes)], page_bytes: u64) -> bool {
     let mut end = 0;
     parts.iter().all(|&(offset, size)| {
@@ -347,8 +349,8 @@ fn are_parts(bytes: u64, parts: &[(Bytes, Bytes)], page_bytes: u64) -> bool {
     })
 }
 
-/// The error that stopped the breaking of a handle before anything changed. If the host has no room, or a graph is being
-/// captured, this handle stays as it is, and others may serve.
+/// Returns the error that stopped the breaking of a handle before anything changed. If the host has no room, or a graph
+/// is being captured, this handle stays unchanged, and others may serve the request.
 fn stays(error: DriverError, requested: Bytes) -> BackendError {
     let is_for_now = error.code == OUT_OF_MEMORY || STREAM_CAPTURE_CODES.contains(&error.code);
     if is_for_now { BackendError::OutOfMemory { requested } } else { error.into() }

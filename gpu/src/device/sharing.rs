@@ -1,5 +1,5 @@
-//! Sharing memory: giving other devices of the host access to this device's mappings, copying from theirs, and using
-//! their streams; and sharing memory of expandable segments with other processes, which open it with
+//! Sharing memory: granting other devices in the host access to this device's mappings, copying from their mappings and
+//! using their streams; and sharing memory of expandable segments with other processes, which open it with
 //! [`SharedMemory`](crate::SharedMemory).
 
 use std::os::fd::BorrowedFd;
@@ -10,18 +10,19 @@ use super::CudaDevice;
 use crate::driver::{Context, INVALID_HANDLE, INVALID_VALUE, PEER_ACCESS_NOT_ENABLED, Peer, Stream, can_access_peer};
 use crate::error::{DriverError, Unavailable};
 
-/// Other devices of the host.
+/// Other devices in the host.
 ///
-/// Access to a mapping is given to each device separately (cuMemSetAccess). Ranges of cudaMalloc stay closed
-/// to peers.
+/// Access to a mapping is granted to each device separately (cuMemSetAccess). Ranges from cudaMalloc stay closed to
+/// peers.
 impl CudaDevice {
-    /// The id of a stream of the device with this index, which the allocator may then
-    /// [record](parkade::Allocator::record_stream) for memory of this device. 0 is the default stream of that device. For a
-    /// stream of this device, the id is its handle. After the first stream of another device, no more handles are broken.
+    /// Returns the id of a stream of the device with this index, which the allocator may then
+    /// [record](parkade::Allocator::record_stream) for memory of this device. 0 is the default stream of that device.
+    /// For a stream of this device, the id is the stream's handle. After the first stream of another device, no more
+    /// handles are broken.
     ///
     /// # Errors
-    /// Streams of other code are not trusted ([`CudaDevice::trust_streams`]), there is no such device, or the handle is
-    /// invalid.
+    /// Streams of other code are not trusted ([`CudaDevice::trust_streams`]), there is no device with this index, or
+    /// the handle is invalid.
     pub fn stream_elsewhere(&mut self, ordinal: u32, handle: u64) -> Result<StreamId, Unavailable> {
         let call = "cuEventRecord";
         let promise = self.foreign_streams.ok_or(DriverError { call, code: INVALID_HANDLE })?;
@@ -42,20 +43,20 @@ impl CudaDevice {
         Ok(id)
     }
 
-    /// Whether this device can reach memory on the device with this index. False for this device itself.
+    /// Returns whether this device can reach memory on the device with this index; false for this device itself.
     ///
     /// # Errors
-    /// There is no such device.
+    /// There is no device with this index.
     pub fn can_access_peer(&self, ordinal: u32) -> Result<bool, DriverError> {
         can_access_peer(&self.context, ordinal)
     }
 
-    /// Gives the device with this index access to all mappings that this device may touch, now and whenever this
-    /// device gets access to more. Does nothing if it has access already.
+    /// Grants the device with this index access to all mappings that this device may touch, now and whenever this
+    /// device gets access to more. Does nothing if it already has access.
     ///
     /// # Errors
-    /// There is no such device, it cannot reach this device's memory, or a driver call fails. Then it has access to
-    /// nothing.
+    /// There is no device with this index, it cannot reach this device's memory, or a driver call fails. In that case,
+    /// it has access to nothing.
     pub fn let_peer_access(&mut self, ordinal: u32) -> Result<(), DriverError> {
         if self.peers.iter().any(|peer| peer.ordinal() == ordinal) {
             return Ok(());
@@ -69,11 +70,11 @@ impl CudaDevice {
         outcome
     }
 
-    /// Queues a copy of `size` bytes from a mapping of another device into memory of this device. It does not wait
-    /// for work on the other device's streams that still writes there.
+    /// Queues a copy of `size` bytes from a mapping of another device into memory of this device. The copy does not
+    /// wait for work on the other device's streams that is still writing there.
     ///
     /// # Errors
-    /// The other device has not given this device access ([`CudaDevice::let_peer_access`]), the bytes at `from` are
+    /// The other device has not granted this device access ([`CudaDevice::let_peer_access`]), the bytes at `from` are
     /// not all mapped with access in one reservation of the other device, the bytes at `to` are not memory of this
     /// device, the stream does not belong to this device, or the driver call fails.
     pub fn copy_from_peer(
@@ -95,24 +96,25 @@ impl CudaDevice {
     }
 }
 
-/// A mapped handle that another process may open.
+/// A mapped handle that a different process may open.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedHandle<'a> {
     /// The address where it is mapped in this process.
     pub address: DeviceAddress,
     /// Its size.
     pub size: Bytes,
-    /// Its file descriptor, which another process duplicates (pidfd_getfd) or receives. It is closed when the handle is
-    /// unmapped.
+    /// Its file descriptor, which a different process duplicates (pidfd_getfd) or receives. It is closed when the
+    /// handle is unmapped.
     pub file: BorrowedFd<'a>,
 }
 
 impl CudaDevice {
-    /// The handles under a range of mapped memory, lowest address first. The first may begin before the range, and the last
-    /// may end beyond it. They are not broken while they are mapped: the other process would keep the old memory.
+    /// Returns the handles under a range of mapped memory, lowest address first. The first one may begin before the
+    /// range, and the last one may end beyond it. The handles are not broken while they are mapped, because the other
+    /// process would keep the old memory.
     ///
     /// # Errors
-    /// The range is not all mapped with access in one reservation, or the driver exports no file descriptor.
+    /// Part of the range is not mapped with access in one reservation, or the driver cannot export file descriptors.
     pub fn share(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<SharedHandle<'_>>, DriverError> {
         let reservation = self.reservation("cuMemExportToShareableHandle", address, size)?;
         let handles = reservation.export(address.get(), size.get())?;

@@ -1,7 +1,7 @@
 //! Work on the device: streams, timed kernels, fills, copies and reads. The allocator needs none of these; tests do.
 //!
-//! Copies to host memory cannot go wrong silently: they read no address outside the device's memory, and too little
-//! host memory is an error.
+//! Copies to host memory cannot fail silently: they read no address outside the device's memory, and too little host
+//! memory is an error.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use thiserror::Error;
@@ -22,7 +22,7 @@ impl CudaDevice {
         Ok(id)
     }
 
-    /// Destroys a stream. Work queued on it still runs.
+    /// Destroys a stream. Work that is queued on it still runs.
     ///
     /// # Errors
     /// The stream does not belong to this device.
@@ -31,10 +31,10 @@ impl CudaDevice {
         self.streams.remove(&stream).map(drop).ok_or(unknown)
     }
 
-    /// Waits for all work of this process on the device.
+    /// Waits for all of this process's work on the device.
     ///
     /// # Errors
-    /// The driver call fails; this includes errors of work that was queued before.
+    /// The driver call fails; this includes errors from work that was queued earlier.
     pub fn synchronize(&mut self) -> Result<(), DriverError> {
         self.context.synchronize()
     }
@@ -47,8 +47,8 @@ impl CudaDevice {
         event.hold_back(&self.context, self.stream("cuStreamWaitEvent", stream)?)
     }
 
-    /// Queues a kernel that keeps one thread of the device busy for at least this time and touches no memory. The
-    /// first launch also loads the kernel, which may wait for running work.
+    /// Queues a kernel that keeps one thread of the device busy for at least this time and touches no memory. The first
+    /// launch also loads the kernel, which may wait for running work.
     ///
     /// # Errors
     /// The stream does not belong to this device, the time is above [`LONGEST_SPIN_NS`](crate::LONGEST_SPIN_NS), or a
@@ -79,7 +79,7 @@ impl CudaDevice {
     /// are unspecified.
     ///
     /// # Errors
-    /// As for [`CudaDevice::fill`], for both ranges.
+    /// The errors of [`CudaDevice::fill`], for both ranges.
     pub fn copy(&mut self, from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), DriverError> {
         let call = "cuMemcpyDtoDAsync_v2";
         let stream = self.stream(call, stream)?;
@@ -96,15 +96,15 @@ impl CudaDevice {
     }
 }
 
-/// The number of bytes that one driver call copies: enough to make the call's own cost negligible, and few enough to
-/// let other threads' calls in between.
+/// The number of bytes that one driver call copies: enough to make the call's own cost negligible, but few enough to
+/// let other threads make calls in between.
 const CHUNK_BYTES: usize = 64 << 20;
 
 /// Device memory could not be copied to the host.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum HostCopyError {
     /// The host has no room for the copy.
-    #[error("the host has no room for a copy of {requested} bytes: copy it in parts, or write it to a file as you go")]
+    #[error("the host has no room for a copy of {requested} bytes: copy the memory in parts, or write it to a file as you go")]
     NoHostMemory {
         /// The copy's size.
         requested: Bytes,
@@ -117,12 +117,12 @@ pub enum HostCopyError {
 impl CudaDevice {
     /// Copies device memory into a new vector, after the default stream's work. Does not wait for other streams.
     ///
-    /// It checks the end of the range before it allocates host memory, so a wrong size costs nothing. It then
-    /// allocates the host memory in one piece, and a failure is an error, not an abort.
+    /// The end of the range is checked before host memory is allocated, so a wrong size costs nothing. The host memory
+    /// is then allocated in one piece, and a failure is an error, not an abort.
     ///
     /// # Errors
-    /// The bytes are not in one range of this device, the host has no room, or the driver call fails. Nothing stays
-    /// allocated.
+    /// The bytes are not in one range of this device, the host has no room, or the driver call fails. Nothing remains
+    /// allocated in that case.
     pub fn read_to_vec(&mut self, address: DeviceAddress, size: Bytes) -> Result<Vec<u8>, HostCopyError> {
         copy(size, CHUNK_BYTES, |offset, into| self.read(DeviceAddress(address.get().saturating_add(offset)), into))
     }
@@ -136,7 +136,7 @@ where
     if let Some(last) = size.get().checked_sub(1) {
         read(last, &mut [0])?;
     }
-    // If the size does not fit, reserving fails below.
+    // If the size does not fit, the reservation below fails.
     let bytes = usize::try_from(size.get()).unwrap_or(usize::MAX);
     let mut copied = Vec::new();
     copied.try_reserve_exact(bytes).map_err(|_| HostCopyError::NoHostMemory { requested: size })?;

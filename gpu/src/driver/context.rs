@@ -1,13 +1,13 @@
-//! A device: its primary context, which the CUDA runtime and so PyTorch use too; its identity; and which other
-//! devices of the host reach its memory.
+//! A device: its primary context, which the CUDA runtime and therefore PyTorch also use; its identity; and the other
+//! devices in the host that can reach its memory.
 //!
-//! Driver calls act on the calling thread's current context. Each of our calls makes its context current first and
-//! restores the previous one afterwards, so any thread may use a device, alongside other users of CUDA.
+//! Driver calls act on the calling thread's current context. Each of our calls first makes its context current and
+//! afterwards restores the previous one, so any thread may use a device alongside other users of CUDA.
 //!
-//! Other code may reset the device (`cudaDeviceReset`), which destroys all handles of the context. When the context
-//! is created again, its handle is the same, but an old stream handle crashes the process, and an old address may
-//! belong to other memory (seen on an H200). Only the context's number shows the difference. So each call compares
-//! the number first, and fails with the driver's code for a destroyed context if it has changed.
+//! Other code may reset the device (`cudaDeviceReset`), which destroys all handles of the context. When the context is
+//! created again, its handle is the same, but an old stream handle crashes the process, and an old address may belong
+//! to different memory (observed on an H200). Only the context's number shows the difference. Each call therefore first
+//! compares the number, and fails with the driver's code for a destroyed context if the number has changed.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -20,7 +20,7 @@ use super::table::{CONTEXT_IS_DESTROYED, Handle, call, check};
 use super::table::{Table, table};
 use crate::error::{DriverError, Unavailable};
 
-/// A device's primary context, retained until dropped.
+/// A device's primary context, which is retained until dropped.
 pub(crate) struct Context {
     pub(super) table: &'static Table,
     pub(super) device: CUdevice,
@@ -32,16 +32,16 @@ pub(crate) struct Context {
     pub(super) exports_files: bool,
     /// Whether created memory can be registered for RDMA.
     pub(super) registers_rdma: bool,
-    /// Whether a thread without a context keeps this one.
+    /// Whether a thread without a context keeps this context.
     stays: AtomicBool,
-    /// Live events.
+    /// The number of live events.
     pub(super) events: AtomicUsize,
-    /// Live handles of created memory.
+    /// The number of live handles of created memory.
     pub(super) handles: AtomicUsize,
 }
 
 impl Context {
-    /// Retains the primary context of a device, after checking that there is a driver and such a device.
+    /// Retains the primary context of a device, after checking that there is a driver and a device with this index.
     pub(crate) fn open(ordinal: u32) -> Result<Arc<Context>, Unavailable> {
         let (table, count) = table_and_count()?;
         let place = i32::try_from(ordinal).ok().filter(|&place| place < count);
@@ -76,12 +76,12 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    /// The number of devices that the driver reports.
+    /// Returns the number of devices that the driver reports.
     pub(crate) fn count() -> Result<u32, Unavailable> {
         Ok(u32::try_from(table_and_count()?.1).unwrap_or(0))
     }
 
-    /// The number of the context that the handle refers to now.
+    /// Returns the number of the context to which the handle now refers.
     fn id_now(&self) -> Result<u64, DriverError> {
         let mut id = 0;
         // SAFETY: writes one number through the pointer. A primary context's handle stays valid when the context is
@@ -92,8 +92,8 @@ impl Context {
 
     /// Makes the context current on this thread until the returned guard is dropped.
     ///
-    /// In a child of fork this fails, and so does every call. There, the driver itself would report that an event is
-    /// complete.
+    /// In a child of fork, this call and every other call fails, because the driver itself would report there that an
+    /// event is complete.
     pub(super) fn enter(&self) -> Result<Entered<'_>, DriverError> {
         let mut previous = ptr::null_mut();
         // SAFETY: writes one handle, possibly null, through the pointer.
@@ -102,13 +102,13 @@ impl Context {
             return Err(DriverError { call: "cuCtxGetId", code: CONTEXT_IS_DESTROYED });
         }
         if previous != self.handle.0 {
-            // SAFETY: the context is retained while `self` lives.
+            // SAFETY: the context is retained as long as `self` lives.
             check("cuCtxSetCurrent", unsafe { (self.table.cuCtxSetCurrent)(self.handle.0) })?;
         }
         Ok(Entered { context: self, previous })
     }
 
-    /// From now on a thread that had no context keeps this one.
+    /// Makes a thread that had no context keep this one from now on.
     pub(crate) fn stay(&self) {
         self.stays.store(true, Ordering::Relaxed);
     }
@@ -117,22 +117,22 @@ impl Context {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of driver calls so far, not counting those that make the context current.
+    /// Returns the number of driver calls so far, not counting those that make the context current.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Live events of this context.
+    /// Returns the number of live events in this context.
     pub(crate) fn live_events(&self) -> usize {
         self.events.load(Ordering::Relaxed)
     }
 
-    /// Live handles of memory created in this context.
+    /// Returns the number of live handles of memory created in this context.
     pub(crate) fn live_handles(&self) -> usize {
         self.handles.load(Ordering::Relaxed)
     }
 
-    /// Free and total memory now, in bytes.
+    /// Returns the current free and total memory, in bytes.
     pub(crate) fn memory_info(&self) -> Result<(u64, u64), DriverError> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0_usize, 0_usize);
@@ -144,7 +144,7 @@ impl Context {
     /// Waits for all work on all streams of the context.
     pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
         let _entered = self.enter()?;
-        // SAFETY: takes nothing.
+        // SAFETY: takes no arguments.
         unsafe { call!(self.cuCtxSynchronize()) }
     }
 }
@@ -175,8 +175,8 @@ pub(super) struct Entered<'a> {
 }
 
 impl Drop for Entered<'_> {
-    /// Restores the thread's previous context, even if there was none, unless the context is meant to stay. Without
-    /// this, the thread would keep a context that may be destroyed later.
+    /// Restores the thread's previous context, even if there was none, unless the context is meant to be kept.
+    /// Otherwise the thread would keep a context that may be destroyed later.
     fn drop(&mut self) {
         let stays = self.previous.is_null() && self.context.stays.load(Ordering::Relaxed);
         if self.previous != self.context.handle.0 && !stays {
@@ -190,9 +190,9 @@ impl Drop for Entered<'_> {
 /// The size of the buffer for a name; the driver truncates longer names.
 const NAME_BYTES: usize = 256;
 
-/// The identity of the device: its name, driver version, UUID, bus address, size, and capabilities.
+/// The identity of the device: its name, driver version, UUID, bus address, size and capabilities.
 impl Context {
-    /// The newest CUDA version that the driver supports, as 1000 x major + 10 x minor.
+    /// Returns the newest CUDA version that the driver supports, as 1000 x major + 10 x minor.
     pub(crate) fn driver_version(&self) -> Result<i32, DriverError> {
         let mut version = 0;
         // SAFETY: writes one int through the pointer.
@@ -200,7 +200,7 @@ impl Context {
         Ok(version)
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub(crate) fn device_name(&self) -> Result<String, DriverError> {
         let mut name = [0_u8; NAME_BYTES];
         // SAFETY: writes at most as many bytes as the buffer has, including the final zero.
@@ -208,7 +208,7 @@ impl Context {
         Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
     }
 
-    /// The device's total memory in bytes; constant.
+    /// Returns the device's total memory in bytes, which is constant.
     pub(crate) fn total_memory_bytes(&self) -> Result<u64, DriverError> {
         let mut bytes = 0_usize;
         // SAFETY: writes one size through the pointer.
@@ -216,7 +216,7 @@ impl Context {
         Ok(bytes as u64)
     }
 
-    /// An attribute of the device.
+    /// Returns an attribute of the device.
     pub(super) fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, DriverError> {
         let mut answer = 0;
         // SAFETY: writes one int through the pointer; the device is the driver's.
@@ -224,7 +224,7 @@ impl Context {
         Ok(answer)
     }
 
-    /// The device's UUID as `nvidia-smi` prints it: `GPU-` and 16 bytes in hexadecimal.
+    /// Returns the device's UUID as `nvidia-smi` prints it: `GPU-` and 16 bytes in hexadecimal.
     pub(crate) fn uuid(&self) -> Result<String, DriverError> {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: writes 16 bytes through the pointer.
@@ -232,7 +232,8 @@ impl Context {
         Ok(uuid_text(uuid.bytes.map(|byte| byte as u8)))
     }
 
-    /// The device's address on the PCI bus: domain, bus, device and function, in hexadecimal.
+    /// Returns the device's address on the PCI bus: domain, bus, device and function, in
+    /// hexadecimal.
     pub(crate) fn pci_bus_id(&self) -> Result<String, DriverError> {
         let mut name = [0_u8; NAME_BYTES];
         // SAFETY: writes at most as many bytes as the buffer has, including the final zero.
@@ -241,22 +242,22 @@ impl Context {
     }
 }
 
-/// 16 bytes in groups of 4, 2, 2, 2 and 6.
+/// Formats 16 bytes in groups of 4, 2, 2, 2 and 6.
 fn uuid_text(bytes: [u8; 16]) -> String {
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let groups = [0..8, 8..12, 12..16, 16..20, 20..32].map(|group| &digits[group]);
     format!("GPU-{}", groups.join("-"))
 }
 
-/// Driver code: there is no such device.
+/// Driver code: there is no device with this index.
 const INVALID_DEVICE: u32 = CUresult::CUDA_ERROR_INVALID_DEVICE as u32;
 /// Driver code: one device cannot reach the other's memory.
 const PEER_ACCESS_UNSUPPORTED: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED as u32;
 
-/// Driver code: the peer has not given access.
+/// Driver code: the peer has not granted access.
 pub(crate) const PEER_ACCESS_NOT_ENABLED: u32 = CUresult::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED as u32;
 
-/// A device that can reach the memory of the device that it was created for.
+/// A device that can reach the memory of the device for which it was created.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer {
     ordinal: u32,
@@ -264,7 +265,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// The device with this index, if it can reach the context's device.
+    /// Returns the device with this index if it can reach the context's device.
     pub(crate) fn of(context: &Context, ordinal: u32) -> Result<Peer, DriverError> {
         let device = device_at(context, ordinal)?;
         if can_access(context, device, context.device)? {
@@ -283,13 +284,13 @@ impl Peer {
     }
 }
 
-/// Whether the context's device can reach memory on the device with this index. False for the device itself.
+/// Returns whether the context's device can reach memory on the device with this index; false for the device itself.
 pub(crate) fn can_access_peer(context: &Context, ordinal: u32) -> Result<bool, DriverError> {
     let device = device_at(context, ordinal)?;
     can_access(context, context.device, device)
 }
 
-/// Whether the first device can reach memory on the second.
+/// Returns whether the first device can reach memory on the second one.
 fn can_access(context: &Context, from: CUdevice, to: CUdevice) -> Result<bool, DriverError> {
     let mut can = 0;
     // SAFETY: writes one int through the pointer; both devices are the driver's.

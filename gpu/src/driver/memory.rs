@@ -1,5 +1,5 @@
-//! Ranges of device memory: cuMemAlloc and cuMemFree, the driver's counterparts of cudaMalloc and cudaFree. Also
-//! fills, copies and reads, which work on any accessible device memory, allocated or mapped.
+//! Ranges of device memory: cuMemAlloc and cuMemFree, the driver's counterparts of cudaMalloc and cudaFree. It also
+//! contains fills, copies and reads, which work on any accessible device memory, allocated or mapped.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::stream::{Stream, raw};
 use super::table::{INVALID_VALUE, OUT_OF_MEMORY, call, size_of};
 use crate::error::DriverError;
 
-/// A range of device memory, freed when dropped.
+/// A range of device memory, which is freed when dropped.
 pub(crate) struct Memory {
     context: Arc<Context>,
     address: u64,
@@ -36,20 +36,20 @@ impl Memory {
         self.address
     }
 
-    /// Frees the range, once. After an error it is still held.
+    /// Frees the range once. After an error, it is still held.
     pub(crate) fn give_back(&mut self) -> Result<(), DriverError> {
         if !self.held {
             return Ok(());
         }
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: allocated once and, as `held` says, not freed yet. The driver waits for the device first.
+        // SAFETY: allocated once and, according to `held`, not freed yet. The driver waits for the device first.
         unsafe { call!(context.cuMemFree_v2(self.address)) }?;
         self.held = false;
         Ok(())
     }
 
-    /// A part of the range.
+    /// Returns a part of the range.
     pub(crate) fn span(&self, call: &'static str, address: u64, bytes: u64) -> Result<Span<'_>, DriverError> {
         let offset = address.checked_sub(self.address);
         let end = offset.and_then(|offset| offset.checked_add(bytes));
@@ -68,8 +68,8 @@ impl Drop for Memory {
 /// The size of the words that [`Span::fill`] writes, in bytes.
 const WORD_BYTES: u64 = 4;
 
-/// A part of a range of device memory. Only the owner of the range creates one, and the span borrows the range: while
-/// it lives, the memory exists and the device has access to it.
+/// A part of a range of device memory. Only the owner of the range creates a span, and the span borrows the range:
+/// while the span lives, the memory exists and the device has access to it.
 pub(crate) struct Span<'a> {
     context: &'a Context,
     address: u64,
@@ -86,7 +86,7 @@ impl<'a> Span<'a> {
         let words = size_of("cuMemsetD32Async", self.bytes / WORD_BYTES, INVALID_VALUE)?;
         let context = self.context;
         let _entered = context.enter()?;
-        // SAFETY: all words lie in device memory that we own, and the stream is live.
+        // SAFETY: all words are in device memory that we own, and the stream is live.
         unsafe { call!(context.cuMemsetD32Async(self.address, word, words, raw(stream))) }
     }
 
@@ -99,8 +99,8 @@ impl<'a> Span<'a> {
         let size = size_of(call, self.bytes, INVALID_VALUE)?;
         let context = self.context;
         let _entered = context.enter()?;
-        // SAFETY: both lie in device memory that we own, and the stream is live. An overlap only makes
-        // contents unspecified.
+        // SAFETY: both spans are in device memory that we own, and the stream is live. An overlap only makes contents
+        // unspecified.
         unsafe { call!(context.cuMemcpyDtoDAsync_v2(self.address, from.address, size, raw(stream))) }
     }
 

@@ -1,7 +1,7 @@
 //! The CUDA driver behind types that cannot be misused: a context, and the memory, streams and events in it.
 //!
-//! This crate has unsafe code only here and in `nvml::table`. The functions are safe to call because a handle can
-//! only come from the driver, everything that lives in a context keeps the context alive, the owner of a handle
+//! This crate has unsafe code only here and in `nvml::table`. The functions are safe to call because handles are
+//! created only by the driver, everything that lives in a context keeps the context alive, the owner of a handle
 //! releases it once, and reads and writes stay inside memory that the device owns. Queued work whose memory is then
 //! unmapped fails on the device; as with the driver itself, the caller must wait for it first.
 

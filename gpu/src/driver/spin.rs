@@ -11,8 +11,8 @@ use super::stream::{Stream, raw};
 use super::table::{Handle, INVALID_VALUE, call};
 use crate::error::DriverError;
 
-/// The longest time for one launch, in nanoseconds. A kernel cannot be stopped, and a device that also drives
-/// a screen has a watchdog.
+/// The longest time for one launch, in nanoseconds. A kernel cannot be stopped, and a device that also drives a display
+/// has a watchdog.
 pub const LONGEST_SPIN_NS: u64 = 5_000_000_000;
 
 /// The kernel's text, with the terminating zero that the driver needs.
@@ -20,7 +20,7 @@ const TEXT: &str = concat!(include_str!("spin.ptx"), "\0");
 /// The kernel's name in the text.
 const NAME: &CStr = c"spin";
 
-/// The kernel, compiled by the driver for the device, and unloaded when dropped.
+/// The kernel, which the driver compiles for the device and which is unloaded when dropped.
 pub(crate) struct Spin {
     context: Arc<Context>,
     module: Handle<CUmod_st>,
@@ -66,7 +66,8 @@ impl Drop for Spin {
     fn drop(&mut self) {
         let context = &self.context;
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: loaded once, unloaded once, and its context is alive. There is no caller to report an error to.
+        // SAFETY: it is loaded once and unloaded once, and its context is alive. There is no caller to report an error
+        // to.
         let _: Result<(), DriverError> = unsafe { call!(context.cuModuleUnload(self.module.0)) };
     }
 }

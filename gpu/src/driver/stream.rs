@@ -1,5 +1,5 @@
-//! Streams, which are queues of work that run concurrently; events, which are marks in a stream's queue; and the
-//! capture of a graph that a stream takes part in.
+//! Streams, which are queues of work that run concurrently; events, which are marks in a stream's queue; and the graph
+//! capture in which a stream takes part.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,11 +33,11 @@ impl StreamsAreValid {
     ///
     /// # Safety
     /// Each handle passed to the device from then on must be that of a stream of the device's context, or, for
-    /// [`CudaDevice::stream_elsewhere`](crate::CudaDevice::stream_elsewhere), of the primary context of the named device.
-    /// The stream must live for as long as the device may use it: until the memory that was allocated or recorded for it has
-    /// no work left. The driver does not check handles. While such a stream takes part in the capture of a graph, no other
-    /// thread may submit work to a stream of that capture during a call of the allocator: CUDA requires this for every
-    /// graph.
+    /// [`CudaDevice::stream_elsewhere`](crate::CudaDevice::stream_elsewhere), of the primary context of the named
+    /// device. The stream must live for as long as the device may use it: until the memory that was allocated or
+    /// recorded for it has no work left. The driver does not check handles. While one of these streams takes part in a
+    /// graph capture, no other thread may submit work to a stream in that capture during a call to the allocator: CUDA
+    /// requires this for every graph.
     #[must_use]
     pub const unsafe fn promise() -> StreamsAreValid {
         StreamsAreValid(())
@@ -54,9 +54,9 @@ impl WorkIsSerial {
     ///
     /// # Safety
     /// While the allocator serves a call that asks for memory or routes requests to a private pool, no other thread may
-    /// queue work on the device that uses memory of the allocator, no other device may use that memory, and it must not be
-    /// registered elsewhere, as for RDMA. The allocator can replace the memory behind addresses in use meanwhile, and data
-    /// written in between is lost.
+    /// queue work on the device that uses the allocator's memory, no other device may use that memory, and it must not
+    /// be registered elsewhere (for example for RDMA). During the call, the allocator may replace the memory behind
+    /// addresses in use, and data written in between is lost.
     #[must_use]
     pub const unsafe fn promise() -> WorkIsSerial {
         WorkIsSerial(())
@@ -74,18 +74,18 @@ impl Stream {
         Ok(Stream { context: Arc::clone(context), handle: Handle(handle), is_own: true })
     }
 
-    /// A stream that other code created.
+    /// A stream that other code has created.
     pub(crate) fn foreign(context: &Arc<Context>, number: u64, _: StreamsAreValid) -> Stream {
         let handle = ptr::with_exposed_provenance_mut(number as usize);
         Stream { context: Arc::clone(context), handle: Handle(handle), is_own: false }
     }
 
-    /// The context of the stream.
+    /// Returns the context of the stream.
     fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The raw handle as a number: the core's id of the stream.
+    /// Returns the raw handle as a number, which is the core's id for the stream.
     pub(crate) fn number(&self) -> u64 {
         self.handle.0.addr() as u64
     }
@@ -99,7 +99,7 @@ pub(crate) fn synchronize(context: &Arc<Context>, stream: Option<&Stream>) -> Re
     unsafe { call!(context.cuStreamSynchronize(raw(stream))) }
 }
 
-/// Whether a stream has no work left; `None` is the default stream of the context.
+/// Returns whether a stream has no work left; `None` is the default stream of the context.
 pub(crate) fn is_idle(context: &Arc<Context>, stream: Option<&Stream>) -> Result<bool, DriverError> {
     let context = stream.map_or(context, Stream::context);
     let _entered = context.enter()?;
@@ -111,7 +111,7 @@ pub(crate) fn is_idle(context: &Arc<Context>, stream: Option<&Stream>) -> Result
     }
 }
 
-/// The raw handle. `None` is the default stream, whose handle is null and always valid.
+/// Returns the raw handle. `None` is the default stream, whose handle is null and always valid.
 pub(super) fn raw(stream: Option<&Stream>) -> CUstream {
     stream.map_or(ptr::null_mut(), |stream| stream.handle.0)
 }
@@ -124,12 +124,13 @@ impl Drop for Stream {
             return;
         }
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: created once, destroyed once, and its context is alive. There is no caller to report an error to.
+        // SAFETY: it is created once and destroyed once, and its context is alive. There is no caller to report an
+        // error to.
         let _: Result<(), DriverError> = unsafe { call!(context.cuStreamDestroy_v2(self.handle.0)) };
     }
 }
 
-/// An event of a [`CudaDevice`](crate::CudaDevice), destroyed when dropped. It keeps the device's context
+/// An event of a [`CudaDevice`](crate::CudaDevice), which is destroyed when dropped. It keeps the device's context
 /// alive.
 pub struct CudaEvent {
     context: Arc<Context>,
@@ -159,8 +160,8 @@ impl CudaEvent {
         unsafe { call!(context.cuEventRecord(self.handle.0, raw(stream))) }
     }
 
-    /// Makes the stream's later work wait for the work before the event. An event that was never recorded causes no
-    /// wait. `None` is the default stream of the context; the event may belong to another context.
+    /// Makes the stream's later work wait for the work before the event. An event that has never been recorded causes
+    /// no wait. `None` is the default stream of the context; the event may belong to a different context.
     pub(crate) fn hold_back(&self, context: &Arc<Context>, stream: Option<&Stream>) -> Result<(), DriverError> {
         let context = stream.map_or(context, Stream::context);
         let _entered = context.enter()?;
@@ -168,8 +169,9 @@ impl CudaEvent {
         unsafe { call!(context.cuStreamWaitEvent(raw(stream), self.handle.0, 0)) }
     }
 
-    /// Whether everything before the event is done. Also true for an event that was never recorded, and for an event of a
-    /// device other than the one of `own` if that device was reset: its work is gone.
+    /// Returns whether everything before the event is done. This is also true for an event that has never been
+    /// recorded, and for an event of a device other than that of `own` if that device has been reset, because its work
+    /// no longer exists.
     pub(crate) fn is_complete(&self, own: &Arc<Context>) -> Result<bool, DriverError> {
         let context = &self.context;
         let _entered = match context.enter() {
@@ -197,7 +199,8 @@ impl Drop for CudaEvent {
     fn drop(&mut self) {
         let context = &self.context;
         let Ok(_entered) = context.enter() else { return };
-        // SAFETY: created once, destroyed once, and its context is alive. There is no caller to report an error to.
+        // SAFETY: it is created once and destroyed once, and its context is alive. There is no caller to report an
+        // error to.
         if unsafe { call!(context.cuEventDestroy_v2(self.handle.0)) }.is_ok() {
             context.events.fetch_sub(1, Ordering::Relaxed);
         }
@@ -206,11 +209,11 @@ impl Drop for CudaEvent {
 
 const CAPTURE_INFO: &str = "cuStreamGetCaptureInfo_v3";
 
-/// The graph capture that a stream takes part in, or `None`. Without a stream, that of the context's default stream. With a
-/// driver older than CUDA 12.3 the answer is always `None`.
+/// Returns the graph capture in which a stream takes part, or `None`. If no stream is given, this is the capture of the
+/// context's default stream. With a driver older than CUDA 12.3, the answer is always `None`.
 ///
 /// # Errors
-/// Any error of the driver; or the capture is invalid.
+/// Any error from the driver; or the capture is invalid.
 pub(crate) fn capture_of_stream(context: &Arc<Context>, stream: Option<&Stream>) -> Result<Option<Capture>, DriverError> {
     let mut capture = Capture { id: 0, ends: Vec::new() };
     let is_captured = look_at_capture(context, stream, |id, ends| {
@@ -221,11 +224,11 @@ pub(crate) fn capture_of_stream(context: &Arc<Context>, stream: Option<&Stream>)
     Ok(is_captured.then_some(capture))
 }
 
-/// Adds the nodes that the stream's next work will wait for. Does not follow the dependencies of a node that is already in
-/// the set.
+/// Adds the nodes for which the stream's next work will wait. Does not follow the dependencies of a node that is
+/// already in the set.
 ///
 /// # Errors
-/// As [`capture_of_stream`].
+/// Those of [`capture_of_stream`].
 pub(crate) fn add_awaited(
     context: &Arc<Context>,
     stream: Option<&Stream>,
@@ -236,7 +239,7 @@ pub(crate) fn add_awaited(
         let mut nodes = ends.to_vec();
         while let Some(node) = nodes.pop() {
             if awaited.insert(GraphNode(node.addr() as u64)) {
-                // SAFETY: the driver has just named this node: it belongs to the graph that is being captured.
+                // SAFETY: the driver has just named this node, which belongs to the graph that is being captured.
                 unsafe { add_dependencies(context, node, &mut nodes) }?;
             }
         }
@@ -245,8 +248,8 @@ pub(crate) fn add_awaited(
     .map(|_| ())
 }
 
-/// Queries the stream's capture and calls `each` with its number and the nodes that the stream's next work will wait for.
-/// Returns whether there is a capture.
+/// Queries the stream's capture and calls `each` with the capture's number and the nodes for which the stream's next
+/// work will wait. Returns whether there is a capture.
 fn look_at_capture(
     context: &Arc<Context>,
     stream: Option<&Stream>,
@@ -255,7 +258,7 @@ fn look_at_capture(
     let context = stream.map_or(context, Stream::context);
     let Some(get_capture_info) = context.table.cuStreamGetCaptureInfo_v3 else { return Ok(false) };
     let _entered = context.enter()?;
-    // A number, because a newer driver may have more values than the enum.
+    // This is a number because a newer driver may have more values than the enum.
     let mut status = 0_u32;
     let (mut id, mut nodes, mut count) = (0, ptr::null(), 0);
     context.count_call();
@@ -283,15 +286,15 @@ fn look_at_capture(
     let nodes = if count == 0 {
         &[]
     } else {
-        // SAFETY: the driver owns the array, which stays valid until the next call for this stream. No other thread makes
-        // one now, as whoever named the stream has promised (`StreamsAreValid`).
+        // SAFETY: the driver owns the array, which stays valid until the next call for this stream. No other thread
+        // makes such a call now, as promised by whoever named the stream (`StreamsAreValid`).
         unsafe { slice::from_raw_parts(nodes, count) }
     };
     each(id, nodes)?;
     Ok(true)
 }
 
-/// Adds the nodes that a node waits for.
+/// Adds the nodes for which a node waits.
 ///
 /// # Safety
 /// `node` must be a node of an existing graph.
@@ -300,7 +303,7 @@ unsafe fn add_dependencies(context: &Arc<Context>, node: CUgraphNode, nodes: &mu
     let Some(get_dependencies) = context.table.cuGraphNodeGetDependencies_v2 else { return Ok(()) };
     let mut count = 0;
     context.count_call();
-    // SAFETY: the node exists, as the caller says; only the number is written.
+    // SAFETY: the node exists, as the caller guarantees; only the number is written.
     check(call, unsafe { get_dependencies(node, ptr::null_mut(), ptr::null_mut(), &raw mut count) })?;
     // The driver refuses to list zero nodes.
     if count == 0 {
@@ -308,7 +311,7 @@ unsafe fn add_dependencies(context: &Arc<Context>, node: CUgraphNode, nodes: &mu
     }
     let mut more = vec![ptr::null_mut(); count];
     context.count_call();
-    // SAFETY: as above, and there is room for as many handles as the number says.
+    // SAFETY: as above, and there is room for the number of handles that was reported.
     check(call, unsafe { get_dependencies(node, more.as_mut_ptr(), ptr::null_mut(), &raw mut count) })?;
     more.truncate(count);
     nodes.extend(more);

@@ -1,9 +1,9 @@
-//! The driver functions that we use, looked up by name once, so that a missing one is found before the first call.
-//! Also what every call needs: result codes, handles, and the macro that makes the call.
+//! The driver functions that we use, which are looked up by name once, so that a missing one is noticed before the
+//! first call. This file also contains what every call needs: result codes, handles and the macro that makes the call.
 //!
-//! The compiler checks the signatures against cudarc's bindings, with one difference: a result is a number here, not
-//! an enum. cudarc panics on a missing symbol, and a code that its enum lacks, which a newer driver may return, would
-//! be undefined behaviour.
+//! The compiler checks the signatures against cudarc's bindings, with one difference: a result is a number here, not an
+//! enum. cudarc panics if a symbol is missing, and a code that is not in its enum, which a newer driver may return,
+//! would be undefined behaviour.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ops::RangeInclusive;
@@ -114,7 +114,8 @@ since 12.3 {
 }
 }
 
-/// The table, looked up on first use. A failure is not cached: the next call tries again.
+/// Returns the table, which is looked up on first use. A failure is not cached: the next call tries
+/// again.
 pub(super) fn table() -> Result<&'static Table, Unavailable> {
     static TABLE: OnceLock<Table> = OnceLock::new();
     if let Some(table) = TABLE.get() {
@@ -128,25 +129,25 @@ pub(super) fn table() -> Result<&'static Table, Unavailable> {
     Ok(TABLE.get_or_init(|| table))
 }
 
-/// Driver code: an argument is not valid.
+/// Driver code: an argument is invalid.
 pub(crate) const INVALID_VALUE: u32 = CUresult::CUDA_ERROR_INVALID_VALUE as u32;
 /// Driver code: out of memory.
 pub(crate) const OUT_OF_MEMORY: u32 = CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32;
 /// Driver code: the context was destroyed.
 pub(super) const CONTEXT_IS_DESTROYED: u32 = CUresult::CUDA_ERROR_CONTEXT_IS_DESTROYED as u32;
-/// Driver code: the stream or event does not exist (any more).
+/// Driver code: the stream or event does not exist, or no longer exists.
 pub(crate) const INVALID_HANDLE: u32 = CUresult::CUDA_ERROR_INVALID_HANDLE as u32;
 /// Driver codes: the call is not allowed while a graph is captured.
 pub(crate) const STREAM_CAPTURE_CODES: RangeInclusive<u32> =
     CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as u32..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as u32;
-/// Driver code of a query: the work is not complete yet. Not a failure.
+/// Driver code of a query: the work is not complete yet. This is not a failure.
 pub(super) const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
 
 /// An opaque handle of the driver. It is never dereferenced here.
 pub(super) struct Handle<T>(pub(super) *mut T);
 
-// SAFETY: the driver accepts a handle on any thread, and calls from several threads at once. Each of our
-// calls makes the right context current first, and nothing is read through the pointer here.
+// SAFETY: the driver accepts a handle on any thread, and calls from several threads at once. Each of our calls first
+// makes the right context current, and nothing is read through the pointer here.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as for `Send`. A shared handle can only be passed to the driver, which does its own locking.
 unsafe impl<T> Sync for Handle<T> {}
@@ -156,15 +157,15 @@ pub(super) fn check(call: &'static str, code: u32) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError { call, code }) }
 }
 
-/// A number of bytes as the driver's `size_t`.
+/// Converts a number of bytes to the driver's `size_t`.
 ///
 /// # Errors
-/// `code`, if it does not fit.
+/// `code` if the number does not fit.
 pub(super) fn size_of(call: &'static str, bytes: u64, code: u32) -> Result<usize, DriverError> {
     usize::try_from(bytes).map_err(|_| DriverError { call, code })
 }
 
-/// Calls a driver function and counts the call; an error names the function. Use it inside `unsafe`, and after
+/// Calls a driver function and counts the call. An error names the function. Use it inside `unsafe`, and after
 /// `context.enter()` if the function needs a current context: `call!(context.cuMemFree_v2(address))`.
 macro_rules! call {
     ($context:ident.$name:ident($($argument:expr),*)) => {{

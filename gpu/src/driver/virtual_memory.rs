@@ -1,6 +1,6 @@
-//! Virtual memory: physical memory without an address, created by cuMemCreate and mapped by cuMemMap; reserved
-//! addresses and the mappings in them; created memory in several processes, exported as file descriptors and opened
-//! from them; and the stage, which holds contents while memory is replaced.
+//! Virtual memory: physical memory without an address, which cuMemCreate creates and cuMemMap maps; reserved addresses
+//! and the mappings in them; created memory that several processes share, exported as file descriptors and opened from
+//! them; and the stage, which holds contents while memory is replaced.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -23,13 +23,13 @@ use super::table::{INVALID_VALUE, OUT_OF_MEMORY, call, size_of};
 use crate::error::{DriverError, Unavailable};
 use crate::mappings::Mappings;
 
-/// Memory created on a [`CudaDevice`](crate::CudaDevice), which can be mapped. It is memory of the device, or of the
-/// host if that replaces it. It is released when dropped, as by [`release`](parkade::device::DeviceBackend::release),
+/// Memory created on a [`CudaDevice`](crate::CudaDevice), which can be mapped. It is the device's memory, or host
+/// memory that replaces it. It is released when dropped, as by [`release`](parkade::device::DeviceBackend::release),
 /// and may outlive its device.
 pub struct CudaPhysical {
     context: Arc<Context>,
-    /// The handles that are not released yet, which are mapped at consecutive addresses: one handle, or pages of host
-    /// memory.
+    /// The handles that have not been released yet, which are mapped at consecutive addresses: one handle, or pages of
+    /// host memory.
     handles: Vec<Handle>,
 }
 
@@ -40,18 +40,18 @@ struct Handle {
 }
 
 impl CudaPhysical {
-    /// An empty object, to which [`CudaPhysical::append`] adds.
+    /// Creates an empty object, to which [`CudaPhysical::append`] adds.
     fn none(context: &Arc<Context>) -> CudaPhysical {
         CudaPhysical { context: Arc::clone(context), handles: Vec::new() }
     }
 
-    /// Creates `bytes` of memory, which the driver takes from the device at once (facts: Sizes and addresses). The
+    /// Creates `bytes` of memory, which the driver takes from the device immediately (facts: Sizes and addresses). The
     /// contents are unspecified.
     pub(crate) fn create(context: &Arc<Context>, bytes: u64) -> Result<CudaPhysical, DriverError> {
         CudaPhysical::create_as(context, bytes, &on_device(context))
     }
 
-    /// Creates `bytes` of host memory, on this NUMA node.
+    /// Creates `bytes` of host memory on this NUMA node.
     fn create_on_host(context: &Arc<Context>, bytes: u64, node: i32) -> Result<CudaPhysical, DriverError> {
         let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: node };
         CudaPhysical::create_as(context, bytes, &plain(location))
@@ -67,35 +67,35 @@ impl CudaPhysical {
         Ok(CudaPhysical::of(context, handle, bytes))
     }
 
-    /// Memory with a handle that the driver has just returned. Dropping the memory releases the handle.
+    /// Creates memory with a handle that the driver has just returned. Dropping the memory releases the handle.
     fn of(context: &Arc<Context>, handle: CUmemGenericAllocationHandle, bytes: u64) -> CudaPhysical {
         context.handles.fetch_add(1, Ordering::Relaxed);
         CudaPhysical { context: Arc::clone(context), handles: vec![Handle { handle, bytes }] }
     }
 
-    /// The size of the memory, without handles that were released.
+    /// Returns the size of the memory, excluding handles that have been released.
     pub(crate) fn bytes(&self) -> u64 {
         self.handles.iter().map(|handle| handle.bytes).sum()
     }
 
-    /// The number of its driver handles.
+    /// Returns the number of its driver handles.
     fn handles(&self) -> usize {
         self.handles.len()
     }
 
-    /// Appends memory behind this memory.
+    /// Appends memory after this memory.
     fn append(&mut self, mut memory: CudaPhysical) {
         self.handles.append(&mut memory.handles);
     }
 
-    /// Takes away the first handles, at most this many.
+    /// Takes away up to this many handles, starting with the first.
     fn split_off_first(&mut self, handles: usize) -> CudaPhysical {
         let first = self.handles.drain(..handles.min(self.handles.len())).collect();
         CudaPhysical { context: Arc::clone(&self.context), handles: first }
     }
 
     /// Maps the memory at reserved addresses. The driver refuses if the addresses are not reserved, if something is
-    /// mapped there, or if `bytes` is not the whole memory (facts: Virtual memory calls).
+    /// mapped there, or if `bytes` is not the size of the entire memory (facts: Virtual memory calls).
     pub(crate) fn map(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let [handle] = self.handles[..] else { return self.map_each(address, bytes) };
         self.map_one(handle, address, bytes)
@@ -124,7 +124,7 @@ impl CudaPhysical {
         let context = &self.context;
         let _entered = context.enter()?;
         // SAFETY: the handle came from the driver and is not released while `self` lives. The driver checks the
-        // addresses, and no work can touch the mapping before access is given. The offset and the flags must be 0.
+        // addresses, and no work can touch the mapping before access is granted. The offset and the flags must be 0.
         unsafe { call!(context.cuMemMap(address, size, 0, handle.handle, 0)) }
     }
 
@@ -137,13 +137,13 @@ impl CudaPhysical {
         unsafe { call!(context.cuMemUnmap(address, size)) }
     }
 
-    /// Releases the handles, each once. After an error the rest is still held. The memory stays alive wherever it is
-    /// mapped.
+    /// Releases each handle once. After an error, the remaining handles are still held. The memory stays alive wherever
+    /// it is mapped.
     pub(crate) fn give_back(&mut self) -> Result<(), DriverError> {
         let context = &self.context;
         while let Some(last) = self.handles.last() {
             let _entered = context.enter()?;
-            // SAFETY: created once and, as it is in the list, not released yet.
+            // SAFETY: created once and, because it is in the list, not released yet.
             unsafe { call!(context.cuMemRelease(last.handle)) }?;
             context.handles.fetch_sub(1, Ordering::Relaxed);
             self.handles.pop();
@@ -159,7 +159,7 @@ impl Drop for CudaPhysical {
     }
 }
 
-/// The unit in bytes in which memory is created and mapped.
+/// Returns the unit in bytes in which memory is created and mapped.
 pub(crate) fn granularity_bytes(context: &Context) -> Result<u64, DriverError> {
     let (mut bytes, properties) = (0_usize, on_device(context));
     let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
@@ -169,8 +169,8 @@ pub(crate) fn granularity_bytes(context: &Context) -> Result<u64, DriverError> {
     Ok(bytes as u64)
 }
 
-/// The properties of device memory that other processes may open and that may be registered for RDMA, if the device supports
-/// these. PyTorch creates its memory with the same properties (spec 4.5).
+/// Returns the properties of device memory that other processes may open and that may be registered for RDMA, if the
+/// device supports this. PyTorch creates its memory with the same properties (spec 4.5).
 fn on_device(context: &Context) -> CUmemAllocationProp {
     let location = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: context.device };
     let mut properties = plain(location);
@@ -181,7 +181,7 @@ fn on_device(context: &Context) -> CUmemAllocationProp {
     properties
 }
 
-/// The properties of memory that is not shared with other processes.
+/// Returns the properties of memory that is not shared with other processes.
 fn plain(location: CUmemLocation) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -197,7 +197,7 @@ fn plain(location: CUmemLocation) -> CUmemAllocationProp {
     }
 }
 
-/// A range of reserved addresses with its mappings, freed when dropped.
+/// A range of reserved addresses with its mappings, which is freed when dropped.
 ///
 /// Its calls stay inside the range, so they never touch addresses of other owners. Inside the range, the driver
 /// decides what to refuse.
@@ -214,7 +214,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves addresses. The driver chooses the place and the alignment.
+    /// Reserves addresses. The driver chooses the location and the alignment.
     pub(crate) fn take(context: &Arc<Context>, bytes: u64) -> Result<Reservation, DriverError> {
         let size = size_of("cuMemAddressReserve", bytes, INVALID_VALUE)?;
         let _entered = context.enter()?;
@@ -240,12 +240,12 @@ impl Reservation {
         self.bytes
     }
 
-    /// How many mappings the range has.
+    /// Returns how many mappings the range has.
     pub(crate) fn mappings(&self) -> usize {
         self.mappings.len()
     }
 
-    /// Whether a range lies in this one.
+    /// Returns whether a range is inside this one.
     pub(crate) fn contains(&self, address: u64, bytes: u64) -> bool {
         address.checked_sub(self.address).is_some_and(|offset| offset < self.bytes && bytes <= self.bytes - offset)
     }
@@ -258,7 +258,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives this device and the peers read and write access to the mappings in a part of the range.
+    /// Grants this device and the peers read and write access to the mappings in a part of the range.
     pub(crate) fn set_access(&mut self, address: u64, bytes: u64, peers: &[Peer]) -> Result<(), DriverError> {
         let devices: Vec<CUdevice> = std::iter::once(self.context.device).chain(peers.iter().map(Peer::device)).collect();
         self.give_access(address, bytes, &devices, CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)?;
@@ -266,8 +266,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// Gives a peer read and write access to all mappings that the device may touch. If that fails, the peer gets
-    /// access to none.
+    /// Grants a peer read and write access to all mappings that the device may touch. If this fails, the peer has
+    /// access to none of them.
     pub(crate) fn open_to(&self, peer: &Peer) -> Result<(), DriverError> {
         let read_write = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let opened = self
@@ -281,7 +281,7 @@ impl Reservation {
         opened
     }
 
-    /// Takes a peer's access away. Errors are ignored, because this undoes a step that failed.
+    /// Revokes a peer's access. Errors are ignored, because this undoes a step that failed.
     pub(crate) fn close_to(&self, peer: &Peer) {
         for (address, bytes) in self.mappings.open_runs() {
             let none = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -316,8 +316,8 @@ impl Reservation {
         Ok(())
     }
 
-    /// The handles under a part of the range, lowest address first, in the form in which other processes open them: address,
-    /// bytes, and a file descriptor that stays open for as long as the handle is mapped there.
+    /// Returns the handles under a part of the range, lowest address first, in the form in which other processes open
+    /// them: address, bytes, and a file descriptor that stays open for as long as the handle is mapped there.
     pub(crate) fn export(&mut self, address: u64, bytes: u64) -> Result<Vec<(u64, u64, BorrowedFd<'_>)>, DriverError> {
         let call = "cuMemExportToShareableHandle";
         self.contain(call, address, bytes)?;
@@ -334,24 +334,25 @@ impl Reservation {
         Ok(handles.into_iter().filter_map(described).collect())
     }
 
-    /// Whether another process may have opened a handle that is mapped in a part of the range.
+    /// Returns whether a different process may have opened a handle that is mapped in a part of the
+    /// range.
     pub(crate) fn is_exported(&self, address: u64, bytes: u64) -> bool {
         self.exported.range(address..address.saturating_add(bytes)).next().is_some()
     }
 
-    /// Frees the addresses. The driver refuses to free a part of the range, or a range with mappings. After an error
+    /// Frees the addresses. The driver refuses to free a part of the range or a range with mappings. After an error,
     /// the range is still held.
     pub(crate) fn give_back(&mut self, address: u64, bytes: u64) -> Result<(), DriverError> {
         let size = self.contain("cuMemAddressFree", address, bytes)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: we own the addresses and, as `held` says, have not freed them yet.
+        // SAFETY: we own the addresses and, according to `held`, have not freed them yet.
         unsafe { call!(context.cuMemAddressFree(address, size)) }?;
         self.held = false;
         Ok(())
     }
 
-    /// A part of the range that the device may touch.
+    /// Returns a part of the range that the device may touch.
     pub(crate) fn span(&self, call: &'static str, address: u64, bytes: u64) -> Result<Span<'_>, DriverError> {
         self.contain(call, address, bytes)?;
         if !self.mappings.are_open(address, bytes) {
@@ -360,7 +361,7 @@ impl Reservation {
         Ok(Span::new(&self.context, address, bytes))
     }
 
-    /// Refuses addresses outside the range. Returns the size as the driver takes it.
+    /// Refuses addresses outside the range. Returns the size in the driver's type.
     fn contain(&self, call: &'static str, address: u64, bytes: u64) -> Result<usize, DriverError> {
         let inside = self.held && self.contains(address, bytes);
         if inside { size_of(call, bytes, INVALID_VALUE) } else { Err(DriverError { call, code: INVALID_VALUE }) }
@@ -368,8 +369,8 @@ impl Reservation {
 }
 
 impl Drop for Reservation {
-    /// Unmaps everything in one call, which may cross gaps (facts: Virtual memory calls), then frees the addresses.
-    /// The owner first waits for work that may use them. There is no caller to report an error to.
+    /// Unmaps everything in one call, which may span gaps (facts: Virtual memory calls), then frees the addresses. The
+    /// owner first waits for work that may use the addresses. There is no caller to report an error to.
     fn drop(&mut self) {
         if self.held {
             let (address, bytes) = (self.address, self.bytes);
@@ -381,7 +382,7 @@ impl Drop for Reservation {
 
 const FILE: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// The handle that is mapped at an address, as a file descriptor.
+/// Returns the handle that is mapped at an address, as a file descriptor.
 fn export(context: &Context, address: u64) -> Result<OwnedFd, DriverError> {
     let _entered = context.enter()?;
     let mut handle = 0;
@@ -392,42 +393,41 @@ fn export(context: &Context, address: u64) -> Result<OwnedFd, DriverError> {
     // SAFETY: for this type the driver writes a file descriptor, an int, through the pointer. The handle was retained above; the flags
     // must be 0.
     let exported = unsafe { call!(context.cuMemExportToShareableHandle((&raw mut file).cast(), handle, FILE, 0)) };
-    // SAFETY: retained above, released once. The memory stays alive where it is mapped.
+    // SAFETY: retained above and released once. The memory stays alive where it is mapped.
     let released = unsafe { call!(context.cuMemRelease(handle)) };
     exported?;
     // SAFETY: the driver has just opened it for the caller, and no other code knows it.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     released?;
-    // A clone is closed on exec. Without that, a program that this process starts would keep the memory on the
-    // device.
+    // A clone is closed on exec; otherwise a program that this process starts would keep the memory on the device.
     Ok(match file.try_clone() {
         Ok(copy) => copy,
         Err(_) => file,
     })
 }
 
-/// Memory of another process's expandable segments, mapped in this process until it is dropped. Dropping it first waits for
-/// the device's work, if the driver can wait. Meanwhile the memory stays on the device, even if the other process gives it
-/// back.
+/// Memory of another process's expandable segments, mapped in this process until it is dropped. Dropping it first waits
+/// for the device's work, if the driver can wait. Until then, the memory stays on the device, even if the other process
+/// releases it.
 pub struct SharedMemory {
     context: Arc<Context>,
-    /// Unmapped before the handles are released.
+    /// The addresses, which are unmapped before the handles are released.
     addresses: Reservation,
     _handles: Vec<CudaPhysical>,
 }
 
 impl SharedMemory {
-    /// Opens handles, with the sizes that the other process gave, at consecutive addresses, for the device with this index
-    /// and its peers. The file descriptors may be closed afterwards.
+    /// Opens handles, with the sizes that the other process reported, at consecutive addresses, for the device with
+    /// this index and its peers. The file descriptors may be closed afterwards.
     ///
     /// # Errors
-    /// There is no such device or peer, there are no handles, or the driver refuses one: the file descriptor is not one of a
-    /// handle, or the handle has another size.
+    /// The device or a peer does not exist, there are no handles, or the driver refuses one: the file descriptor does
+    /// not belong to a handle, or the handle has a different size.
     pub fn open(ordinal: u32, handles: &[(BorrowedFd<'_>, Bytes)], peers: &[u32]) -> Result<SharedMemory, Unavailable> {
         let context = Context::open(ordinal)?;
         let peers = peers.iter().map(|&peer| Peer::of(&context, peer)).collect::<Result<Vec<_>, _>>()?;
         let total = handles.iter().try_fold(0_u64, |sum, (_, bytes)| sum.checked_add(bytes.get()));
-        // No range has so many bytes, or 0 bytes.
+        // No range has that many bytes, or 0 bytes.
         let total = total.filter(|&total| total > 0).ok_or(DriverError { call: "cuMemAddressReserve", code: INVALID_VALUE })?;
         let mut opened = Vec::with_capacity(handles.len());
         let mut addresses = Reservation::take(&context, total)?;
@@ -442,30 +442,31 @@ impl SharedMemory {
         Ok(SharedMemory { context, addresses, _handles: opened })
     }
 
-    /// The address of the memory in this process.
+    /// Returns the address of the memory in this process.
     #[must_use]
     pub fn address(&self) -> DeviceAddress {
         DeviceAddress(self.addresses.address())
     }
 
-    /// Its size.
+    /// Returns its size.
     #[must_use]
     pub fn size(&self) -> Bytes {
         Bytes(self.addresses.bytes())
     }
 
-    /// Gives the device with this index access.
+    /// Grants the device with this index access.
     ///
     /// # Errors
-    /// There is no such device, it cannot reach this device's memory, or a driver call fails. Then it has no access.
+    /// There is no device with this index, it cannot reach this device's memory, or a driver call fails. In that case,
+    /// it has no access.
     pub fn let_peer_access(&self, ordinal: u32) -> Result<(), DriverError> {
         self.addresses.open_to(&Peer::of(&self.context, ordinal)?)
     }
 
-    /// Reads from an offset on, after the default stream's work.
+    /// Reads from an offset onwards, after the default stream's work.
     ///
     /// # Errors
-    /// A part of the bytes lies outside the memory, or the driver call fails.
+    /// Some of the bytes are outside the memory, or the driver call fails.
     pub fn read(&self, offset: Bytes, into: &mut [u8]) -> Result<(), DriverError> {
         let call = "cuMemcpyDtoH_v2";
         let address = self.addresses.address().checked_add(offset.get()).ok_or(DriverError { call, code: INVALID_VALUE })?;
@@ -492,31 +493,31 @@ fn import(context: &Arc<Context>, file: BorrowedFd<'_>, bytes: u64) -> Result<Cu
 
 /// A stage: host memory at device addresses, which holds contents while the device's memory is replaced.
 ///
-/// It needs no room on the device, which has none at that point. Taking host memory is slow (0.5 ms for a MiB on an H100,
-/// driver 580.159.04), so the stage keeps it; later copies run at the speed of the bus (55 GB/s there). The stage has one
-/// handle for each 2 MiB. So as much of it as necessary can be mapped at the addresses that the contents came from, if the
-/// device does not give memory for them again.
+/// It needs no room on the device, which has none at that point. Taking host memory is slow (0.5 ms per MiB on an H100,
+/// driver 580.159.04), so the stage keeps it; later copies run at the speed of the bus (55 GB/s there). The stage has
+/// one handle for each 2 MiB, so that as much of it as necessary can be mapped at the original addresses of the
+/// contents if the device does not provide memory for them again.
 pub(crate) struct Stage {
     context: Arc<Context>,
-    /// The host's NUMA node nearest to the device.
+    /// The host's NUMA node that is nearest to the device.
     node: i32,
-    /// The addresses at which the stage is mapped, from the first on. They are as long as the device's memory, which no
-    /// handle exceeds.
+    /// The addresses at which the stage is mapped, starting from the first. The range is as long as the device's
+    /// memory, which no handle exceeds.
     addresses: Reservation,
     pages: CudaPhysical,
     page_bytes: u64,
 }
 
 impl Stage {
-    /// Whether the device can use host memory in place of its own.
+    /// Returns whether the device can use host memory in place of its own.
     pub(crate) fn is_possible(context: &Context) -> bool {
         let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED;
         context.attribute(supported).is_ok_and(|answer| answer != 0)
     }
 
-    /// A stage without memory.
+    /// Creates a stage without memory.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Stage, DriverError> {
-        // -1 if the host is not divided into nodes.
+        // This is -1 if the host is not divided into nodes.
         let node = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)?.max(0);
         let page_bytes = granularity_bytes(context)?;
         let bytes = context.total_memory_bytes()?.next_multiple_of(page_bytes);
@@ -524,12 +525,12 @@ impl Stage {
         Ok(Stage { context: Arc::clone(context), node, addresses, pages: CudaPhysical::none(context), page_bytes })
     }
 
-    /// The number of handles that the stage holds.
+    /// Returns the number of handles that the stage holds.
     pub(crate) fn handles(&self) -> usize {
         self.pages.handles()
     }
 
-    /// Takes memory up to this size. After an error the stage cannot be used any more; drop it.
+    /// Takes memory up to this size. After an error, the stage can no longer be used; drop it.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), DriverError> {
         let start = self.bytes();
         if bytes <= start {
@@ -548,13 +549,13 @@ impl Stage {
         Ok(())
     }
 
-    /// A part of the stage, from an offset on.
+    /// Returns a part of the stage that starts at an offset.
     pub(crate) fn span(&self, offset: u64, bytes: u64) -> Result<Span<'_>, DriverError> {
         self.addresses.span("cuMemcpyDtoDAsync_v2", self.addresses.address() + offset, bytes)
     }
 
-    /// Takes the first bytes out of the stage, with their contents, so that they can be mapped elsewhere. Gives the
-    /// others back.
+    /// Takes the first bytes out of the stage, with their contents, so that they can be mapped elsewhere. Releases the
+    /// others.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<CudaPhysical, DriverError> {
         if bytes > self.bytes() {
             return Err(DriverError { call: "cuMemMap", code: INVALID_VALUE });

@@ -1,25 +1,25 @@
-//! NVML's queries, their answers, and their errors: the library is missing, or a call fails. Also how to read
+//! NVML's queries, their answers and their errors (the library is missing, or a call fails). Also the code that reads
 //! processes from the raw lists that NVML writes.
 
 use thiserror::Error;
 
 /// The queries that NVML answers. [`NvmlLibrary`](super::NvmlLibrary) asks the real library.
 pub trait Nvml {
-    /// The driver's version, such as `580.95.05`.
+    /// Returns the driver's version, such as `580.95.05`.
     ///
     /// # Errors
     /// The call fails.
     fn driver_version(&self) -> Result<String, NvmlError>;
 
-    /// Every device that NVML sees, in the order of `nvidia-smi`. CUDA may number them differently
-    /// (`CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER`); the UUID identifies a device.
+    /// Returns every device that NVML sees, in the order of `nvidia-smi`. CUDA may number them
+    /// differently (`CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER`); the UUID identifies a device.
     ///
     /// # Errors
     /// Counting the devices fails. A failure for one device is an error in that device's fields.
     fn devices(&self) -> Result<Vec<NvmlDevice>, NvmlError>;
 }
 
-/// One device at the time of the call.
+/// The state of one device at the time of the call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NvmlDevice {
     /// NVML's index.
@@ -30,22 +30,23 @@ pub struct NvmlDevice {
     pub uuid: Result<String, NvmlError>,
     /// Its memory.
     pub memory: Result<NvmlMemory, NvmlError>,
-    /// The processes that use it, by pid. NVML does not know about pid namespaces. So in a container the pids may be
-    /// the host's, and the list may be empty although memory is in use.
+    /// The processes that use it, by pid. NVML does not know about pid namespaces. In a container, the pids may
+    /// therefore be the host's, and the list may be empty although memory is in use.
     pub processes: Result<Vec<GpuProcess>, NvmlError>,
 }
 
 /// A device's memory in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NvmlMemory {
-    /// All memory. This exceeds CUDA's total, which excludes the memory that the driver reserves.
+    /// The total memory. This exceeds CUDA's total, which excludes the memory that the driver
+    /// reserves.
     pub total_bytes: u64,
-    /// Memory that is not in use.
+    /// The memory that is not in use.
     pub free_bytes: u64,
-    /// Memory used by processes, including contexts. Drivers before 510 do not report `reserved_bytes` separately and
-    /// include that memory here.
+    /// The memory used by processes, including contexts. Drivers before 510 do not report `reserved_bytes` separately
+    /// and include that memory here.
     pub used_bytes: u64,
-    /// Memory reserved by the driver and the firmware, if the driver reports it.
+    /// The memory reserved by the driver and the firmware, if the driver reports it.
     pub reserved_bytes: Option<u64>,
 }
 
@@ -54,7 +55,7 @@ pub struct NvmlMemory {
 pub struct GpuProcess {
     /// The process id, in the driver's pid namespace.
     pub pid: u32,
-    /// The memory of the process on this device, including its context. `None` if the driver does not report it.
+    /// The process's memory on this device, including its context; `None` if the driver does not report it.
     pub used_bytes: Option<u64>,
     /// Whether it uses the device for compute.
     pub compute: bool,
@@ -71,15 +72,15 @@ pub enum NvmlError {
         /// The loader's error, which names the library.
         reason: String,
     },
-    /// The library lacks this function: the driver is too old, or the library is something else.
-    #[error("NVML has no {0}: driver 450 or newer has it")]
+    /// The library lacks this function: the driver is too old, or the library is a different one.
+    #[error("NVML has no {0}, which driver 450 and newer provide")]
     MissingSymbol(&'static str),
     /// A call failed.
     #[error("{call}: {} (NVML code {code})", meaning(*code))]
     Refused {
         /// The call, by its name in NVML.
         call: &'static str,
-        /// NVML's result code (an `nvmlReturn_t`), as a number, because a newer library has codes that older
+        /// NVML's result code (an `nvmlReturn_t`) as a number, because a newer library may have codes that older
         /// headers do not name.
         code: u32,
     },
@@ -90,14 +91,14 @@ pub(super) const NOT_SUPPORTED: u32 = 3;
 /// Result code: there are more entries than the buffer has room for.
 pub(super) const INSUFFICIENT_SIZE: u32 = 7;
 
-/// What a result code means, and what the user can do about it.
+/// Returns the meaning of a result code and what the user can do about it.
 const fn meaning(code: u32) -> &'static str {
     match code {
-        2 => "an argument is not valid",
+        2 => "an argument is invalid",
         NOT_SUPPORTED => "not supported by this device",
-        4 => "no permission: ask as root, or as the owner of the MIG instance",
+        4 => "no permission: run as root, or as the owner of the MIG instance",
         6 => "not found",
-        INSUFFICIENT_SIZE => "the list grew while it was read: ask again",
+        INSUFFICIENT_SIZE => "the list grew while it was being read: try again",
         9 => "the driver's kernel module is not loaded",
         10 => "timed out",
         12 => "a library of the driver was not found",
@@ -105,14 +106,14 @@ const fn meaning(code: u32) -> &'static str {
         15 => "the device is lost: it fell off the bus, or was reset",
         16 => "the device needs a reset",
         17 => "the operating system refuses access to the device",
-        18 => "the library and the kernel module have different versions: the driver was updated and not loaded again",
+        18 => "the library and the kernel module have different versions: the driver was updated but not reloaded",
         _ => "failed",
     }
 }
 
 /// The value of a word that the library has not written.
 pub(super) const UNWRITTEN: u64 = 0xa5c3_96e1_5a3c_691e;
-/// Words in the widest entry that a driver is known to write.
+/// The number of words in the widest entry that a driver is known to write.
 pub(super) const WIDEST_ENTRY: usize = 4;
 /// The value that NVML writes for an unknown number of bytes.
 const NOT_AVAILABLE: u64 = u64::MAX;
@@ -126,15 +127,16 @@ pub(super) struct RawList {
 }
 
 impl RawList {
-    /// Pids and bytes. A process appears once for each MIG instance that it uses.
+    /// Returns pids and bytes. A process appears once for each MIG instance that it uses.
     fn entries(&self) -> impl Iterator<Item = (u32, Option<u64>)> {
         let pid = |word: u64| (word & u64::from(u32::MAX)) as u32;
         let bytes = |word| (word != NOT_AVAILABLE).then_some(word);
         self.words.chunks_exact(self.entry_words()).take(self.count).map(move |entry| (pid(entry[0]), bytes(entry[1])))
     }
 
-    /// The words in one entry. Some 535 drivers write wider entries under the same function name, and others narrower
-    /// ones (collected in nvitop's pull requests 79 and 226). So the width is derived from how far the library wrote.
+    /// Returns the number of words in one entry. Some 535 drivers write wider entries under the same function name, and
+    /// others write narrower ones (collected in nvitop's pull requests 79 and 226). The width is therefore derived from
+    /// how far the library wrote.
     fn entry_words(&self) -> usize {
         const USUAL: usize = 3;
         let written = self.words.iter().rposition(|&word| word != UNWRITTEN).map_or(0, |last| last + 1);
@@ -145,8 +147,8 @@ impl RawList {
     }
 }
 
-/// The processes of both lists, by pid. A process that does compute and graphics appears in both lists, with the same
-/// bytes.
+/// Returns the processes in both lists, by pid. A process that uses both compute and graphics appears in both lists,
+/// with the same bytes.
 pub(super) fn merge(compute: &RawList, graphics: &RawList) -> Vec<GpuProcess> {
     let mut all = summed(compute, GpuProcess { pid: 0, used_bytes: None, compute: true, graphics: false });
     for drawing in summed(graphics, GpuProcess { pid: 0, used_bytes: None, compute: false, graphics: true }) {
@@ -162,8 +164,8 @@ pub(super) fn merge(compute: &RawList, graphics: &RawList) -> Vec<GpuProcess> {
     all
 }
 
-/// The processes of one list, each once, with the flags of `like`. If the bytes are unknown in one entry, the
-/// sum is unknown.
+/// Returns the processes in one list, each one once, with the flags of `like`. If the bytes are unknown in one entry,
+/// the sum is unknown.
 fn summed(list: &RawList, like: GpuProcess) -> Vec<GpuProcess> {
     let mut all: Vec<GpuProcess> = Vec::new();
     for (pid, used_bytes) in list.entries() {
@@ -185,11 +187,11 @@ mod tests {
     fn an_error_names_the_call_the_code_and_the_reason() {
         let refused = |code| NvmlError::Refused { call: "nvmlInit_v2", code }.to_string();
         assert_eq!(refused(9), "nvmlInit_v2: the driver's kernel module is not loaded (NVML code 9)");
-        assert_eq!(refused(4), "nvmlInit_v2: no permission: ask as root, or as the owner of the MIG instance (NVML code 4)");
+        assert_eq!(refused(4), "nvmlInit_v2: no permission: run as root, or as the owner of the MIG instance (NVML code 4)");
         assert_eq!(refused(4_000_000_000), "nvmlInit_v2: failed (NVML code 4000000000)");
     }
 
-    /// A list with room for `room` entries, in which these are written.
+    /// Creates a list with room for `room` entries, into which these are written.
     fn list(entries: &[&[u64]], room: usize) -> RawList {
         let mut words = entries.concat();
         words.resize(room * WIDEST_ENTRY, UNWRITTEN);
@@ -200,7 +202,7 @@ mod tests {
         merge(list, &RawList { words: Vec::new(), count: 0 }).iter().map(|process| (process.pid, process.used_bytes)).collect()
     }
 
-    /// The half word after the pid is padding and may hold anything.
+    /// The half word after the pid is padding and may contain anything.
     const PADDING: u64 = 0xdead_beef << 32;
     const WHOLE_DEVICE: u64 = u64::MAX;
 

@@ -1,4 +1,4 @@
-//! NVML, the management library of NVIDIA's driver. It reports how much memory of each device is in use, and by which
+//! NVML, the management library of NVIDIA's driver. It reports how much of each device's memory is in use, and by which
 //! processes.
 //!
 //! It needs no CUDA context, so reading costs no device memory. The library is opened at run time
@@ -21,7 +21,7 @@ impl NvmlLibrary {
     /// Opens the library that the loader finds (`libnvidia-ml.so.1`; `nvml.dll` on Windows).
     ///
     /// # Errors
-    /// There is no library, it lacks a function, or it finds no driver.
+    /// There is no library, the library lacks a function, or it finds no driver.
     pub fn open() -> Result<NvmlLibrary, NvmlError> {
         Table::open().map(NvmlLibrary)
     }
@@ -53,12 +53,13 @@ impl Nvml for NvmlLibrary {
     }
 }
 
-/// The device's memory, with the reserved part reported separately if the driver supports that.
+/// Returns the device's memory, with the reserved part reported separately if the driver supports
+/// this.
 fn memory(device: &Device<'_>) -> Result<NvmlMemory, NvmlError> {
     device.detailed_memory().unwrap_or_else(|| device.memory()).or_else(|_| device.memory())
 }
 
-/// All processes. A device without graphics has no list of graphics processes.
+/// Returns all processes. A device without graphics has no list of graphics processes.
 fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, NvmlError> {
     let compute = device.compute_processes()?;
     let graphics = match device.graphics_processes() {
@@ -72,7 +73,8 @@ fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, NvmlError> {
 mod tests {
     use super::*;
 
-    /// Without the library, opening fails with the right error. With it, the numbers add up.
+    /// Checks that opening fails with the right error without the library, and that the numbers add
+    /// up with it.
     #[test]
     fn the_library_opens_or_says_why_not() {
         match NvmlLibrary::open() {

@@ -1,10 +1,10 @@
-//! The NVML functions that we use, looked up by name once, and safe calls to them.
+//! The NVML functions that we use, which are looked up by name once, and safe calls to them.
 //!
 //! Signatures are those of NVIDIA's `nvml.h`. A function or structure with a version in its name keeps its meaning,
 //! with one exception: process lists, whose entries differ in width. [`RawList`] reads all widths. A result is a
 //! number, not an enum, because a newer library has codes that an enum would lack. The functions are safe to call
-//! because the library stays open and initialised while a `Table` lives, device handles come from it and live no
-//! longer, and every buffer has the size that the call states.
+//! because the library stays open and initialised while a `Table` lives, device handles are returned by the library and
+//! do not outlive it, and every buffer has the size that the call states.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_uint, c_void};
@@ -20,7 +20,7 @@ const LIBRARY: &str = if cfg!(windows) { "nvml.dll" } else { "libnvidia-ml.so.1"
 const TEXT_BYTES: usize = 128;
 /// The room for processes in the first attempt.
 const FEW_PROCESSES: usize = 64;
-/// The most processes to make room for: Linux has no more pids.
+/// The maximum number of processes for which room is made: Linux has no more pids.
 const MOST_PROCESSES: usize = 1 << 22;
 
 /// The library's handle of a device. It is never dereferenced here.
@@ -55,7 +55,7 @@ type GetDevice = unsafe extern "C" fn(c_uint, *mut RawDevice) -> u32;
 type GetDeviceText = unsafe extern "C" fn(RawDevice, *mut c_char, c_uint) -> u32;
 type GetMemory = unsafe extern "C" fn(RawDevice, *mut Memory) -> u32;
 type GetDetailedMemory = unsafe extern "C" fn(RawDevice, *mut DetailedMemory) -> u32;
-/// The list has entries of `nvmlProcessInfo_t`, aligned to 64 bits.
+/// The list has entries of type `nvmlProcessInfo_t`, aligned to 64 bits.
 type GetProcesses = unsafe extern "C" fn(RawDevice, *mut c_uint, *mut u64) -> u32;
 
 /// A function with its name, for errors.
@@ -65,17 +65,17 @@ struct Named<F> {
     function: F,
 }
 
-/// Looks up a function of the library by name.
+/// Looks up a function in the library by name.
 macro_rules! look_up {
     ($library:expr, $name:literal as $function:ty) => {{
-        // SAFETY: the type is that of this function in `nvml.h`, with `u32` for the result enum. The pointer
-        // is copied into a value that keeps the library open.
+        // SAFETY: the type is that of this function in `nvml.h`, with `u32` in place of the result enum. The pointer is
+        // copied into a value that keeps the library open.
         let symbol = unsafe { $library.get::<$function>($name) };
         symbol.map(|symbol| Named { name: $name, function: *symbol }).map_err(|_| NvmlError::MissingSymbol($name))
     }};
 }
 
-/// The library, open and initialised.
+/// The open and initialised library.
 struct Session {
     library: Library,
     shutdown: Plain,
@@ -103,7 +103,7 @@ impl Drop for Session {
     }
 }
 
-/// The functions of the library, which stays open and initialised while this lives.
+/// The functions of the library, which stays open and initialised while this table lives.
 pub(super) struct Table {
     get_driver_version: Named<GetText>,
     get_count: Named<GetNumber>,
@@ -139,14 +139,14 @@ impl Table {
         })
     }
 
-    /// The driver's version.
+    /// Returns the driver's version.
     pub(super) fn driver_version(&self) -> Result<String, NvmlError> {
         let call = self.get_driver_version;
-        // SAFETY: writes at most as many bytes as it is told, including the final zero.
+        // SAFETY: writes at most the given number of bytes, including the final zero.
         text(call.name, |buffer, bytes| unsafe { (call.function)(buffer, bytes) })
     }
 
-    /// The number of devices.
+    /// Returns the number of devices.
     pub(super) fn device_count(&self) -> Result<u32, NvmlError> {
         let mut count = 0;
         // SAFETY: writes one number through the pointer.
@@ -154,7 +154,7 @@ impl Table {
         Ok(count)
     }
 
-    /// The device with this index.
+    /// Returns the device with this index.
     pub(super) fn device(&self, index: u32) -> Result<Device<'_>, NvmlError> {
         let mut handle = ptr::null_mut();
         // SAFETY: writes one handle through the pointer.
@@ -163,7 +163,7 @@ impl Table {
     }
 }
 
-/// A device; its handle is valid while the table lives.
+/// A device. Its handle is valid while the table lives.
 pub(super) struct Device<'a> {
     table: &'a Table,
     handle: RawDevice,
@@ -178,7 +178,7 @@ impl Device<'_> {
         self.text(self.table.get_uuid)
     }
 
-    /// Total, free and used memory. All memory that is not free counts as used.
+    /// Returns total, free and used memory. All memory that is not free counts as used.
     pub(super) fn memory(&self) -> Result<NvmlMemory, NvmlError> {
         let call = self.table.get_memory;
         let mut memory = Memory::default();
@@ -188,7 +188,8 @@ impl Device<'_> {
         Ok(NvmlMemory { total_bytes: total, free_bytes: free, used_bytes: used, reserved_bytes: None })
     }
 
-    /// Memory with the reserved part reported separately. `None` if the driver has no such function.
+    /// Returns the memory with the reserved part reported separately, or `None` if the driver does not have this
+    /// function.
     pub(super) fn detailed_memory(&self) -> Option<Result<NvmlMemory, NvmlError>> {
         let call = self.table.get_detailed_memory?;
         let mut memory = DetailedMemory { version: DETAILED_MEMORY_VERSION, total: 0, reserved: 0, free: 0, used: 0 };
@@ -208,14 +209,14 @@ impl Device<'_> {
         self.processes(self.table.get_graphics_processes)
     }
 
-    /// Reads one of the lists. The list may grow between two attempts, so the room grows too.
+    /// Reads one of the lists. The list may grow between two attempts, so the room also grows.
     fn processes(&self, call: Named<GetProcesses>) -> Result<RawList, NvmlError> {
         let mut room = FEW_PROCESSES;
         loop {
             let mut words = vec![UNWRITTEN; room * WIDEST_ENTRY];
             let mut count = room as c_uint;
             // SAFETY: the device handle came from the library. It writes at most `room` entries and their number; the
-            // buffer has room for them even at the greatest width.
+            // buffer has room for them even at the maximum width.
             let code = unsafe { (call.function)(self.handle, &raw mut count, words.as_mut_ptr()) };
             let wanted = count as usize;
             if code == INSUFFICIENT_SIZE && room < MOST_PROCESSES {
@@ -227,8 +228,8 @@ impl Device<'_> {
     }
 
     fn text(&self, call: Named<GetDeviceText>) -> Result<String, NvmlError> {
-        // SAFETY: the device handle came from the library. It writes at most as many bytes as it is told, including
-        // the final zero.
+        // SAFETY: the device handle came from the library. It writes at most the given number of bytes, including the
+        // final zero.
         text(call.name, |buffer, bytes| unsafe { (call.function)(self.handle, buffer, bytes) })
     }
 }

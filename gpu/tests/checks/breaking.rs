@@ -1,5 +1,5 @@
-//! Breaking handles on a full device: the contents stay in host memory meanwhile, which also replaces memory that the device
-//! does not give back.
+//! Breaking handles on a full device: the contents are kept in host memory in the meantime, which also replaces memory
+//! that the device does not provide again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,18 +11,19 @@ use super::{ORDINAL, Outcome, ensure, free_bytes};
 
 const PAGE: u64 = 2 * MIB;
 const HANDLE_PAGES: u64 = 64;
-/// The most rounds in which a handle is broken while another process takes the free memory.
+/// The maximum number of rounds in which a handle is broken while another process takes the free
+/// memory.
 const MOST_ROUNDS: u32 = 60;
 
-/// Keeps every other page of a handle, on a device whose other memory is all taken, while a greedy neighbour takes any
-/// memory that becomes free. Breaks the handle again and again until the neighbour is faster; then host memory replaces the
-/// device's. The contents survive in each case.
+/// Keeps every other page of a handle on a device whose other memory is all taken, while a greedy neighbour takes any
+/// memory that becomes free. Breaks the handle repeatedly until the neighbour is faster; host memory then replaces the
+/// device's memory. The contents survive in each case.
 pub(crate) fn contents_outlive_a_full_device() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     if !device.breaks_handles() {
-        return Ok("the driver maps no memory of the host: handles are not broken here".to_owned());
+        return Ok("the driver cannot map host memory, so handles are not broken here".to_owned());
     }
-    // The driver keeps the memory that it takes for itself when the device is full for the first time.
+    // The driver keeps the memory that it takes for itself when the device first becomes full.
     beside_a_greedy_one(|| ())?;
     let before = free_bytes(&mut device)?;
     let size = Bytes(HANDLE_PAGES * PAGE);
@@ -55,33 +56,38 @@ pub(crate) fn contents_outlive_a_full_device() -> Outcome {
             Err((memory, BackendError::OutOfMemory { .. })) => {
                 // The host memory has one handle per page.
                 let handles = device.holdings().handles;
-                ensure(handles == HANDLE_PAGES as usize, || format!("round {round}: {handles} handles stand in"))?;
+                ensure(handles == HANDLE_PAGES as usize, || format!("round {round}: {handles} handles of host memory are used"))?;
                 stood_in += 1;
                 vec![memory]
             }
             Err((_, error)) => return Err(error.into()),
         };
         left.into_iter().try_for_each(|memory| device.release(memory).map_err(|(_, error)| error))?;
-        // A device that lost its memory to the neighbour breaks no more handles.
-        ensure(device.breaks_handles() == (stood_in == 0), || format!("round {round}: {stood_in} stood in, and it goes on"))?;
+        // A device that has lost its memory to the neighbour breaks no more handles.
+        ensure(device.breaks_handles() == (stood_in == 0), || {
+            format!(
+                "round {round}: {stood_in} handles of host memory were \
+                                                                       used, but handles are still broken"
+            )
+        })?;
         if stood_in > 0 {
             break;
         }
     }
-    ensure(stood_in > 0, || format!("the neighbour never took what came free: {broken} broken"))?;
+    ensure(stood_in > 0, || format!("the neighbour never took the memory that became free: {broken} handles were broken"))?;
     device.unreserve(base, size)?;
     ensure(device.holdings() == parkade_gpu::Holdings::default(), || format!("left: {:?}", device.holdings()))?;
     let after = free_bytes(&mut device)?;
-    ensure(after == before, || format!("{before} bytes free before, {after} after"))?;
-    Ok(format!("{broken} broken, then the host's memory stood in"))
+    ensure(after == before, || format!("{before} bytes were free before, {after} after"))?;
+    Ok(format!("{broken} handles were broken, then host memory was used"))
 }
 
 fn word(round: u32, place: u64) -> u32 {
     round << 16 | place as u32
 }
 
-/// Makes a call while all other memory is taken and a neighbour takes any memory that becomes free. Then the neighbour gives
-/// all of it back.
+/// Makes a call while all other memory is taken and a neighbour takes any memory that becomes free. The neighbour then
+/// returns all of it.
 fn beside_a_greedy_one<T>(call: impl FnOnce() -> T) -> Result<T, Box<dyn std::error::Error>> {
     let (is_full, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {

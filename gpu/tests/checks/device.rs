@@ -12,15 +12,15 @@ use super::{ORDINAL, Outcome, ensure, free_bytes};
 
 const GIB: u64 = 1024 * MIB;
 const PAGE: u64 = 2 * MIB;
-/// A handle that no driver returned.
+/// A handle that no driver has returned.
 const MADE_UP: StreamId = StreamId(0xdead_beef_f000);
-/// Driver codes of `cuda.h`.
+/// Driver codes from `cuda.h`.
 const INVALID_VALUE: u32 = 1;
 const INVALID_HANDLE: u32 = 400;
 /// Work that keeps a stream busy for about 30 ms: this many fills of this size.
 const BUSY_FILLS: u32 = 256;
 const BUSY_BYTES: Bytes = Bytes::mib(512);
-/// How often a call is repeated to measure its time.
+/// The number of times that a call is repeated to measure its time.
 const TIMED_CALLS: u32 = 10_000;
 
 /// A cudaMalloc of more than 1 MiB takes whole pages (facts: Sizes and addresses).
@@ -32,10 +32,15 @@ pub(super) fn malloc_takes_whole_pages() -> Outcome {
         let taken = before - free_bytes(&mut device)?;
         let pages = size.next_multiple_of(PAGE);
         ensure(taken == pages, || format!("{size} bytes took {taken} of the device's memory, not {pages}"))?;
-        ensure(address.get().is_multiple_of(512), || format!("{address} is not on a 512-byte boundary"))?;
+        ensure(address.get().is_multiple_of(512), || format!("{address} is not at a 512-byte boundary"))?;
         device.free(address)?;
         let after = free_bytes(&mut device)?;
-        ensure(after == before, || format!("{size} bytes allocated and freed: {before} bytes free before, {after} after"))?;
+        ensure(after == before, || {
+            format!(
+                "{size} bytes were allocated and freed: {before} bytes were free before, {after} \
+                                            after"
+            )
+        })?;
     }
     Ok(String::from("2 MiB, 20 MiB, one byte more, and 1 GiB: whole 2 MiB pages"))
 }
@@ -45,9 +50,14 @@ pub(super) fn out_of_memory() -> Outcome {
     let before = free_bytes(&mut device)?;
     let requested = device.total_memory() + Bytes(GIB);
     let answer = device.malloc(requested);
-    ensure(answer == Err(BackendError::OutOfMemory { requested }), || format!("{requested} bytes: {answer:?}"))?;
+    ensure(answer == Err(BackendError::OutOfMemory { requested }), || {
+        format!(
+            "a request for {requested} bytes returned \
+                                                                               {answer:?}"
+        )
+    })?;
     let after = free_bytes(&mut device)?;
-    ensure(after == before, || format!("{before} bytes free before the refusal, {after} after"))?;
+    ensure(after == before, || format!("{before} bytes were free before the refusal, {after} after"))?;
     usable(&mut device)?;
     Ok(format!("total + 1 GiB = {requested} B refused"))
 }
@@ -60,11 +70,11 @@ pub(super) fn given_back_once() -> Outcome {
     for unknown in [address, address.offset(Bytes(512)), DeviceAddress(512), DeviceAddress(0)] {
         let answer = device.free(unknown);
         let refused = BackendError::Driver { call: "cuMemFree_v2", code: INVALID_VALUE };
-        ensure(answer == Err(refused), || format!("{unknown}, which is not taken: {answer:?}"))?;
-        ensure(device.read(unknown, &mut [0; 4]).is_err(), || format!("{unknown}, which is not taken, was read"))?;
+        ensure(answer == Err(refused), || format!("freeing {unknown}, which is not allocated, returned {answer:?}"))?;
+        ensure(device.read(unknown, &mut [0; 4]).is_err(), || format!("{unknown}, which is not allocated, was read"))?;
     }
     let asked = device.driver_calls() - calls;
-    ensure(asked == 0, || format!("the driver was asked {asked} times"))?;
+    ensure(asked == 0, || format!("{asked} driver calls were made"))?;
     usable(&mut device)?;
     Ok(String::from("a second free is refused without a driver call"))
 }
@@ -73,7 +83,7 @@ pub(super) fn events_follow_work() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     let (busy, memory) = (device.create_stream()?, device.malloc(BUSY_BYTES)?);
     let (mut behind, mut beside) = (device.create_event()?, device.create_event()?);
-    ensure(device.is_complete(&behind)?, || String::from("an event never recorded is not complete"))?;
+    ensure(device.is_complete(&behind)?, || String::from("an event that was never recorded is not complete"))?;
     device.fill(memory, BUSY_BYTES, 0, busy)?;
     device.synchronize()?;
 
@@ -85,7 +95,7 @@ pub(super) fn events_follow_work() -> Outcome {
     device.record_event(&mut beside, StreamId::DEFAULT)?;
     device.wait(&beside)?;
     let idle_us = start.elapsed().as_micros();
-    ensure(!device.is_complete(&behind)?, || String::from("an event is complete before the work that it was recorded behind"))?;
+    ensure(!device.is_complete(&behind)?, || String::from("an event is complete before the work that was queued before it"))?;
     device.wait(&behind)?;
     let busy_us = start.elapsed().as_micros();
     ensure(device.is_complete(&behind)?, || String::from("an event that was waited for is not complete"))?;
@@ -114,7 +124,7 @@ pub(super) fn made_up_streams() -> Outcome {
         ensure(device.destroy_stream(stream).is_err(), || format!("the stream {stream} was destroyed"))?;
     }
     let asked = device.driver_calls() - calls;
-    ensure(asked == 0, || format!("the driver was asked {asked} times"))?;
+    ensure(asked == 0, || format!("{asked} driver calls were made"))?;
     device.record_event(&mut event, StreamId::DEFAULT)?;
     device.wait(&event)?;
     device.destroy_event(event);
@@ -123,17 +133,17 @@ pub(super) fn made_up_streams() -> Outcome {
 }
 
 pub(super) fn dropped_device() -> Outcome {
-    let mut witness = CudaDevice::open(ORDINAL)?; // keeps the context, so that its own memory does not change
+    let mut witness = CudaDevice::open(ORDINAL)?; // this keeps the context, so that the context's own memory does not change
     let before = free_bytes(&mut witness)?;
     let mut device = CudaDevice::open(ORDINAL)?;
     device.malloc(Bytes(64 * MIB))?;
     device.malloc(Bytes(2 * MIB))?;
     let during = free_bytes(&mut witness)?;
-    ensure(before - during == 66 * MIB, || format!("66 MiB taken, and {before} bytes free became {during}"))?;
+    ensure(before - during == 66 * MIB, || format!("66 MiB were taken, and {before} free bytes became {during}"))?;
     drop(device);
     let after = free_bytes(&mut witness)?;
-    ensure(after == before, || format!("{before} bytes free before the device that was dropped, {after} after"))?;
-    Ok(String::from("66 MiB in two ranges came back"))
+    ensure(after == before, || format!("{before} bytes were free before the device was opened and dropped, {after} after"))?;
+    Ok(String::from("66 MiB in two ranges were returned"))
 }
 
 pub(super) fn other_thread() -> Outcome {
@@ -159,7 +169,7 @@ pub(super) fn outliving_event() -> Outcome {
     second.wait(&event)?;
     ensure(second.is_complete(&event)?, || String::from("the event is not complete"))?;
     second.destroy_event(event);
-    Ok(String::from("it keeps the context alive"))
+    Ok(String::from("the event keeps the context alive"))
 }
 
 /// Allocates, writes, reads and frees memory.
@@ -169,12 +179,12 @@ fn usable(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     device.fill(address, Bytes(20 * MIB), WORD, StreamId::DEFAULT)?;
     let mut bytes = [0; 4096];
     device.read(address.offset(Bytes(20 * MIB - 4096)), &mut bytes)?;
-    ensure(bytes.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || String::from("other bytes came back"))?;
+    ensure(bytes.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || String::from("different bytes were read back"))?;
     device.free(address)?;
     Ok(())
 }
 
-/// The mean time of a call in nanoseconds.
+/// Returns the mean time of a call in nanoseconds.
 fn timed_ns<T>(mut call: impl FnMut() -> Result<T, BackendError>) -> Result<u128, BackendError> {
     let start = Instant::now();
     for _ in 0..TIMED_CALLS {

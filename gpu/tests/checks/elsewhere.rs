@@ -1,4 +1,4 @@
-//! Memory of one device that streams of another device use.
+//! Memory of one device that is used by streams of another device.
 
 use parkade::Allocator;
 use parkade::policy::PyTorch;
@@ -9,7 +9,7 @@ use parkade_gpu::{CudaDevice, StreamsAreValid};
 use super::{ORDINAL, Outcome, ensure};
 
 const SIZE: Bytes = Bytes(20 * MIB);
-/// How long the other device is busy: much longer than it takes to free a block and request it again.
+/// How long the other device is busy: much longer than freeing a block and requesting it again takes.
 const BUSY_NS: u64 = 200_000_000;
 
 /// Frees a block while a stream of another device uses it, and requests it again, before that work is done and after.
@@ -22,8 +22,10 @@ pub(super) fn waits_for_the_other() -> Outcome {
     let streams = [StreamId::DEFAULT, there.create_stream()?];
     ensure(home.stream_elsewhere(other, 0).is_err(), || String::from("streams of others are not trusted yet"))?;
     trust(&mut home);
-    ensure(home.stream_elsewhere(other, u64::MAX).is_err(), || String::from("a handle that cannot be one was taken"))?;
-    ensure(home.stream_elsewhere(CudaDevice::count()?, 0).is_err(), || String::from("a device that is none was taken"))?;
+    ensure(home.stream_elsewhere(other, u64::MAX).is_err(), || String::from("an impossible handle was accepted"))?;
+    ensure(home.stream_elsewhere(CudaDevice::count()?, 0).is_err(), || {
+        String::from("a device that does not exist was accepted")
+    })?;
     let mut core = Allocator::new(home, PyTorch::new(Settings::default()), ());
     for stream in streams {
         // The first launch loads the kernel.
@@ -36,11 +38,11 @@ pub(super) fn waits_for_the_other() -> Outcome {
         core.record_stream(&used, id);
         core.free(used)?;
         let beside = core.allocate(SIZE, StreamId::DEFAULT)?;
-        ensure(beside.address() != address, || format!("{stream:?} still used the block, and it was handed out"))?;
+        ensure(beside.address() != address, || format!("{stream:?} was still using the block, but it was handed out"))?;
         there.synchronize()?;
         let after = core.allocate(SIZE, StreamId::DEFAULT)?;
-        ensure(after.address() == address, || format!("{stream:?} was done, and the block was not free"))?;
-        // The event belonged to the other device. Now it is used again, for a stream of this device.
+        ensure(after.address() == address, || format!("{stream:?} was done, but the block was not free"))?;
+        // The event belonged to the other device. It is now used again for a stream of this device.
         let own = core.device_mut().create_stream()?;
         core.record_stream(&after, own);
         core.free(beside)?;

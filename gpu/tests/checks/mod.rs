@@ -1,7 +1,7 @@
 //! The checks that must pass on a real GPU: one list, used by the tests and by the example `on_gpu`.
 //!
-//! Each check opens its own devices, releases everything, and returns a few words about the result. The checks
-//! measure the device's free memory, so they run one at a time, on a device that nobody else uses.
+//! Each check opens its own devices, releases everything and returns a short description of the result. The checks
+//! measure the device's free memory, so they run one at a time, on a device that nothing else uses.
 
 mod breaking;
 mod device;
@@ -55,7 +55,7 @@ pub(crate) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), B
     if holds { Ok(()) } else { Err(says().into()) }
 }
 
-/// Free bytes of the device as the driver sees them.
+/// Returns the device's free bytes as the driver reports them.
 fn free_bytes(device: &mut CudaDevice) -> Result<u64, Box<dyn Error>> {
     Ok(device.memory_info()?.free.get())
 }

@@ -1,4 +1,4 @@
-//! What other code in the process may do to a device: reset it, or fork.
+//! What other code in the process may do: reset the device, or fork.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use parkade_gpu::{CudaDevice, CudaEvent};
 use super::{ORDINAL, Outcome, ensure};
 
 const PAGE: Bytes = Bytes::mib(2);
-/// Driver codes of `cuda.h`.
+/// Driver codes from `cuda.h`.
 const NOT_INITIALIZED: u32 = 3;
 const CONTEXT_IS_DESTROYED: u32 = 709;
 
@@ -37,7 +37,7 @@ impl Used {
         Ok(Used { device, stream, event })
     }
 
-    /// The codes that calls of every kind fail with; 0 for one that does not fail.
+    /// Returns the codes with which calls of every kind fail; 0 for a call that does not fail.
     fn codes(&mut self) -> [u32; 8] {
         fn code<T>(answer: Result<T, BackendError>) -> u32 {
             match answer {
@@ -62,11 +62,11 @@ impl Used {
 /// In a forked child, the driver itself would report that the event is complete.
 pub(super) fn forked() -> Outcome {
     let mut used = Used::new()?;
-    // SAFETY: the child only makes driver calls, allocates nothing that it needs, and exits at once.
+    // SAFETY: the child only makes driver calls, allocates nothing that it needs, and exits immediately.
     let pid = unsafe { fork() };
     if pid == 0 {
         let failed = used.codes().iter().filter(|&&code| code == NOT_INITIALIZED).count();
-        // SAFETY: exits the child without running any code of the parent.
+        // SAFETY: ends the child without running any of the parent's code.
         unsafe { _exit(i32::try_from(failed).unwrap_or(0)) };
     }
     if pid < 0 {
@@ -94,15 +94,15 @@ pub(super) fn reset() -> Outcome {
     let gone = [CONTEXT_IS_DESTROYED; 8];
     let codes = old.codes();
     ensure(codes == gone, || format!("after a reset: {codes:?}"))?;
-    // The context is created again, under the same handle.
+    // The context is created again with the same handle.
     let mut new = Used::new()?;
     let codes = old.codes();
     ensure(codes == gone, || format!("with a new context: {codes:?}"))?;
     let refused = [old.device.free(address), old.device.unmap(range, PAGE), old.device.unreserve(range, PAGE)];
-    ensure(refused.iter().all(Result::is_err), || format!("what is gone was given back: {refused:?}"))?;
-    ensure(old.device.release(memory).is_err(), || String::from("memory that is gone was released"))?;
+    ensure(refused.iter().all(Result::is_err), || format!("memory that no longer exists was freed: {refused:?}"))?;
+    ensure(old.device.release(memory).is_err(), || String::from("memory that no longer exists was released"))?;
     drop(old);
     let codes = new.codes();
     ensure(codes == [0; 8], || format!("a device opened after the reset: {codes:?}"))?;
-    Ok(String::from("every call fails with driver code 709, also when the context is there again"))
+    Ok(String::from("every call fails with driver code 709, even after the context has been created again"))
 }

@@ -1,4 +1,5 @@
-//! Memory of one device, opened again from its file descriptors, as another process would open it.
+//! Memory of one device that is opened again from its file descriptors, as another process would
+//! open it.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -13,8 +14,8 @@ use super::{ORDINAL, Outcome, ensure, free_bytes};
 const HANDLES: [Bytes; 3] = [Bytes(2 * MIB), Bytes(20 * MIB), Bytes(4 * MIB)];
 const ALL: Bytes = Bytes(26 * MIB);
 
-/// Writes at one address and reads at the other. The memory stays for whoever has it open, and goes when the last one
-/// closes it.
+/// Writes at one address and reads at the other. The memory is kept for everyone who has it open, and is released when
+/// the last one closes it.
 pub(super) fn opened_again() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     device.spin(StreamId::DEFAULT, 0)?;
@@ -34,15 +35,15 @@ pub(super) fn opened_again() -> Outcome {
     device.fill(base, ALL, 1, StreamId::DEFAULT)?;
     device.synchronize()?;
 
-    ensure(device.share(base, ALL + ALL).is_err(), || String::from("addresses behind the reservation were shared"))?;
-    // A range in the middle gives the handles under it, as a whole.
+    ensure(device.share(base, ALL + ALL).is_err(), || String::from("addresses beyond the reservation were shared"))?;
+    // A range in the middle returns the entire handles under it.
     let few = device.share(base.offset(Bytes(3 * MIB)), Bytes(MIB))?;
     ensure(few.len() == 1 && few[0].address == base.offset(HANDLES[0]) && few[0].size == HANDLES[1], || format!("{few:?}"))?;
     let opened = open_again(&mut device, base)?;
     ensure(opened.size() == ALL && opened.address() != base, || format!("{} bytes at {}", opened.size(), opened.address()))?;
     ensure(before - free_bytes(&mut device)? == ALL.get(), || String::from("the second mapping took memory"))?;
     let wrong = SharedMemory::open(ORDINAL, &[(std::os::fd::AsFd::as_fd(&std::fs::File::open("/dev/null")?), HANDLES[0])], &[]);
-    ensure(wrong.is_err(), || String::from("a file of something else was opened"))?;
+    ensure(wrong.is_err(), || String::from("a file that is not a handle was opened"))?;
     ensure(SharedMemory::open(ORDINAL, &[], &[]).is_err(), || String::from("an empty list of handles was opened"))?;
     let files: Vec<_> = device.share(base, ALL)?.iter().map(|handle| handle.file.as_raw_fd()).collect();
     let again = device.share(base, ALL)?;
@@ -50,19 +51,19 @@ pub(super) fn opened_again() -> Outcome {
     let small = SharedMemory::open(ORDINAL, &[(again[1].file, HANDLES[0])], &[]);
     ensure(small.is_err(), || String::from("a handle was opened as a smaller one"))?;
     let mut memory = VecDeque::from(memory);
-    let first = memory.pop_front().ok_or("three handles were made")?;
+    let first = memory.pop_front().ok_or("three handles were exported")?;
     match device.break_handle(base, HANDLES[0], first, &[]) {
         Err((first, BackendError::OutOfMemory { .. })) => memory.push_front(first),
         other => {
-            return Err(format!("a shared handle was to be broken: {:?}", other.map(|_| ()).map_err(|(_, error)| error)).into());
+            return Err(format!("a shared handle may be broken: {:?}", other.map(|_| ()).map_err(|(_, error)| error)).into());
         }
     }
 
-    // The first mapping goes; its contents are still there for the second.
+    // The first mapping is removed; the second one still has its contents.
     give_back(&mut device, base, memory.into())?;
-    ensure(before - free_bytes(&mut device)? == ALL.get(), || String::from("memory that is open elsewhere went away"))?;
+    ensure(before - free_bytes(&mut device)? == ALL.get(), || String::from("memory that is open elsewhere was released"))?;
     drop(opened);
-    ensure(free_bytes(&mut device)? == before, || String::from("closed memory did not go back"))?;
+    ensure(free_bytes(&mut device)? == before, || String::from("closed memory was not returned"))?;
     Ok(format!("{ALL} bytes in {} handles", HANDLES.len()))
 }
 
@@ -75,7 +76,7 @@ fn open_again(device: &mut CudaDevice, base: DeviceAddress) -> Result<SharedMemo
         opened.read(at, &mut bytes)?;
         let mut here = [0; 4];
         device.read(base.offset(at), &mut here)?;
-        ensure(bytes == here, || format!("{bytes:?} there and {here:?} here, at {at}"))?;
+        ensure(bytes == here, || format!("at {at}, the other address has {bytes:?} and this one has {here:?}"))?;
         Ok(u32::from_le_bytes(bytes))
     };
     for at in [Bytes::ZERO, HANDLES[0], ALL - Bytes(4)] {

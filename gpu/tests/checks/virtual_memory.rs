@@ -1,5 +1,5 @@
-//! Checks of virtual memory: mapped memory keeps the written contents, wherever it is mapped; the driver's refusals
-//! reach the caller; and everything is released, even by a device that is dropped while in use.
+//! Checks of virtual memory: mapped memory keeps the written contents, no matter where it is mapped; the driver's
+//! refusals reach the caller; and everything is released, even by a device that is dropped while in use.
 
 use std::error::Error;
 
@@ -37,9 +37,9 @@ pub(super) fn holds_what_is_written() -> Outcome {
     let calls = device.driver_calls();
     for (offset, size) in [(Bytes::ZERO, Bytes(4)), (whole - Bytes(4), Bytes(4)), (whole, Bytes(4))] {
         let refused = device.fill(base.offset(offset), size, 1, StreamId::DEFAULT).is_err();
-        ensure(refused, || format!("memory at +{offset} was written before access was given"))?;
+        ensure(refused, || format!("memory at +{offset} was written before access was granted"))?;
     }
-    ensure(device.driver_calls() == calls, || String::from("the driver was asked about memory without access"))?;
+    ensure(device.driver_calls() == calls, || String::from("a driver call was made for memory without access"))?;
 
     device.set_access(base, whole)?;
     write_pieces(&mut device, base, whole, 7)?;
@@ -63,7 +63,7 @@ pub(super) fn holds_what_is_written() -> Outcome {
     Ok(format!("{whole} bytes in three handles, {} pieces", whole.get() / PIECE.get()))
 }
 
-/// The check maps memory again at another address, and copies it on the device.
+/// Maps memory again at a different address, and copies it on the device.
 pub(super) fn survives_remapping() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     warm_up(&mut device)?;
@@ -78,12 +78,12 @@ pub(super) fn survives_remapping() -> Outcome {
     device.map(elsewhere, LARGE, &memory[0])?;
     device.set_access(elsewhere, LARGE)?;
     let wrong = wrong_piece(&mut device, elsewhere, LARGE, 11)?;
-    ensure(wrong.is_none(), || format!("piece {wrong:?} changed with the address"))?;
+    ensure(wrong.is_none(), || format!("piece {wrong:?} changed when its address changed"))?;
 
     let copy = device.malloc(LARGE)?;
     device.copy(elsewhere, copy, LARGE, StreamId::DEFAULT)?;
     let wrong = wrong_piece(&mut device, copy, LARGE, 11)?;
-    ensure(wrong.is_none(), || format!("piece {wrong:?} changed in copying"))?;
+    ensure(wrong.is_none(), || format!("piece {wrong:?} changed when it was copied"))?;
     ensure(device.copy(first, copy, PAGE, StreamId::DEFAULT).is_err(), || String::from("unmapped memory was copied"))?;
 
     device.free(copy)?;
@@ -106,16 +106,16 @@ pub(super) fn aliases_share() -> Outcome {
     write_pieces(&mut device, base, PAGE, 13)?;
     device.synchronize()?;
     let wrong = wrong_piece(&mut device, alias, PAGE, 13)?;
-    ensure(wrong.is_none(), || format!("piece {wrong:?} is another at the second address"))?;
+    ensure(wrong.is_none(), || format!("piece {wrong:?} is different at the second address"))?;
     device.unmap(base, PAGE)?;
     let wrong = wrong_piece(&mut device, alias, PAGE, 13)?;
-    ensure(wrong.is_none(), || format!("piece {wrong:?} went with the first address"))?;
+    ensure(wrong.is_none(), || format!("piece {wrong:?} was lost with the first address"))?;
     device.unmap(alias, PAGE)?;
     device.unreserve(base, PAGE + PAGE)?;
     Ok(String::from("one page at two addresses, its handle released"))
 }
 
-/// Each refusal is the driver's own and changes nothing (facts: Virtual memory calls).
+/// Checks that each refusal is the driver's own and changes nothing (facts: Virtual memory calls).
 pub(super) fn refusals_are_the_drivers() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     let size = Bytes(64 * MIB);
@@ -126,7 +126,7 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
     let cases: [(&str, u32, Call<'_>); 14] = [
         ("map over a mapping", INVALID_VALUE, &|device| device.map(base, LARGE, &spare)),
         ("map into a mapping", INVALID_VALUE, &|device| device.map(at(2), LARGE, &spare)),
-        ("map a part of a handle", NOT_SUPPORTED, &|device| device.map(at(40), PAGE, &spare)),
+        ("map part of a handle", NOT_SUPPORTED, &|device| device.map(at(40), PAGE, &spare)),
         ("map more than a handle", NOT_SUPPORTED, &|device| device.map(at(40), Bytes(22 * MIB), &spare)),
         ("map 512 bytes off", INVALID_VALUE, &|device| device.map(at(40).offset(Bytes(512)), LARGE, &spare)),
         ("map 1 MiB off", INVALID_VALUE, &|device| device.map(at(41), LARGE, &spare)),
@@ -134,10 +134,10 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
         ("map where nothing is reserved", INVALID_VALUE, &|device| device.map(DeviceAddress(PAGE.get()), LARGE, &spare)),
         ("access to what is not mapped", INVALID_VALUE, &|device| device.set_access(at(40), PAGE)),
         ("access to a mapping and a gap", INVALID_VALUE, &|device| device.set_access(base, Bytes(22 * MIB))),
-        ("unmap a part of a mapping", INVALID_VALUE, &|device| device.unmap(base, PAGE)),
+        ("unmap part of a mapping", INVALID_VALUE, &|device| device.unmap(base, PAGE)),
         ("create 1 MiB", INVALID_VALUE, &|device| device.create(Bytes(MIB)).map(drop)),
         ("free addresses with a mapping", INVALID_VALUE, &|device| device.unreserve(base, size)),
-        ("free a part of the addresses", INVALID_VALUE, &|device| device.unreserve(at(32), Bytes(32 * MIB))),
+        ("free part of the addresses", INVALID_VALUE, &|device| device.unreserve(at(32), Bytes(32 * MIB))),
     ];
     let refusals = cases.len();
     for (name, expected, call) in cases {
@@ -147,7 +147,7 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
             other => return Err(format!("{name}: {other:?}").into()),
         };
         ensure(code == expected, || format!("{name}: code {code}, not {expected}"))?;
-        ensure(device.driver_calls() > calls, || format!("{name}: the driver was not asked"))?;
+        ensure(device.driver_calls() > calls, || format!("{name}: no driver call was made"))?;
         ensure(device.holdings() == held, || format!("{name}: {held:?} became {:?}", device.holdings()))?;
     }
     device.unmap(base, size)?; // a mapping and a gap
@@ -158,25 +158,30 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
     let gone = device.unreserve(base, size).is_err() && device.unmap(base, size).is_err();
     ensure(gone, || String::from("freed addresses were accepted"))?;
     let before = free_bytes(&mut device)?;
-    // Requests first the driver's total, which exceeds the free memory because the context takes some; then more than
-    // the total.
+    // First requests the driver's total, which exceeds the free memory because the context takes some, and then more
+    // than the total.
     let total = Bytes(device.total_memory().get() / PAGE.get() * PAGE.get());
     for requested in [total, total + Bytes(1024 * MIB)] {
         let refused = device.create(requested).err();
-        ensure(refused == Some(BackendError::OutOfMemory { requested }), || format!("{requested} bytes: {refused:?}"))?;
+        ensure(refused == Some(BackendError::OutOfMemory { requested }), || {
+            format!(
+                "a request for {requested} bytes returned \
+                                                                                     {refused:?}"
+            )
+        })?;
     }
     // The driver first refuses a size that is not a multiple of the page size.
     let refused = device.create(total + Bytes(1025 * MIB)).err();
     let expected = Some(BackendError::Driver { call: "cuMemCreate", code: INVALID_VALUE });
     ensure(refused == expected, || format!("1 MiB more than whole pages: {refused:?}"))?;
     let after = free_bytes(&mut device)?;
-    ensure(after == before, || format!("{before} bytes free before the refusals, {after} after"))?;
+    ensure(after == before, || format!("{before} bytes were free before the refusals, {after} after"))?;
     ensure(device.holdings() == Holdings::default(), || format!("left: {:?}", device.holdings()))?;
-    Ok(format!("{refusals} refusals, with the codes of the facts"))
+    Ok(format!("{refusals} refusals, with the codes listed in the facts"))
 }
 
-/// The device is dropped with mappings, a range, a stream, a running kernel and a queued fill, and releases all of
-/// them.
+/// Drops the device with mappings, a range, a stream, a running kernel and a queued fill, and checks that it releases
+/// all of them.
 pub(super) fn dropped_in_mid_use() -> Outcome {
     let mut witness = CudaDevice::open(ORDINAL)?;
     warm_up(&mut witness)?;
@@ -191,18 +196,18 @@ pub(super) fn dropped_in_mid_use() -> Outcome {
     let stream = device.create_stream()?;
     device.spin(stream, BUSY_NS)?;
     device.fill(base, whole, 3, stream)?;
-    ensure(device.unmap(base, PAGE).is_err(), || String::from("a part of a mapping was unmapped"))?; // an error on the way
+    ensure(device.unmap(base, PAGE).is_err(), || String::from("part of a mapping was unmapped"))?; // an error on the way
     let during = free_bytes(&mut witness)?;
-    ensure(during + whole.get() + LARGE.get() <= before, || format!("{before} bytes free became {during}"))?;
+    ensure(during + whole.get() + LARGE.get() <= before, || format!("{before} free bytes became {during}"))?;
     drop(device);
     let mapped_no_more = free_bytes(&mut witness)?;
     let kept = before - mapped_no_more;
     ensure(kept == whole.get(), || format!("{kept} bytes are held by handles of {whole} bytes"))?;
-    drop(memory); // handles that outlived their device give themselves back
+    drop(memory); // handles that outlived their device release themselves
     let after = free_bytes(&mut witness)?;
-    ensure(after == before, || format!("{before} bytes free before, {after} after"))?;
+    ensure(after == before, || format!("{before} bytes were free before, {after} after"))?;
     usable(&mut witness)?;
-    Ok(format!("{} bytes came back under a running kernel", (whole + LARGE).get()))
+    Ok(format!("{} bytes were returned while a kernel was running", (whole + LARGE).get()))
 }
 
 /// Creates memory of these sizes and maps it at consecutive addresses.
@@ -229,7 +234,7 @@ fn write_pieces(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt:
     Ok(())
 }
 
-/// The first piece with other contents than were written there.
+/// Returns the first piece whose contents differ from what was written there.
 fn wrong_piece(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt: u32) -> Result<Option<usize>, Box<dyn Error>> {
     let mut bytes = vec![0; usize::try_from(size.get())?];
     device.read(base, &mut bytes)?;
@@ -240,7 +245,7 @@ fn wrong_piece(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt: 
     Ok((0_u32..).zip(bytes.chunks_exact(PIECE.get() as usize)).position(is_wrong))
 }
 
-/// Makes each call once, so that the driver has taken the memory that it takes on first use.
+/// Makes each call once, so that the driver has taken the memory that it needs on first use.
 fn warm_up(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     let stream = device.create_stream()?;
     device.spin(stream, 1_000)?;
@@ -268,5 +273,5 @@ fn usable(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
 fn ends_empty(device: &mut CudaDevice, before: u64) -> Result<(), Box<dyn Error>> {
     ensure(device.holdings() == Holdings::default(), || format!("left: {:?}", device.holdings()))?;
     let after = free_bytes(device)?;
-    ensure(after == before, || format!("{before} bytes free before, {after} after"))
+    ensure(after == before, || format!("{before} bytes were free before, {after} after"))
 }

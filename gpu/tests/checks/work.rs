@@ -1,5 +1,5 @@
 //! Checks of work: a kernel takes the requested time, streams run concurrently, and one stream waits for another on
-//! request. Also the device's identity.
+//! request. Also checks the device's identity.
 
 use std::time::{Duration, Instant};
 
@@ -10,13 +10,13 @@ use parkade_gpu::{CudaDevice, LONGEST_SPIN_NS};
 use super::{ORDINAL, Outcome, ensure};
 
 const MS_NS: u64 = 1_000_000;
-/// A handle that no driver returned.
+/// A handle that no driver has returned.
 const MADE_UP: StreamId = StreamId(0xdead_beef_f000);
 
 pub(super) fn takes_its_time() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     let streams = [device.create_stream()?, device.create_stream()?];
-    device.spin(streams[0], 0)?; // loads the kernel
+    device.spin(streams[0], 0)?; // this loads the kernel
     device.synchronize()?;
     let mut alone_us = Vec::new();
     for duration_ms in [1, 20, 100] {
@@ -36,7 +36,7 @@ pub(super) fn takes_its_time() -> Outcome {
     device.synchronize()?;
     let both = start.elapsed();
     ensure(both < Duration::from_millis(180), || format!("two streams of 100 ms took {both:?}: one after the other"))?;
-    ensure(queued < Duration::from_millis(50), || format!("launching waited {queued:?}"))?;
+    ensure(queued < Duration::from_millis(50), || format!("the launch waited for {queued:?}"))?;
     let start = Instant::now();
     for _ in 0..2 {
         device.spin(streams[0], 50 * MS_NS)?;
@@ -47,11 +47,11 @@ pub(super) fn takes_its_time() -> Outcome {
     let one = start.elapsed();
     ensure(one >= Duration::from_millis(100), || format!("two kernels of 50 ms in one stream took {one:?}"))?;
     ensure(other < Duration::from_millis(50), || format!("waiting for an idle stream took {other:?}"))?;
-    ensure(device.spin(streams[0], LONGEST_SPIN_NS + 1).is_err(), || String::from("an endless launch was accepted"))?;
+    ensure(device.spin(streams[0], LONGEST_SPIN_NS + 1).is_err(), || String::from("a launch without an end was accepted"))?;
     let calls = device.driver_calls();
     ensure(device.spin(MADE_UP, 1).is_err(), || String::from("a made-up stream was accepted"))?;
-    ensure(device.synchronize_stream(MADE_UP).is_err(), || String::from("a made-up stream was waited for"))?;
-    ensure(device.driver_calls() == calls, || String::from("the driver was asked about a made-up stream"))?;
+    ensure(device.synchronize_stream(MADE_UP).is_err(), || String::from("a wait for a made-up stream was accepted"))?;
+    ensure(device.driver_calls() == calls, || String::from("a driver call was made for a made-up stream"))?;
     Ok(format!("1, 20, 100 ms took {alone_us:?} us; two streams of 100 ms {} us", both.as_micros()))
 }
 
@@ -75,8 +75,8 @@ pub(super) fn waits_for_an_event() -> Outcome {
     ensure(!device.is_complete(&after)?, || String::from("the stream did not wait"))?;
     device.wait(&after)?;
     let took = start.elapsed();
-    ensure(device.is_complete(&done)?, || String::from("the stream went on before the event that it waits for"))?;
-    ensure(took >= Duration::from_millis(60), || format!("the waiting stream was done after {took:?}"))?;
+    ensure(device.is_complete(&done)?, || String::from("the stream continued before the event for which it waits"))?;
+    ensure(took >= Duration::from_millis(60), || format!("the waiting stream was done after only {took:?}"))?;
     ensure(device.stream_wait(MADE_UP, &done).is_err(), || String::from("a made-up stream was accepted"))?;
     let holdings = device.holdings();
     ensure((holdings.events, holdings.streams) == (3, 3), || format!("{holdings:?}"))?;
@@ -87,7 +87,7 @@ pub(super) fn waits_for_an_event() -> Outcome {
         device.destroy_stream(stream)?;
     }
     ensure(device.holdings() == parkade_gpu::Holdings::default(), || format!("left: {:?}", device.holdings()))?;
-    Ok(format!("idle stream after {beside_us} us, waiting one after {} us", took.as_micros()))
+    Ok(format!("the idle stream was done after {beside_us} us, the waiting one after {} us", took.as_micros()))
 }
 
 pub(super) fn identity() -> Outcome {
@@ -97,10 +97,10 @@ pub(super) fn identity() -> Outcome {
     let is_hexadecimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let groups: Vec<&str> = uuid.split('-').skip(1).collect();
     let is_uuid = groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12]) && groups.iter().all(|group| is_hexadecimal(group));
-    ensure(is_uuid, || format!("{uuid} is no identifier"))?;
-    ensure(place.split([':', '.']).all(is_hexadecimal), || format!("{place} is no place on a bus"))?;
+    ensure(is_uuid, || format!("{uuid} is not an identifier"))?;
+    ensure(place.split([':', '.']).all(is_hexadecimal), || format!("{place} is not a bus address"))?;
     ensure(CudaDevice::open(count).is_err(), || format!("device {count} of {count} was opened"))?;
     ensure(!device.can_access_peer(ORDINAL)?, || String::from("a device is its own peer"))?;
-    ensure(device.can_access_peer(count).is_err(), || format!("device {count} of {count} was asked about"))?;
+    ensure(device.can_access_peer(count).is_err(), || format!("a query about device {count} of {count} was accepted"))?;
     Ok(format!("{uuid} at {place}, one of {count}"))
 }

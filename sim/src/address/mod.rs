@@ -2,8 +2,8 @@
 //!
 //! A model is an object, so a device can place ranges like the fake driver ([`Ascending`], [`Descending`], [`Reuse`],
 //! [`AscendingReservations`]), as a recording lists them ([`Scripted`]), or like NVIDIA's driver as far as recordings
-//! show its rules ([`ObservedDriver`]). A model only decides addresses. Another module counts physical memory, and
-//! the device checks every answer before it uses it.
+//! show its rules ([`ObservedDriver`]). A model decides only addresses. A different module counts physical memory, and
+//! the device checks every answer before using it.
 
 mod model;
 mod observed_driver;

@@ -1,6 +1,6 @@
-//! The interface of an address model, and the models of the fake driver.
+//! The interface of an address model, and the fake driver's models.
 //!
-//! [`Ascending`] and [`Descending`] never reuse an address: each range goes directly above, or directly below, the
+//! [`Ascending`] and [`Descending`] never reuse an address: each range is placed directly above or directly below the
 //! previous one. [`Reuse`] fills holes: freed ranges coalesce, and it uses the lowest hole that is long enough.
 //! [`AscendingReservations`] places reservations: ascending, on multiples of 1 GiB, at least 1 GiB apart.
 
@@ -11,40 +11,40 @@ use crate::range_maps::Holes;
 
 /// A rule that places ranges. A device has one for cudaMalloc and one for cuMemAddressReserve.
 ///
-/// The device guarantees that it passes a range from [`place`](AddressModel::place) to
-/// [`release`](AddressModel::release) with the same address and size, and at most once. It never does so for a range
-/// that it rejected because the range overlaps a live one, or does not start on a multiple of 512 bytes (of 2 MiB for
-/// a reservation).
+/// The device guarantees that it passes each range from [`place`](AddressModel::place) to
+/// [`release`](AddressModel::release) at most once, with the same address and size. It never passes a range that it
+/// rejected because the range overlaps a live one or does not start at a multiple of 512 bytes (2 MiB for a
+/// reservation).
 pub trait AddressModel: Any + Debug + Send + Sync {
-    /// The address of a new range of `bytes_reserved` bytes, a whole number of 2 MiB pages, for a cudaMalloc
-    /// of `request` bytes. For a cudaMalloc that shares a page, the range is the page. For a reservation the
-    /// two sizes are equal. `None` if the model has no address left.
+    /// Returns the address of a new range of `bytes_reserved` bytes (a whole number of 2 MiB pages) for a cudaMalloc of
+    /// `request` bytes. For a cudaMalloc that shares a page, the range is the page. For a reservation, the two sizes
+    /// are equal. Returns `None` if the model has no address left.
     fn place(&mut self, bytes_reserved: u64, request: u64) -> Option<u64>;
 
     /// Frees a range.
     fn release(&mut self, address: u64, bytes_reserved: u64);
 
-    /// Tells the model how far the program has come, on the caller's scale. Models that know what other code in the
-    /// process does at which moment use this; the default does nothing.
+    /// Tells the model how far the program has progressed, on the caller's scale. This is for models that know when
+    /// other code in the process does what; the default does nothing.
     fn set_moment(&mut self, _moment: u64) {}
 
-    /// An independent copy, for a clone of the device.
+    /// Returns an independent copy, for a clone of the device.
     fn boxed_clone(&self) -> Box<dyn AddressModel>;
 }
 
 impl Clone for Box<dyn AddressModel> {
     fn clone(&self) -> Self {
-        // Calls the object's method, not the box's.
+        // This calls the object's method, not the box's.
         (**self).boxed_clone()
     }
 }
 
-/// Where the fake driver's ascending addresses start.
+/// The address at which the fake driver's ascending addresses start.
 pub const ASCENDING_START: u64 = 0x1000_0000_0000;
-/// Where the fake driver's descending addresses end.
+/// The address at which the fake driver's descending addresses end.
 pub const DESCENDING_END: u64 = 0x1f00_0000_0000;
 
-/// Addresses that only go up, like the fake driver's policy `up`.
+/// Addresses that only ascend, like those of the fake driver's policy `up`.
 #[derive(Clone, Debug)]
 pub struct Ascending {
     next: u64,
@@ -59,7 +59,7 @@ impl Ascending {
     }
 
     /// Starts at `start` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if addresses
-    /// should lie on page boundaries.
+    /// should be on page boundaries.
     #[must_use]
     pub fn starting_at(start: u64, gap_bytes: u64) -> Self {
         Ascending { next: start, gap_bytes }
@@ -86,7 +86,7 @@ impl AddressModel for Ascending {
     }
 }
 
-/// Addresses that only go down, like the fake driver's policy `down`.
+/// Addresses that only descend, like those of the fake driver's policy `down`.
 #[derive(Clone, Debug)]
 pub struct Descending {
     next_end: u64,
@@ -101,7 +101,7 @@ impl Descending {
     }
 
     /// Starts below `end` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if addresses
-    /// should lie on page boundaries.
+    /// should be on page boundaries.
     #[must_use]
     pub fn ending_at(end: u64, gap_bytes: u64) -> Self {
         Descending { next_end: end, gap_bytes }
@@ -117,7 +117,7 @@ impl Default for Descending {
 impl AddressModel for Descending {
     fn place(&mut self, bytes_reserved: u64, _request: u64) -> Option<u64> {
         let needed = bytes_reserved.checked_add(self.gap_bytes)?;
-        // Zero is the null pointer.
+        // Address zero is the null pointer.
         self.next_end = self.next_end.checked_sub(needed).filter(|&address| address > 0)?;
         Some(self.next_end)
     }
@@ -129,7 +129,7 @@ impl AddressModel for Descending {
     }
 }
 
-/// First fit in freed ranges, then new addresses above all others, like the fake driver's policy `reuse`.
+/// First fit in freed ranges, then new addresses above all others, as in the fake driver's policy `reuse`.
 #[derive(Clone, Debug)]
 pub struct Reuse {
     holes: Holes,
@@ -137,7 +137,7 @@ pub struct Reuse {
 }
 
 impl Reuse {
-    /// New addresses start at [`ASCENDING_START`].
+    /// Starts new addresses at [`ASCENDING_START`].
     #[must_use]
     pub fn new() -> Self {
         Reuse { holes: Holes::default(), next: ASCENDING_START }
@@ -169,13 +169,13 @@ impl AddressModel for Reuse {
     }
 }
 
-/// Where the fake driver's reservations start.
+/// The address at which the fake driver's reservations start.
 pub const RESERVATION_START: u64 = 0x2000_0000_0000;
 
-/// The least distance between two reservations, and the alignment of each, in bytes.
+/// The minimum distance between two reservations and the alignment of each one, in bytes.
 const SPACING_BYTES: u64 = 1 << 30;
 
-/// Addresses that only go up, each time by the size rounded up to 1 GiB, plus 1 GiB.
+/// Addresses that only ascend, each time by the size rounded up to 1 GiB, plus 1 GiB.
 #[derive(Clone, Debug)]
 pub struct AscendingReservations {
     next: u64,

@@ -1,24 +1,25 @@
-//! The address model that places ranges as NVIDIA's driver was observed to, optionally with what a recording shows
-//! about its process.
+//! The address model that places ranges as NVIDIA's driver has been observed to do, optionally using what a recording
+//! shows about its process.
 //!
 //! The model has three rules, derived from the `segment_alloc` and `segment_free` entries of the recordings (H200,
 //! driver 580.159.04):
-//! 1. Ranges lie in *chunks*: parts of the address space that start and end on multiples of 32 MiB. A range goes to
-//!    the newest chunk that has a hole for it, and there to the lowest such hole.
-//! 2. If no chunk has room, the driver makes a new one. Its size is the range's, rounded up to 32 MiB. It goes to the
-//!    top of the highest gap in the address space that is at least 32 MiB longer than that size. The range lies at
-//!    the start of the chunk.
-//! 3. A chunk that is empty again returns to the address space.
+//! 1. Ranges are placed in *chunks*: parts of the address space that start and end at multiples of 32 MiB. A range is
+//!    placed in the newest chunk that has a hole for it, in the lowest hole that is long enough.
+//! 2. If no chunk has room, the driver makes a new one. The chunk's size is the range's size, rounded up to 32 MiB. The
+//!    chunk is placed at the top of the highest gap in the address space that is at least 32 MiB longer than that size.
+//!    The range is placed at the start of the chunk.
+//! 3. A chunk that is empty again is returned to the address space.
 //!
-//! The rules alone ([`ObservedDriver::new`]) ignore all other code in the process: libraries, the program's own host
-//! memory (weights on the host leave gaps when they are freed, one by one), and the driver itself, which loads CUDA's
-//! modules into chunks too. In five programs one such chunk of about 416 MiB was nearly full at first, and free for
-//! other uses later. What other code does depends more on the program than on the allocator's settings. So
-//! [`LearnedAddressSpace`] learns it from one run, and [`ObservedDriver::learned`] predicts other runs of the same
-//! program with it.
+//! By themselves, the rules ([`ObservedDriver::new`]) ignore all other code in the process: libraries, the program's
+//! own host memory (weights on the host leave gaps when they are freed one by one), and the driver itself, which also
+//! loads CUDA's modules into chunks. In five programs, one of these chunks of about 416 MiB was nearly full at first
+//! and was free for other uses later. What other code does depends more on the program than on the allocator's
+//! settings. [`LearnedAddressSpace`] therefore learns it from one run, and [`ObservedDriver::learned`] uses it to
+//! predict other runs of the same program.
 //!
-//! How well the rules hold: the table counts the placements that needed no new assumption, given everything before
-//! them. An action of other code explains each of the other 523 of 4,191, so the model reproduces every placement.
+//! The table shows how well the rules predict: it counts the placements that needed no new assumption, given everything
+//! before them. Each of the remaining 523 of 4,191 placements is explained by an action of other code, so the model
+//! reproduces every placement.
 //!
 //! | recording | explained | recording | explained |
 //! |---|---|---|---|
@@ -31,8 +32,8 @@
 //! | deep_mlp default | 92 of 106 | resnet50_sweep limit5_oom | 263 of 309 |
 //! | prefetch_streams default | 21 of 30 | prefetch_streams limit6 | 50 of 60 |
 //!
-//! These rules explain 3,668 of the 4,191. Other rules explain fewer: the oldest chunk first 2,474, the best fit of
-//! all chunks 3,257, no slack 3,641, and a slack of 64 MiB 3,476.
+//! These rules explain 3,668 of the 4,191 placements. Other rules explain fewer: the oldest chunk first explains 2,474,
+//! the best fit among all chunks 3,257, no slack 3,641, and a slack of 64 MiB 3,476.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -41,20 +42,20 @@ use super::observed_layout::{GRANULE_BYTES, Layout, SLACK_BYTES, Spot};
 use crate::memory::PAGE_BYTES;
 
 /// Places ranges by the rules observed in NVIDIA's driver: in the newest chunk with a hole, or in a new chunk at the
-/// highest address that fits. The top of this file describes the rules and compares them with recordings.
+/// highest address that fits. The module documentation describes the rules and compares them with recordings.
 #[derive(Clone, Debug)]
 pub struct ObservedDriver {
     layout: Layout,
     moment: u64,
-    /// The changes still to come, by moment.
+    /// The remaining changes, by moment.
     events: VecDeque<Event>,
-    /// Whether only learned addresses are free so far. A run that needs more than the recorded one gets all
-    /// other addresses too.
+    /// Whether only learned addresses are free so far. A run that needs more memory than the recorded run also gets all
+    /// other addresses.
     is_narrow: bool,
 }
 
 impl ObservedDriver {
-    /// An address space without other code in it, free below [`DESCENDING_END`].
+    /// Creates an address space without other code in it, which is free below [`DESCENDING_END`].
     #[must_use]
     pub fn new() -> Self {
         let mut layout = Layout::default();
@@ -62,8 +63,8 @@ impl ObservedDriver {
         ObservedDriver { layout, moment: 0, events: VecDeque::new(), is_narrow: false }
     }
 
-    /// The address space of a recorded process. Its changes happen when [`AddressModel::set_moment`] passes their
-    /// moments. If nothing was learned, this equals [`ObservedDriver::new`].
+    /// Creates the address space of a recorded process. Its changes happen when [`AddressModel::set_moment`] passes
+    /// their moments. If nothing was learned, the result equals that of [`ObservedDriver::new`].
     #[must_use]
     pub fn learned(learned: &LearnedAddressSpace) -> Self {
         if learned.events.is_empty() {
@@ -109,21 +110,20 @@ impl AddressModel for ObservedDriver {
     }
 }
 
-/// How many pieces of address space learning may visit before it gives up; this takes a few hundredths of a second.
-/// The recordings need up to 801 thousand. Thousands of segments in random order, from which nothing can be learned,
-/// would need more.
+/// The number of pieces of address space that learning may visit before it gives up; this takes a few hundredths of a
+/// second. The recordings need up to 801 thousand pieces. Thousands of segments in random order, from which nothing can
+/// be learned, would need more.
 const MOST_EFFORT: usize = 1 << 24;
 
-/// Higher than all addresses of GPUs.
+/// An address higher than all addresses of GPUs.
 const HIGHEST_ADDRESS: u64 = 1 << 56;
 
-/// One cudaMalloc or cudaFree of a recording.
+/// One cudaMalloc or cudaFree in a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacementStep {
-    /// The position of the program: the number of the trace entry of the request that the step served. Never
-    /// decreases.
+    /// The program's position: the number of the trace entry for the request that the step served. It never decreases.
     pub moment: u64,
-    /// Whether it is a cudaMalloc; if not, it is a cudaFree.
+    /// Whether the step is a cudaMalloc; if not, it is a cudaFree.
     pub taken: bool,
     /// The first byte of the range.
     pub address: u64,
@@ -140,36 +140,36 @@ impl PlacementStep {
 /// The actions of other code in a process's address space, as learned from a recording, and how well the rules
 /// explain the rest.
 ///
-/// The rules predict the recorded placements one by one. If they fail, learning makes the smallest assumption that
-/// explains the real address: addresses became free, a chunk made by other code has room, or other code occupies the
-/// addresses that the rules would choose. If a later placement shows that a region is longer, or is a chunk, this was
-/// true from the region's first moment. Then learning starts over with this fact, unless it changes no earlier
-/// placement.
+/// The rules predict the recorded placements one by one. If a prediction fails, learning makes the smallest assumption
+/// that explains the real address: addresses became free, a chunk made by other code has room, or other code occupies
+/// the addresses that the rules would choose. If a later placement shows that a region is longer or is a chunk, this
+/// was true from the region's first moment. Learning then starts over with this fact, unless the fact changes no
+/// earlier placement.
 #[derive(Clone, Default, Debug)]
 pub struct LearnedAddressSpace {
     events: Vec<Event>,
-    /// How many ranges the recording places.
+    /// The number of ranges that the recording places.
     pub placements: usize,
-    /// How many of them lie where the rules put them, without a new assumption at that moment.
+    /// How many of them are where the rules place them, without a new assumption at that moment.
     pub explained: usize,
     /// How many of them no assumption explains. The model does not reproduce these.
     pub unexplained: usize,
 }
 
 impl LearnedAddressSpace {
-    /// Learns from a recording's steps. Learns nothing if that would take too long.
+    /// Learns from a recording's steps. Learns nothing if it would take too long.
     #[must_use]
     pub fn from_steps(steps: &[PlacementStep]) -> LearnedAddressSpace {
         LearnedAddressSpace::within(MOST_EFFORT, steps)
     }
 
-    /// Like [`LearnedAddressSpace::from_steps`], with another bound on the effort: the number of pieces of address
+    /// Like [`LearnedAddressSpace::from_steps`], but with a given bound on the effort: the number of pieces of address
     /// space visited.
     fn within(most_effort: usize, steps: &[PlacementStep]) -> LearnedAddressSpace {
         LearnedAddressSpace::attempt(most_effort, steps, Attempt::default)
     }
 
-    /// Learns, starting over whenever something new is learned.
+    /// Learns, and starts over whenever something new is learned.
     #[cfg(test)]
     fn starting_over(most_effort: usize, steps: &[PlacementStep]) -> LearnedAddressSpace {
         LearnedAddressSpace::attempt(most_effort, steps, || Attempt { always_starts_over: true, ..Attempt::default() })
@@ -179,8 +179,8 @@ impl LearnedAddressSpace {
         let mut regions: Vec<Region> = Vec::new();
         let mut ignored: BTreeSet<usize> = (0..steps.len()).filter(|&at| !steps[at].is_sane()).collect();
         let mut effort_left = most_effort;
-        // Each attempt extends a region, makes it a chunk, or ignores one more step. Learning needs few attempts; the
-        // bound is for unusual traces.
+        // Each attempt extends a region, turns it into a chunk, or ignores one more step. Learning needs only a few
+        // attempts; the bound is for unusual traces.
         for _ in 0..=steps.len() * 2 {
             let mut attempt = Attempt { regions: regions.clone(), ..fresh() };
             attempt.effort_left = effort_left;
@@ -202,7 +202,7 @@ impl LearnedAddressSpace {
     }
 }
 
-/// Addresses that are free from a moment on.
+/// Addresses that are free from a given moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Region {
     moment: u64,
@@ -213,7 +213,7 @@ struct Region {
 
 #[derive(Default)]
 struct Attempt {
-    /// By moment.
+    /// The changes, by moment.
     regions: Vec<Region>,
     /// The number of regions that have started.
     begun: usize,
@@ -221,21 +221,21 @@ struct Attempt {
     events: Vec<Event>,
     explained: usize,
     unexplained: usize,
-    /// How many pieces of address space this attempt and the later ones may still visit.
+    /// The number of pieces of address space that this attempt and the later ones may still visit.
     effort_left: usize,
-    /// When the program's own chunks were made, by their start.
+    /// The moments when the program's own chunks were made, by the chunks' start.
     births: BTreeMap<u64, u64>,
     live: BTreeSet<u64>,
-    /// The indexes of the events with which the regions began.
+    /// The indices of the events with which the regions began.
     beginnings: Vec<usize>,
-    /// The moment of the last range that was taken.
+    /// The moment when the last range was taken.
     last_taken: Option<u64>,
-    /// The last moment with a step that a longer chunk could have changed, that is, a step that did more than put a range
-    /// into the lowest hole of a chunk or free one.
+    /// The last moment with a step that a longer chunk could have changed, that is, a step that did more than place a
+    /// range in the lowest hole of a chunk or free one.
     disturbed: Option<u64>,
-    /// What the current step has learned, if learning need not start over.
+    /// What the current step has learned if learning need not start over.
     learned: Option<Learned>,
-    /// Whether to start over even then.
+    /// Whether learning must start over even then.
     #[cfg(test)]
     always_starts_over: bool,
 }
@@ -243,7 +243,7 @@ struct Attempt {
 /// A fact that changes nothing before the step that shows it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Learned {
-    /// A region begins with this step. If an earlier step has the same moment, the region begins with that step.
+    /// A region begins with this step, or with an earlier step that has the same moment.
     Beginning,
     /// The last region is a chunk whose end is farther away than assumed, but no earlier step needed that.
     End,
@@ -262,7 +262,7 @@ impl Attempt {
         self.effort_left = self.effort_left.saturating_sub(effort);
     }
 
-    /// Replays one step. False if something was learned that requires another attempt.
+    /// Replays one step. Returns false if something was learned that requires another attempt.
     fn step(&mut self, step: &PlacementStep) -> bool {
         let is_first = step.taken && self.last_taken.replace(step.moment) != Some(step.moment);
         self.try_step(step) || (self.goes_on(is_first) && self.try_step(step))
@@ -320,7 +320,7 @@ impl Attempt {
         true
     }
 
-    /// The rules' choice, if it is the recorded address.
+    /// Returns the rules' choice if it is the recorded address.
     fn chooses(&mut self, step: &PlacementStep) -> Option<Spot> {
         self.layout.choose(step.bytes).filter(|spot| spot.address() == step.address)
     }
@@ -333,7 +333,7 @@ impl Attempt {
     }
 
     /// Makes the recorded address free, so that the rules can choose it. Returns false if a region had to change for
-    /// that. `begins_none`: no region begins with this step.
+    /// that. `begins_none` means that no region begins with this step.
     fn make_free(&mut self, step: &PlacementStep, begins_none: bool) -> bool {
         let &PlacementStep { moment, address, bytes, .. } = step;
         let hidden = self.layout.hidden_in(address, bytes);
@@ -357,7 +357,8 @@ impl Attempt {
             return false;
         }
         if let Some((start, known_end)) = self.layout.chunk_around(address) {
-            // Learning took it for a new chunk, but it is an old one that was never returned.
+            // Learning assumed that it was a new chunk, but it is an old one that was never
+            // returned.
             match self.births.get(&start) {
                 Some(&birth) => self.begin(birth, start, end, true),
                 None => self.begin(moment, known_end, end, true),
@@ -373,10 +374,11 @@ impl Attempt {
         false
     }
 
-    /// Whether every earlier step would have been the same if the region, which is a chunk, had ended at `end` from its
-    /// beginning on, and not at `known_end`. It is the oldest chunk, so ranges that went into other chunks would have gone
-    /// there in any case. The added part lies above its holes, so ranges that went into one of these holes would have gone
-    /// there too. But ranges that found no hole at all might have gone to its end.
+    /// Returns whether every earlier step would have been the same if the region, which is a chunk, had ended at `end`
+    /// from its beginning instead of at `known_end`. The region is the oldest chunk, so ranges that were placed in
+    /// other chunks would have been placed there in any case. The added part is above its holes, so ranges that were
+    /// placed in one of these holes would also have been placed there. But ranges that found no hole could have been
+    /// placed at the region's end.
     fn was_not_needed(&self, place: usize, known_end: u64, end: u64) -> bool {
         let region = &self.regions[place];
         let is_last = region.is_chunk && place + 1 == self.begun;
@@ -391,7 +393,7 @@ impl Attempt {
         self.learned = is_next.then_some(Learned::Beginning);
     }
 
-    /// Extends a gap down to a chunk that lies outside all known gaps, or adds a gap for it.
+    /// Extends a gap down to a chunk that is outside all known gaps, or adds a gap for it.
     fn widen_gap(&mut self, moment: u64, address: u64, end: u64) {
         let lowest = address - SLACK_BYTES;
         match self.regions.iter_mut().find(|region| !region.is_chunk && (lowest..=end).contains(&region.start)) {
@@ -402,8 +404,8 @@ impl Attempt {
         }
     }
 
-    /// Extends a chunk of other code if a range starts in it or right after it. Learning may have taken the chunk for a gap.
-    /// Returns the index of its region and the previously assumed end.
+    /// Extends a chunk of other code if a range starts in it or right after it. Learning may have mistaken the chunk
+    /// for a gap. Returns the index of its region and the previously assumed end.
     fn lengthen_chunk(&mut self, address: u64, end: u64) -> Option<(usize, u64)> {
         let known_end = self.layout.chunk_around(address).map(|(_, end)| end);
         let is_in = |region: &Region| Some(region.end) == known_end && region.end < end;
@@ -415,11 +417,11 @@ impl Attempt {
         let place = self.regions.iter().position(is_it)?;
         let region = self.regions[place];
         self.regions[place] = Region { start: region.start + SLACK_BYTES, end, is_chunk: true, ..region };
-        // Its effect as a chunk is not known.
+        // The region's effect as a chunk is unknown.
         Some((place, end))
     }
 
-    /// Assumes other code at every place that the rules would choose instead of the recorded address.
+    /// Assumes that other code is at every place that the rules would choose instead of the recorded address.
     fn block_others(&mut self, step: &PlacementStep) {
         let &PlacementStep { moment, address, bytes, .. } = step;
         let chunk_bytes = bytes.next_multiple_of(GRANULE_BYTES);
@@ -447,13 +449,13 @@ impl Attempt {
 }
 
 impl Region {
-    /// Whether this is the gap that reaches down to the lowest address.
+    /// Returns whether this is the gap that reaches down to the lowest address.
     fn is_bottom(&self) -> bool {
         !self.is_chunk && self.start == GRANULE_BYTES
     }
 }
 
-/// A kind of change that other code makes to the address space, besides the program's own cudaMallocs.
+/// A kind of change that other code makes to the address space, in addition to the program's own cudaMallocs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     /// Addresses become free for chunks.
@@ -466,7 +468,7 @@ enum Change {
     Unhide,
 }
 
-/// A change to a range of addresses, at a moment.
+/// A change to a range of addresses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Event {
     moment: u64,
@@ -527,7 +529,7 @@ mod tests {
         assert_eq!((top - middle, middle - low), (64 * MIB, 64 * MIB));
         model.release(middle, 64 * MIB);
         assert_eq!(model.place(64 * MIB, 0), Some(low - 64 * MIB), "the gap of 64 MiB is too short for a chunk of 64 MiB");
-        assert_eq!(model.place(32 * MIB, 0), Some(middle + 32 * MIB), "and not for one of 32 MiB, which goes to its top");
+        assert_eq!(model.place(32 * MIB, 0), Some(middle + 32 * MIB), "but not for one of 32 MiB, which is placed at its top");
     }
 
     #[test]
@@ -591,7 +593,7 @@ mod tests {
         assert_eq!(replay(&learned, &steps), 27);
     }
 
-    /// The steps of a model under random requests and frees.
+    /// Returns the steps of a model under random requests and frees.
     fn made_by(mut model: impl AddressModel, seed: u64) -> Vec<PlacementStep> {
         let (mut steps, mut live, mut state) = (Vec::new(), Vec::new(), seed);
         for moment in 0..200 {
@@ -621,7 +623,8 @@ mod tests {
         }
     }
 
-    /// For every model that placed the ranges: if all of them are explained, all are reproduced.
+    /// Checks for every model that placed the ranges: if all of them are explained, all are
+    /// reproduced.
     #[test]
     fn learning_is_consistent_on_any_steps() {
         for seed in 0..30 {
@@ -634,7 +637,8 @@ mod tests {
         }
     }
 
-    /// Ranges at consecutive addresses, some of them farther away, and some of which are freed.
+    /// Ranges at consecutive addresses, some of which are farther away, and some of which are
+    /// freed.
     fn rising(seed: u64) -> Vec<PlacementStep> {
         let (mut steps, mut live, mut state, mut next) = (Vec::new(), Vec::new(), seed, 1 << 46);
         for number in 0..150_u64 {
@@ -682,8 +686,8 @@ mod tests {
             };
             (0..count).map(step).collect()
         };
-        // Ranges side by side, in one chunk or in one chunk each; far enough apart that none is in the chunk next to
-        // another's. Each step costs as much as all existing pieces.
+        // Ranges side by side, in one chunk, or each in its own chunk, where they are so far apart that no two chunks
+        // are adjacent. The cost of each step is proportional to the number of existing pieces.
         for (pages, effort) in [(1, 1 << 15), (16, 1 << 15), (512, 1 << 24)] {
             let steps = rising(1_000, pages);
             assert_eq!(LearnedAddressSpace::within(effort, &steps).placements, 1_000, "{pages} pages");
@@ -719,8 +723,8 @@ mod tests {
         let steps: Vec<PlacementStep> =
             (0..3_000).map(|n| PlacementStep { moment: n, taken: true, address: place(n), bytes: 20 * MIB }).collect();
         let learned = LearnedAddressSpace::within(1 << 20, &steps);
-        assert_eq!(learned.placements, 0, "as if there had been no steps");
-        // A thousandth of the steps stays below the bound.
+        assert_eq!(learned.placements, 0, "the result is the same as without steps");
+        // A thousandth of the steps is below the bound.
         assert_eq!(LearnedAddressSpace::within(1 << 20, &steps[..3]).placements, 3);
     }
 }

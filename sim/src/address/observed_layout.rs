@@ -1,30 +1,30 @@
-//! The address space as NVIDIA's driver was observed to use it: chunks, the space between them, and the parts of both
-//! that other code uses.
+//! The address space as NVIDIA's driver has been observed to use it: chunks, the space between them, and the parts of
+//! both that other code uses.
 //!
-//! The three rules of the observed driver are [`Layout::choose`], [`Layout::take`] and [`Layout::release`]. The rest
-//! is book-keeping: each address is in a hole of a chunk, in the space between chunks, used by the program, used by
-//! other code ("hidden"), or not known to be free.
+//! The three rules of the observed driver are [`Layout::choose`], [`Layout::take`] and [`Layout::release`]. The rest is
+//! bookkeeping: each address is in a hole of a chunk, in the space between chunks, used by the program, used by other
+//! code ("hidden"), or not known to be free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::range_maps::{Holes, Intervals};
 
-/// A part of the address space that the driver holds and serves requests from.
+/// A part of the address space that the driver holds and from which it serves requests.
 #[derive(Clone, Debug)]
 struct Chunk {
     start: u64,
     end: u64,
     holes: Holes,
-    /// Whether other code made it. Then its true ends are unknown.
+    /// Whether other code made it. If so, its true ends are unknown.
     is_foreign: bool,
 }
 
-/// Chunks, which do not overlap, by age, by address and by their room.
+/// Chunks, which do not overlap, ordered by age, by address and by room.
 #[derive(Clone, Default, Debug)]
 struct Chunks {
-    /// The oldest chunk first.
+    /// The chunks, oldest first.
     by_age: BTreeMap<i64, Chunk>,
-    /// The ages, by the first address.
+    /// The chunks' ages, by first address.
     ages: BTreeMap<u64, i64>,
     /// A length that no hole of a chunk exceeds, with the chunk's age.
     room: BTreeSet<(u64, i64)>,
@@ -35,7 +35,7 @@ impl Chunks {
         self.by_age.len()
     }
 
-    /// The first address of the lowest chunk.
+    /// Returns the first address of the lowest chunk.
     fn lowest(&self) -> Option<u64> {
         self.ages.keys().next().copied()
     }
@@ -56,13 +56,13 @@ impl Chunks {
         self.by_age.insert(age, chunk);
     }
 
-    /// The chunk that contains an address.
+    /// Returns the chunk that contains an address.
     fn at(&self, address: u64) -> Option<&Chunk> {
         let (_, age) = self.ages.range(..=address).next_back()?;
         self.by_age.get(age).filter(|chunk| address < chunk.end)
     }
 
-    /// Changes the chunk that contains an address. `None` if there is none.
+    /// Changes the chunk that contains an address. Returns `None` if there is none.
     fn change<T>(&mut self, address: u64, change: impl FnOnce(&mut Chunk) -> T) -> Option<T> {
         let (_, &age) = self.ages.range(..=address).next_back()?;
         let chunk = self.by_age.get_mut(&age).filter(|chunk| address < chunk.end)?;
@@ -76,7 +76,7 @@ impl Chunks {
         Some(changed)
     }
 
-    /// Takes out the chunk that contains an address.
+    /// Removes the chunk that contains an address.
     fn remove(&mut self, address: u64) -> Option<Chunk> {
         let start = self.at(address)?.start;
         let age = self.ages.remove(&start)?;
@@ -85,14 +85,14 @@ impl Chunks {
         Some(chunk)
     }
 
-    /// The chunks that overlap these addresses: the first address and the end of each.
+    /// Returns the chunks that overlap these addresses: the first address and the end of each one.
     fn overlapping(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let first = self.at(start).map_or(start, |chunk| chunk.start);
         let starts = self.ages.range(first..end.max(first)).map(|(&start, _)| start);
         starts.filter_map(|start| self.at(start)).map(|chunk| (chunk.start, chunk.end)).collect()
     }
 
-    /// The newest chunk with a hole of `bytes` bytes, and there the lowest such hole: its address and length.
+    /// Returns the address and length of the lowest hole with at least `bytes` bytes in the newest chunk that has one.
     fn newest_fit(&mut self, bytes: u64) -> Option<(u64, u64)> {
         loop {
             // There are few different lengths, because chunks of one size fill up in the same way.
@@ -104,7 +104,7 @@ impl Chunks {
                 next = length.checked_add(1).and_then(|longer| self.room.range((longer, i64::MIN)..).next());
             }
             let start = self.by_age.get(&newest?)?.start;
-            // This fails only if the hole has been taken in the meantime; then the chunk's recorded room shrinks.
+            // This fails only if the hole has been taken in the meantime; the chunk's recorded room then shrinks.
             if let Some(hole) = self.change(start, |chunk| chunk.holes.first_fit(bytes))? {
                 return Some(hole);
             }
@@ -112,12 +112,12 @@ impl Chunks {
     }
 }
 
-/// Chunks start and end on multiples of this, in bytes.
+/// Chunks start and end at multiples of this size, in bytes.
 pub(super) const GRANULE_BYTES: u64 = 32 << 20;
 /// A gap must be this much longer than a chunk that is put into it, in bytes.
 pub(super) const SLACK_BYTES: u64 = 32 << 20;
 
-/// Where the driver would place a range.
+/// The place where the driver would put a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Spot {
     /// At the start of a hole of this length in a chunk.
@@ -134,23 +134,23 @@ impl Spot {
     }
 }
 
-/// The whole address space.
+/// The entire address space.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Layout {
     /// Addresses known to be free and in no chunk.
     space: Holes,
     chunks: Chunks,
-    /// The parts of chunks and of the space that other code uses.
+    /// The parts of chunks and of the space between them that other code uses.
     hidden: Intervals<()>,
 }
 
 impl Layout {
-    /// The number of pieces of the address space: the cost of going through all of it.
+    /// Returns the number of pieces of the address space: the cost of visiting all of it.
     pub(super) fn pieces(&self) -> usize {
         self.chunks.len() + self.space.count() + self.hidden.count()
     }
 
-    /// Where the driver would put a range of `bytes` bytes.
+    /// Returns where the driver would put a range of `bytes` bytes.
     pub(super) fn choose(&mut self, bytes: u64) -> Option<Spot> {
         if let Some((address, hole_bytes)) = self.chunks.newest_fit(bytes) {
             return Some(Spot::Hole { address, hole_bytes });
@@ -176,8 +176,8 @@ impl Layout {
         }
     }
 
-    /// Frees a range. If its chunk is then empty, the chunk returns to the space, unless other code made it: then it
-    /// may not be empty. Returns whether the chunk returned.
+    /// Frees a range. If its chunk is then empty, the chunk is returned to the space, unless other code made it, in
+    /// which case it may not really be empty. Returns whether the chunk was returned.
     pub(super) fn release(&mut self, address: u64, bytes: u64) -> bool {
         let is_empty = self.chunks.change(address, |chunk| {
             chunk.holes.insert(address, bytes);
@@ -191,12 +191,12 @@ impl Layout {
         is_empty == Some(true)
     }
 
-    /// Whether no chunk contains, or begins right behind, any of the addresses from `start` up to `end`.
+    /// Returns whether no chunk contains any of the addresses from `start` up to `end`, or begins right after them.
     pub(super) fn has_no_chunk(&self, start: u64, end: u64) -> bool {
         self.chunks.overlapping(start, end.saturating_add(1)).is_empty()
     }
 
-    /// Adds addresses that are free. Those in chunks or hidden stay as they are.
+    /// Adds addresses that are free. Addresses in chunks and hidden addresses stay unchanged.
     pub(super) fn add_space(&mut self, start: u64, bytes: u64) {
         let mut fresh = self.outside_chunks(start, bytes);
         let taken = self.space.parts(start, bytes).into_iter().chain(self.hidden_in(start, bytes));
@@ -204,8 +204,8 @@ impl Layout {
         fresh.iter().for_each(|(start, length)| self.space.insert(start, length));
     }
 
-    /// Adds free parts of a chunk made by other code, where there is no chunk yet. They count as the oldest chunks;
-    /// parts that touch merge.
+    /// Adds free parts of a chunk made by other code, where there is no chunk yet. These parts count as the oldest
+    /// chunks; parts that touch are merged.
     pub(super) fn add_chunk(&mut self, start: u64, bytes: u64) {
         self.space.remove(start, bytes);
         for (piece, _) in self.hidden_in(start, bytes) {
@@ -235,7 +235,7 @@ impl Layout {
         self.chunks.add_oldest(merged);
     }
 
-    /// Takes out the chunk of other code that touches these addresses.
+    /// Removes the chunk of other code that touches these addresses.
     fn foreign_beside(&mut self, start: u64, end: u64) -> Option<Chunk> {
         let before = start.checked_sub(1).and_then(|last| self.chunks.at(last));
         let behind = self.chunks.at(end).filter(|chunk| chunk.start == end);
@@ -243,7 +243,7 @@ impl Layout {
         self.chunks.remove(beside)
     }
 
-    /// Other code takes the free parts of these addresses.
+    /// Makes other code take the free parts of these addresses.
     pub(super) fn hide(&mut self, start: u64, bytes: u64) {
         let mut taken = self.space.parts(start, bytes);
         self.space.remove(start, bytes);
@@ -260,7 +260,7 @@ impl Layout {
         }
     }
 
-    /// Other code returns all its pieces that overlap these addresses, each as a whole.
+    /// Makes other code return all its pieces that overlap these addresses, each one entirely.
     pub(super) fn unhide(&mut self, start: u64, bytes: u64) {
         for (piece, length) in self.hidden_in(start, bytes) {
             self.hidden.remove(piece);
@@ -270,17 +270,17 @@ impl Layout {
         }
     }
 
-    /// The pieces used by other code that overlap these addresses.
+    /// Returns the pieces used by other code that overlap these addresses.
     pub(super) fn hidden_in(&self, start: u64, bytes: u64) -> Vec<(u64, u64)> {
         self.hidden.overlapping(start, start + bytes).collect()
     }
 
-    /// Start and end of the chunk that contains an address.
+    /// Returns the start and end of the chunk that contains an address.
     pub(super) fn chunk_around(&self, address: u64) -> Option<(u64, u64)> {
         self.chunks.at(address).map(|chunk| (chunk.start, chunk.end))
     }
 
-    /// The hole or gap that contains all of these addresses: its start and end, and whether it is a hole of a
+    /// Returns the hole or gap that contains all of these addresses: its start and end, and whether it is a hole in a
     /// chunk.
     pub(super) fn free_around(&self, start: u64, bytes: u64) -> Option<(u64, u64, bool)> {
         let around = |holes: &Holes| holes.around(start).filter(|&(_, end)| start + bytes <= end);
@@ -288,7 +288,7 @@ impl Layout {
         hole.map(|(start, end)| (start, end, true)).or_else(|| around(&self.space).map(|(start, end)| (start, end, false)))
     }
 
-    /// The lowest known address.
+    /// Returns the lowest known address.
     pub(super) fn lowest(&self) -> Option<u64> {
         let space = self.space.iter().map(|(start, _)| start).next();
         self.chunks.lowest().into_iter().chain(space).min()

@@ -1,8 +1,8 @@
 //! The address model that repeats a recording: each cudaMalloc gets the next address of a list.
 //!
-//! The list can run out or name an address that is taken: because the recording lost its beginning, or because the
-//! replay diverged. The range then goes far above all addresses that a driver returns, and the model counts a
-//! fallback. A replay with fallbacks has not followed its recording.
+//! The list can run out or name an address that is taken, because the recording's oldest entries are missing or because
+//! the replay has diverged. The range is then placed far above all addresses that a driver returns, and the model
+//! counts a fallback. A replay with fallbacks has not followed its recording.
 
 use std::collections::VecDeque;
 
@@ -14,8 +14,8 @@ use crate::ranges::SPACING_BYTES;
 /// The first fallback address: above the 49-bit addresses of GPUs, and below 2^53, so that JSON readers keep it
 /// exact.
 pub const FALLBACK_START: u64 = 1 << 52;
-/// The first fallback address of reservations. It differs, so that the two models of a device never return the same
-/// address.
+/// The first fallback address for reservations. It differs from the other one, so that a device's two models never
+/// return the same address.
 pub const RESERVATION_FALLBACK_START: u64 = FALLBACK_START + (1 << 51);
 
 /// Addresses from a list.
@@ -25,7 +25,7 @@ pub struct Scripted {
     live: Intervals<()>,
     alignment_bytes: u64,
     fallback_start: u64,
-    /// Bytes above `fallback_start` that are used up.
+    /// The number of bytes above `fallback_start` that are used up.
     fallback_bytes: u64,
     fallbacks: u64,
 }
@@ -37,14 +37,15 @@ impl Default for Scripted {
 }
 
 impl Scripted {
-    /// Returns `addresses` in order, for example those of a recording's `segment_alloc` entries.
+    /// Creates a model that returns `addresses` in order, for example those in a recording's
+    /// `segment_alloc` entries.
     #[must_use]
     pub fn new(addresses: impl IntoIterator<Item = u64>) -> Self {
         Scripted::beginning(addresses, SPACING_BYTES, FALLBACK_START)
     }
 
-    /// Like [`Scripted::new`] for reservations, which start on page boundaries and fall back to
-    /// [`RESERVATION_FALLBACK_START`].
+    /// Like [`Scripted::new`], but for reservations, which start on page boundaries and fall back
+    /// to [`RESERVATION_FALLBACK_START`].
     #[must_use]
     pub fn for_reservations(addresses: impl IntoIterator<Item = u64>) -> Self {
         Scripted::beginning(addresses, PAGE_BYTES, RESERVATION_FALLBACK_START)
@@ -71,20 +72,21 @@ impl Scripted {
         self.next.clear();
     }
 
-    /// How many addresses are left in the list.
+    /// Returns how many addresses are left in the list.
     #[must_use]
     pub fn remaining(&self) -> usize {
         self.next.len()
     }
 
-    /// How many ranges could not be placed at a listed address, because the address was taken or the list was empty.
+    /// Returns how many ranges could not be placed at a listed address, because the address was taken or the list was
+    /// empty.
     #[must_use]
     pub fn fallbacks(&self) -> u64 {
         self.fallbacks
     }
 
-    /// The next address of the list, if a range of this size can go there. Removes the address from the list in any
-    /// case.
+    /// Returns the next address in the list if a range of this size can be placed there. Removes the address from the
+    /// list in any case.
     fn take_next(&mut self, bytes_reserved: u64) -> Option<u64> {
         let address = self.next.pop_front()?;
         let usable = address > 0 && address.is_multiple_of(self.alignment_bytes);
@@ -94,7 +96,7 @@ impl Scripted {
     fn take_fallback(&mut self, bytes_reserved: u64) -> Option<u64> {
         self.fallbacks += 1;
         let mut address = self.fallback_start.checked_add(self.fallback_bytes)?;
-        // The list may name addresses up here too: skip the taken ones, in whole pages.
+        // The list may also name addresses up here: skip the taken ones, in whole pages.
         while let Some(end) = self.live.overlap_end(address, bytes_reserved) {
             address = end.checked_next_multiple_of(PAGE_BYTES)?;
         }

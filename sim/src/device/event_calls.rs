@@ -1,7 +1,7 @@
-//! Calls about events (create, record, query, wait, destroy) and cudaStreamSynchronize.
+//! Calls that concern events (create, record, query, wait, destroy), and cudaStreamSynchronize.
 //!
-//! An event that was never recorded counts as complete, as in CUDA. An event that was recorded several times follows
-//! its latest recording.
+//! As in CUDA, an event that has never been recorded counts as complete. An event that has been recorded several times
+//! follows its latest recording.
 
 use parkade::device::BackendError;
 use parkade::units::StreamId;
@@ -10,7 +10,7 @@ use super::SimDevice;
 use crate::calls::{CallName, CallSubject, INVALID_HANDLE, NOT_READY, code_of, driver_error};
 use crate::streams::SimEvent;
 
-/// The flag that the allocator creates its events with: no time stamps.
+/// The flag with which the allocator creates its events: no time stamps.
 const DISABLE_TIMING: u64 = 2;
 
 impl SimDevice {
@@ -69,7 +69,7 @@ impl SimDevice {
         self.conclude(name, outcome, event.ordinal(), None)
     }
 
-    /// cudaStreamWaitEvent as a call of the allocator, which is logged, priced, and able to fail.
+    /// cudaStreamWaitEvent as a call by the allocator, which is logged, has a price, and can fail.
     pub(super) fn event_hold_back(&mut self, event: &SimEvent, stream: StreamId) -> Result<(), BackendError> {
         let name = CallName::StreamWaitEvent;
         self.charge(name, 0);
@@ -80,7 +80,7 @@ impl SimDevice {
         self.conclude(name, outcome, event.ordinal(), Some(stream.get()))
     }
 
-    /// cudaStreamSynchronize. Afterwards everything in the stream is complete, under every event timing.
+    /// cudaStreamSynchronize. Afterwards, everything in the stream is complete, under every event timing.
     pub(super) fn stream_synchronize(&mut self, stream: u64) -> Result<(), BackendError> {
         let name = CallName::StreamSynchronize;
         self.charge(name, 0);
@@ -112,7 +112,7 @@ impl SimDevice {
     /// Checks whether a call for this event may proceed.
     ///
     /// # Errors
-    /// The code that it fails with.
+    /// The code with which it fails.
     fn admit(&mut self, name: CallName, event: &SimEvent) -> Result<(), u32> {
         self.planned_failure(name)?;
         if self.live_events.contains(&event.ordinal()) { Ok(()) } else { Err(INVALID_HANDLE) }

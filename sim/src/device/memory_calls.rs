@@ -1,4 +1,4 @@
-//! The driver's calls about memory: cudaMalloc, cudaFree, cudaMemGetInfo, and the virtual memory calls, from
+//! The driver's memory calls: cudaMalloc, cudaFree, cudaMemGetInfo and the virtual memory calls, from
 //! cuMemAddressReserve to cuMemRelease.
 //!
 //! A call that fails changes only the clock, the log and the call counts. Inside this module, failures are driver
@@ -15,9 +15,9 @@ use crate::memory::{PAGE_BYTES, Stretch};
 use crate::ranges::{Range, SMALL_BYTES, SPACING_BYTES, spaced_bytes};
 use crate::virtual_memory::{AffectedMappings, SimPhysical, is_whole_pages};
 
-/// Handle type of cuMemCreate: a file descriptor, which other processes on this host can open.
+/// A handle type for cuMemCreate: a file descriptor, which other processes on this host can open.
 const FILE_DESCRIPTOR: u32 = 1;
-/// Handle type of cuMemCreate: fabric, which other hosts can open.
+/// A handle type for cuMemCreate: fabric, which other hosts can open.
 const FABRIC: u32 = 8;
 
 /// The range that a cudaMalloc returns.
@@ -33,7 +33,7 @@ impl SimDevice {
     /// the driver would return a null pointer.
     pub(super) fn cuda_malloc(&mut self, requested: Bytes) -> Result<u64, BackendError> {
         let outcome = self.try_malloc(requested.get());
-        // The price of a refused cudaMalloc was not measured: it costs as much as the smallest one.
+        // The price of a refused cudaMalloc was not measured; it costs as much as the smallest one.
         self.charge(CallName::Malloc, outcome.as_ref().map_or(0, |range| range.bytes));
         let code = outcome.as_ref().err().copied().unwrap_or(0);
         let range = outcome.as_ref().ok().map(|range| (range.ordinal, range.address));
@@ -60,7 +60,7 @@ impl SimDevice {
     fn malloc_own(&mut self, bytes: u64) -> Result<NewRange, u32> {
         let pages = bytes.div_ceil(PAGE_BYTES);
         let address = self.place_pages(pages, bytes)?;
-        let bytes = pages * PAGE_BYTES; // cannot overflow: the pages were placed
+        let bytes = pages * PAGE_BYTES; // this cannot overflow because the pages were placed
         let ordinal = self.ranges.insert(address, bytes, None);
         Ok(NewRange { address, ordinal, bytes })
     }
@@ -79,7 +79,7 @@ impl SimDevice {
         Ok(NewRange { address, ordinal, bytes: spaced })
     }
 
-    /// Takes pages and asks the address model for their address. Returns the address.
+    /// Takes pages and asks the address model for their address, which is returned.
     fn place_pages(&mut self, pages: u64, request: u64) -> Result<u64, u32> {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
         if !self.memory.has_room(pages) {
@@ -95,13 +95,13 @@ impl SimDevice {
         Ok(address)
     }
 
-    /// Whether no cudaMalloc and no reservation has any of these addresses.
+    /// Returns whether no cudaMalloc and no reservation has any of these addresses.
     fn is_unplaced(&self, address: u64, bytes: u64) -> bool {
         self.placed.overlap_end(address, bytes).is_none() && self.virtual_memory.is_unreserved(address, bytes)
     }
 
-    /// cudaFree of the start of a live range; any other address is refused with `INVALID_VALUE`. Waits for
-    /// the whole device.
+    /// cudaFree at the start of a live range; any other address is refused with `INVALID_VALUE`. Waits for the entire
+    /// device.
     pub(super) fn cuda_free(&mut self, address: u64) -> Result<(), BackendError> {
         let outcome = self.planned_failure(CallName::Free).and_then(|()| self.ranges.live(address).ok_or(INVALID_VALUE));
         self.charge(CallName::Free, outcome.as_ref().map_or(0, |range| range.bytes));
@@ -135,7 +135,7 @@ impl SimDevice {
         let placed_at = match range.shared_page {
             None => address,
             Some(page) if self.shared_pages.leave(page, address, range.bytes) => page,
-            Some(_) => return, // others still live in the page
+            Some(_) => return, // other ranges in the page are still live
         };
         if let Some((bytes, runs)) = self.placed.remove(placed_at) {
             self.give_back(&runs);
@@ -199,7 +199,7 @@ impl SimDevice {
         outcome.map_err(|code| driver_error(call, code))
     }
 
-    /// cuMemCreate. Takes the memory from the device at once (facts: Sizes and addresses).
+    /// cuMemCreate. Takes the memory from the device immediately (facts: Sizes and addresses).
     pub(super) fn mem_create(&mut self, requested: Bytes) -> Result<SimPhysical, BackendError> {
         let (name, bytes) = (CallName::MemCreate, requested.get());
         if std::mem::take(&mut self.fabric_probe_due) {
@@ -272,7 +272,7 @@ impl SimDevice {
         }
     }
 
-    /// Removes the mappings in a range, unless a fault is due. Returns the affected mappings.
+    /// Removes the mappings in a range unless a fault is due. Returns the affected mappings.
     fn unmap_mappings(&mut self, address: u64, bytes: u64) -> Result<AffectedMappings, u32> {
         let touched = if self.races.is_some() { self.bytes_mapped(address, bytes) } else { Vec::new() };
         self.planned_failure(CallName::MemUnmap)?;
@@ -288,7 +288,7 @@ impl SimDevice {
         Ok(unmapped)
     }
 
-    /// Logs how unmapping ended.
+    /// Logs the outcome of unmapping.
     fn note_unmap(&mut self, address: u64, bytes: u64, outcome: &Result<(), u32>) -> Result<(), BackendError> {
         let call = CallName::MemUnmap;
         let name = self.logged_name(call, address);
@@ -296,7 +296,7 @@ impl SimDevice {
         outcome.map_err(|code| driver_error(call, code))
     }
 
-    /// cuMemRelease. Its price depends on the size even if the memory stays because it is mapped; that case was not
+    /// cuMemRelease. Its price depends on the size even if the memory is kept because it is mapped; that case was not
     /// measured.
     pub(super) fn mem_release(&mut self, memory: &SimPhysical) -> Result<(), BackendError> {
         let name = CallName::MemRelease;
@@ -309,12 +309,12 @@ impl SimDevice {
         outcome.map(|_| ()).map_err(|code| driver_error(name, code))
     }
 
-    /// The name of an address for the log. Skips the lookup if the call is not logged.
+    /// Returns the name of an address for the log. Skips the lookup if the call is not logged.
     fn logged_name(&self, call: CallName, address: u64) -> AddressName {
         if self.log.shows(call) { self.ranges.name(address) } else { AddressName::Unknown(address) }
     }
 
-    /// Clears the buffer and keeps its memory for the next call.
+    /// Clears the buffer but keeps its memory for the next call.
     fn keep_buffer(&mut self, mut affected: AffectedMappings) {
         affected.clear();
         self.affected = affected;
@@ -326,25 +326,25 @@ impl SimDevice {
         self.clock.charge(name, cost_ns);
     }
 
-    /// Counts a call for each piece of memory and advances the clock by their price; one call if it failed.
+    /// Counts a call for each piece of memory and advances the clock by their price; counts only one call if it failed.
     fn charge_pieces(&mut self, name: CallName, memory: &SimPhysical, succeeded: bool) {
         let (bytes, calls) = if succeeded { (memory.piece_bytes(), memory.pieces()) } else { (0, 1) };
         self.clock.charge_each(name, self.cost_model.cost_ns(name, bytes), calls);
     }
 }
 
-/// The virtual memory calls for many pages at once: they have the same effects, counts and prices as one call for
-/// each page, but take the time and memory of a single call.
+/// The virtual memory calls for many pages at once: they have the same effects, counts and prices as one call for each
+/// page, but take only the time and memory of a single call.
 ///
-/// They only apply while single calls are not observed. With a log or a fault plan, each page gets a separate call.
+/// They apply only while single calls are not observed. With a log or a fault plan, each page gets a separate call.
 impl SimDevice {
-    /// Whether single calls can currently be combined without a visible difference.
+    /// Returns whether single calls can currently be combined without a visible difference.
     pub(super) fn takes_runs(&self) -> bool {
         !self.log.shows(CallName::MemCreate) && !self.faults.is_waiting()
     }
 
     /// Makes as many cuMemCreates of `page` bytes as there is room for, at most `pages`. If there is no room for the
-    /// first, returns that call's error.
+    /// first one, returns that call's error.
     pub(super) fn mem_create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
         let bytes = page.get();
         let is_run = pages > 1 && self.takes_runs() && self.fail_next == 0 && is_whole_pages(bytes);
@@ -388,7 +388,7 @@ pub(super) fn split_physical(memory: &mut SimPhysical, page: Bytes, pages: u64) 
     rest.ok_or(driver_error(CallName::MemRelease, INVALID_VALUE))
 }
 
-/// Breaking a handle: parts of it get new memory, with the same contents.
+/// Breaking a handle: parts of it get new memory with the same contents.
 ///
 /// The driver has no such call. The simulated device counts it as a wait for the device, one cuMemUnmap and one
 /// cuMemRelease, and a cuMemCreate, a cuMemMap and a cuMemSetAccess for each part. The copies to host memory and back
@@ -424,8 +424,8 @@ impl SimDevice {
         self.memory.contents().get(&ranges)
     }
 
-    /// Checks whether all of the following calls will succeed. If not, fails as the first failing call would, before
-    /// anything has changed.
+    /// Checks whether all of the following calls will succeed. If not, returns the error of the first call that would
+    /// fail, before anything has changed.
     fn foresee(&mut self, address: u64, memory: &SimPhysical, parts: &[(Bytes, Bytes)]) -> Result<(), BackendError> {
         if !self.is_breakable(address, memory, parts) {
             return self.fail_early(CallName::MemUnmap, INVALID_VALUE);
@@ -446,7 +446,8 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Whether the memory is mapped at the address, and the parts are whole pages of it in order.
+    /// Returns whether the memory is mapped at the address, and the parts are whole pages of it in
+    /// order.
     fn is_breakable(&self, address: u64, memory: &SimPhysical, parts: &[(Bytes, Bytes)]) -> bool {
         let mut end = 0;
         let are_in_order = parts.iter().all(|(offset, size)| {

@@ -1,4 +1,4 @@
-//! The simulated device: its options, its parts, their initial state, and the steps that all calls share.
+//! The simulated device: its options, its parts, the parts' initial state, and the steps that all calls share.
 //!
 //! The calls, and all other public methods, are in the other files of this folder. This file does not depend on them.
 
@@ -26,14 +26,14 @@ use crate::virtual_memory::{AffectedMappings, VirtualMemory};
 
 /// The H200's memory as the driver reports it (facts: Memory of the device).
 const H200_TOTAL_BYTES: u64 = 150_109_880_320;
-/// The bytes of it that are free when a process starts (facts: Memory of the device).
+/// The bytes of this memory that are free when a process starts (facts: Memory of the device).
 const H200_FREE_BYTES: u64 = 149_557_477_376;
-/// The bytes that stay free when no more can be allocated: `free_when_full` in all three fill-ups of the raw data,
+/// The bytes that stay free when nothing more can be allocated: `free_when_full` in all three fill-ups in the raw data,
 /// and the difference between the free bytes and the largest block that succeeds (facts: Holes).
 const H200_WITHHELD_BYTES: u64 = 3_276_800;
 
-/// The options for creating a [`SimDevice`]. By default it follows the measured driver; there are two ready-made
-/// devices. Every method returns the changed options.
+/// The options for creating a [`SimDevice`]. By default, the device follows the measured driver; there are two
+/// ready-made devices. Every method returns the changed options.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     index: u32,
@@ -53,9 +53,9 @@ pub struct SimOptions {
 }
 
 impl SimOptions {
-    /// A device with `capacity` bytes that follows the measured driver: small cudaMallocs share pages,
-    /// cudaFree waits for the device, calls have the prices of the H200, and events complete by the clock.
-    /// Addresses ascend.
+    /// Returns the options of a device with `capacity` bytes that follows the measured driver: small cudaMallocs share
+    /// pages, cudaFree waits for the device, calls have the H200's prices, and events complete by the clock. Addresses
+    /// ascend.
     #[must_use]
     pub fn new(capacity: Bytes) -> Self {
         SimOptions {
@@ -76,7 +76,8 @@ impl SimOptions {
         }
     }
 
-    /// The measured H200: its total, free and withheld memory when a process starts.
+    /// Returns the options of the measured H200, with its total, free and withheld memory when a
+    /// process starts.
     #[must_use]
     pub fn h200() -> Self {
         SimOptions::new(Bytes(H200_TOTAL_BYTES))
@@ -84,9 +85,9 @@ impl SimOptions {
             .withheld(Bytes(H200_WITHHELD_BYTES))
     }
 
-    /// The fake driver on which the real PyTorch allocator is tested: every cudaMalloc takes whole pages, cudaFree
-    /// does not wait, events complete only when the host waits for them or completes them explicitly, and no call
-    /// takes time. Its `FAKE_GPU_BASE` corresponds to
+    /// Returns the options of the fake driver on which the real PyTorch allocator is tested: every cudaMalloc takes
+    /// whole pages, cudaFree does not wait, events complete only when the host waits for them or completes them
+    /// explicitly, and no call takes time. Its `FAKE_GPU_BASE` corresponds to
     /// [`SimDevice::set_external_bytes`](crate::SimDevice::set_external_bytes), because its `external` replaces the
     /// base.
     #[must_use]
@@ -99,21 +100,21 @@ impl SimOptions {
             .probes_fabric(true)
     }
 
-    /// The device's index on its host; 0 by default.
+    /// Sets the device's index on its host; 0 by default.
     #[must_use]
     pub fn index(mut self, index: u32) -> Self {
         self.index = index;
         self
     }
 
-    /// The total memory to report, if it is not the capacity.
+    /// Sets the total memory to report, if it is not the capacity.
     #[must_use]
     pub fn total(mut self, total: Bytes) -> Self {
         self.total_bytes = Some(total.get());
         self
     }
 
-    /// The bytes that the driver's context holds from the start; about 500 MiB on the H200 (facts: Memory of the
+    /// Sets the bytes that the driver's context holds from the start; about 500 MiB on the H200 (facts: Memory of the
     /// device).
     #[must_use]
     pub fn base(mut self, base: Bytes) -> Self {
@@ -121,73 +122,76 @@ impl SimOptions {
         self
     }
 
-    /// Free bytes that are reported but cannot be allocated.
+    /// Sets the free bytes that are reported but cannot be allocated.
     #[must_use]
     pub fn withheld(mut self, withheld: Bytes) -> Self {
         self.withheld_bytes = withheld.get();
         self
     }
 
-    /// The rule by which cudaMalloc places ranges.
+    /// Sets the rule by which cudaMalloc places ranges.
     #[must_use]
     pub fn address_model(mut self, model: impl AddressModel) -> Self {
         self.address_model = Box::new(model);
         self
     }
 
-    /// The rule by which cuMemAddressReserve places ranges.
+    /// Sets the rule by which cuMemAddressReserve places ranges.
     #[must_use]
     pub fn reservation_model(mut self, model: impl AddressModel) -> Self {
         self.reservation_model = Box::new(model);
         self
     }
 
-    /// Whether the first cuMemCreate is logged twice, the first time as a refused attempt with the fabric handle
-    /// type. The real allocator probes once per process for the handle types that it may use, so switch this off for
-    /// a second device. It only affects the log.
+    /// Sets whether the first cuMemCreate is logged twice, the first time as a refused attempt with the fabric handle
+    /// type. The real allocator probes once per process for the handle types that it may use, so switch this off for a
+    /// second device. It affects only the log.
     #[must_use]
     pub fn probes_fabric(mut self, probes_fabric: bool) -> Self {
         self.probes_fabric = probes_fabric;
         self
     }
 
-    /// The most cuMemCreate handles at once; with more, the device is out of memory. Unlimited by default. For a
-    /// device that logs each memory call: the log grows with the number of handles, whatever their size.
+    /// Sets the maximum number of simultaneous cuMemCreate handles; beyond it, the device is out of memory. Unlimited
+    /// by default. This is for a device that logs each memory call, because the log grows with the number of handles,
+    /// whatever their size.
     #[must_use]
     pub fn most_handles(mut self, most_handles: u64) -> Self {
         self.most_handles = most_handles;
         self
     }
 
-    /// The prices of driver calls.
+    /// Sets the prices of driver calls.
     #[must_use]
     pub fn cost_model(mut self, model: impl CostModel + 'static) -> Self {
         self.cost_model = Arc::new(model);
         self
     }
 
-    /// When the host sees events as complete.
+    /// Sets when the host sees events as complete.
     #[must_use]
     pub fn event_timing(mut self, event_timing: EventTiming) -> Self {
         self.event_timing = event_timing;
         self
     }
 
-    /// Whether cudaMallocs of at most 1 MiB share pages (facts: Sizes and addresses). If not, each takes whole pages.
+    /// Sets whether cudaMallocs of at most 1 MiB share pages (facts: Sizes and addresses). If not, each one takes whole
+    /// pages.
     #[must_use]
     pub fn shares_pages(mut self, shares_pages: bool) -> Self {
         self.shares_pages = shares_pages;
         self
     }
 
-    /// Whether cudaFree waits for the whole device (facts: Waiting for the device).
+    /// Sets whether cudaFree waits for the entire device (facts: Waiting for the device).
     #[must_use]
     pub fn free_waits(mut self, free_waits: bool) -> Self {
         self.free_waits = free_waits;
         self
     }
 
-    /// Whether [`processes`](parkade::device::DeviceBackend::processes) lists anything; if off, the host has no NVML.
+    /// Sets whether [`processes`](parkade::device::DeviceBackend::processes) lists anything; if off, the host has no
+    /// NVML.
     #[must_use]
     pub fn reports_processes(mut self, reports_processes: bool) -> Self {
         self.reports_processes = reports_processes;
@@ -199,13 +203,13 @@ impl SimOptions {
 ///
 /// The allocator drives it through [`DeviceBackend`](parkade::device::DeviceBackend). The methods below are for tests
 /// and tools: they launch work, move the clock, change what other processes hold, inject faults, and read the counts,
-/// the log and the races. A clone is an independent device in the same state; events and memory of the original are
+/// the log and the races. A clone is an independent device in the same state; the original's events and memory are
 /// valid on it.
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     index: u32,
     total_bytes: u64,
-    /// Whether the reported total was set explicitly. If not, it follows the capacity.
+    /// Whether the reported total was set explicitly. If not, the total follows the capacity.
     total_is_fixed: bool,
     shares_pages: bool,
     free_waits: bool,
@@ -219,14 +223,14 @@ pub struct SimDevice {
     address_model: Box<dyn AddressModel>,
     reservation_model: Box<dyn AddressModel>,
     virtual_memory: VirtualMemory,
-    /// A buffer for calls about several mappings, empty between calls.
+    /// A buffer for calls that affect several mappings; empty between calls.
     affected: AffectedMappings,
-    /// Whether the next cuMemCreate tries the fabric handle type first.
+    /// Whether the next cuMemCreate first tries the fabric handle type.
     fabric_probe_due: bool,
     cost_model: Arc<dyn CostModel>,
     streams: Streams,
     captures: Captures,
-    /// `None` until the first work that declares an access.
+    /// The race detector; `None` before the first work that declares an access.
     races: Option<Box<Detector>>,
     clock: Clock,
     live_events: BTreeSet<u64>,
@@ -241,7 +245,7 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
-    /// An idle, empty device at time zero.
+    /// Creates an idle, empty device at time zero.
     #[must_use]
     pub fn new(options: SimOptions) -> Self {
         let mut memory = PhysicalMemory::new(options.capacity_bytes, options.base_bytes);
@@ -292,7 +296,7 @@ impl SimDevice {
         self.faults.next(name).map_or(Ok(()), |error| Err(error.code()))
     }
 
-    /// Logs how a call ended, and counts a failure.
+    /// Logs a call's outcome, and counts it if it is a failure.
     fn note(&mut self, name: CallName, result: u32, subject: impl FnOnce() -> CallSubject) {
         if result != 0 && result != NOT_READY {
             self.clock.note_failure(name);
@@ -300,7 +304,7 @@ impl SimDevice {
         self.log.push(name, result, self.clock.now_ns(), subject);
     }
 
-    /// Makes a call wait until every stream is idle. Afterwards everything is complete, under every event timing.
+    /// Makes a call wait until every stream is idle. Afterwards, everything is complete, under every event timing.
     fn wait_for_device(&mut self, name: CallName) {
         self.clock.wait_until(name, self.streams.idle_at_ns());
         self.streams.complete_all(self.clock.now_ns());
@@ -309,7 +313,7 @@ impl SimDevice {
         }
     }
 
-    /// Completes a stream that the host has waited for.
+    /// Completes a stream for which the host has waited.
     fn finish_stream(&mut self, stream: u64) {
         self.streams.complete(stream, self.clock.now_ns());
         if let Some(races) = &mut self.races {
@@ -317,7 +321,7 @@ impl SimDevice {
         }
     }
 
-    /// Returns pages, and drops their contents and the accesses to them.
+    /// Returns pages to the device, and drops their contents and the accesses to them.
     fn give_back(&mut self, runs: &[PageRun]) {
         self.memory.give_back(runs);
         if let Some(races) = &mut self.races {

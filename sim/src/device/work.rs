@@ -1,12 +1,12 @@
-//! Work that a program puts on the device: streams, kernels that declare what they touch, fills, copies, reads by the
-//! host, and captures of graphs.
+//! Work that a program submits to the device: streams, kernels that declare what they touch, fills, copies, reads by
+//! the host, and graph captures.
 //!
-//! This work does not belong to the allocator: it is not in the call counts or the log, and costs the host only the
-//! time that it waits. Streams do not wait for stream 0. CUDA's legacy default stream synchronizes with blocking
-//! streams only; these are non-blocking, so stream 0 is a stream like any other.
+//! This work is not the allocator's: it is not in the call counts or the log, and costs the host only the time that it
+//! waits. Streams do not wait for stream 0. CUDA's legacy default stream synchronizes only with blocking streams, and
+//! these streams are non-blocking, so stream 0 is a stream like any other.
 //!
 //! Contents change in program order, at the moment of the call: a read returns what earlier calls wrote, even if the
-//! work is still running by the clock. [`SimDevice::races`] shows whether real hardware could have returned other
+//! work is still running by the clock. [`SimDevice::races`] shows whether real hardware could have returned different
 //! data.
 
 use std::borrow::Cow;
@@ -22,21 +22,22 @@ use crate::streams::SimEvent;
 
 /// Streams.
 impl SimDevice {
-    /// Creates a non-blocking stream (cudaStreamCreateWithFlags). Handles are 0x1000, 0x2000 and so on; none
-    /// is returned twice. A handle that was not created here becomes a stream when it is first used, and
-    /// handles in use are skipped.
+    /// Creates a non-blocking stream (cudaStreamCreateWithFlags). Handles are 0x1000, 0x2000 and so on; none is
+    /// returned twice, and handles in use are skipped. A handle that was not created here becomes a stream when it is
+    /// first used.
     pub fn create_stream(&mut self) -> StreamId {
         StreamId(self.streams.create())
     }
 
-    /// Destroys a stream (cudaStreamDestroy). Does not wait: queued work still runs. Using the handle again
-    /// starts a new stream.
+    /// Destroys a stream (cudaStreamDestroy). Does not wait; queued work still runs. Using the handle again starts a
+    /// new stream.
     pub fn destroy_stream(&mut self, stream: StreamId) {
         self.streams.destroy(stream.get(), self.clock.now_ns());
     }
 
-    /// Makes a stream wait (cudaStreamWaitEvent): work queued on it from now on starts only after the work before the
-    /// event's latest recording. An event that was never recorded causes no wait. The host does not wait.
+    /// Makes a stream wait (cudaStreamWaitEvent): work that is queued on it from now on starts only after the work
+    /// before the event's latest recording. An event that has never been recorded causes no wait. The host does not
+    /// wait.
     pub fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) {
         if let Some(mark) = event.mark() {
             self.streams.wait(stream.get(), mark);
@@ -64,7 +65,7 @@ impl SimDevice {
     /// Queues a kernel. The data it writes is unknown and reads as [`UNWRITTEN`](crate::UNWRITTEN).
     ///
     /// # Errors
-    /// One of the accesses is illegal; then nothing is queued. (A real device would report it later.)
+    /// One of the accesses is illegal; nothing is queued in that case. (A real device would report it later.)
     pub fn kernel(&mut self, kernel: Kernel) -> Result<(), AccessError> {
         let touched = kernel.accesses.iter().map(|&access| self.touch(access)).collect::<Result<Vec<_>, _>>()?;
         for written in touched.iter().filter(|touched| touched.access.kind == AccessKind::Write) {
@@ -79,7 +80,7 @@ impl SimDevice {
     /// Queues a fill with a 32-bit word (cuMemsetD32Async). It takes no time on the clock.
     ///
     /// # Errors
-    /// The write is illegal, or the address or size is not a multiple of 4 bytes; then nothing is queued.
+    /// The write is illegal, or the address or size is not a multiple of 4 bytes; nothing is queued in that case.
     pub fn fill(&mut self, address: DeviceAddress, size: Bytes, word: u32, stream: StreamId) -> Result<(), AccessError> {
         if !address.get().is_multiple_of(4) || !size.get().is_multiple_of(4) {
             return Err(AccessError::NotWords);
@@ -95,7 +96,7 @@ impl SimDevice {
     /// the copy reads all bytes before it writes any.
     ///
     /// # Errors
-    /// The read or the write is illegal; then nothing is queued.
+    /// The read or the write is illegal; nothing is queued in that case.
     pub fn copy(&mut self, from: DeviceAddress, to: DeviceAddress, size: Bytes, stream: StreamId) -> Result<(), AccessError> {
         let read = self.touch(Access::read(from, size))?;
         let written = self.touch(Access::write(to, size))?;
@@ -105,11 +106,11 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Copies bytes to the host (cudaMemcpy on stream 0): waits for work on stream 0 and on no other stream. Bytes
-    /// not written since their memory was taken read as [`UNWRITTEN`](crate::UNWRITTEN).
+    /// Copies bytes to the host (cudaMemcpy on stream 0), and waits only for work on stream 0. Bytes that have not been
+    /// written since their memory was taken read as [`UNWRITTEN`](crate::UNWRITTEN).
     ///
     /// # Errors
-    /// The read is illegal; then the call does not wait, and `into` is unchanged.
+    /// The read is illegal; in that case, the call does not wait, and `into` is unchanged.
     pub fn read(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), AccessError> {
         let read = self.touch(Access::read(address, Bytes(into.len() as u64)))?;
         self.wait_for(StreamId::DEFAULT);
@@ -134,42 +135,43 @@ impl SimDevice {
 
 /// Races.
 impl SimDevice {
-    /// The first 100 races, in the order in which they were found. [`Race`] defines a race.
+    /// Returns the first 100 races, in the order in which they were found. [`Race`] defines a race.
     #[must_use]
     pub fn races(&self) -> &[Race] {
         self.races.as_ref().map_or(&[], |races| races.found())
     }
 
-    /// How many races were found beyond those that [`SimDevice::races`] returns.
+    /// Returns how many races were found beyond those that [`SimDevice::races`] returns.
     #[must_use]
     pub fn more_races(&self) -> u64 {
         self.races.as_ref().map_or(0, |races| races.more())
     }
 }
 
-/// Graph captures, as the program makes them: the graph nodes that the driver would create for work and waits while
+/// Graph captures as the program makes them: the graph nodes that the driver would create for work and waits while
 /// streams are captured.
 ///
-/// They take no time and appear in no log: nothing runs during a capture.
+/// They take no time and appear in no log, because nothing runs during a capture.
 impl SimDevice {
     /// Begins the capture of a graph on a stream. Returns its number, counted from 1.
     pub fn begin_capture(&mut self, stream: StreamId) -> u64 {
         self.captures.begin(stream.get())
     }
 
-    /// Ends the stream's capture, on all streams that take part in it. Does nothing if the stream takes part in none.
+    /// Ends the stream's capture on all streams that take part in it. Does nothing if the stream takes part in no
+    /// capture.
     pub fn end_capture(&mut self, stream: StreamId) {
         self.captures.end(stream.get());
     }
 
-    /// Whether the stream takes part in a capture.
+    /// Returns whether the stream takes part in a capture.
     #[must_use]
     pub fn is_captured(&self, stream: StreamId) -> bool {
         self.captures.of(stream.get()).is_some()
     }
 
-    /// Submits work to a captured stream: adds a node to the graph that waits for all work submitted to the stream so far.
-    /// `None` if the stream is not captured.
+    /// Submits work to a captured stream: adds a node to the graph that waits for all work submitted to the stream so
+    /// far. Returns `None` if the stream is not captured.
     pub fn capture_work(&mut self, stream: StreamId) -> Option<GraphNode> {
         self.captures.work(stream.get())
     }
@@ -183,25 +185,27 @@ impl SimDevice {
     }
 }
 
-/// From addresses to physical bytes: which bytes work on the device touches, or why it cannot touch them.
+/// Maps addresses to physical bytes: the bytes that work on the device touches, or the reason why it cannot touch them.
 impl SimDevice {
-    /// The physical page behind an address.
+    /// Returns the physical page behind an address.
     ///
     /// # Errors
-    /// The device may not touch the address; on a real GPU that is an illegal access.
+    /// The device may not touch the address; on a real GPU, this is an illegal access.
     pub fn page_behind(&self, address: DeviceAddress) -> Result<PageId, AccessError> {
         let ranges = self.bytes_behind(address, Bytes(1))?;
         ranges.first().map(|range| PageId(range.start / PAGE_BYTES)).ok_or(AccessError::NotMapped)
     }
 
-    /// The physical pages of the cudaMalloc, shared page or mapping that covers an address. Empty if there is none.
+    /// Returns the physical pages of the cudaMalloc, shared page or mapping that covers an address; empty if there is
+    /// none.
     #[must_use]
     pub fn pages_at(&self, address: DeviceAddress) -> &[PageRun] {
         self.unit_at(address.get()).map_or(&[], |unit| unit.runs)
     }
 
-    /// The physical bytes behind `size` bytes at an address, which may span several cudaMallocs and mappings. As on
-    /// the real device, access is by page: the unused rest of a page that small cudaMallocs share is accessible too.
+    /// Returns the physical bytes behind `size` bytes at an address, which may span several cudaMallocs and mappings.
+    /// As on the real device, access is by page: the unused rest of a page that small cudaMallocs share is also
+    /// accessible.
     pub(super) fn bytes_behind(&self, address: DeviceAddress, size: Bytes) -> Result<Vec<ByteRange>, AccessError> {
         let mut ranges = Vec::new();
         let mut at = address.get();
@@ -221,7 +225,7 @@ impl SimDevice {
         Ok(ranges)
     }
 
-    /// The physical bytes that are mapped in a range.
+    /// Returns the physical bytes that are mapped in a range.
     pub(super) fn bytes_mapped(&self, address: u64, size: u64) -> Vec<ByteRange> {
         let mut ranges = Vec::new();
         let range_end = address.saturating_add(size);
@@ -260,7 +264,7 @@ impl Unit<'_> {
         self.runs.iter().fold(self.start, |end, &run| end.saturating_add(bytes_of(run).1))
     }
 
-    /// Appends the physical bytes behind addresses `from..until`, joining consecutive ones.
+    /// Appends the physical bytes behind addresses `from..until`, and joins consecutive ones.
     fn push_bytes(&self, from: u64, until: u64, ranges: &mut Vec<ByteRange>) {
         let mut run_address = self.start;
         for &run in self.runs {

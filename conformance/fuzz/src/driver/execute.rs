@@ -1,6 +1,6 @@
-//! One execution: its input, which follows only from the seed, the target and the execution's number; whether the input was
-//! survived, with its peak memory and its time; and what happens to inputs that failed: they are written to files, minimised,
-//! and run again.
+//! One execution: its input, which depends only on the seed, the target and the execution's number; whether the input
+//! was survived, with its peak memory and its time; and the handling of failed inputs, which are written to files,
+//! minimised and run again.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -22,17 +22,17 @@ pub struct Input {
     pub choices: Vec<u8>,
     /// The bytes that the target reads.
     pub bytes: Vec<u8>,
-    /// The number of the case, which selects the options of a command.
+    /// The number of the case, which selects a command's options.
     pub case: u8,
 }
 
-/// The input with this number.
+/// Returns the input with this number.
 #[must_use]
 pub fn input(target: &Target, seed: u64, number: u64) -> Input {
     let name =
         target.name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     let mut random = fastrand::Rng::with_seed(name ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.rotate_left(32));
-    // Short inputs are simple and fast; few are long.
+    // Short inputs are simple and fast, so only a few are long.
     let longest = if random.u8(..8) == 0 { 4096 } else { 512 };
     let mut choices = vec![0; random.usize(16..longest)];
     random.fill(&mut choices);
@@ -41,18 +41,18 @@ pub fn input(target: &Target, seed: u64, number: u64) -> Input {
     Input { choices, bytes, case }
 }
 
-/// The most memory that an input of less than 1 MB may take at once: 1 GiB.
+/// The highest peak of memory that an input of less than 1 MB may reach: 1 GiB.
 pub const LARGEST_PEAK_BYTES: u64 = 1 << 30;
-/// The most processor time that an input of less than 100 KB may take.
+/// The maximum processor time that an input of less than 100 KB may take.
 pub const LONGEST: Duration = Duration::from_secs(10);
 
 const LARGE_INPUT: usize = 1_000_000;
 const LONG_INPUT: usize = 100_000;
 
-/// How an input failed.
+/// The ways in which an input can fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FailureKind {
-    /// A panic: a broken law, an overflow, an index.
+    /// A panic, for example from a broken law, an overflow or an index out of bounds.
     Panic,
     /// More memory than [`LARGEST_PEAK_BYTES`].
     Memory,
@@ -65,7 +65,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// Its name, as used in file names.
+    /// Returns its name as used in file names.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -81,7 +81,7 @@ impl FailureKind {
 /// An input that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// How it failed.
+    /// The way in which it failed.
     pub kind: FailureKind,
     /// The place in the code, for a panic.
     pub place: String,
@@ -94,7 +94,7 @@ pub struct Failure {
 pub struct Execution {
     /// How far the input got.
     pub reached: Result<Reached, Failure>,
-    /// The most memory at once, in bytes.
+    /// The peak of memory, in bytes.
     pub peak_bytes: u64,
     /// The processor time.
     pub time: Duration,
@@ -104,18 +104,18 @@ thread_local! {
     static PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
 }
 
-/// Prepares this thread: work that is normally shared between threads runs on this one, so that its memory and time are
-/// counted.
+/// Prepares this thread: work that is normally shared between threads runs on this thread, so that its memory and time
+/// are counted.
 ///
 /// # Panics
 /// If this thread has already been prepared.
 pub fn prepare_thread() {
     let pool = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build().expect("a thread is prepared once");
-    // From now on the thread belongs to the pool.
+    // From here on, the thread belongs to the pool.
     std::mem::forget(pool);
 }
 
-/// Records panics instead of printing them. This applies to the whole process.
+/// Records panics instead of printing them. This applies to the entire process.
 pub(super) fn note_panics() {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
@@ -139,14 +139,14 @@ pub fn execute(target: &Target, bytes: &[u8], case: u8) -> Execution {
     let time = processor_time().saturating_sub(start);
     let peak_bytes = memory.bytes_max;
     let failed = |kind, message| Err(Failure { kind, place: String::new(), message });
-    let reached = match ended.expect("it was run") {
+    let reached = match ended.expect("the target was run") {
         Err(payload) => {
             let noted = PANIC.with(|noted| noted.borrow_mut().take());
             let (place, message) = noted.unwrap_or_else(|| (String::new(), text(payload.as_ref())));
             Err(Failure { kind: FailureKind::Panic, place, message })
         }
         Ok(_) if peak_bytes > LARGEST_PEAK_BYTES && bytes.len() < LARGE_INPUT => {
-            failed(FailureKind::Memory, format!("{peak_bytes} bytes at once for an input of {} bytes", bytes.len()))
+            failed(FailureKind::Memory, format!("a peak of {peak_bytes} bytes for an input of {} bytes", bytes.len()))
         }
         Ok(_) if time > LONGEST && bytes.len() < LONG_INPUT => {
             failed(FailureKind::Time, format!("{:.1} s for an input of {} bytes", time.as_secs_f64(), bytes.len()))
@@ -156,15 +156,16 @@ pub fn execute(target: &Target, bytes: &[u8], case: u8) -> Execution {
     Execution { reached, peak_bytes, time }
 }
 
-/// The time that this thread has had a processor. Other programs on the machine do not count.
+/// Returns the processor time that this thread has used. Other programs on the machine do not
+/// count.
 fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// How long to minimise an input.
+/// The time spent on minimising an input.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The input with the fewest choices, among those found, that fails in the same way at the same place.
+/// Returns the input with the fewest choices, among those found, that fails in the same way at the same place.
 pub(super) fn smaller(target: &Target, input: &Input, failure: &Failure) -> Input {
     let start = Instant::now();
     let fails = |choices: &[u8]| {
@@ -174,7 +175,7 @@ pub(super) fn smaller(target: &Target, input: &Input, failure: &Failure) -> Inpu
         is_same.then(|| Input { choices: choices.to_vec(), bytes, case: input.case })
     };
     let mut best = input.clone();
-    // Shorten by halves, then zero parts, because zero is the first choice.
+    // Shorten the input by halves, then set parts to zero, because zero is the first choice.
     let mut cut = best.choices.len() / 2;
     while cut > 0 && start.elapsed() < PATIENCE {
         match fails(&best.choices[..best.choices.len().saturating_sub(cut)]) {
@@ -213,7 +214,8 @@ pub(super) fn write(folder: &Path, target: &Target, input: &Input, failure: &Fai
     Ok(path)
 }
 
-/// The files of a corpus, each with its targets, which follow from the name of its folder.
+/// Returns the files of a corpus, each with its targets, which are determined by the name of its
+/// folder.
 ///
 /// # Errors
 /// If the folder cannot be read, or contains a folder that is not named after a target.
@@ -224,11 +226,11 @@ pub fn kept(corpus: &Path) -> io::Result<Vec<(PathBuf, Vec<&'static Target>)>> {
     folders.sort();
     for folder in folders.iter().filter(|path| path.is_dir()) {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        // A recording runs on every target that reads one.
+        // A recording is run on every target that reads recordings.
         let is_for = |target: &&Target| if name == "recordings" { target.ending == "pickle" } else { target.name == name };
         let targets: Vec<&'static Target> = TARGETS.iter().filter(is_for).collect();
         if targets.is_empty() {
-            return Err(io::Error::other(format!("{} is no target's folder", folder.display())));
+            return Err(io::Error::other(format!("the folder {} does not belong to a target", folder.display())));
         }
         let mut files: Vec<PathBuf> =
             fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect::<io::Result<_>>()?;
@@ -238,7 +240,7 @@ pub fn kept(corpus: &Path) -> io::Result<Vec<(PathBuf, Vec<&'static Target>)>> {
     Ok(found)
 }
 
-/// Runs a file: in the case that its name ends with (`.case7.pickle`), or in the first eight.
+/// Runs a file in the case that its name specifies (`.case7.pickle`), or in the first eight cases.
 ///
 /// # Errors
 /// If the file cannot be read.

@@ -1,12 +1,14 @@
 //! Runs targets for a given time or number of executions, with bounds on time and memory.
 //!
-//! One process does the work, on several threads; another one watches it. The workers record their position in a file, so that
-//! the watcher knows which input caused an abort or a hang, records that input, and restarts the work after it.
+//! One process does the work on several threads; a second process watches it. The workers record their position in a
+//! file, so that the watcher knows which input caused an abort or a hang, can record that input, and can restart the
+//! work after it.
 //!
 //! | file | content |
 //! |---|---|
-//! | `execute` | the input of a number: the same for the same seed; one execution, with its memory and time; inputs that failed |
-//! | `run` | the command line; the threads, their positions and their results; aborts and hangs; the table at the end |
+//! | `execute` | the input with a number, which is the same for the same seed; one execution, with its memory and time;
+//! inputs that failed |
+//! | `run` | the command line; the threads, their positions and their results; aborts and hangs; the final table |
 
 mod execute;
 mod run;

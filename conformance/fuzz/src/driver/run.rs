@@ -1,5 +1,5 @@
-//! A run. One process does the work, on several threads; another one watches it, and restarts the work after an input that
-//! ended the process.
+//! A run. One process does the work on several threads; a second process watches it, and restarts the work after an
+//! input that ended the first process.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,50 +23,55 @@ use crate::targets::{Kind, Reached, TARGETS, Target, prepare};
 ///
 /// Runs parkade's readers and commands on hostile input.
 ///
-/// An input that panics, aborts, hangs, takes more than 1 GiB (below 1 MB of input) or more than 10 s (below 100 KB) is written to a file.
+/// An input is written to a file if it causes a panic, an abort or a hang, or if it takes more than 1 GiB (for inputs
+/// below 1 MB) or more than 10 s (for inputs below 100 KB).
 #[derive(Parser, Clone, Debug)]
-#[command(name = "parkade-fuzz", after_help = "Exit code: 0 every input was survived, 1 one was not, 2 could not run.")]
+#[command(
+    name = "parkade-fuzz",
+    after_help = "Exit code: 0 if every input was survived, 1 if at least one was not, 2 if the \
+                                               run was impossible."
+)]
 pub struct Options {
-    /// Only these targets: by name, or `readers`, `commands`, `all`.
+    /// Run only these targets: names, or `readers`, `commands` or `all`.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "all")]
     pub target: Vec<String>,
-    /// Stop each target after this many executions [default: only the time counts].
+    /// Stop each target after this many executions [default: no limit except the time].
     #[arg(long, value_name = "NUMBER")]
     pub executions: Option<u64>,
     /// Stop after this many seconds, shared evenly between the targets.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     pub seconds: u64,
-    /// The same seed gives the same inputs.
+    /// The seed of the inputs; the same seed produces the same inputs.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Threads, all of one process.
+    /// The number of threads, all in one process.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub threads: u16,
-    /// The folder of inputs that once failed; they run first.
+    /// The folder with inputs that once failed; they are run first.
     #[arg(long, value_name = "FOLDER")]
     pub corpus: Option<PathBuf>,
-    /// The folder for inputs that fail.
+    /// The folder to which inputs that fail are written.
     #[arg(long, value_name = "FOLDER", default_value = "fuzz-failures")]
     pub failures: PathBuf,
-    /// Run the one target on this file, in every case, and print the outcome.
+    /// Run the single chosen target on this file, in every case, and print the outcome.
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Run only the execution with this number.
     #[arg(long, value_name = "NUMBER")]
     pub number: Option<u64>,
-    /// The most address space of a process, in GiB for each thread.
+    /// The maximum address space of a process, in GiB per thread.
     #[arg(long, value_name = "GIB", default_value_t = 3)]
     pub address_space: u64,
-    /// The record of the workers' positions; the watcher passes it.
+    /// The file that records the workers' positions; the watcher passes it.
     #[arg(long, hide = true)]
     pub account: Option<PathBuf>,
 }
 
 impl Options {
-    /// The targets that were chosen, in the order of the list.
+    /// Returns the chosen targets, in the order of the list.
     ///
     /// # Errors
-    /// If a name is not that of a target.
+    /// If a name does not belong to a target.
     pub fn targets(&self) -> Result<Vec<&'static Target>, String> {
         let is_group = |name: &str, target: &Target| match name {
             "all" => true,
@@ -84,10 +89,10 @@ impl Options {
     }
 }
 
-/// The most inputs written for one place in the code.
+/// The maximum number of inputs written for one place in the code.
 const MOST_FOR_A_PLACE: u32 = 3;
 
-/// The process that does the work, on several threads.
+/// The process that does the work on several threads.
 ///
 /// The state that all threads share.
 struct Work<'o> {
@@ -98,10 +103,10 @@ struct Work<'o> {
     places: Mutex<BTreeMap<String, u32>>,
 }
 
-/// Runs the chosen targets, continuing from the positions in the account.
+/// Runs the chosen targets, continuing from the positions in the account file.
 ///
 /// # Errors
-/// If the account cannot be read or written, or a failed input cannot be written.
+/// If the account file cannot be read or written, or a failed input cannot be written.
 pub fn work(options: &Options, account: &Path) -> Result<()> {
     bound_address_space(options)?;
     let targets = options.targets().map_err(anyhow::Error::msg)?;
@@ -120,11 +125,11 @@ pub fn work(options: &Options, account: &Path) -> Result<()> {
             .collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked"))))
     })
-    .context("the account of the work")
+    .context("opening the record of the work")
 }
 
-/// Bounds the address space: beyond the bound an allocation fails and ends the process, which is better than exhausting the
-/// memory of the machine.
+/// Bounds the address space: beyond the bound, an allocation fails and ends the process, which is better than
+/// exhausting the machine's memory.
 ///
 /// # Errors
 /// If the system refuses the bound.
@@ -144,7 +149,7 @@ impl Work<'_> {
                 row.number = thread as u64;
             }
             if row.state != Row::FINISHED {
-                // If executions are counted, the time only bounds their total.
+                // If the number of executions is limited, the time is only a bound on their total.
                 let is_counted = self.options.executions.is_some();
                 let each = if is_counted { all.saturating_sub(start.elapsed()) } else { all / self.targets.len() as u32 };
                 self.run_target(thread, place, target, row, each)?;
@@ -197,7 +202,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The number of earlier inputs that failed like this one.
+    /// Returns the number of earlier inputs that failed like this one.
     fn count(&self, target: &Target, failure: &Failure) -> u32 {
         let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let count = places.entry(format!("{} {} {}", target.name, failure.kind.name(), failure.place)).or_default();
@@ -210,20 +215,20 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(300).collect()
 }
 
-/// The most wall-clock time of an execution before it counts as a hang. Processor time is bounded more tightly, but only after
-/// the execution has ended.
+/// The maximum wall-clock time of an execution before it counts as a hang. Processor time has a tighter bound, which is
+/// checked only after the execution has ended.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How often the watcher reads the account.
+/// The interval at which the watcher reads the account file.
 const PERIOD: Duration = Duration::from_millis(100);
-/// If the worker ends this often, something else is wrong.
+/// The maximum number of restarts; if the worker ends more often, something else is wrong.
 const MOST_RESTARTS: u32 = 200;
 
-/// The process that starts the work, and restarts it after an input that ended it.
+/// The process that starts the work and restarts it after an input that ended it.
 ///
 /// Runs the chosen targets and prints the table. Returns whether every input was survived.
 ///
 /// # Errors
-/// If the work cannot be started, or ends again and again.
+/// If the work cannot be started, or if it ends repeatedly.
 pub fn watch(options: &Options) -> Result<bool> {
     let targets = options.targets().map_err(anyhow::Error::msg)?;
     let kept_failures = options.corpus.as_deref().map(|corpus| run_corpus(corpus, &targets)).transpose()?.unwrap_or(0);
@@ -253,10 +258,10 @@ pub fn watch(options: &Options) -> Result<bool> {
 
 fn worker(options: &Options, account: &Path) -> Result<Child> {
     let mut command = Command::new(env::current_exe()?);
-    // A backtrace of a failed allocation adds nothing to the input.
+    // A backtrace of a failed allocation adds nothing that the input does not show.
     command.env("RUST_BACKTRACE", "0");
     command.args(env::args_os().skip(1)).arg("--account").arg(account).stdin(Stdio::null());
-    command.spawn().with_context(|| format!("a worker for {:?}", options.target))
+    command.spawn().with_context(|| format!("starting a worker for {:?}", options.target))
 }
 
 struct Watched<'o> {
@@ -265,7 +270,7 @@ struct Watched<'o> {
     account: Account,
 }
 
-/// A thread, and the index of a target.
+/// A thread and the index of a target.
 type Place = (usize, usize);
 
 impl Watched<'_> {
@@ -296,7 +301,7 @@ impl Watched<'_> {
     /// Finds the input that ended the worker, writes it, and lets the work continue after it.
     fn note_end(&self, status: ExitStatus, stuck: Option<Place>) -> Result<()> {
         if let Some(place) = stuck {
-            return self.note(place, FailureKind::Hang, &format!("it did not end within {} s", PATIENCE.as_secs()));
+            return self.note(place, FailureKind::Hang, &format!("the execution did not end within {} s", PATIENCE.as_secs()));
         }
         let running: Vec<Place> = self
             .places()
@@ -310,13 +315,21 @@ impl Watched<'_> {
             let number = self.account.read(thread, target)?.number;
             if let Some(ended) = self.ends_alone(self.targets[target], number)? {
                 is_found = true;
-                self.note((thread, target), FailureKind::Abort, &format!("alone it ends with {ended}"))?;
+                self.note((thread, target), FailureKind::Abort, &format!("on its own, the input ends with {ended}"))?;
             }
         }
         if !is_found {
-            eprintln!("the worker ended with {status}, and none of the {} inputs in progress ends one alone", running.len());
+            eprintln!(
+                "the worker ended with {status}, but none of the {} inputs in progress ends a process on its own",
+                running.len()
+            );
             for place in running {
-                self.note(place, FailureKind::Abort, "it was in progress when the worker ended, and does not end one alone")?;
+                self.note(
+                    place,
+                    FailureKind::Abort,
+                    "the input was in progress when the worker ended, but does not end a \
+                                                      process on its own",
+                )?;
             }
         }
         Ok(())
@@ -325,7 +338,7 @@ impl Watched<'_> {
     /// Runs one execution in a separate process. Returns the exit status if the execution failed.
     fn ends_alone(&self, target: &Target, number: u64) -> Result<Option<ExitStatus>> {
         let mut command = Command::new(env::current_exe()?);
-        // The process is bounded like the worker.
+        // The process has the same bounds as the worker.
         command.args(["--address-space", &self.options.address_space.to_string()]);
         command.args(["--target", target.name, "--seed", &self.options.seed.to_string(), "--number", &number.to_string()]);
         let mut child = command.env("RUST_BACKTRACE", "0").stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
@@ -363,7 +376,7 @@ impl Watched<'_> {
     }
 }
 
-/// Runs the inputs that once failed. Returns the number of those that fail.
+/// Runs the inputs that once failed. Returns the number of those that fail again.
 fn run_corpus(corpus: &Path, targets: &[&'static Target]) -> Result<usize> {
     let (mut runs, mut failures) = (0, 0);
     for (file, all) in kept(corpus).with_context(|| corpus.display().to_string())? {
@@ -377,24 +390,24 @@ fn run_corpus(corpus: &Path, targets: &[&'static Target]) -> Result<usize> {
             }
         }
     }
-    eprintln!("{runs} executions of inputs that once failed, {failures} fail");
+    eprintln!("{runs} executions of inputs that once failed; {failures} fail");
     Ok(failures)
 }
 
 /// The work of one thread on one target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Row {
-    /// 0 not begun, 1 an execution is running, 2 finished.
+    /// 0: not begun; 1: an execution is running; 2: finished.
     state: u64,
-    /// The number of the execution that is running, or of the next one.
+    /// The number of the execution that is running or of the next one.
     number: u64,
-    /// Executions that ended.
+    /// The number of executions that have ended.
     executions: u64,
-    /// Of these executions, those whose input the reader accepted.
+    /// The number of these executions in which the reader accepted the input.
     read: u64,
-    /// Inputs that failed.
+    /// The number of inputs that failed.
     failures: u64,
-    /// The most memory that an execution took at once, in bytes.
+    /// The highest memory peak of an execution, in bytes.
     peak_bytes: u64,
     /// The longest processor time of an execution, in microseconds.
     slowest_us: u64,
@@ -420,7 +433,7 @@ impl Row {
         Row { state, number, executions, read, failures, peak_bytes, slowest_us, input_bytes, spent_ms }
     }
 
-    /// The combined work of two threads.
+    /// Returns the combined work of two threads.
     fn and(self, other: Row) -> Row {
         Row {
             state: self.state.min(other.state),
@@ -436,9 +449,9 @@ impl Row {
     }
 }
 
-/// The account that workers keep in a file: for each thread and target, its position and its results.
+/// The account file that workers keep: for each thread and target, the position and the results.
 ///
-/// A row is written before each execution, so after an abort it tells which inputs were being executed.
+/// A row is written before each execution, so that after an abort the rows show which inputs were being executed.
 ///
 /// The file.
 struct Account {
@@ -447,7 +460,7 @@ struct Account {
 }
 
 impl Account {
-    /// Opens the account, which is empty if the file is.
+    /// Opens the account, which is empty if the file is empty.
     fn open(path: &Path, targets: usize) -> io::Result<Account> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         Ok(Account { file, targets })
@@ -480,12 +493,12 @@ impl Account {
     }
 }
 
-/// The table at the end.
+/// The final table.
 ///
-/// Prints a row for each target, and one for all readers and all commands.
+/// Prints a row for each target, one for all readers and one for all commands.
 fn print_table(options: &Options, targets: &[&Target], rows: &[Row], elapsed: Duration) {
     let mut out = io::stdout().lock();
-    // A closed pipe does not change the results.
+    // A closed pipe does not affect the results.
     let _ = write_table(&mut out, options, targets, rows, elapsed);
 }
 

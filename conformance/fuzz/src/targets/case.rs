@@ -1,5 +1,5 @@
-//! The parameters and the result of running a target: a command's options beside its file (a limit, a capacity, settings, a
-//! release, a moment), and how far the input got.
+//! The parameters and the result of running a target: a command's options in addition to its file (a limit, a capacity,
+//! settings, a release, a point in time), and how far the input got.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -38,23 +38,23 @@ impl Case {
         Case(number % CASES)
     }
 
-    /// The settings to replay under.
+    /// Returns the settings to replay under.
     pub(super) fn settings(&self) -> Settings {
         let text = SETTINGS[usize::from(self.0 % 8)];
         ReplaySettings::given_as(self.profile(), text).map(|given| given.settings).unwrap_or_default()
     }
 
-    /// The release to replay under.
+    /// Returns the release to replay under.
     pub(super) fn profile(&self) -> &'static Profile {
         if self.0 % 5 == 4 { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 }
     }
 
-    /// A number that differs between cases, for choosing options.
+    /// Returns a number that differs between cases, for choosing options.
     pub(super) fn number(&self) -> usize {
         usize::from(self.0)
     }
 
-    /// The settings and the limit of the recorded run; `None` if the settings in the file are not valid.
+    /// Returns the settings and the limit of the recorded run; `None` if the settings in the file are invalid.
     pub(super) fn own(&self, recording: &Recording) -> Option<VerifyOptions> {
         let devices: Vec<_> = recording.devices.iter().filter(|device| !device.trace.is_empty()).collect();
         let settings = recognise(recording, &devices, &Asked::default()).ok()?.settings;
@@ -62,7 +62,7 @@ impl Case {
         Some(VerifyOptions { settings, limit_bytes, stats_file: None })
     }
 
-    /// A limit to replay under: none, less than was reserved, or the same.
+    /// Returns a limit to replay under: none, less than was reserved, or exactly what was reserved.
     pub(super) fn limit_bytes(&self, device: &DeviceRecording) -> Option<u64> {
         match self.0 % 7 {
             0 | 1 => None,
@@ -72,7 +72,7 @@ impl Case {
         }
     }
 
-    /// A capacity to replay under.
+    /// Returns a capacity to replay under.
     pub(super) fn capacity_bytes(&self, device: &DeviceRecording) -> Option<u64> {
         match self.0 % 3 {
             0 => None,
@@ -82,7 +82,7 @@ impl Case {
     }
 }
 
-/// The most bytes reserved at once, according to the trace alone.
+/// Returns the peak of reserved bytes according to the trace only.
 fn peak_bytes(device: &DeviceRecording) -> u64 {
     let (mut bytes, mut peak) = (0_u64, 0);
     for entry in &device.trace {

@@ -1,6 +1,7 @@
-//! Does what the commands do with a recording, a script or rows: calls the functions that the binary calls, with its options.
+//! Does what the commands do with a recording, a script or rows: calls the functions that the binary calls, with the
+//! binary's options.
 //!
-//! Sweep's rows, its largest batches and merge run as in the binary, including arguments and output.
+//! For sweep's rows, its largest batches and merge, the code runs as in the binary, including arguments and output.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -67,7 +68,7 @@ pub(super) fn verify(bytes: &[u8], case: u8) -> Reached {
         for device in opened.traced() {
             match verify_device(device, &opened.own, &mut |_| ()) {
                 Ok(verdict) => {
-                    assert!(verdict.mismatches == 0 || verdict.first.is_some(), "something differs, and nothing is named");
+                    assert!(verdict.mismatches == 0 || verdict.first.is_some(), "the results differ, but no difference is named");
                     drop(RankRun::of_verdict(device, &opened.own.settings, &verdict));
                 }
                 Err(error) => assert!(!error.to_string().is_empty()),
@@ -135,7 +136,8 @@ fn outlook_options(opened: &Opened, device: &DeviceRecording) -> OutlookOptions 
     }
 }
 
-/// An exported recording can be written, and reading it back gives the same recording.
+/// Checks that an exported recording can be written, and that reading it back yields the same
+/// recording.
 pub(super) fn export(bytes: &[u8], case: u8) -> Reached {
     with(bytes, case, |opened| {
         let Some(first) = opened.traced().next() else { return };
@@ -149,7 +151,7 @@ pub(super) fn export(bytes: &[u8], case: u8) -> Reached {
             device: None,
         };
         let Ok(exported) = parkade_replay::export::export(&opened.recording, &options, &mut |_| ()) else { return };
-        let again = read(&write(&exported.recording, Style::Python)).expect("what is exported can be read");
+        let again = read(&write(&exported.recording, Style::Python)).expect("an exported recording can be read");
         for device in &exported.recording.devices {
             let read = again.devices.iter().find(|read| read.device == device.device);
             let counts = read.map(|read| (read.trace.len(), read.segments.len())).unwrap_or_default();
@@ -158,7 +160,8 @@ pub(super) fn export(bytes: &[u8], case: u8) -> Reached {
     })
 }
 
-/// Compares the run with itself under other conditions: the whole run, and one step with another.
+/// Compares the run with itself under different conditions: the entire run, and one step with
+/// another.
 pub(super) fn diff(bytes: &[u8], case: u8) -> Reached {
     with(bytes, case, |opened| {
         for device in &opened.recording.devices {
@@ -252,7 +255,7 @@ pub(super) fn script(choices: &mut Choices<'_>) -> Vec<u8> {
     texts::script(choices).into_bytes()
 }
 
-/// Runs a script; every answer is a JSON object.
+/// Runs a script, and checks that every answer is a JSON object.
 pub(super) fn ops(bytes: &[u8], case: u8) -> Reached {
     let case = Case::new(case);
     let settings = ["", "expandable_segments:True", "max_split_size_mb:64", "garbage_collection_threshold:0.5"];
@@ -270,18 +273,18 @@ pub(super) fn ops(bytes: &[u8], case: u8) -> Reached {
                 reached = Reached::Read;
             }
             let read = serde_json::from_str::<serde_json::Value>(&answer);
-            assert!(read.is_ok(), "{line:?} is answered with what is no JSON: {answer}");
+            assert!(read.is_ok(), "the answer to {line:?} is not JSON: {answer}");
         }
     }
     reached
 }
 
-/// A recording or a table of buffers.
+/// Runs on a recording or a table of buffers.
 pub(super) fn packable(choices: &mut Choices<'_>) -> Vec<u8> {
     if choices.once_in(2) { texts::buffers(choices).into_bytes() } else { recording(choices) }
 }
 
-/// Every packing found is valid.
+/// Checks that every packing found is valid.
 pub(super) fn pack(bytes: &[u8], case: u8) -> Reached {
     let effort = Effort { steps: 20_000, seed: case.into() };
     if is_csv(bytes) {
@@ -289,7 +292,7 @@ pub(super) fn pack(bytes: &[u8], case: u8) -> Reached {
         if let Ok(instance) = Instance::new(listed.buffers.clone()) {
             let found = pack_watched(&instance, &effort, &mut |_| ());
             assert_eq!(packing::check(&instance, &found.packing), Ok(()));
-            read_csv(&write_csv(&listed, &found.packing)).expect("what was written can be read");
+            read_csv(&write_csv(&listed, &found.packing)).expect("the written file can be read");
         }
         return Reached::Read;
     }
@@ -304,7 +307,7 @@ pub(super) fn pack(bytes: &[u8], case: u8) -> Reached {
     Reached::Read
 }
 
-/// A recorded program under two policies: in plenty of memory, in the smallest memory, and as curves.
+/// Runs a recorded program under two policies: in plenty of memory, in the smallest memory, and as curves.
 pub(super) fn sweep(bytes: &[u8], case: u8) -> Reached {
     let Some(opened) = Opened::new(bytes, case) else { return Reached::Refused };
     for device in opened.traced() {
@@ -323,7 +326,7 @@ pub(super) fn sweep(bytes: &[u8], case: u8) -> Reached {
     Reached::Read
 }
 
-/// The rows of a small sweep.
+/// Runs the rows of a small sweep.
 pub(super) fn sound_rows() -> &'static str {
     static ROWS: OnceLock<String> = OnceLock::new();
     ROWS.get_or_init(|| {
@@ -334,7 +337,7 @@ pub(super) fn sound_rows() -> &'static str {
         let arguments = arguments.into_iter().map(Into::into).chain([file.clone().into_os_string()]);
         let command = sweeps::Args::try_parse_from(arguments).expect("these arguments are valid");
         command.compute().expect("a sweep");
-        fs::read_to_string(file).expect("its rows")
+        fs::read_to_string(file).expect("the rows of the sweep")
     })
 }
 
@@ -350,11 +353,12 @@ pub(super) fn merge(bytes: &[u8], case: u8) -> Reached {
     let arguments = ["merge".into(), "--force".into(), form.into(), part.into_os_string(), "-o".into(), merged.into_os_string()];
     let command = merges::Args::try_parse_from(arguments).expect("these arguments are valid");
     let Ok(finished) = command.compute() else { return Reached::Refused };
-    drop(render(&command, &finished).expect("what was merged can be printed"));
+    drop(render(&command, &finished).expect("the merged rows can be printed"));
     Reached::Read
 }
 
-/// Arguments of `parkade sweep --largest-batch`, one per line. About half of them are valid.
+/// Returns arguments of `parkade sweep --largest-batch`, one per line. About half of them are
+/// valid.
 pub(super) fn arguments(choices: &mut Choices<'_>) -> Vec<u8> {
     const WRONG: [&str; 7] = ["0", "18446744073709551615", "", "x", "-1", "4294967296", "63"];
     let mut number = |sound: &[&'static str]| if choices.once_in(28) { choices.pick(&WRONG) } else { choices.pick(sound) };
@@ -391,6 +395,6 @@ pub(super) fn largest_batch(bytes: &[u8], _: u8) -> Reached {
     let arguments = ["sweep", "--largest-batch"].into_iter().chain(text.lines());
     let Ok(command) = sweeps::Args::try_parse_from(arguments) else { return Reached::Refused };
     let Ok(found) = command.compute() else { return Reached::Refused };
-    drop(render(&command, &found).expect("what was found can be printed"));
+    drop(render(&command, &found).expect("the findings can be printed"));
     Reached::Read
 }

@@ -1,7 +1,7 @@
 //! The targets: every reader, and the core of every command.
 //!
-//! A target generates an input from choices and accepts any bytes, so the inputs that once failed are kept as plain files. A
-//! command's options beside its file follow from a number, the case.
+//! A target generates an input from choices and accepts any bytes, so inputs that once failed can be kept as plain
+//! files. A command's options, apart from its file, are derived from a number: the case.
 //!
 //! | file | targets |
 //! |---|---|
@@ -22,15 +22,15 @@ use crate::choices::Choices;
 /// The kind of code that a target runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It reads a file or a text.
+    /// Code that reads a file or a text.
     Reader,
-    /// It does what a command does.
+    /// Code that does what a command does.
     Command,
 }
 
 /// Code that must survive any input.
 pub struct Target {
-    /// Its name, lower case.
+    /// Its name in lower case.
     pub name: &'static str,
     /// The kind of code that it runs.
     pub kind: Kind,
@@ -42,7 +42,7 @@ pub struct Target {
     pub ending: &'static str,
 }
 
-/// All targets: readers first, the fast ones before the slow ones.
+/// All targets: readers first, and fast ones before slow ones.
 pub const TARGETS: &[Target] = &[
     Target { name: "recording", kind: Kind::Reader, make: readers::recording, run: readers::read_recording, ending: "pickle" },
     Target { name: "written", kind: Kind::Reader, make: readers::written, run: readers::read_again, ending: "pickle" },
@@ -79,7 +79,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "largest-batch", kind: Kind::Command, make: commands::arguments, run: commands::largest_batch, ending: "txt" },
 ];
 
-/// Prepares what all inputs depend on, so that the first execution does not bear its cost.
+/// Prepares what all inputs depend on, so that the first execution does not include its cost.
 pub fn prepare() {
     crate::recordings::bases();
     commands::sound_rows();

@@ -1,6 +1,6 @@
-//! Runs the commands with their output: text, JSON, tables, pages, pictures, and statistics for comparison.
+//! Runs the commands with their output: text, JSON, tables, pages, pictures and statistics for comparison.
 //!
-//! The commands run as in the binary, including arguments, on a file in a separate folder.
+//! The commands run as they do in the binary, including arguments, on a file in a separate folder.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,10 +11,10 @@ use super::case::{Case, Reached};
 /// The output of `memory_stats()` from another run.
 const STATS: &str = include_str!("../../../recordings/pools/graph_reset.default.2.stats.json");
 
-/// Arguments, in which `{}` stands for the folder of the files that are read and written.
+/// Arguments in which `{}` stands for the folder with the files that are read and written.
 type Arguments = &'static [&'static str];
 
-/// Runs the command on the recording with one of the argument lists; the case selects which.
+/// Runs the command on the recording with one of the argument lists, which the case selects.
 fn run(bytes: &[u8], case: u8, command: &str, lists: &[Arguments]) -> Reached {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("recording.pickle"), bytes).expect("room for a file");
@@ -25,14 +25,14 @@ fn run(bytes: &[u8], case: u8, command: &str, lists: &[Arguments]) -> Reached {
     match parkade_cli::answer(arguments) {
         Err(error) => {
             assert!(error.downcast_ref::<clap::Error>().is_none(), "these arguments are valid: {error}");
-            assert!(!format!("{error:#}").is_empty(), "an error without a word");
+            assert!(!format!("{error:#}").is_empty(), "an error without a message");
             Reached::Refused
         }
         Ok(printed) => {
             let printed = String::from_utf8(printed).expect("text");
             if chosen.contains(&"--json") {
                 let read = printed.lines().take(1).all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok());
-                assert!(read, "the first line is no JSON: {printed:.200}");
+                assert!(read, "the first line is not JSON: {printed:.200}");
             }
             Reached::Read
         }

@@ -94,7 +94,7 @@ pub(super) fn compressed(choices: &mut Choices<'_>) -> Vec<u8> {
         _ => gzip(&recordings::plausible(choices)),
     };
     match choices.below(6) {
-        // Another member, stream or frame.
+        // Adds another member, stream or frame.
         0 => bytes.extend(choices.pick(&[XZ, ZSTD, b"\0\0\0\0", b"\x1f\x8b"])),
         1..=3 => choices.damage(&mut bytes, 3),
         _ => {}
@@ -111,26 +111,30 @@ pub(super) fn read_recording(bytes: &[u8], _: u8) -> Reached {
     reached(read(bytes))
 }
 
-/// Writing a recording in both styles and reading it back gives the same recording.
+/// Checks that writing a recording in both styles and reading it back yields the same recording.
 pub(super) fn read_again(bytes: &[u8], _: u8) -> Reached {
     let Ok(mut recording) = read(bytes) else { return Reached::Refused };
     recording.tolerated = Default::default();
-    let again =
-        |recording: &Recording, style| read(&write(recording, style)).expect("what was read can be written and read again");
-    // A NaN does not equal itself, so NaNs are removed after the recording has been written and read once. From here on the rest
-    // is written: settings without any value reveal less about the release.
+    let again = |recording: &Recording, style| {
+        read(&write(recording, style)).expect(
+            "a recording that was read can be written and \
+                                                                              read again",
+        )
+    };
+    // A NaN does not equal itself, so NaNs are removed after the recording has been written and read once. From here
+    // on, the recording is written without them: settings without any value reveal less about the release.
     again(&recording, Style::Python);
     recording = without_nan(recording);
     let (python, mut cpp) = (again(&recording, Style::Python), again(&recording, Style::Cpp));
-    // Snapshots in the C++ style reveal less about their release, and the written file may be of a later release than the file
-    // that was read.
+    // Snapshots in the C++ style reveal less about their release, and the written file may belong to a later release
+    // than the file that was read.
     cpp.fields = python.fields;
     recording.fields = python.fields;
     assert!(python == cpp, "the two styles are read as different recordings");
-    assert!(again(&python, Style::Python) == python, "what was written is read as something else");
-    // The order of segments in the file affects only the numbering of stacks.
+    assert!(again(&python, Style::Python) == python, "the written recording is read as a different one");
+    // The order of segments in the file affects only how stacks are numbered.
     let is_same = without_stacks(recording) == without_stacks(python);
-    assert!(is_same, "what is written is not what was read");
+    assert!(is_same, "the written recording differs from the one that was read");
     Reached::Read
 }
 

@@ -1,10 +1,11 @@
-//! The device contract, call by call: each row of the measured driver facts as an entry.
+//! The device contract, call by call: each row of the measured driver facts is an entry.
 //!
-//! A row asserts the same on every backend: result codes, sizes, and whether a call waits. Its text contains nothing else, so
-//! it can be compared between backends; values that may differ, such as addresses and times, go into `measured`.
+//! A row makes the same assertions on every backend: result codes, sizes, and whether a call waits. Its text contains
+//! only these, so the text can be compared between backends. Values that may differ, such as addresses and times, are
+//! stored in `measured`.
 //!
-//! One sub-row of the facts has no entry: mapping a part of a handle from an offset (801). The core's device trait can only map
-//! whole handles.
+//! One sub-row of the facts has no entry: mapping part of a handle at an offset (801), because the core's device trait
+//! can only map whole handles.
 
 #[cfg(feature = "cuda")]
 pub(super) mod neighbours;

@@ -1,4 +1,4 @@
-//! Two devices in one host: one can read the other's mappings after it has been granted access, and not before.
+//! Two devices in one host: one can read the other's mappings only after it has been granted access.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
@@ -9,15 +9,15 @@ use crate::checks::contract::probe::ensure;
 use crate::suite::{Entry, Evidence, Group, Trouble, Verdict};
 
 const SIZE: Bytes = Bytes(20 * MIB);
-/// The fill words of the two mappings.
+/// The words that fill the two mappings.
 const WORDS: [u32; 2] = [0x1111_2222, 0x3333_4444];
 /// The driver's code for devices that cannot access each other.
 const PEER_ACCESS_UNSUPPORTED: u32 = 217;
 
-/// The entries for hosts with several CUDA devices; `cuda` is one of them.
+/// The entries for hosts with several CUDA devices; `cuda` is such a device.
 pub(in crate::checks) fn entries(cuda: &Cuda) -> Vec<Entry> {
     let ordinal = cuda.ordinal();
-    let says = "another device can read a mapping once it has been granted access, and not before";
+    let says = "a second device can read a mapping only after it has been granted access";
     vec![Entry::new(Group::Contract, "peers/access-of-a-mapping", says, move |_, _| reads_what_was_opened(ordinal))]
 }
 
@@ -35,7 +35,7 @@ fn reads_what_was_opened(ordinal: u32) -> Verdict {
     if !peer.can_access_peer(ordinal).map_err(failed)? {
         let refused = home.let_peer_access(other).err().map(|error| error.code);
         ensure(refused == Some(PEER_ACCESS_UNSUPPORTED), || {
-            format!("granting access to a device that cannot use it: {refused:?}")
+            format!("granting access to a device that cannot use it returned {refused:?}")
         })?;
         return Err(Trouble::Skip(format!(
             "devices {ordinal} and {other} cannot access each other, and granting access is refused"
@@ -56,11 +56,12 @@ fn reads_what_was_opened(ordinal: u32) -> Verdict {
     home.unmap(base, SIZE + SIZE)?;
     memory.into_iter().try_for_each(|piece| home.release(piece).map_err(|(_, error)| error))?;
     home.unreserve(base, SIZE + SIZE)?;
-    let measured = format!("{} bytes of device {ordinal} read on device {other}", (SIZE + SIZE).get());
+    let measured = format!("{} bytes on device {ordinal} were read from device {other}", (SIZE + SIZE).get());
     Ok(Evidence { measured, ..Evidence::default() })
 }
 
-/// One mapping gets its access rights before the peer is granted access, the other after.
+/// The owner's access is set before the peer is granted access for one mapping, and after it for
+/// the other.
 fn open_before_and_after(
     home: &mut CudaDevice,
     peer: &mut CudaDevice,

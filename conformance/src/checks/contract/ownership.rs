@@ -1,5 +1,6 @@
-//! Rows about ownership: the free memory that the device reports (cudaMemGetInfo) never exceeds its memory, and shrinks by what
-//! others hold; and a device refuses memory that does not, or no longer, belong to the caller. A refusal changes nothing.
+//! Rows about ownership. The free memory that the device reports (cudaMemGetInfo) never exceeds its total memory, and
+//! shrinks by what others hold. A device refuses operations on memory that does not (or no longer) belong to the
+//! caller, and a refusal changes nothing.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -30,7 +31,7 @@ fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
         ensure(info.total == total, || format!("{what}: the total became {}", info.total))?;
         let sum = info.free.get() + held;
         ensure(sum <= total.get() && info.free.get() <= before, || format!("{what}: {info:?} with {held} bytes held"))?;
-        ensure(before - info.free.get() == held, || format!("{what}: {before} bytes free became {info:?}, {held} are held"))
+        ensure(before - info.free.get() == held, || format!("{what}: {before} bytes were free, now {info:?} with {held} held"))
     };
     look(&mut device, held, "nothing")?;
     for size in SIZES.map(|count| pages(&facts, count)) {
@@ -43,7 +44,7 @@ fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
             look(&mut device, held, &format!("create of {size} bytes"))?;
         }
     }
-    let text = format!("{held} bytes held, as many fewer free\n");
+    let text = format!("{held} bytes held, and free memory is down by the same amount\n");
     for (address, size) in ranges {
         device.free(address)?;
         held -= size.get();
@@ -68,9 +69,9 @@ fn others(backend: &AnyBackend, _: &Effort) -> Verdict {
         let now = device.memory_info()?;
         let missing = before.free.get().saturating_sub(now.free.get());
         ensure(missing == size.get() && now.total == before.total, || {
-            format!("others hold {size} bytes: {before:?} became {now:?}")
+            format!("with {size} bytes held by others, {before:?} became {now:?}")
         })?;
-        text += &format!("others hold {size}: {missing} less free\n");
+        text += &format!("{size} held by others: {missing} less free\n");
     }
     // The others hold nothing at this point.
     ends_empty(&mut device, before.free.get())?;
@@ -83,10 +84,10 @@ const FOREIGN: StreamId = StreamId(0xdead_beef);
 /// The entries of these rows.
 pub(super) fn end_entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
-        Entry::new(Group::Contract, "ends/double-free", "a freed range no longer belongs to the caller", double_free),
-        Entry::new(Group::Contract, "ends/unknown-address", "only the start of a range can be freed", unknown_address),
-        Entry::new(Group::Contract, "ends/too-much", "a request for more than the device has changes nothing", too_much),
-        Entry::new(Group::Contract, "ends/no-bytes", "a range of no bytes is refused", no_bytes),
+        Entry::new(Group::Contract, "ends/double-free", "a freed range cannot be freed again", double_free),
+        Entry::new(Group::Contract, "ends/unknown-address", "a range can be freed only by its start address", unknown_address),
+        Entry::new(Group::Contract, "ends/too-much", "a request larger than the device's memory changes nothing", too_much),
+        Entry::new(Group::Contract, "ends/no-bytes", "a zero-byte range is refused", no_bytes),
         Entry::new(
             Group::Contract,
             "ends/foreign-memory",
@@ -110,7 +111,7 @@ fn state(device: &mut AnyDevice) -> Result<State, Trouble> {
     Ok((device.live_ranges(), device.holdings(), device.memory_info()?.free))
 }
 
-/// Makes a call that must be refused with the expected code and change nothing.
+/// Makes a call that must be refused with the expected code and must change nothing.
 fn refused(
     device: &mut AnyDevice,
     what: &str,
@@ -134,7 +135,7 @@ fn double_free(backend: &AnyBackend, _: &Effort) -> Verdict {
     for bytes in [1_000, pages(&facts, 10).get()] {
         let (kept, gone) = (device.malloc(Bytes(bytes))?, device.malloc(Bytes(bytes))?);
         device.free(gone)?;
-        let what = format!("free of {bytes} bytes, the second time");
+        let what = format!("second free of {bytes} bytes");
         text += &refused(&mut device, &what, codes.invalid_value, |device| codes.of(&device.free(gone)))?;
         device.free(kept)?;
     }
@@ -158,7 +159,7 @@ fn unknown_address(backend: &AnyBackend, _: &Effort) -> Verdict {
             ("at the highest address", DeviceAddress(u64::MAX)),
         ];
         for (place, address) in places {
-            let what = format!("free of a range of {bytes} bytes, {place}");
+            let what = format!("free of a {bytes}-byte range, {place}");
             text += &refused(&mut device, &what, codes.invalid_value, |device| codes.of(&device.free(address)))?;
         }
         device.free(kept)?;
@@ -177,7 +178,7 @@ fn too_much(backend: &AnyBackend, _: &Effort) -> Verdict {
     let codes = facts.codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    // Some devices hand out everything that they report as total.
+    // Some devices can hand out everything that they report as total memory.
     let kept = device.malloc(facts.page)?;
     let all = device.total_memory().get() / facts.page.get();
     let mut text = String::new();
@@ -198,13 +199,14 @@ fn no_bytes(backend: &AnyBackend, _: &Effort) -> Verdict {
     let codes = backend.facts().codes;
     let mut device = open(backend, None)?;
     let before = free_bytes(&mut device)?;
-    let text = refused(&mut device, "malloc of no bytes", codes.invalid_value, |device| codes.of(&device.malloc(Bytes::ZERO)))?;
+    let text = refused(&mut device, "malloc of zero bytes", codes.invalid_value, |device| codes.of(&device.malloc(Bytes::ZERO)))?;
     ends_empty(&mut device, before)?;
     Ok(Evidence { text, operations: 1, ..Evidence::default() })
 }
 
-/// The call itself refuses access to memory that does not belong to the caller; the backend chooses the code. The test
-/// addresses are only reserved, with nothing mapped or, on a device without virtual memory, belong to a freed range.
+/// The call itself refuses access to memory that does not belong to the caller; the backend chooses the code. At the
+/// tested addresses nothing is mapped: they are only reserved or, on a device without virtual memory, part of a freed
+/// range.
 fn foreign_memory(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;

@@ -1,4 +1,4 @@
-//! Helpers of the contract's rows: opening a device, counting in its pages, reading free memory, timing calls.
+//! Helpers of the contract's rows: opening a device, counting in its pages, reading free memory and timing calls.
 
 use std::time::Instant;
 
@@ -8,12 +8,12 @@ use parkade::units::{Bytes, DeviceAddress};
 use crate::backend::{AnyBackend, AnyDevice, DeviceFacts, Needs, TestDevice};
 use crate::suite::Trouble;
 
-/// Opens a device with this capacity, or with all its memory.
+/// Opens a device with this capacity, or with all of its memory.
 pub(super) fn open(backend: &AnyBackend, capacity: Option<Bytes>) -> Result<AnyDevice, Trouble> {
     Ok(backend.open(&Needs { capacity, ..Needs::default() })?)
 }
 
-/// Returns `Ok` if the condition holds, and a failure with the text of `says` if not.
+/// Returns `Ok` if the condition holds, or a failure with the text of `says` if it does not.
 pub(super) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Trouble> {
     if holds { Ok(()) } else { Err(Trouble::fail(says())) }
 }
@@ -27,7 +27,7 @@ pub(super) fn free_bytes<D: DeviceBackend>(device: &mut D) -> Result<u64, Troubl
     Ok(device.memory_info()?.free.get())
 }
 
-/// Checks that nothing is held, and that as much memory is free as before.
+/// Checks that nothing is held, and that the same amount of memory is free as before.
 pub(super) fn ends_empty(device: &mut AnyDevice, free_before: u64) -> Result<(), Trouble> {
     let (held, free) = (device.holdings(), free_bytes(device)?);
     ensure(held.is_empty(), || format!("the device keeps {held:?}"))?;
@@ -63,7 +63,7 @@ impl Watch {
         }
     }
 
-    /// The result of a call, and how long it took in nanoseconds.
+    /// Returns the result of a call and its duration in nanoseconds.
     pub(super) fn time<T>(
         &self,
         device: &mut AnyDevice,

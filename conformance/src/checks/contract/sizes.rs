@@ -1,7 +1,7 @@
-//! How much a request takes from the device and where it is placed (facts: Sizes and addresses), and what a full device with
-//! every other range freed still gives (facts: Holes).
+//! How much a request takes from the device and where it is placed (facts: Sizes and addresses), and what a full device
+//! can still serve after every other range has been freed (facts: Holes).
 //!
-//! The tests of holes are the experiments of the facts, scaled down by a ballast that leaves little of the device.
+//! The hole tests repeat the experiments behind the facts, scaled down: a ballast leaves little of the device's memory.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress};
@@ -10,20 +10,22 @@ use super::probe::{ends_empty, ensure, fill_up, free_bytes, open, pages};
 use crate::backend::{AnyBackend, AnyDevice, DeviceFacts, TestDevice};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
-/// Requested bytes where ranges share a page (raw lines `malloc_cost` and `small_spacing`).
+/// Request sizes in bytes for which ranges share a page (raw lines `malloc_cost` and
+/// `small_spacing`).
 const SMALL: [u64; 12] = [1, 512, 700, 3_000, 4_096, 5_000, 65_536, 70_000, 300_000, 524_288, 700_000, 1_048_576];
 
-/// The smallest part of a page that is worth measuring.
+/// The smallest fraction of a page that is worth measuring.
 const SMALLEST_PART: u64 = 4096;
 
-/// The sizes of [`SMALL`] that share a page on this device, each with the distance between two ranges.
+/// The sizes of [`SMALL`] that share a page on this device, each with the distance between two adjacent ranges.
 fn spacings(facts: &DeviceFacts) -> Vec<(u64, u64)> {
     let Some(sharing) = facts.sharing else { return Vec::new() };
     let those = SMALL.into_iter().filter(|&bytes| bytes <= sharing.largest.get());
     those.map(|bytes| (bytes, bytes.next_multiple_of(sharing.spacing.get()))).collect()
 }
 
-/// Requested bytes where ranges take whole pages: the smallest, and sizes around one page and many (raw line `malloc_cost`).
+/// Request sizes in bytes for which ranges take whole pages: the smallest one, and sizes around one page and many pages
+/// (raw line `malloc_cost`).
 fn large_sizes(facts: &DeviceFacts) -> [u64; 9] {
     let (page, shared) = (facts.page.get(), facts.sharing.map_or(0, |sharing| sharing.largest.get()));
     [shared + 1, page, page + 1, page * 3 / 2, 10 * page, 10 * page + 1, page * 21 / 2, 512 * page, 512 * page + 1]
@@ -39,9 +41,10 @@ pub(super) fn entries() -> Vec<Entry> {
             .requires(Requirement::SharedPages(SMALLEST_PART)),
         entry("sizes/small-ones-fill-a-page", "a range that does not fit into a shared page starts a new one", third)
             .requires(Requirement::SharedPages(2)),
-        entry("sizes/large-ones-take-pages", "larger ranges take their own whole pages", large),
-        entry("sizes/alignment", "ranges start at multiples of 512, those of whole pages at multiples of a page", alignment),
-        entry("sizes/create-takes-memory", "cuMemCreate takes the memory at once", create).requires(Requirement::VirtualMemory),
+        entry("sizes/large-ones-take-pages", "larger ranges take whole pages that they do not share", large),
+        entry("sizes/alignment", "ranges start at multiples of 512 bytes, whole-page ranges at multiples of a page", alignment),
+        entry("sizes/create-takes-memory", "cuMemCreate takes the memory immediately", create)
+            .requires(Requirement::VirtualMemory),
     ]
 }
 
@@ -85,7 +88,7 @@ fn small(backend: &AnyBackend, _: &Effort) -> Verdict {
         let apart = first.get().abs_diff(second.get());
         ensure(apart == spacing, || format!("two ranges of {bytes} bytes are {apart} bytes apart, not {spacing}"))?;
         device.free(first)?;
-        // The page is freed with its last range.
+        // The page is freed together with its last range.
         let kept = before - free_bytes(&mut device)?;
         ensure(kept == page, || format!("the second range of {bytes} bytes keeps {kept} bytes, not a page"))?;
         device.free(second)?;
@@ -95,7 +98,7 @@ fn small(backend: &AnyBackend, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 4 * spacings.len() as u64, ..Evidence::default() })
 }
 
-/// Ranges of a little more than a third of a page: two fit into a page, the third does not.
+/// Ranges of a little more than a third of a page: two fit into a page, a third does not.
 fn third(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let page = facts.page.get();
@@ -137,7 +140,7 @@ fn large(backend: &AnyBackend, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 4 * sizes.len() as u64, ..Evidence::default() })
 }
 
-/// Larger alignments were observed but are not guaranteed: the row measures them without asserting them.
+/// Larger alignments have been observed but are not guaranteed, so the row measures them and does not assert them.
 fn alignment(backend: &AnyBackend, _: &Effort) -> Verdict {
     let facts = backend.facts();
     let mut device = open(backend, None)?;
@@ -156,7 +159,7 @@ fn alignment(backend: &AnyBackend, _: &Effort) -> Verdict {
     let operations = 2 * ranges.len() as u64;
     ranges.into_iter().try_for_each(|address| device.free(address))?;
     ends_empty(&mut device, before)?;
-    Ok(Evidence { text, operations, measured: format!("alignments in bytes: {}", measured.join(", ")) })
+    Ok(Evidence { text, operations, measured: format!("observed alignments in bytes: {}", measured.join(", ")) })
 }
 
 fn create(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -180,27 +183,27 @@ const LARGE_PAGES: u64 = 32;
 const LARGE_COUNT: usize = 32;
 /// The device for small ranges, in pages.
 const PAGES: u64 = 64;
-/// A range larger than any hole between small ones, in pages.
+/// A range larger than any hole between small ranges, in pages.
 const WIDE_PAGES: u64 = 4;
 
 /// The entries of these rows.
 pub(super) fn hole_entries() -> Vec<Entry> {
-    let says = "any pages can back any range of addresses: scattered holes serve one range, exact to the page";
+    let says = "any pages can back any address range: scattered holes serve one range, down to the last page";
     let entry = Entry::new(Group::Contract, "holes/pages-are-remapped", says, scattered);
     let mut entries = vec![entry.requires(Requirement::RemappedPages)];
-    let says = "freeing ranges below a page frees no page: a larger range fails, one of the same size succeeds";
-    // Named after the page of an H200: half of it, and a quarter.
+    let says = "freeing every other sub-page range frees no page: a larger range fails, one of the same size succeeds";
+    // Named after sizes on an H200: half a page and a quarter of a page.
     for (name, part) in [("holes/below-a-page-1024-kib", 2), ("holes/below-a-page-512-kib", 4)] {
         let entry = Entry::new(Group::Contract, name, says, move |backend, _| below_a_page(backend, part));
         entries.push(entry.requires(Requirement::SharedPages(part)));
     }
-    let says = "a range of three quarters of a page takes the whole page: each one freed frees a page";
+    let says = "a range of three quarters of a page takes the whole page, and freeing it frees that page";
     let entry = Entry::new(Group::Contract, "holes/of-1536-kib", says, of_a_page);
     entries.push(entry.requires(Requirement::RemappedPages));
     entries
 }
 
-/// A full device with every other range freed.
+/// A full device in which every other range has been freed.
 struct Holes {
     device: AnyDevice,
     facts: DeviceFacts,
@@ -231,7 +234,7 @@ impl Holes {
         Ok(free_bytes(&mut self.device)?.saturating_sub(self.free_when_full))
     }
 
-    /// The result code of a request; its range is freed at once.
+    /// Returns a request's result code; its range is freed immediately.
     fn code_of(&mut self, size: Bytes) -> Result<u32, Trouble> {
         let answer = self.device.malloc(size);
         if let Ok(address) = answer {
@@ -254,9 +257,9 @@ fn scattered(backend: &AnyBackend, _: &Effort) -> Verdict {
     let (count, back) = (holes.count, holes.given_back()?);
     ensure(count == LARGE_COUNT, || format!("{count} ranges of {large} bytes filled the device, not {LARGE_COUNT}"))?;
     let freed = large.get() * LARGE_COUNT.div_ceil(2) as u64;
-    ensure(back == freed, || format!("{freed} bytes were freed, {back} came back"))?;
-    let mut text = format!("{count} ranges of {large}, every other freed: {back} back\n");
-    // All free memory except what the driver withholds can be allocated in one piece, and not a page more.
+    ensure(back == freed, || format!("{freed} bytes were freed, but the device has {back} more free"))?;
+    let mut text = format!("{count} ranges of {large}, every other freed: {back} returned\n");
+    // All free memory except what the driver withholds can be allocated in one piece, but not one page more.
     let had = (free_bytes(&mut holes.device)? - holes.device.withheld_bytes().get()) / page * page;
     let refused = facts.codes.out_of_memory;
     for (size, expected) in [(2 * large.get(), 0), (10 * large.get(), 0), (had, 0), (had + 1, refused)] {
@@ -275,13 +278,13 @@ fn below_a_page(backend: &AnyBackend, part: u64) -> Verdict {
     let (count, back) = (holes.count, holes.given_back()?);
     let expected = PAGES * part;
     ensure(count as u64 == expected, || format!("{count} ranges of {size} bytes filled {PAGES} pages, not {expected}"))?;
-    ensure(back == 0, || format!("{back} bytes came back"))?;
+    ensure(back == 0, || format!("{back} bytes were returned to the device"))?;
     let wide = pages(&facts, WIDE_PAGES);
     let (larger, same) = (holes.code_of(wide)?, holes.code_of(size)?);
     let found = (larger, same);
     ensure(found == (facts.codes.out_of_memory, 0), || format!("codes {found:?} for {wide} and for {size} bytes"))?;
     let text = format!(
-        "{count} ranges of {size}, every other freed: {back} back\n{wide} bytes: code {larger}\n{size} bytes: code {same}\n"
+        "{count} ranges of {size}, every other freed: {back} returned\n{wide} bytes: code {larger}\n{size} bytes: code {same}\n"
     );
     Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
 }
@@ -293,10 +296,10 @@ fn of_a_page(backend: &AnyBackend, _: &Effort) -> Verdict {
     let (count, back) = (holes.count, holes.given_back()?);
     ensure(count as u64 == PAGES, || format!("{count} ranges of {size} bytes filled {PAGES} pages"))?;
     let freed = count.div_ceil(2) as u64 * facts.page.get();
-    ensure(back == freed, || format!("{back} bytes came back, not {freed}"))?;
+    ensure(back == freed, || format!("{back} bytes were returned to the device, not {freed}"))?;
     let wide = pages(&facts, WIDE_PAGES);
     let found = holes.code_of(wide)?;
     ensure(found == 0, || format!("{wide} bytes: code {found}"))?;
-    let text = format!("{count} ranges of {size}, every other freed: {back} back\n{wide} bytes: code {found}\n");
+    let text = format!("{count} ranges of {size}, every other freed: {back} returned\n{wide} bytes: code {found}\n");
     Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
 }

@@ -3,10 +3,10 @@
 //!
 //! Events are markers in a stream's queue that complete when all work queued before them is done.
 //!
-//! For the calls that wait, the criterion is whether the kernel is done after the call; its event shows this on every backend.
-//! The call's duration is also compared with the kernel's, with a wide margin.
+//! To decide whether a call waits, the test checks whether the kernel is done after the call; the kernel's event shows
+//! this on every backend. The call's duration is also compared with the kernel's, with a wide margin.
 //!
-//! Costs are a table to compare with the measured one. Times are measured, never asserted.
+//! The costs form a table to compare with the measured one. Times are measured, never asserted.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ use super::probe::{Watch, ends_empty, ensure, free_bytes, open, pages};
 use crate::backend::{AnyBackend, AnyDevice, AnyEvent, AnyPhysical, TestDevice, Waits};
 use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict};
 
-/// Duration of a kernel that must be observed running, in nanoseconds.
+/// Duration in nanoseconds of a kernel that must be observed while it runs.
 const SPIN_NS: u64 = 50_000_000;
 
 /// The entries of these rows.
@@ -30,8 +30,18 @@ pub(super) fn event_entries() -> Vec<Entry> {
             "a complete event stays complete no matter what its stream does",
             stays,
         ),
-        Entry::new(Group::Contract, "events/recorded-again", "an event recorded again follows its newest record", again),
-        Entry::new(Group::Contract, "events/stream-order", "an event completes after everything before it in its stream", order),
+        Entry::new(
+            Group::Contract,
+            "events/recorded-again",
+            "an event that is recorded again completes with its newest record",
+            again,
+        ),
+        Entry::new(
+            Group::Contract,
+            "events/stream-order",
+            "an event completes after everything queued before it in its stream",
+            order,
+        ),
         Entry::new(
             Group::Contract,
             "events/streams-are-apart",
@@ -41,10 +51,10 @@ pub(super) fn event_entries() -> Vec<Entry> {
         Entry::new(
             Group::Contract,
             "events/stream-wait",
-            "work queued after a stream's wait starts after the event",
+            "work queued after a stream's wait for an event starts after the event",
             stream_wait,
         ),
-        Entry::new(Group::Contract, "events/wait", "waiting for an event lasts until its work is done", wait),
+        Entry::new(Group::Contract, "events/wait", "waiting for an event takes until the work before it is done", wait),
         Entry::new(Group::Contract, "events/synchronize-stream", "synchronizing a stream completes its events", synchronize),
     ]
 }
@@ -58,7 +68,7 @@ fn recorded(device: &mut AnyDevice, stream: StreamId) -> Result<AnyEvent, Troubl
 
 fn is(device: &mut AnyDevice, event: &AnyEvent, complete: bool, when: &str) -> Result<(), Trouble> {
     let found = device.is_complete(event)?;
-    ensure(found == complete, || format!("{when}: complete is {found}, not {complete}"))
+    ensure(found == complete, || format!("{when}: complete is {found}, expected {complete}"))
 }
 
 /// Destroys the events and checks that nothing is left.
@@ -78,12 +88,12 @@ fn never_recorded(backend: &AnyBackend, _: &Effort) -> Verdict {
     device.wait(&event)?;
     device.spin(stream, SPIN_NS)?;
     is(&mut device, &event, true, "never recorded, with work running")?;
-    // Waiting for it returns immediately.
+    // A wait for it returns immediately.
     device.stream_wait(device.streams()[2], &event)?;
     device.synchronize_stream(device.streams()[2])?;
     let running = recorded(&mut device, stream)?;
     is(&mut device, &running, false, "the running work")?;
-    done(device, [event, running], "complete, and a wait for it returns at once")
+    done(device, [event, running], "complete, and a wait for it returns immediately")
 }
 
 fn stays(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -99,7 +109,7 @@ fn stays(backend: &AnyBackend, _: &Effort) -> Verdict {
     is(&mut device, &later, false, "the later work")?;
     device.settle();
     is(&mut device, &event, true, "at the end")?;
-    done(device, [event, later], "complete before, during and after later work")
+    done(device, [event, later], "complete before, during and after the later work")
 }
 
 fn again(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -124,14 +134,14 @@ fn order(backend: &AnyBackend, _: &Effort) -> Verdict {
     device.spin(stream, SPIN_NS)?;
     let second = recorded(&mut device, stream)?;
     let third = recorded(&mut device, stream)?;
-    is(&mut device, &first, false, "the first at the beginning")?;
+    is(&mut device, &first, false, "the first event at the beginning")?;
     device.wait(&first)?;
-    is(&mut device, &second, false, "the second when the first is complete")?;
-    is(&mut device, &third, false, "the third when the first is complete")?;
+    is(&mut device, &second, false, "the second event when the first is complete")?;
+    is(&mut device, &third, false, "the third event when the first is complete")?;
     device.wait(&third)?;
-    is(&mut device, &second, true, "the second when the third is complete")?;
-    is(&mut device, &first, true, "the first when the third is complete")?;
-    done(device, [first, second, third], "three events complete in their order")
+    is(&mut device, &second, true, "the second event when the third is complete")?;
+    is(&mut device, &first, true, "the first event when the third is complete")?;
+    done(device, [first, second, third], "three events complete in order")
 }
 
 fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -146,12 +156,12 @@ fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
         device.wait(&event)?;
         events.push(event);
     }
-    is(&mut device, &slow, false, "the slow stream after three others")?;
+    is(&mut device, &slow, false, "the slow stream after the three others")?;
     events.push(slow);
     done(device, events, "three streams, including the default one, finish while a fourth is busy")
 }
 
-/// The contents show the order too: the second stream copies what the first one writes late.
+/// The contents show the order as well: the second stream copies what the first one writes late.
 fn stream_wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let free_before = free_bytes(&mut device)?;
@@ -165,13 +175,13 @@ fn stream_wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     device.stream_wait(consumer, &ready)?;
     device.copy(made, copied, size, consumer)?;
     let consumed = recorded(&mut device, consumer)?;
-    is(&mut device, &consumed, false, "the consumer while the producer runs")?;
+    is(&mut device, &consumed, false, "the consumer's event while the producer runs")?;
     device.wait(&consumed)?;
-    is(&mut device, &ready, true, "the producer when the consumer is done")?;
+    is(&mut device, &ready, true, "the producer's event when the consumer is done")?;
     let mut bytes = vec![0; 4 << 20];
     device.read(copied, &mut bytes)?;
     let whole = bytes == 2_u32.to_le_bytes().repeat(bytes.len() / 4);
-    ensure(whole, || "the consumer read what was there before the producer wrote".to_owned())?;
+    ensure(whole, || "the consumer read the contents from before the producer's write".to_owned())?;
     device.destroy_event(ready);
     device.destroy_event(consumed);
     let races = device.insight().map_or(0, |device| device.races().len());
@@ -179,7 +189,7 @@ fn stream_wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     device.free(made)?;
     device.free(copied)?;
     ends_empty(&mut device, free_before)?;
-    Ok(Evidence::text("the consumer waits, and reads what was written"))
+    Ok(Evidence::text("the consumer waits and reads what was written"))
 }
 
 fn wait(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -194,7 +204,7 @@ fn wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     let ((), next_ns) = watch.time(&mut device, |device| device.wait(&event))?;
     ensure(next_ns < SPIN_NS / 2, || format!("the second wait took {next_ns} ns"))?;
     let measured = format!("waited {} us for {} us of work, then {} us", took_ns / 1000, SPIN_NS / 1000, next_ns / 1000);
-    let evidence = done(device, [event], "the first wait takes as long as the work, the second returns at once")?;
+    let evidence = done(device, [event], "the first wait takes as long as the work, the second returns immediately")?;
     Ok(Evidence { measured, ..evidence })
 }
 
@@ -231,7 +241,7 @@ pub(super) fn waiting_entries(backend: &AnyBackend) -> Vec<Entry> {
 
 type Call = fn(&mut Stage) -> Result<(), BackendError>;
 
-/// The calls, and whether they wait.
+/// The calls, each with whether it waits.
 fn rows(waits: Waits) -> [(&'static str, bool, Call); 7] {
     [
         ("malloc", waits.malloc, |stage| stage.device.malloc(stage.range).map(|range| stage.ranges.push(range))),
@@ -247,7 +257,8 @@ fn rows(waits: Waits) -> [(&'static str, bool, Call); 7] {
     ]
 }
 
-/// A range and, if there is virtual memory, a reservation with a handle mapped in its first half and a second, unmapped handle.
+/// A range and, if the device has virtual memory, a reservation with one handle mapped in its first half and a second
+/// handle that is not mapped.
 struct Stage {
     device: AnyDevice,
     free_before: u64,
@@ -303,7 +314,7 @@ fn check(backend: &AnyBackend, name: &str, waits: bool, call: Call) -> Verdict {
     call(&mut stage)?;
     let took_ns = watch.now_ns(&mut stage.device) - start_ns;
     let is_done = stage.device.is_complete(&behind)?;
-    ensure(is_done == waits, || format!("{name} took {took_ns} ns; the kernel of {KERNEL_NS} ns is done: {is_done}"))?;
+    ensure(is_done == waits, || format!("{name} took {took_ns} ns; the kernel ({KERNEL_NS} ns) is done: {is_done}"))?;
     let fits = if waits { took_ns > KERNEL_NS / 2 } else { took_ns < KERNEL_NS / 2 };
     ensure(fits, || format!("{name} took {took_ns} ns while a kernel of {KERNEL_NS} ns ran"))?;
     stage.device.destroy_event(behind);
@@ -315,12 +326,12 @@ fn check(backend: &AnyBackend, name: &str, waits: bool, call: Call) -> Verdict {
 /// Sizes of the first table's handles and the second table's ranges, in MiB.
 const HANDLES_MIB: [u64; 4] = [2, 20, 128, 1024];
 const RANGES_MIB: [u64; 4] = [2, 20, 256, 1024];
-/// How often each call is made; the table shows the median.
+/// The number of times that each call is made; the table shows the median.
 const ROUNDS: usize = 21;
 
 /// The entry of these rows.
 pub(super) fn cost_entries() -> Vec<Entry> {
-    vec![Entry::new(Group::Contract, "costs", "every call of the cost tables succeeds; its time is measured", costs)]
+    vec![Entry::new(Group::Contract, "costs", "every call in the cost tables succeeds; its time is measured", costs)]
 }
 
 fn costs(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -345,7 +356,7 @@ fn costs(backend: &AnyBackend, _: &Effort) -> Verdict {
     Ok(Evidence { text, measured: table, operations: calls })
 }
 
-/// `mib` MiB, rounded up to whole pages.
+/// Returns `mib` MiB, rounded up to whole pages.
 fn whole_pages(mib: u64, page: Bytes) -> Bytes {
     Bytes(mib * MIB).checked_round_up(page).unwrap_or(page)
 }

@@ -1,11 +1,11 @@
-//! The result code and the effect of each virtual memory call, one cause at a time (facts: Virtual memory calls).
+//! The result code and the effect of each virtual memory call, one case at a time (facts: Virtual memory calls).
 //!
 //! Every row starts from the same [`Scene`]: two handles mapped side by side in a reservation, and a third, unmapped one. A
 //! refusal must leave memory, holdings and contents unchanged.
 //!
-//! The rows are the table of result codes: 0 success, 1 invalid value, 801 not supported. The effects are everything apart from
-//! the result code: which bytes are visible where, and when memory returns to the device. Breaking a handle preserves the
-//! contents of the kept parts at their addresses, and returns the rest to the device.
+//! The rows are the table of result codes: 0 success, 1 invalid value, 801 not supported. The effects are everything
+//! else: which bytes are visible where, and when memory is returned to the device. Breaking a handle preserves the
+//! contents of the kept parts at their addresses and returns the rest to the device.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -24,7 +24,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     entries.into_iter().map(|entry| entry.requires(Requirement::VirtualMemory)).collect()
 }
 
-/// Makes a row's call; a refusal must change nothing.
+/// Makes a row's call, and checks that a refusal changed nothing.
 fn check(backend: &AnyBackend, row: &Row) -> Verdict {
     let mut scene = Scene::new(backend)?;
     let before = (scene.device.holdings(), scene.taken()?);
@@ -45,13 +45,13 @@ const LARGE_PAGES: u64 = 10;
 const RESERVED_PAGES: u64 = 32;
 /// The word that fills all of the scene's mapped memory.
 const WORD: u32 = 0x5eed_1e55;
-/// Handles of the scene: a large one at the base, one of a page after it, and a large unmapped one. From page 11 on, nothing is
-/// mapped.
+/// Handles of the scene: a large one at the base, one of a page after it, and a large unmapped one. Nothing is mapped
+/// from page 11 onwards.
 const FIRST: usize = 0;
 const SECOND: usize = 1;
 const SPARE: usize = 2;
 
-/// A reservation with two handles mapped side by side and filled, and a spare handle.
+/// A reservation with two filled handles mapped side by side, and a spare handle.
 struct Scene {
     device: AnyDevice,
     free_before: u64,
@@ -83,13 +83,13 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The address of this page of the reservation.
+    /// Returns the address of this page in the reservation.
     fn at(&self, place: u64) -> DeviceAddress {
         self.base.offset(Bytes(place * self.page.get()))
     }
 
     fn map_at(&mut self, address: DeviceAddress, size: Bytes, handle: usize) -> Result<(), BackendError> {
-        let gone = BackendError::Driver { call: "the handle was released by the row itself", code: u32::MAX };
+        let gone = BackendError::Driver { call: "the row itself released the handle", code: u32::MAX };
         let memory = self.handles[handle].as_ref().ok_or(gone)?;
         self.device.map(address, size, memory)
     }
@@ -114,14 +114,14 @@ impl Scene {
         })
     }
 
-    /// Whether all of these bytes hold the word.
+    /// Returns whether all of these bytes hold the word.
     fn holds(&mut self, place: u64, size: Bytes, word: u32) -> Result<bool, Trouble> {
         let mut bytes = vec![0; usize::try_from(size.get()).unwrap_or(0)];
         self.device.read(self.at(place), &mut bytes)?;
         Ok(bytes == word.to_le_bytes().repeat(bytes.len() / 4))
     }
 
-    /// How many bytes have been taken from the device since the scene began.
+    /// Returns how many bytes have been taken from the device since the scene began.
     fn taken(&mut self) -> Result<u64, Trouble> {
         Ok(self.free_before.saturating_sub(free_bytes(&mut self.device)?))
     }
@@ -186,7 +186,7 @@ fn rows(codes: Codes) -> Vec<Row> {
         row("address-free/part", "cuMemAddressFree of part of a reservation is refused", refused, |scene| {
             scene.device.unreserve(scene.at(16), Bytes(16 * scene.page.get()))
         }),
-        row("address-free/whole", "cuMemAddressFree of a whole, empty reservation succeeds", 0, |scene| {
+        row("address-free/whole", "cuMemAddressFree of an entire, empty reservation succeeds", 0, |scene| {
             let other = scene.device.reserve(scene.large)?;
             scene.map_at(other, scene.large, SPARE)?;
             scene.device.unmap(other, scene.large)?;
@@ -210,13 +210,13 @@ fn maps(codes: Codes) -> Vec<Row> {
         row("map/over-a-mapping", "cuMemMap over a range already mapped is refused", refused, |scene| {
             scene.map(0, scene.large, SPARE)
         }),
-        row("map/into-a-mapping", "cuMemMap over the end of a mapping is refused", refused, |scene| {
+        row("map/into-a-mapping", "cuMemMap across the end of a mapping is refused", refused, |scene| {
             scene.map(1, scene.large, SPARE)
         }),
-        row("map/over-itself", "cuMemMap of a handle where it is already mapped is refused", refused, |scene| {
+        row("map/over-itself", "cuMemMap of a handle at an address where it is already mapped is refused", refused, |scene| {
             scene.map(10, scene.page, SECOND)
         }),
-        row("map/across-the-end", "cuMemMap over the end of a reservation is refused", refused, |scene| {
+        row("map/across-the-end", "cuMemMap past the end of a reservation is refused", refused, |scene| {
             scene.map(30, scene.large, SPARE)
         }),
         row("map/outside-a-reservation", "cuMemMap where nothing is reserved is refused", refused, |scene| {
@@ -225,13 +225,13 @@ fn maps(codes: Codes) -> Vec<Row> {
         row("map/part-of-a-handle", "cuMemMap of part of a handle is not supported", unsupported, |scene| {
             scene.map(20, scene.page, SPARE)
         }),
-        row("map/more-than-a-handle", "cuMemMap of more than the handle is not supported", unsupported, |scene| {
+        row("map/more-than-a-handle", "cuMemMap of more than the entire handle is not supported", unsupported, |scene| {
             scene.map(20, scene.large + scene.page, SPARE)
         }),
-        row("map/512-bytes-off", "cuMemMap 512 bytes off a multiple of the page is refused", refused, |scene| {
+        row("map/512-bytes-off", "cuMemMap at 512 bytes from a page boundary is refused", refused, |scene| {
             scene.map_at(scene.at(20).offset(Bytes(512)), scene.large, SPARE)
         }),
-        row("map/1-mib-off", "cuMemMap half a page off a multiple of the page is refused", refused, |scene| {
+        row("map/1-mib-off", "cuMemMap at half a page from a page boundary is refused", refused, |scene| {
             scene.map_at(scene.at(20).offset(Bytes(scene.page.get() / 2)), scene.large, SPARE)
         }),
     ]
@@ -250,7 +250,7 @@ fn effect_entries() -> Vec<Entry> {
         Entry::new(
             Group::Contract,
             "release/keeps-what-is-mapped",
-            "memory stays until it is both unmapped and released",
+            "memory is kept until it is both unmapped and released",
             release,
         ),
         Entry::new(Group::Contract, "unmap/keeps-the-handle", "an unmapped handle keeps its memory and its contents", unmap),
@@ -273,10 +273,14 @@ fn alias(backend: &AnyBackend, _: &Effort) -> Verdict {
     }
     scene.device.settle();
     scene.unmap(0, large)?;
-    ensure(scene.holds(20, large, 8)?, || "the bytes disappeared with the first address".to_owned())?;
-    ensure(scene.taken()? == before, || "unmapping one of two addresses gave memory back".to_owned())?;
+    ensure(scene.holds(20, large, 8)?, || "the bytes disappeared when the first address was unmapped".to_owned())?;
+    ensure(scene.taken()? == before, || "unmapping one of two addresses returned memory to the device".to_owned())?;
     scene.finish()?;
-    Ok(Evidence { text: "one handle at two addresses: the same bytes".to_owned(), operations: 10, ..Evidence::default() })
+    Ok(Evidence {
+        text: "one handle mapped at two addresses shows the same bytes".to_owned(),
+        operations: 10,
+        ..Evidence::default()
+    })
 }
 
 fn access(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -291,7 +295,7 @@ fn access(backend: &AnyBackend, _: &Effort) -> Verdict {
     scene.device.fill(at, large, 1, StreamId::DEFAULT)?;
     ensure(scene.holds(20, large, 1)?, || "a fill with access set does not read back".to_owned())?;
     scene.device.settle();
-    // Access ends with the mapping.
+    // Access ends when the mapping ends.
     scene.unmap(20, large)?;
     ensure(scene.device.read(at, &mut word).is_err(), || "unmapped memory was read".to_owned())?;
     scene.map(20, large, SPARE)?;
@@ -311,18 +315,27 @@ fn release(backend: &AnyBackend, _: &Effort) -> Verdict {
             scene.taken()?
         },
         {
-            ensure(scene.holds(0, large, WORD)?, || "the contents disappeared with the handle".to_owned())?;
+            ensure(scene.holds(0, large, WORD)?, || "the contents disappeared when the handle was released".to_owned())?;
             scene.device.fill(scene.base, large, 9, StreamId::DEFAULT)?;
-            ensure(scene.holds(0, large, 9)?, || "memory without a handle cannot be written".to_owned())?;
+            ensure(scene.holds(0, large, 9)?, || "memory whose handle was released cannot be written".to_owned())?;
             scene.device.settle();
             scene.unmap(0, large)?;
             scene.taken()?
         },
     ];
     let expected = [all, all, all - large.get()];
-    ensure(taken == expected, || format!("taken before, after the release and after unmapping: {taken:?}, not {expected:?}"))?;
+    ensure(taken == expected, || {
+        format!(
+            "bytes taken before the release, after it and after unmapping: {taken:?}, not \
+                                          {expected:?}"
+        )
+    })?;
     scene.finish()?;
-    Ok(Evidence { text: format!("taken at first, released, unmapped: {taken:?}"), operations: 6, ..Evidence::default() })
+    Ok(Evidence {
+        text: format!("bytes taken at first, after the release and after unmapping: {taken:?}"),
+        operations: 6,
+        ..Evidence::default()
+    })
 }
 
 fn unmap(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -330,18 +343,18 @@ fn unmap(backend: &AnyBackend, _: &Effort) -> Verdict {
     let (page, large) = (scene.page, scene.large);
     let before = scene.taken()?;
     scene.unmap(0, large + page)?;
-    ensure(scene.taken()? == before, || "unmapping gave back memory whose handle is still held".to_owned())?;
-    // Map them in the opposite order, at other addresses.
+    ensure(scene.taken()? == before, || "unmapping returned memory whose handle is still held".to_owned())?;
+    // Map them in reverse order, at different addresses.
     scene.map(15, page, SECOND)?;
     scene.map(16, large, FIRST)?;
     scene.set_access(15, page + large)?;
-    ensure(scene.holds(15, page + large, WORD)?, || "the contents changed with the address".to_owned())?;
+    ensure(scene.holds(15, page + large, WORD)?, || "the contents changed when the address changed".to_owned())?;
     scene.unmap(15, page + large)?;
     scene.release(FIRST)?;
     let after = scene.taken()?;
-    ensure(after + large.get() == before, || format!("{before} bytes were taken, {after} after a release"))?;
+    ensure(after + large.get() == before, || format!("{before} bytes were taken before a release, {after} after it"))?;
     scene.finish()?;
-    let text = format!("taken while unmapped: {before}, after a release: {after}");
+    let text = format!("bytes taken while unmapped: {before}, after a release: {after}");
     Ok(Evidence { text, operations: 9, ..Evidence::default() })
 }
 
@@ -357,32 +370,38 @@ fn reserve(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(apart, || format!("reservations overlap: {ranges:?} and {:?}", scene.base))?;
     ranges.into_iter().try_for_each(|base| scene.device.unreserve(base, size))?;
     scene.finish()?;
-    Ok(Evidence { text: format!("twice {size} bytes of addresses: no memory"), operations: 4, ..Evidence::default() })
+    Ok(Evidence { text: format!("two reservations of {size} bytes take no memory"), operations: 4, ..Evidence::default() })
 }
 
-/// The parts of the large handle that are kept: first page and number of pages.
+/// The parts of the large handle that are kept, each as its first page and number of pages.
 const KEPT: [(u64, u64); 3] = [(0, 2), (4, 3), (9, 1)];
 
 /// The entries of these rows.
 fn breaking_entries() -> Vec<Entry> {
     vec![
-        Entry::new(Group::Contract, "break/keeps-contents", "parts of a broken handle keep addresses and contents", keeps),
-        Entry::new(Group::Contract, "break/waits", "a handle is broken when the work that uses it is done", waits),
-        Entry::new(Group::Contract, "break/refused", "a handle that cannot be broken as asked stays as it was", refused),
+        Entry::new(
+            Group::Contract,
+            "break/keeps-contents",
+            "the kept parts of a broken handle keep their addresses and \
+                                                             contents",
+            keeps,
+        ),
+        Entry::new(Group::Contract, "break/waits", "a handle is broken only when the work that uses it is done", waits),
+        Entry::new(Group::Contract, "break/refused", "a handle that cannot be broken as requested stays unchanged", refused),
     ]
 }
 
-/// A device that cannot break handles reports that, and refuses.
+/// A device that cannot break handles says so, and refuses to.
 fn declines(scene: &mut Scene) -> Result<bool, Trouble> {
     if scene.device.breaks_handles() {
         return Ok(false);
     }
-    ensure(!breaks(scene, &[(0, 1)])?, || "the device says that it breaks no handles, and broke one".to_owned())?;
+    ensure(!breaks(scene, &[(0, 1)])?, || "the device says that it cannot break handles, but it broke one".to_owned())?;
     Ok(true)
 }
 
-/// Breaks the large handle into parts of this many pages. Returns false if the device refused; the scene then has its memory
-/// again.
+/// Breaks the large handle into parts of this many pages. Returns false if the device refused; the scene's memory is
+/// then restored.
 fn breaks(scene: &mut Scene, parts: &[(u64, u64)]) -> Result<bool, Trouble> {
     let page = scene.page.get();
     let parts: Vec<(Bytes, Bytes)> = parts.iter().map(|&(place, count)| (Bytes(place * page), Bytes(count * page))).collect();
@@ -410,7 +429,7 @@ fn fill_pages(scene: &mut Scene, stream: StreamId) -> Result<(), Trouble> {
     (0..LARGE_PAGES).try_for_each(|place| Ok(scene.device.fill(scene.at(place), page, 100 + place as u32, stream)?))
 }
 
-/// The first kept page that does not have its word.
+/// Returns the first kept page that does not hold its word.
 fn wrong_page(scene: &mut Scene) -> Result<Option<u64>, Trouble> {
     let page = scene.page;
     for place in KEPT.iter().flat_map(|&(place, count)| place..place + count) {
@@ -425,7 +444,7 @@ fn keeps(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut scene = Scene::new(backend)?;
     if declines(&mut scene)? {
         scene.finish()?;
-        return Ok(Evidence { text: "this device breaks no handles".to_owned(), ..Evidence::default() });
+        return Ok(Evidence { text: "this device cannot break handles".to_owned(), ..Evidence::default() });
     }
     let page = scene.page;
     fill_pages(&mut scene, StreamId::DEFAULT)?;
@@ -437,20 +456,21 @@ fn keeps(backend: &AnyBackend, _: &Effort) -> Verdict {
     let kept: u64 = KEPT.iter().map(|(_, count)| count).sum();
     let (after, given_back) = (scene.taken()?, (LARGE_PAGES - kept) * page.get());
     ensure(before == after + given_back, || {
-        format!("{before} bytes were taken before and {after} after, which is not {given_back} less")
+        format!("{before} bytes were taken before and {after} after, a difference other than the expected {given_back}")
     })?;
     for place in [2, 3, 7, 8] {
         let read = scene.device.read(scene.at(place), &mut [0; 4]);
-        ensure(read.is_err(), || format!("page {place} was kept by nobody and can be read"))?;
+        ensure(read.is_err(), || format!("page {place} was not kept, but can be read"))?;
     }
-    // The kept pages behave like any other memory, and the free addresses accept new memory.
+    // The kept pages behave like any other memory, and new memory can be mapped at the free
+    // addresses.
     scene.device.fill(scene.base, Bytes(2 * page.get()), 7, StreamId::DEFAULT)?;
     ensure(scene.holds(0, Bytes(2 * page.get()), 7)?, || "a kept page cannot be written".to_owned())?;
     scene.device.settle();
     scene.unmap(LARGE_PAGES, page)?;
     scene.map(2, page, SECOND)?;
     scene.set_access(2, page)?;
-    ensure(scene.holds(2, page, WORD)?, || "what moved into the gap lost its contents".to_owned())?;
+    ensure(scene.holds(2, page, WORD)?, || "the memory mapped into the gap lost its contents".to_owned())?;
     scene.finish()?;
     Ok(Evidence { text: format!("{kept} of {LARGE_PAGES} pages kept"), operations: 10, ..Evidence::default() })
 }
@@ -463,10 +483,10 @@ fn waits(backend: &AnyBackend, _: &Effort) -> Verdict {
         fill_pages(&mut scene, stream)?;
         ensure(breaks(&mut scene, &KEPT)?, || "a handle was not broken although the device has room".to_owned())?;
         let wrong = wrong_page(&mut scene)?;
-        ensure(wrong.is_none(), || format!("page {wrong:?} has not what was under way to it"))?;
+        ensure(wrong.is_none(), || format!("page {wrong:?} did not receive the fill that was still queued"))?;
     }
     scene.finish()?;
-    Ok(Evidence { text: "fills behind 5 ms of work arrived".to_owned(), operations: 10, ..Evidence::default() })
+    Ok(Evidence { text: "fills queued behind 5 ms of work arrived".to_owned(), operations: 10, ..Evidence::default() })
 }
 
 fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {
@@ -480,7 +500,7 @@ fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {
         ("parts out of order", pages(&[(4, 2), (0, 2)])),
         ("a part beyond the handle", pages(&[(8, 4)])),
         ("half a page", vec![(Bytes(0), Bytes(page / 2))]),
-        ("a part that begins inside a page", vec![(Bytes(page / 2), Bytes(page))]),
+        ("a part that begins in the middle of a page", vec![(Bytes(page / 2), Bytes(page))]),
     ];
     for (what, parts) in wrong {
         ensure(!breaks_at(&mut scene, &parts)?, || format!("{what}: the handle was broken"))?;
@@ -490,5 +510,5 @@ fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {
         ensure(wrong.is_none(), || format!("{what}: page {wrong:?} lost its contents"))?;
     }
     scene.finish()?;
-    Ok(Evidence { text: "five wrong questions changed nothing".to_owned(), operations: 5, ..Evidence::default() })
+    Ok(Evidence { text: "five invalid requests changed nothing".to_owned(), operations: 5, ..Evidence::default() })
 }

@@ -1,8 +1,8 @@
-//! Programs run on one policy: the subject, a named policy that is created anew for each program; and random programs, drawn, run
-//! under every law, and shrunk if one breaks.
+//! Runs programs on one policy. The subject is a named policy that is created anew for each program. Random programs
+//! are drawn, run under every law, and shrunk if one of them breaks a law.
 //!
-//! Proptest shrinks a program's values and length within a budget, and may leave steps that the failure does not need; these are
-//! removed afterwards.
+//! Proptest shrinks a program's values and length within a budget and may leave steps that the failure does not need;
+//! those are removed afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -23,10 +23,10 @@ use crate::suite::{Effort, Evidence, Trouble, Verdict};
 pub(super) struct Subject {
     pub(super) name: String,
     make: Arc<dyn Fn(u64) -> Box<dyn Policy> + Send + Sync>,
-    /// The errors that are expected.
+    /// The errors that are expected from the policy.
     pub(super) expected: Expected,
     habits: Habits,
-    /// The policy's seeds for runs in which calls are made to fail.
+    /// The policy's seeds for runs in which driver calls are made to fail.
     pub(super) fault_seeds: Vec<u64>,
 }
 
@@ -37,22 +37,23 @@ impl Clone for Subject {
     }
 }
 
-/// Why a program stopped early.
+/// The reason why a program stopped early.
 pub(super) enum Stopped {
-    /// A law was broken, with the script that shows it.
+    /// A law was broken, with the script that reproduces it.
     Broken(Broken, String),
     /// There is no device for the program.
     Unable(Unable),
 }
 
 impl Subject {
-    /// A policy by its name.
+    /// Returns a policy by its name.
     pub(super) fn of(named: &Named) -> Subject {
         let made = named.clone();
         Subject::new(&*named.name, move |_| made.make()).with(Habits::of(named))
     }
 
-    /// The policy that `make` creates from a seed, which randomly assembled policies use.
+    /// Returns the policy that `make` creates from a seed. Only randomly assembled policies use the
+    /// seed.
     pub(super) fn new<P: Policy + 'static>(name: impl Into<String>, make: impl Fn(u64) -> P + Send + Sync + 'static) -> Subject {
         Subject {
             name: name.into(),
@@ -63,17 +64,18 @@ impl Subject {
         }
     }
 
-    /// The same subject, created with each of these seeds when calls are made to fail.
+    /// Returns the same subject, created with each of these seeds when driver calls are made to
+    /// fail.
     pub(super) fn failing_with(self, fault_seeds: Vec<u64>) -> Subject {
         Subject { fault_seeds, ..self }
     }
 
-    /// The same subject, with these habits.
+    /// Returns the same subject with these habits.
     pub(super) fn with(self, habits: Habits) -> Subject {
         Subject { habits, ..self }
     }
 
-    /// The same subject, expected to give invalid answers.
+    /// Returns the same subject, expected to give invalid answers.
     pub(super) fn expected_wrong(self) -> Subject {
         Subject { expected: Expected { wrong_answers: true, ..self.expected }, ..self }
     }
@@ -82,7 +84,7 @@ impl Subject {
         Trial::new(backend, setup, (self.make)(setup.policy_seed), self.expected, self.habits).map_err(Stopped::Unable)
     }
 
-    /// Runs a program to its end, and leaves the resulting state in place.
+    /// Runs a program to its end and keeps the resulting state.
     fn play(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Trial, Stopped> {
         let mut trial = self.trial(backend, setup)?;
         for (number, &step) in steps.iter().enumerate() {
@@ -97,11 +99,11 @@ impl Subject {
     pub(super) fn whole_run(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<Reached, Stopped> {
         let trial = self.play(backend, setup, steps)?;
         let (script, reached) = (trial.script(), trial.reached());
-        let finished = trial.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))?;
+        let finished = trial.finish().map_err(|broken| Stopped::Broken(broken.during("returning all memory"), script))?;
         Ok(Reached { driver_ns: finished.driver_ns, ..reached })
     }
 
-    /// Checks that two runs of a program are the same.
+    /// Checks that two runs of a program are identical.
     fn twice(&self, backend: &AnyBackend, setup: &Setup, steps: &[Step]) -> Result<(), Stopped> {
         let run = || -> Result<_, Stopped> {
             let trial = self.play(backend, setup, steps)?;
@@ -116,7 +118,7 @@ impl Subject {
         let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
         let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
         let seen = format!(
-            "two runs differ at {pair:?}, or in their lengths {} and {}, or in their statistics",
+            "two runs differ at {pair:?}, in their lengths ({} and {}) or in their statistics",
             first.trace.len(),
             second.trace.len()
         );
@@ -124,7 +126,8 @@ impl Subject {
     }
 }
 
-/// The budget for shrinking a failing program's values, in steps performed. After that, unneeded steps are removed.
+/// The budget for shrinking a failing program's values, as a number of performed steps. Afterwards, unneeded steps are
+/// removed.
 const SHRINK_STEPS: usize = 5000;
 /// The maximum number of steps of a program.
 const LONGEST: usize = 100;
@@ -139,24 +142,24 @@ pub(super) fn every_law(subject: &Subject, backend: &AnyBackend, effort: &Effort
     })?;
     let Reached { reuses, transfers, remaps, releases, refusals, private, loads, driver_ns } = total.get();
     let reached = format!(
-        "{reuses} reuses, {refusals} refusals, {transfers} transfers, {remaps} remaps, {releases} releases, {private} requests of private \
-         pools, {loads} loads{}",
+        "{reuses} reuses, {refusals} refusals, {transfers} transfers, {remaps} remaps, {releases} releases, {private} \
+         requests to private pools, {loads} loads{}",
         driver_time(driver_ns)
     );
     Ok(Evidence { measured: format!("{}: {reached}", evidence.measured), ..evidence })
 }
 
-/// The time of the driver calls as text; empty if the device does not report it.
+/// Returns the time of the driver calls as text, or an empty text if the device does not report it.
 pub(super) fn driver_time(driver_ns: u64) -> String {
     if driver_ns == 0 { String::new() } else { format!("; driver {} ms", driver_ns / 1_000_000) }
 }
 
-/// The same program leads to the same decisions.
+/// Checks that the same program leads to the same decisions.
 pub(super) fn determinism(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901d, EventTiming::Seeded(0), |setup, steps| subject.twice(backend, setup, steps))
 }
 
-/// An allocator dropped at any moment returns all its memory.
+/// Checks that an allocator returns all its memory whenever it is dropped.
 pub(super) fn dropped(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     random(&a_part(effort), 0x901e, EventTiming::Seeded(0), |setup, steps| {
         let trial = subject.play(backend, setup, steps)?;
@@ -179,7 +182,7 @@ fn random(effort: &Effort, salt: u64, timing: EventTiming, one: impl Fn(&Setup, 
         Err(Failure::Other(reason)) => return Err(Trouble::fail(reason)),
         Err(Failure::Program(failure)) => failure,
     };
-    // Run the smallest one again: on a real device the failure may depend on timing.
+    // Run the smallest program again: on a real device the failure may depend on timing.
     let (reason, script) = match one(&failure.setup, &failure.steps) {
         Err(Stopped::Broken(again, script)) => (again.to_string(), script),
         _ => (format!("seen only once: {}", failure.broken), failure.script),
@@ -187,7 +190,7 @@ fn random(effort: &Effort, salt: u64, timing: EventTiming, one: impl Fn(&Setup, 
     Err(Trouble::Fail { reason, script: Some(script + &program_line(&(failure.setup, failure.steps))) })
 }
 
-/// Why a search ended early.
+/// The reason why a search ended early.
 pub(super) enum Failure {
     /// There is no device for a program.
     Unable(Unable),
@@ -197,7 +200,7 @@ pub(super) enum Failure {
     Other(String),
 }
 
-/// The smallest failing program found.
+/// Returns the smallest failing program found.
 pub(super) struct Failing {
     pub(super) setup: Setup,
     pub(super) steps: Vec<Step>,
@@ -219,7 +222,8 @@ pub(super) fn search(
         if broken.borrow().is_some() {
             spent.set(spent.get() + steps.len());
         }
-        // Programs beyond the budget count as passing, so that the smallest one so far stays.
+        // Programs beyond the budget count as passing, so that the smallest failing one so far is
+        // kept.
         if spent.get() > SHRINK_STEPS {
             return Ok(());
         }
@@ -245,7 +249,7 @@ pub(super) fn search(
     match (outcome, broken.take()) {
         (Ok(()), _) => Ok(operations.get()),
         (Err(TestError::Fail(_, (setup, steps))), Some((found, script))) => {
-            // A different broken law would be a different failure.
+            // If a different law broke, it would be a different failure.
             let fails = |steps: &[Step]| matches!(one(&setup, steps), Err(Stopped::Broken(again, _)) if again.law == found.law);
             let steps = without_needless(steps, fails);
             Err(Failure::Program(Box::new(Failing { setup, steps, broken: found.to_string(), script })))
@@ -254,14 +258,15 @@ pub(super) fn search(
     }
 }
 
-/// Removes steps while `fails` says that the program still fails, until no single step can be removed. A program that does not
-/// fail is returned unchanged.
+/// Removes steps as long as `fails` reports that the program still fails, until no single step can be removed. A
+/// program that does not fail is returned unchanged.
 fn without_needless<S: Copy>(steps: Vec<S>, mut fails: impl FnMut(&[S]) -> bool) -> Vec<S> {
     if !fails(&steps) {
         return steps;
     }
     let mut left = steps;
-    // Start with many steps at once, which takes fewer runs, and from the end, because few steps depend on the last ones.
+    // Start with many steps at once, because that takes fewer runs, and at the end, because few steps depend on the
+    // last ones.
     let mut together = (left.len() / 2).max(1);
     loop {
         let before = left.len();
@@ -298,7 +303,8 @@ mod tests {
 
     #[test]
     fn a_step_that_can_go_after_another_goes() {
-        // Each step needs the next one: only the last can be removed at any time, except the first, which is the failure.
+        // Each step needs the one before it, so only the last step can be removed at any time; the first, which is the
+        // failure, must remain.
         let fails = |steps: &[u32]| steps.first() == Some(&0) && steps.windows(2).all(|pair| pair[1] == pair[0] + 1);
         assert_eq!(without_needless((0..50).collect(), fails), [0]);
         let fails = |steps: &[u32]| steps.last() == Some(&9) && steps.windows(2).all(|pair| pair[1] == pair[0] + 1);

@@ -1,5 +1,5 @@
-//! Policies assembled at random from everything that a policy may do: how it searches and splits, and the rungs and order of
-//! its ladder. They are not useful, but they are all valid.
+//! Policies assembled at random from everything that a policy may do: how it searches and splits, and which rungs its
+//! ladder has in which order. They are not useful, but they are all valid.
 //!
 //! They cover combinations that the named policies use rarely or not at all.
 
@@ -16,11 +16,11 @@ const MOVERS: usize = 10;
 /// How a block is split.
 #[derive(Clone, Copy, Debug)]
 enum Cutting {
-    /// To the request's size.
+    /// Down to the request's size.
     Exact,
-    /// To the request's size, unless less than this would remain.
+    /// Down to the request's size, unless the remainder would be smaller than this.
     Rest(u64),
-    /// Not at all.
+    /// No split.
     Never,
 }
 
@@ -29,28 +29,31 @@ enum Cutting {
 enum Rung {
     Ask,
     AskFor(u64),
-    /// A block of another stream, with a wait or only if its work happens to be done.
+    /// Takes a block from another stream, either with a wait or only if the stream's work happens
+    /// to be done.
     Transfer(bool),
-    /// What the request needs of a block of another stream.
+    /// Takes from another stream's block only the part that the request needs.
     TransferPart,
-    /// All blocks of the first other stream that has any.
+    /// Takes all blocks of the first other stream that has any.
     TransferAll,
-    /// A segment that is this much larger than the request, on the default stream.
+    /// Takes a new segment that is this much larger than the request, on the default stream.
     Provide(u64),
-    /// Remaps this many free blocks of expandable segments, from the first; of all default pools, or only of the request's.
+    /// Remaps this many free blocks of expandable segments, starting with the first; from all default pools, or only
+    /// from the request's.
     Remap(usize, bool),
-    /// Moves this many free handles of the default pool, from the first, or replaces them if it is an odd number.
+    /// Moves this many free handles of the default pool, starting with the first, or replaces them if the number is
+    /// odd.
     Move(usize),
-    /// Releases this many releasable blocks, from the first.
+    /// Releases this many releasable blocks, starting with the first.
     Release(usize),
-    /// Free memory of the default pool for a private one.
+    /// Takes free memory from the default pool for a private one.
     Annex,
     Borrow,
     Wait,
 }
 
 impl Rung {
-    /// Whether a block of another stream may serve a request.
+    /// Whether a block from another stream may serve a request.
     fn takes_from_others(&self) -> bool {
         matches!(self, Rung::Transfer(_) | Rung::TransferPart | Rung::TransferAll)
     }
@@ -69,17 +72,17 @@ pub(super) struct Drawn {
     takes_high_end: bool,
     is_expandable: [bool; 2],
     small: u64,
-    /// 0 picks the smallest fitting block, 1 the largest, 2 the lowest address.
+    /// 0 chooses the smallest block that fits, 1 the largest, and 2 the one at the lowest address.
     fit: u64,
     cutting: Cutting,
     rungs: Vec<Rung>,
     profile: &'static Profile,
-    /// Whether private pools take the default pool's memory.
+    /// Whether private pools may take the default pool's memory.
     annexes: bool,
 }
 
 impl Drawn {
-    /// The policy for a seed.
+    /// Returns the policy for a seed.
     pub(super) fn new(seed: u64) -> Drawn {
         let mut draws = Draws::new(seed);
         let mut of = |options: &[u64]| options[draws.below(options.len() as u64) as usize];
@@ -107,7 +110,7 @@ impl Drawn {
             .collect();
         let (small, fit) = (of(&[0, MIB]), of(&[0, 1, 2]));
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][of(&[0, 1]) as usize];
-        // Small pages, or the same for both.
+        // Small pages for small blocks, or the same page size for both.
         let pages = [of(&[page, 2 * MIB]), page];
         let (handle, takes_high_end) = (of(&[0, 0, 16 * MIB, 48 * MIB]), of(&[0, 0, 1]) == 1);
         let handle = (handle > 0).then_some(handle);
@@ -124,13 +127,13 @@ impl Drawn {
         Drawn { unit, segment, pages, handle, takes_high_end, is_expandable, small, fit, cutting, rungs, profile, annexes }
     }
 
-    /// The same policy, without expandable segments unless `holds`.
+    /// Returns the same policy, without expandable segments unless `holds` is true.
     pub(super) fn expandable_only_if(self, holds: bool) -> Drawn {
         Drawn { is_expandable: self.is_expandable.map(|expandable| expandable && holds), ..self }
     }
 
-    /// Seeds of policies that take blocks of other streams, of expandable segments or not, that remap pages, that move handles,
-    /// and whose private pools take the default pool's memory: [`MOVERS`] of each.
+    /// Returns seeds of policies that take other streams' blocks (of expandable segments or not), that remap pages,
+    /// that move handles, and whose private pools take the default pool's memory: [`MOVERS`] of each kind.
     pub(super) fn seeds_that_move_memory() -> Vec<u64> {
         let transfers = |drawn: &Drawn| drawn.rungs.iter().any(|rung| matches!(rung, Rung::Transfer(true) | Rung::TransferPart));
         let remaps = |drawn: &Drawn| {
@@ -165,7 +168,7 @@ impl Drawn {
         found.map(|block| block.id)
     }
 
-    /// Reuses the block, some policies its high end.
+    /// Reuses the block; some policies use its high end.
     fn reuse(&self, heap: &Heap, request: &Request, id: BlockId) -> Relief {
         let found = heap.free_blocks(request.pool).find(|block| block.id == id && self.fit == 2);
         found.map_or(Relief::Reuse(id), |block| {
@@ -193,7 +196,7 @@ impl Drawn {
             Rung::Provide(_) if request.is_expandable => nothing(),
             Rung::Provide(more) => Relief::Provide { bytes: Bytes(request.size.get() + more), stream: StreamId::DEFAULT },
             Rung::Remap(most, of_all) => {
-                // Excluding segments of a private pool in use, which its graphs still need.
+                // Excludes segments of a private pool in use, because its graphs still need them.
                 let may_go = heap.releasable();
                 let all = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
                 let pools = if of_all { all.to_vec() } else { vec![request.pool] };
@@ -253,7 +256,7 @@ impl Policy for Drawn {
         self.annexes
     }
 
-    /// Decided by an existing draw, so that the other draws stay the same.
+    /// This is decided by an existing draw, so that the other draws stay the same.
     fn waits_for_pools(&self, heap: &Heap) -> bool {
         self.takes_high_end && (heap.reserved().get() / self.segment.max(1)).is_multiple_of(2)
     }

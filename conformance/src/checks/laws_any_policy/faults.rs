@@ -1,4 +1,4 @@
-//! Failing driver calls, one at a time: whatever the policy asked for, every law holds and nothing leaks.
+//! Makes driver calls fail, one at a time: whatever the policy has requested, every law holds and nothing leaks.
 
 use std::collections::BTreeMap;
 
@@ -17,24 +17,24 @@ use crate::suite::{Effort, Evidence, Trouble, Verdict};
 
 /// A code that the allocator has no rule for ("an illegal memory access was encountered").
 const ILLEGAL_ADDRESS: FaultError = FaultError::Code(700);
-/// In a short run, the number of calls of a program that fail in each way.
+/// The number of a program's calls that fail in each way in a short run.
 const FEWEST_POINTS: usize = 12;
 
-/// The failures for the number of a call.
+/// Returns the failures for the call with this number.
 type Plan = fn(u64) -> Vec<(When, FaultError)>;
 
-/// One call fails; one reports out of memory; two in a row fail.
+/// One call fails, one reports out of memory, and two in a row fail.
 const PLANS: [Plan; 3] = [
     |n| vec![(When::Nth(n), ILLEGAL_ADDRESS)],
     |n| vec![(When::Nth(n), FaultError::OutOfMemory)],
     |n| vec![(When::Nth(n), ILLEGAL_ADDRESS), (When::Nth(n + 1), ILLEGAL_ADDRESS)],
 ];
 
-/// After the n-th driver call fails, for n = 1, 2, ..., every law holds.
+/// Checks that every law holds after the n-th driver call fails, for n = 1, 2, ...
 pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effort) -> Verdict {
     let mut runner = runner(effort, 0x901f_u64);
     let strategy = programs(EventTiming::Seeded(0), 40);
-    // One more for every two hundred programs of a campaign.
+    // One additional program is drawn for every two hundred in a campaign.
     let drawn = (0..effort.cases / 200).filter_map(|_| strategy.new_tree(&mut runner).ok().map(|tree| tree.current()));
     let (setup, steps) = every_rung();
     let rungs = subject.fault_seeds.iter().map(|&policy_seed| (Setup { policy_seed, ..setup }, steps.clone()));
@@ -46,10 +46,11 @@ pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effor
     }
     let (mut failures, mut operations, mut driver_ns) = (0, 0, 0);
     let seeds = subject.fault_seeds.len();
-    // Each policy starts at a different point, so that a short run over all policies fails different calls under each.
+    // Each policy starts at a different point, so that in a short run over all policies different calls fail under
+    // each.
     let shift = subject.name.bytes().map(usize::from).sum::<usize>();
     for (place, (setup, steps)) in programs.iter().enumerate() {
-        // Policies of one kind share the work: each gets one way of failing.
+        // Policies of the same kind share the work: each is tested with one way of failing.
         let plans = if seeds > 1 && place < seeds { &PLANS[place % 3..][..1] } else { &PLANS[..] };
         let untouched = run(subject, backend, setup, steps, &[]).map_err(|stopped| trouble(stopped, &[]))?;
         let points = points(&untouched.calls);
@@ -71,8 +72,8 @@ pub(super) fn every_call(subject: &Subject, backend: &AnyBackend, effort: &Effor
     Ok(Evidence { measured, operations, text: String::new() })
 }
 
-/// The numbers of the calls to fail, from 1: of each step's calls of one name the first, a middle one and the last. The others
-/// are mostly the same call for more pages.
+/// Returns the numbers, counted from 1, of the calls to fail: for each step and each call name, the first, a middle and
+/// the last call. The other calls are mostly repetitions for more pages.
 fn points(calls: &[Vec<CallName>]) -> Vec<u64> {
     let (mut points, mut before) = (Vec::new(), 0);
     for step in calls {
@@ -88,7 +89,7 @@ fn points(calls: &[Vec<CallName>]) -> Vec<u64> {
     points
 }
 
-/// At most `most` of the points, evenly spread; the shift selects which.
+/// Returns at most `most` of the points, evenly spread; the shift selects which ones.
 fn spread(points: &[u64], most: usize, shift: usize) -> Vec<u64> {
     if points.len() <= most {
         return points.to_vec();
@@ -101,13 +102,13 @@ fn spread(points: &[u64], most: usize, shift: usize) -> Vec<u64> {
 struct Ran {
     /// The number of failures.
     fired: u64,
-    /// The device calls of each step.
+    /// The device calls made in each step.
     calls: Vec<Vec<CallName>>,
     /// The time of these calls in nanoseconds, if the device reports it.
     driver_ns: u64,
 }
 
-/// Runs a program with these failures.
+/// Runs a program with these planned failures.
 fn run(
     subject: &Subject,
     backend: &AnyBackend,
@@ -164,6 +165,6 @@ mod tests {
             assert!(part[0] <= 9 && part[11] > 91 && part.windows(2).all(|pair| pair[1] - pair[0] <= 9), "{shift}: {part:?}");
         }
         let seen: std::collections::BTreeSet<u64> = (0..50).flat_map(|shift| spread(&points, 12, shift)).collect();
-        assert!(seen.len() > 90, "{} of 100 points are reached by some policy", seen.len());
+        assert!(seen.len() > 90, "{} of 100 points are reached by at least one policy", seen.len());
     }
 }

@@ -1,8 +1,9 @@
-//! The laws that hold for every policy, and the entries that check them: for each policy of the catalogue, for randomly
-//! assembled policies, and for one that gives random answers.
+//! The laws that hold for every policy, and the entries that check them: for each policy in the catalogue, for randomly
+//! assembled policies, and for a policy that gives random answers.
 //!
-//! The checks in [`laws_pytorch`](super::laws_pytorch) know PyTorch's rules and therefore where a request must go. Here the
-//! policy decides that, and [`LAWS`] lists what must hold in any case. A failure starts with the name of the broken law.
+//! The checks in [`laws_pytorch`](super::laws_pytorch) know PyTorch's rules, and therefore where each request must be
+//! placed. Here the policy decides on the placement, and [`LAWS`] lists what must hold in any case. A failure message
+//! starts with the name of the broken law.
 
 mod campaign;
 mod drawn;
@@ -30,43 +31,53 @@ use wrong::Wrong;
 
 pub use trial::Habits;
 
-/// In a run of the whole suite, a law gets this many random sequences for each one that a policy gets.
+/// In a run of the entire suite, each law gets this many random sequences for every sequence that a policy gets.
 const SHARE: u32 = 10;
-/// How many times more programs the policy with random answers gets than others: it must reach unlikely combinations.
+/// How many times more programs the policy with random answers gets than the others, because it must reach unlikely
+/// combinations.
 const WRONG_SHARE: u32 = 10;
-/// The number of policies with random answers that also see driver calls fail in the program that climbs every rung.
+/// The number of policies with random answers that are also tested with failing driver calls, in the program that
+/// climbs every rung.
 const WRONG_FAULT_SEEDS: u64 = 24;
 
 /// The laws that hold under every policy.
 pub const LAWS: [(Law, &str); 16] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512, or of the unit that the policy rounds to"),
-    (Law::Accounting, "every reserved byte is live, rounding, pending, inactive split or whole, and the statistics agree"),
+    (
+        Law::Accounting,
+        "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
+                       statistics agree",
+    ),
     (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
-    (Law::Coalescing, "no two adjacent free blocks of one stream are left"),
-    (Law::NoEarlyReuse, "nothing is reused or unmapped before the work that used it is done, even when blocks change streams"),
-    (Law::Placement, "a request gets the block or segment that the policy chose, split as it said"),
-    (Law::NoFalseOutOfMemory, "a refused request is still refused after waiting for all work and giving everything back"),
+    (Law::Coalescing, "no two adjacent free blocks of the same stream remain"),
+    (Law::NoEarlyReuse, "no memory is reused or unmapped before the work that uses it is done, even when blocks change streams"),
+    (Law::Placement, "a request gets the block or segment that the policy chose, split as the policy specified"),
+    (
+        Law::NoFalseOutOfMemory,
+        "a refused request is still refused after all work is done and all cached memory has been \
+                               released",
+    ),
     (
         Law::Pools,
-        "requests go to the private pool they are routed to, pools in use keep their memory, checkpoints restore what was handed out, \
-         and nothing waits while a graph is captured",
+        "requests are served by the private pool they are routed to, pools in use keep their memory, checkpoints restore what \
+         was handed out, and nothing waits while a graph is captured",
     ),
     (Law::Limit, "reserved memory does not grow beyond the limit"),
-    (Law::Sweep, "the whole-heap sweep finds no violation"),
+    (Law::Sweep, "a check of the entire heap finds no violation"),
     (Law::History, "the observer's trace is consistent"),
-    (Law::Contents, "memory keeps what was written until it is freed"),
+    (Law::Contents, "memory keeps its contents until it is freed"),
     (Law::Endings, "an emptied heap returns every page, reservation and event"),
-    (Law::Faults, "no step fails without a planned fault"),
+    (Law::Faults, "no step fails without a planned driver failure"),
     (Law::Answers, "the policy gives only valid answers"),
 ];
 
-/// The share of the effort that goes to policies.
+/// The share of the effort that is spent on policies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Share {
-    /// All of it, because the policies are under test.
+    /// All of the effort, because the policies are under test.
     Whole,
-    /// A part of it, in a run of the whole suite.
+    /// Part of the effort, in a run of the entire suite.
     Part,
 }
 
@@ -79,7 +90,7 @@ impl Share {
     }
 }
 
-/// The entries of one policy, or of all policies if `only` is `None`.
+/// Returns the entries of one policy, or of all policies if `only` is `None`.
 #[must_use]
 pub fn entries(backend: &AnyBackend, only: Option<&Named>, share: Share) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
@@ -98,24 +109,25 @@ pub fn entries(backend: &AnyBackend, only: Option<&Named>, share: Share) -> Vec<
     entries
 }
 
-/// Whether a policy uses expandable segments.
+/// Returns whether a policy uses expandable segments.
 fn maps_pages(policy: &impl Policy) -> bool {
     [PoolClass::Small, PoolClass::Large].into_iter().any(|class| policy.is_expandable(PoolSlot::default_pool(class)))
 }
 
-/// Randomly assembled policies; without virtual memory, none with expandable segments.
+/// Returns randomly assembled policies, without expandable segments if the device has no virtual
+/// memory.
 fn drawn(may_expand: bool) -> Subject {
     Subject::new("drawn", move |seed| Drawn::new(seed).expandable_only_if(may_expand))
         .failing_with(Drawn::seeds_that_move_memory())
 }
 
-/// The entries of one policy.
+/// Returns the entries of one policy.
 fn entries_of(backend: &AnyBackend, subject: &Subject, share: Share) -> Vec<Entry> {
     let name = |what: &str| format!("policy/{}/{what}", subject.name);
     let mut entries = Vec::new();
     for (timing_name, timing) in timings(backend) {
         let subject = subject.clone();
-        let says = "every policy law holds after every step of random programs";
+        let says = "every policy law holds after every step in random programs";
         entries.push(Entry::new(Group::Law, name(timing_name), says, move |backend, effort| {
             campaign::every_law(&subject, backend, &share.of(effort), timing)
         }));
@@ -128,7 +140,7 @@ fn entries_of(backend: &AnyBackend, subject: &Subject, share: Share) -> Vec<Entr
         }));
     }
     let own = subject.clone();
-    let says = "an allocator dropped at any moment gives everything back";
+    let says = "an allocator returns all its memory whenever it is dropped";
     entries.push(Entry::new(Group::Law, name("dropped"), says, move |backend, effort| {
         campaign::dropped(&own, backend, &share.of(effort))
     }));
@@ -145,7 +157,7 @@ fn wrong_answers(backend: &AnyBackend, share: Share) -> Vec<Entry> {
     let subject = Subject::new("wrong-answers", move |seed| Wrong::new(seed).expandable_only_if(may_expand))
         .expected_wrong()
         .failing_with((0..WRONG_FAULT_SEEDS).collect());
-    let says = "any invalid answer of a policy gives an error that names the policy, and nothing leaks";
+    let says = "every invalid answer from a policy causes an error that names the policy, and nothing leaks";
     let entry = |(name, timing)| {
         let subject = subject.clone();
         Entry::new(Group::Law, format!("policy/wrong-answers/{name}"), says, move |backend, effort| {
@@ -163,15 +175,16 @@ fn wrong_answers(backend: &AnyBackend, share: Share) -> Vec<Entry> {
     entries
 }
 
-/// The suite's report on a policy. Displays as one line per entry; failures also show the reason and the shortest program found.
+/// The suite's report on a policy. It displays one line per entry; for failures, also the reason and the shortest
+/// program found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
-    /// One row for each entry.
+    /// One row per entry.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// Whether everything passed.
+    /// Returns whether everything passed.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.rows.iter().all(|row| row.status == Status::Pass)
@@ -197,18 +210,18 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-/// Checks a policy on the simulated device against every policy law. `make` creates a policy in its initial state.
+/// Checks a policy on the simulated device against every policy law. `make` creates the policy in its initial state.
 ///
 /// # Errors
-/// The report, if anything failed.
+/// The report if anything failed.
 pub fn check<P: Policy + 'static>(make: impl Fn() -> P + Send + Sync + 'static, effort: &Effort) -> Result<Report, Report> {
     check_with(Habits::default(), make, effort)
 }
 
-/// Like [`check`], for a policy that keeps its memory or does not search again after waiting.
+/// Like [`check`], but for a policy that keeps its memory or does not search again after waiting.
 ///
 /// # Errors
-/// The report, if anything failed.
+/// The report if anything failed.
 pub fn check_with<P: Policy + 'static>(
     habits: Habits,
     make: impl Fn() -> P + Send + Sync + 'static,
@@ -272,7 +285,7 @@ mod tests {
         assert!(transfers >= 4 && remaps >= 4, "{transfers} policies of {} transfer, {remaps} remap", runs.len());
     }
 
-    /// Its only region is the whole limit, so nothing is left for private pools.
+    /// Its only region takes up the entire limit, so nothing is left for private pools.
     const ONE_AREA: &str = "bfc:kind=one-region";
 
     #[test]
@@ -287,7 +300,7 @@ mod tests {
         }
         // A pool whose blocks have changed streams or are used elsewhere cannot be loaded.
         let all = CATALOGUE.len() + BESIDE.len();
-        assert!(load * 3 >= all * 2, "{load} of {all} load");
+        assert!(load * 3 >= all * 2, "{load} of {all} pools load");
     }
 
     /// A policy that never waits and never releases anything, so it runs out of memory too early.
@@ -325,7 +338,8 @@ mod tests {
         }
     }
 
-    /// Finds a failing program of a wrong policy and checks that no step can be left out. Returns its length.
+    /// Finds a failing program for a faulty policy and checks that no step can be left out. Returns the program's
+    /// length.
     fn no_step_can_go(subject: &Subject, seed: u64) -> usize {
         let one = |setup: &Setup, steps: &[Step]| subject.whole_run(&AnyBackend::simulated(), setup, steps).map(drop);
         let law = |setup: &Setup, steps: &[Step]| match one(setup, steps) {
@@ -339,7 +353,7 @@ mod tests {
         assert!(broken.is_some(), "{}, seed {seed}: {steps:?} break no law", subject.name);
         for place in 0..steps.len() {
             let without = [&steps[..place], &steps[place + 1..]].concat();
-            assert_ne!(law(&setup, &without), broken, "{}, seed {seed}: step {place} of {steps:?} does nothing", subject.name);
+            assert_ne!(law(&setup, &without), broken, "{}, seed {seed}: step {place} in {steps:?} has no effect", subject.name);
         }
         steps.len()
     }

@@ -1,11 +1,11 @@
 //! Programs for an allocator under any policy: their steps, how random ones are drawn, and the fixed ones.
 //!
-//! A program accesses its memory and waits where it must: every user of an allocation waits for the previous one. So a race or a
-//! lost word is the allocator's fault.
+//! A program accesses its memory and waits wherever it must: every user of an allocation waits for the previous one. A
+//! race or a lost word is therefore the allocator's fault.
 //!
-//! With private pools, a program creates them, routes requests to them like `use_mem_pool` and graph captures, and saves and
-//! loads what they have handed out. Fixed programs reach cases that random ones rarely reach; driver calls are made to fail in
-//! these programs.
+//! Programs with private pools create the pools, route requests to them as `use_mem_pool` and graph captures do, and
+//! save and load what they have handed out. Fixed programs reach cases that random ones rarely reach; driver calls are
+//! made to fail in the fixed programs.
 
 use parkade::units::MIB;
 use proptest::prelude::*;
@@ -15,7 +15,8 @@ use crate::backend::{EventTiming, Places, STREAMS};
 use crate::checks::laws_pytorch::operation::{POOLS, sizes};
 use crate::checks::laws_pytorch::trial::stream_name;
 
-/// One step. Allocations are given by their index among the live ones, wrapping around; streams by their index in [`STREAMS`].
+/// One step. An allocation is given as an index into the live ones, which wraps around; a stream as its index in
+/// [`STREAMS`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
     /// Requests this many bytes for a stream, and fills them on that stream.
@@ -24,9 +25,10 @@ pub(super) enum Step {
     Free(usize),
     /// Frees one and requests the same size on the same stream, as loops do.
     Replace(usize),
-    /// A stream fills a live allocation again, after its last user, and the program tells the allocator.
+    /// A stream fills a live allocation again, after the allocation's last user, and the program records the use with
+    /// the allocator.
     Use(usize, usize),
-    /// The host reads a live allocation, after its last user.
+    /// The host reads a live allocation after its last user.
     Read(usize),
     /// Keeps a stream busy for this many nanoseconds.
     Launch(usize, u64),
@@ -36,13 +38,13 @@ pub(super) enum Step {
     CompleteOne(usize),
     /// Completes all work.
     CompleteAll,
-    /// The allocator queries its events.
+    /// Makes the allocator query its events.
     ProcessEvents,
     /// `empty_cache`.
     ReleaseCached,
     /// Sets the limit, in hundredths of the device; 100 removes it.
     Limit(u8),
-    /// Other processes hold this many bytes from now on.
+    /// Makes other processes hold this many bytes from now on.
     OthersHold(u64),
     /// `reset_peak_memory_stats`.
     ResetPeaks,
@@ -57,16 +59,16 @@ pub(super) enum Step {
 pub(super) struct Setup {
     /// The device's memory in bytes.
     pub(super) capacity: u64,
-    /// When events are reported complete.
+    /// The rule by which events are reported complete.
     pub(super) timing: EventTiming,
-    /// Where segments go.
+    /// Where segments are placed.
     pub(super) places: Places,
     /// The seed of randomly assembled policies.
     pub(super) policy_seed: u64,
 }
 
 impl Step {
-    /// The step as a line of a script.
+    /// Returns the step as a line of a script.
     pub(super) fn line(self) -> String {
         match self {
             Step::Allocate(bytes, place) => format!("alloc {bytes} bytes for stream {}", stream_name(place)),
@@ -82,17 +84,18 @@ impl Step {
             Step::CompleteAll => "all work is done".to_owned(),
             Step::ProcessEvents => "process_events".to_owned(),
             Step::ReleaseCached => "empty_cache".to_owned(),
-            Step::Limit(hundredths) => format!("the limit is {hundredths} hundredths of the device"),
-            Step::OthersHold(bytes) => format!("others hold {bytes} bytes"),
+            Step::Limit(hundredths) => format!("the limit is {hundredths} % of the device"),
+            Step::OthersHold(bytes) => format!("other processes hold {bytes} bytes"),
             Step::ResetPeaks => "reset peaks".to_owned(),
-            Step::ResetSums => "reset sums".to_owned(),
+            Step::ResetSums => "reset accumulated statistics".to_owned(),
             Step::Pool(step) => step.line(),
         }
     }
 }
 
 fn stream() -> impl Strategy<Value = usize> {
-    // Two of three requests are for one stream, so that they find free blocks, and other streams have blocks to give.
+    // Two of every three requests are for the same stream, so that they find free blocks and other streams also have
+    // blocks that can be taken.
     prop_oneof![2 => Just(0_usize), 1 => 0..STREAMS.len()]
 }
 
@@ -100,7 +103,7 @@ fn step() -> impl Strategy<Value = Step> {
     let which = || any::<u8>().prop_map(usize::from);
     // Some sizes repeat, so that blocks are reused.
     let again = prop::sample::select(vec![512, 3 * MIB, 6 * MIB, 8 * MIB, 20 * MIB, 40 * MIB]);
-    // Some rules apply from 128 or 512 MiB.
+    // Some rules apply from 128 or 512 MiB upwards.
     let huge = (150..350_u64).prop_map(|pages| 2 * MIB * pages);
     let size = prop_oneof![16 => again, 23 => sizes(), 1 => huge];
     prop_oneof![
@@ -137,8 +140,8 @@ fn setup(timing: EventTiming) -> impl Strategy<Value = Setup> {
     })
 }
 
-/// Programs of at most this many steps. Half of them have private pools; while requests are routed nothing waits, so those
-/// programs exercise less of the other rules.
+/// Returns programs of at most this many steps. Half of them have private pools; nothing waits while requests are
+/// routed, so those programs exercise the other rules less.
 pub(super) fn programs(timing: EventTiming, longest: usize) -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let with_pools = prop_oneof![5 => step(), 1 => pool_step().prop_map(Step::Pool)].boxed();
     let steps = prop_oneof![prop::collection::vec(step(), 1..longest), prop::collection::vec(with_pools, 1..longest),];
@@ -150,10 +153,10 @@ pub(super) fn programs(timing: EventTiming, longest: usize) -> impl Strategy<Val
 pub(super) enum PoolStep {
     /// Creates the pool, or adds a use to it.
     Create(u64),
-    /// Routes requests to the pool: all of them, as in `use_mem_pool`, or those of a stream that is captured from now on, given
-    /// by its index in [`STREAMS`].
+    /// Routes requests to the pool: all of them, as in `use_mem_pool`, or those on a stream (an index in [`STREAMS`])
+    /// that is captured from now on.
     Begin(u64, Option<usize>),
-    /// Ends the routing. `use_mem_pool` then ends its use of the pool; the graph of a capture keeps its own.
+    /// Ends the routing. `use_mem_pool` then also ends its use of the pool; a capture's graph keeps its use.
     End(u64),
     /// Ends a use of the pool, as when a graph is dropped.
     Release(u64),
@@ -170,7 +173,7 @@ pub(super) enum PoolStep {
 }
 
 impl PoolStep {
-    /// The step as a line of a script.
+    /// Returns the step as a line of a script.
     fn line(self) -> String {
         match self {
             PoolStep::Create(pool) => format!("create pool {pool}, or add a use"),
@@ -189,7 +192,7 @@ impl PoolStep {
     }
 }
 
-/// A random step.
+/// Returns a random step.
 fn pool_step() -> impl Strategy<Value = PoolStep> {
     // Most steps use the same pool, so that they interact.
     let pool = || prop_oneof![2 => Just(1), 1 => 1..=POOLS];
@@ -201,7 +204,7 @@ fn pool_step() -> impl Strategy<Value = PoolStep> {
         8 => pool().prop_map(PoolStep::End),
         2 => pool().prop_map(PoolStep::Release),
         1 => pool().prop_map(PoolStep::Serve),
-        // At most one pool, because with more nothing would ever be split.
+        // At most one pool, because with several pools nothing would ever be split.
         1 => Just(PoolStep::KeepWhole(POOLS)),
         1 => pool().prop_map(PoolStep::ReleaseCached),
         3 => pool().prop_map(PoolStep::Save),
@@ -209,8 +212,8 @@ fn pool_step() -> impl Strategy<Value = PoolStep> {
     ]
 }
 
-/// A program with some of everything: free blocks of three streams, running work, two requests for more than the device has,
-/// and fragmented device memory.
+/// Returns a program with a bit of everything: free blocks on three streams, running work, two requests for more memory
+/// than the device has, and fragmented device memory.
 pub(super) fn every_rung() -> (Setup, Vec<Step>) {
     use Step::{Allocate, Free, Launch, Limit, ProcessEvents, ReleaseCached, Replace, Use};
     let fill = [Allocate(16 * MIB, 0), Allocate(12 * MIB, 1), Allocate(16 * MIB, 2), Launch(1, 4_000_000), Use(1, 2), Use(0, 1)];
@@ -242,8 +245,8 @@ pub(super) fn every_rung() -> (Setup, Vec<Step>) {
     (setup, fill.into_iter().chain(pieces).chain(rest).collect())
 }
 
-/// A program whose last request can only be served by remapping the pages of two separate blocks, and is larger than the
-/// requests of other programs.
+/// Returns a program whose last request can be served only by remapping the pages of two separate blocks and is larger
+/// than the requests of other programs.
 pub(super) fn stitching() -> (Setup, Vec<Step>) {
     use Step::{Allocate, Free};
     let fill = [400, 2, 300, 2].map(|mib| Allocate(mib * MIB, 0));
@@ -253,8 +256,8 @@ pub(super) fn stitching() -> (Setup, Vec<Step>) {
     (setup, steps)
 }
 
-/// A program with private pools: requests routed to one while blocks are pending, out of memory there, a pool that serves when
-/// memory runs out, a checkpoint that is loaded twice, and a pool that is no longer used.
+/// Returns a program with private pools: requests are routed to one pool while blocks are pending, that pool runs out
+/// of memory, another serves requests when memory runs out, a checkpoint is loaded twice, and a pool is no longer used.
 pub(super) fn captures() -> (Setup, Vec<Step>) {
     use PoolStep::{Begin, Create, End, Load, Release, ReleaseCached, Save, Serve};
     use Step::{Allocate, CompleteAll, Free, Launch, Pool, ProcessEvents, Use};
@@ -267,7 +270,8 @@ pub(super) fn captures() -> (Setup, Vec<Step>) {
         Pool(Create(1)),
         Free(1),
         Pool(Begin(1, Some(0))),
-        // Another stream used the block before: its events are recorded once the capture has ended.
+        // Another stream used the block earlier: its events are recorded once the capture has
+        // ended.
         Free(0),
         Allocate(4 * MIB, 0),
         Allocate(700, 0),
@@ -275,7 +279,7 @@ pub(super) fn captures() -> (Setup, Vec<Step>) {
         Use(2, 2),
         ProcessEvents,
         Free(0),
-        // More than the device has; nothing may be waited for during the capture.
+        // This is more than the device has, and no wait is allowed during the capture.
         Allocate(60 * MIB, 0),
         Step::ReleaseCached,
         Allocate(3 * MIB, 0),

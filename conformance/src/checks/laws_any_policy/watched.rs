@@ -1,5 +1,5 @@
-//! A policy wrapper that answers like the policy inside and records the answers, so that they can be compared with what the
-//! allocator did.
+//! A policy wrapper that answers like the wrapped policy and records the answers, so that they can be compared with the
+//! allocator's actions.
 
 use std::cell::{Cell, RefCell};
 
@@ -21,14 +21,14 @@ pub(super) enum Answer {
     Transfer(Option<u64>),
     /// A part of a block of another stream, starting at its first byte.
     TransferPart(Option<u64>),
-    /// A segment of this many bytes, after releasing this many blocks.
+    /// A segment of this many bytes, after this many blocks are released.
     Segment(u64, usize),
     /// Another rung of the ladder, with the number of blocks it names.
     Rung(usize),
 }
 
-/// How often a policy took each kind of action, and the driver time. Transfers and remaps count only if they were performed and
-/// served a request.
+/// The number of times that a policy took each kind of action, and the driver time. Transfers and remaps count only if
+/// they were performed and served a request.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Reached {
     pub(super) reuses: u64,
@@ -36,7 +36,7 @@ pub(super) struct Reached {
     pub(super) remaps: u64,
     pub(super) releases: u64,
     pub(super) refusals: u64,
-    /// Requests that a private pool served, and checkpoints loaded.
+    /// Requests that a private pool has served, and checkpoints that were loaded.
     pub(super) private: u64,
     pub(super) loads: u64,
     /// The time of the driver calls in nanoseconds, if the device reports it.
@@ -44,7 +44,7 @@ pub(super) struct Reached {
 }
 
 impl Reached {
-    /// The sum of both.
+    /// Returns the sum of both.
     pub(super) fn and(self, other: Reached) -> Reached {
         Reached {
             reuses: self.reuses + other.reuses,
@@ -65,24 +65,25 @@ pub(super) struct Notes {
     pub(super) answer: Option<Answer>,
     /// The pool of the current request; pools that serve when memory runs out may be searched too.
     pool: Option<PoolSlot>,
-    /// The size of the segment that `place` last asked for in that pool.
+    /// The size of the segment that `place` last requested in that pool.
     segment: u64,
-    /// The heap when the policy was asked.
+    /// The heap at the time when the policy was asked.
     picture: Picture,
     /// A free block that the policy would have taken when it gave up.
     pub(super) overlooked: Option<String>,
     pub(super) reached: Reached,
-    /// Whether the policy ever requested that a block change streams.
+    /// Whether the policy has ever requested that a block change streams.
     has_transferred: bool,
 }
 
-/// A policy whose answers are recorded.
+/// A policy that records its answers.
 pub(super) struct Watched {
     policy: Box<dyn Policy>,
     notes: RefCell<Notes>,
-    /// The size that the block must have by the policy's answers about splitting; 0 if the policy was not asked.
+    /// The size that the block must have according to the policy's answers about splitting; 0 if the policy was not
+    /// asked.
     kept: Cell<u64>,
-    /// The size of the request that gets the high end of its block, if it does.
+    /// The size of the request if it gets the high end of its block.
     high: Cell<Option<u64>>,
 }
 
@@ -91,7 +92,7 @@ impl Watched {
         Watched { policy, notes: RefCell::default(), kept: Cell::new(0), high: Cell::new(None) }
     }
 
-    /// Forgets the answers for the last request.
+    /// Discards the answers for the last request.
     pub(super) fn begin(&mut self) {
         let notes = self.notes.get_mut();
         (notes.answer, notes.overlooked, notes.pool) = (None, None, None);
@@ -99,22 +100,23 @@ impl Watched {
         self.high.set(None);
     }
 
-    /// Whether the policy ever requested that a block change streams.
+    /// Returns whether the policy has ever requested that a block change streams.
     pub(super) fn has_transferred(&self) -> bool {
         self.notes.borrow().has_transferred
     }
 
-    /// The answers for the current request.
+    /// Returns the answers for the current request.
     pub(super) fn notes(&self) -> Notes {
         self.notes.borrow().clone()
     }
 
-    /// The size that the block for a request of `size` bytes must have.
+    /// Returns the size that the block for a request of `size` bytes must have.
     pub(super) fn kept(&self, size: u64) -> u64 {
         if self.kept.get() == 0 { size } else { self.kept.get() }
     }
 
-    /// The address of the request if its block, or the usable part of it, begins here: at the high end if the policy said so.
+    /// Returns the address that the request gets if its block, or the block's usable part, begins here: the high end if
+    /// the policy chose that.
     pub(super) fn expected_at(&self, place: u64) -> u64 {
         let notes = self.notes.borrow();
         let holds = |&&(address, size, _): &&(u64, u64, u64)| address <= place && place - address < size;
@@ -122,12 +124,12 @@ impl Watched {
         self.high.get().zip(end).map_or(place, |(bytes, end)| end - bytes)
     }
 
-    /// Whether the request got the high end of its block.
+    /// Returns whether the request got the high end of its block.
     pub(super) fn took_high_end(&self) -> bool {
         self.high.get().is_some()
     }
 
-    /// Counts a request that was served by a block that changed streams, or by remapped pages.
+    /// Counts a request that was served from a block that changed streams, or from remapped pages.
     pub(super) fn carried_out(&mut self, transfer: bool, remap: bool) {
         let reached = &mut self.notes.get_mut().reached;
         reached.transfers += u64::from(transfer);
@@ -148,7 +150,7 @@ impl Watched {
         self.high.set(None);
     }
 
-    /// Whether the heap has more memory than when the policy last saw it.
+    /// Returns whether the heap has more memory than when the policy last saw it.
     pub(super) fn saw_less_than(&self, heap: &Heap) -> bool {
         self.notes.borrow().picture.0 < heap.reserved().get()
     }
@@ -167,7 +169,7 @@ fn address_of(heap: &Heap, request: &Request, id: BlockId) -> Option<u64> {
     heap.free_blocks(request.pool).find(|block| block.id == id).map(|block| block.address.get())
 }
 
-/// The changes in the heap, as the policy sees it, since the newest answer; `None` if there are none.
+/// Returns the changes that the policy can see in the heap since the newest answer, or `None` if there are none.
 pub(super) fn changed_since_answer<D: DeviceBackend, O: Observer>(core: &Allocator<D, Watched, O>) -> Option<String> {
     let notes = core.policy().notes.borrow();
     let now = picture(core.heap());
@@ -249,11 +251,11 @@ impl Wrapper for Watched {
             Relief::Annex | Relief::Borrow | Relief::Wait | Relief::Provide { .. } => Answer::Rung(0),
             Relief::GiveUp => {
                 reached.refusals += 1;
-                // Ask once more, as happens after a callback that freed something.
+                // Ask once more, as the allocator does after a callback has freed something.
                 if let Placement::Reuse(id) = self.inner_mut().place(heap, request) {
                     let at = address_of(heap, request, id);
                     self.notes.get_mut().overlooked =
-                        Some(format!("it gives up on {request:?}, but would take {id:?} at {at:x?}"));
+                        Some(format!("the policy gives up on {request:?}, but would take {id:?} at {at:x?}"));
                 }
                 Answer::Rung(0)
             }

@@ -19,7 +19,7 @@ pub(super) struct Wrong {
     free_order: FreeOrder,
     /// The probability of a plausible answer, in hundredths.
     right: u64,
-    /// Whether it rarely gives up, so that ladders have hundreds of rungs.
+    /// Whether the policy rarely gives up, so that ladders have hundreds of rungs.
     is_patient: bool,
     may_expand: bool,
 }
@@ -28,7 +28,7 @@ pub(super) struct Wrong {
 const ODD: [u64; 12] = [0, 1, 511, 512, 4096, MIB, 2 * MIB, 2 * MIB + 1, 3 * MIB, 1 << 40, u64::MAX - 511, u64::MAX];
 
 impl Wrong {
-    /// The policy for a seed.
+    /// Returns the policy for a seed.
     pub(super) fn new(seed: u64) -> Wrong {
         let mut draws = Draws::new(seed);
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][draws.below(2) as usize];
@@ -38,7 +38,7 @@ impl Wrong {
         Wrong { draws: RefCell::new(draws), seen: RefCell::default(), profile, free_order, right, is_patient, may_expand: true }
     }
 
-    /// The same policy, without expandable segments unless `may_expand`.
+    /// Returns the same policy, without expandable segments unless `may_expand` is true.
     pub(super) fn expandable_only_if(self, may_expand: bool) -> Wrong {
         Wrong { may_expand, ..self }
     }
@@ -61,7 +61,7 @@ impl Wrong {
         })
     }
 
-    /// Remembers the free blocks and picks one: a fitting one, or any seen so far.
+    /// Remembers the free blocks and chooses one: one that fits, or any seen so far.
     fn block(&self, heap: &Heap, fits: impl Fn(&parkade::BlockView) -> bool) -> Option<BlockId> {
         let blocks = || heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
         let mut seen = self.seen.borrow_mut();
@@ -77,7 +77,7 @@ impl Wrong {
         (!seen.is_empty()).then(|| seen[self.below(seen.len() as u64) as usize])
     }
 
-    /// A stream that the heap knows, mostly another one; or any.
+    /// Returns a stream that the heap knows (usually not the request's own), or any stream.
     fn stream(&self, heap: &Heap, request: &Request) -> StreamId {
         if !self.is_right() {
             return StreamId(self.below(9));
@@ -86,7 +86,7 @@ impl Wrong {
         others().nth(self.below(others().count().max(1) as u64) as usize).copied().unwrap_or(request.stream)
     }
 
-    /// Up to three handles, mostly of free blocks.
+    /// Returns up to three handles, mostly those of free blocks.
     fn handles(&self, heap: &Heap) -> Vec<DeviceAddress> {
         let blocks = self.blocks(heap, |block| block.is_expandable);
         let free: Vec<DeviceAddress> =

@@ -1,10 +1,11 @@
-//! Runs programs against the laws: random sequences of one kind under one event timing, run once for all laws that are checked
-//! after every operation; sequences that random draws rarely produce; and random cases of laws that need their own programs.
+//! Runs programs against the laws: random sequences of one kind under one event timing, run once for all laws that are
+//! checked after every operation; sequences that random draws rarely produce; and random cases for laws that need their
+//! own programs.
 //!
 //! The first law of a campaign runs the sequences; the others read the result. A sequence that breaks a law is shrunk and
 //! becomes a script for `parkade ops`.
 //!
-//! The fixed sequences are every pair of sizes at the rules' thresholds, and every rung of the ladder.
+//! The fixed sequences cover every pair of sizes at the rules' thresholds and every rung of the ladder.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Debug;
@@ -29,7 +30,7 @@ use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 /// The maximum length of a sequence.
 const LONGEST: usize = 120;
 
-/// What a campaign found.
+/// The findings of a campaign.
 #[derive(Clone, Debug)]
 struct Found {
     operations: u64,
@@ -50,13 +51,13 @@ impl Campaign {
         Campaign { timing, is_virtual, found: OnceLock::new() }
     }
 
-    /// Whether sequences of this kind check the law: the model knows the ladder of ordinary segments only, and private pools
-    /// occur only where segments may be expandable.
+    /// Returns whether sequences of this kind check the law. The model knows the ladder only for ordinary segments, and
+    /// private pools occur only where segments may be expandable.
     pub(super) fn checks(&self, law: Law) -> bool {
         law != if self.is_virtual { Law::Ladder } else { Law::Pools }
     }
 
-    /// The verdict of the sequences on one law.
+    /// Returns the verdict of the sequences on one law.
     pub(super) fn verdict(&self, law: Law, backend: &AnyBackend, effort: &Effort) -> Verdict {
         let mut is_first = false;
         let found = self.found.get_or_init(|| {
@@ -67,9 +68,10 @@ impl Campaign {
         let measured = format!("{} operations in {} sequences", found.operations, found.sequences);
         match found.broken {
             Some((broken, script)) if broken.law == law => Err(Trouble::Fail { reason: broken.seen, script: Some(script) }),
-            // If a law without an entry here breaks, such as that of failing calls, it must not go unnoticed.
-            Some((broken, _)) => Err(Trouble::fail(format!("{measured}, until {broken}"))),
-            // The operations are counted only once.
+            // If a law without an entry here is broken (for example, the law about failing calls), that must not go
+            // unnoticed.
+            Some((broken, _)) => Err(Trouble::fail(format!("{measured}, stopped by: {broken}"))),
+            // The operations are counted only for one law.
             None => Ok(Evidence { measured, operations: if is_first { found.operations } else { 0 }, text: String::new() }),
         }
     }
@@ -125,9 +127,9 @@ impl Campaign {
     }
 }
 
-/// Why a sequence did not reach its end.
+/// The reason why a sequence did not reach its end.
 pub(crate) enum Stopped {
-    /// A law was broken, with the script that shows it.
+    /// A law was broken, with the script that reproduces it.
     Broken(Broken, String),
     /// There is no device for the sequence.
     Unable(Unable),
@@ -142,11 +144,11 @@ pub(crate) fn run_sequence(backend: &AnyBackend, setup: &Setup, sequence: &[Oper
         }
     }
     let script = trial.script();
-    trial.finish().map(drop).map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script))
+    trial.finish().map(drop).map_err(|broken| Stopped::Broken(broken.during("returning all memory"), script))
 }
 
-/// Runs drawn cases; each returns its number of operations. The smallest case found that breaks the law is reported with its
-/// script.
+/// Runs drawn cases, each of which returns its number of operations. The smallest case found that breaks the law is
+/// reported with its script.
 pub(super) fn run_cases<S>(effort: &Effort, salt: u64, strategy: &S, one: impl Fn(&S::Value) -> Result<u64, Stopped>) -> Verdict
 where
     S: Strategy,
@@ -187,12 +189,12 @@ where
 /// With at least this many sequences per law, every pair of sizes is tried under every setting.
 const ALL_PAIRS_FROM: u32 = 250;
 
-/// The entries of these sequences. There are too many pairs for a real device.
+/// Returns the entries of these sequences. A real device is too slow for this number of pairs.
 pub(super) fn fixed_entries(backend: &AnyBackend) -> Vec<Entry> {
-    let says = "each rung gives back exactly what it must, under every setting";
+    let says = "each rung releases exactly what it must, under every setting";
     let mut entries = vec![Entry::new(Group::Law, "ladder/every-rung", says, every_rung)];
     if backend.is_simulated() {
-        let says = "every pair of sizes at the thresholds is placed as the rules say, under every setting";
+        let says = "every pair of sizes at the thresholds is placed according to the rules, under every setting";
         entries.push(Entry::new(Group::Law, "placement/pairs-at-thresholds", says, pairs));
     }
     entries
@@ -210,7 +212,7 @@ fn check_sequence(backend: &AnyBackend, setup: &Setup, sequence: &[Operation]) -
     })
 }
 
-/// Frees the first request before the second, so that the second finds its memory free.
+/// Frees the first request before the second, so that the second finds the first one's memory free.
 fn pairs(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let sizes: Vec<u64> = THRESHOLDS.iter().flat_map(|&size| [size - 511, size, size + 1]).collect();
     // With little effort each pair is tried under a third of the settings, which differs from pair to pair.
@@ -232,20 +234,21 @@ fn pairs(backend: &AnyBackend, effort: &Effort) -> Verdict {
     Ok(Evidence { operations: 3 * tried, measured, text: String::new() })
 }
 
-/// Allocates segments of these sizes in MiB, then frees them all.
+/// Allocates segments of these sizes in MiB, then frees all of them.
 fn freed(sizes: &[u64]) -> Vec<Operation> {
     let taken = sizes.iter().map(|&mib| Allocate(mib * MIB, 0));
     taken.chain(sizes.iter().map(|_| Free(0))).collect()
 }
 
-/// A program for each rung, on a device of 200 MiB.
+/// Returns a program for each rung, on a device of 200 MiB.
 fn programs() -> Vec<Vec<Operation>> {
     let others = |mut program: Vec<Operation>, rest: &[Operation]| {
         program.extend_from_slice(rest);
         program
     };
     vec![
-        // Oversize segments: one is enough; several are, and some may stay; all of them are not enough.
+        // Oversize segments: cases where one is enough, where several are enough and some may stay, and where even all
+        // of them are not enough.
         others(freed(&[34, 36, 44, 50]), &[Allocate(42 * MIB, 0), Allocate(45 * MIB, 0)]),
         others(freed(&[34, 36, 44, 50, 20]), &[Allocate(90 * MIB, 0)]),
         others(freed(&[34, 36, 44, 50]), &[Allocate(180 * MIB, 0)]),
@@ -262,7 +265,7 @@ fn programs() -> Vec<Vec<Operation>> {
                 Allocate(60 * MIB, 2),
             ],
         ),
-        // Wait for two streams, and then still have too little.
+        // Waiting for two streams, and then still having too little memory.
         vec![
             Allocate(80 * MIB, 0),
             Allocate(700, 0),
@@ -273,7 +276,8 @@ fn programs() -> Vec<Vec<Operation>> {
             CompleteAll,
             Allocate(60 * MIB, 3),
         ],
-        // The limit, reached exactly and exceeded by one page; others take memory and release it.
+        // The limit, reached exactly and exceeded by one page; other processes take memory and
+        // release it.
         vec![SetFraction(60), Allocate(100 * MIB, 0), Allocate(20 * MIB, 0), Allocate(512, 0), Free(0), Allocate(102 * MIB, 1)],
         vec![
             Allocate(20 * MIB, 0),

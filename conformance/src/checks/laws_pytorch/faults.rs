@@ -1,9 +1,9 @@
-//! Devices that fail: driver calls fail one at a time. For n = 1, 2, ... the n-th call fails, until a run has fewer than n
-//! calls.
+//! Devices that fail: driver calls fail, one at a time. For n = 1, 2, ..., the n-th call fails, until a run has fewer
+//! than n calls.
 //!
-//! After the failure the heap is valid, the statistics agree with it, the rest of the sequence runs, and nothing leaks at the
-//! end. The trial checks all of that after every operation. The call fails before it reaches the device, so this works on every
-//! backend.
+//! After the failure the heap is valid, the statistics agree with it, the rest of the sequence runs, and nothing leaks
+//! at the end. The trial checks all of that after every operation. The failing call never reaches the device, so this
+//! works on every backend.
 //!
 //! A device may also return impossible addresses: the allocator must refuse them with an error that names the address, and
 //! continue as if nothing had been requested.
@@ -66,7 +66,8 @@ const EXPANDABLE_CALLS: [CallName; 8] = [
 /// A sequence and its setup.
 type Program = (Setup, Vec<Operation>);
 
-/// The entries of this law: failures of every kind of call, any call that reports out of memory, and two failures in a row.
+/// Returns the entries of this law: failures of every kind of call, out of memory reported by any call, and two
+/// failures in a row.
 pub(super) fn entries() -> Vec<Entry> {
     let says = "after the n-th call of this kind fails, for every n, every law holds and nothing leaks";
     let mut entries: Vec<Entry> = CALLS
@@ -94,7 +95,8 @@ fn setup(capacity_mib: u64, settings: usize, is_virtual: bool) -> Setup {
     Setup { capacity: capacity_mib * MIB, timing, settings, places, free_waits: false, is_virtual }
 }
 
-/// Every rung of the ladder, with events of two streams pending: garbage collection, oversize blocks, waiting, out of memory.
+/// Every rung of the ladder, with events of two streams pending: garbage collection, oversize blocks, waiting and out
+/// of memory.
 fn ordinary() -> Vec<Program> {
     let events = vec![
         Allocate(30 * MIB, 0),
@@ -133,13 +135,14 @@ fn ordinary() -> Vec<Program> {
         ReleaseCached,
     ];
     let on = |sequence: &[Operation]| [0, 1, 4, 5].map(|settings| (setup(128, settings, false), sequence.to_vec()));
-    // On a real device work takes time, so there is something to wait for.
+    // Work takes time on a real device, so there is something to wait for.
     let waiting =
         vec![Allocate(60 * MIB, 0), Launch(1, WORK_NS), RecordStream(0, 1), Free(0), Allocate(100 * MIB, 0), Allocate(700, 2)];
     [on(&events), on(&ladder), on(&waiting)].concat()
 }
 
-/// Expandable segments: growth, holes, unmapping of whole pages, refilling from the lowest address.
+/// Expandable segments: growth, holes, unmapping of whole pages, and refilling from the lowest
+/// address.
 fn expandable() -> Program {
     let sequence = vec![
         Allocate(3 * MIB, 0),
@@ -164,7 +167,7 @@ fn expandable() -> Program {
     (setup(160, 0, true), sequence)
 }
 
-/// Random programs, one more for every hundred cases.
+/// Returns random programs, one more for every hundred cases.
 fn random(effort: &Effort) -> Vec<Program> {
     let mut runner = runner(effort, 77_u64);
     let ordinary =
@@ -234,7 +237,7 @@ fn fail_each(
             let one = faults.len() == 1 && faults[0].1 == ILLEGAL_ADDRESS && !program.0.is_virtual;
             if one && ran.told.len() != 1 {
                 let broken =
-                    Broken::new(Law::Faults, format!("{} operations reported the failure: {:?}", ran.told.len(), ran.told));
+                    Broken::new(Law::Faults, format!("{} operations reported the one failure: {:?}", ran.told.len(), ran.told));
                 return Err(trouble(Stopped::Broken(broken, ran.script), &faults));
             }
             if ran.told.len() as u64 > ran.fired {
@@ -266,10 +269,10 @@ fn trouble(stopped: Stopped, faults: &[(When, FaultError)]) -> Trouble {
 /// Sizes whose requests take a new range from the device.
 const SIZES: [u64; 3] = [700, 5 * MIB, 30 * MIB];
 
-/// The entries of this law.
+/// Returns the entries of this law.
 pub(super) fn wrong_address_entries() -> Vec<Entry> {
     let says =
-        "an address that overlaps memory in use, is not aligned or does not exist is refused with an error, and nothing changes";
+        "an address that overlaps memory in use, is misaligned or does not exist is refused with an error, and nothing changes";
     let kinds = [("segments", ""), ("reserved-ranges", "expandable_segments:True")];
     kinds
         .into_iter()
@@ -302,9 +305,9 @@ fn one(backend: &AnyBackend, text: &str, size: u64, lie: usize) -> Result<u64, T
     let device = WitnessedDevice::new(backend.open(&Needs { capacity: Some(Bytes(400 * MIB)), ..Needs::default() })?);
     let settings = Settings::from_environment(text).map_err(|error| Trouble::fail(error.to_string()))?;
     let mut core: Core<AnyDevice> = Allocator::new(device.clone(), PyTorch::new(settings), Vec::new());
-    let refused = |error: AllocError| Trouble::fail(format!("a request was refused: {error}"));
+    let refused = |error: AllocError| Trouble::fail(format!("a valid request was refused: {error}"));
     let held = core.allocate(Bytes(size), StreamId::DEFAULT).map_err(refused)?;
-    let (base, bytes) = core.segment_of(&held).ok_or_else(|| Trouble::fail("an allocation without a segment"))?;
+    let (base, bytes) = core.segment_of(&held).ok_or_else(|| Trouble::fail("an allocation has no segment"))?;
     let (segments, stats, told) = (core.segments(), core.stats().clone(), core.observer().len());
     let wrong = wrong_address(lie, base.get(), bytes.get());
     device.answer_wrongly(wrong);
@@ -317,7 +320,9 @@ fn one(backend: &AnyBackend, text: &str, size: u64, lie: usize) -> Result<u64, T
     })?;
     core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
     let same = core.segments() == segments && *core.stats() == stats && core.observer().len() == told;
-    ensure(Law::Faults, same, || format!("after {wrong:#x} the segments are {:?}, they were {segments:?}", core.segments()))?;
+    ensure(Law::Faults, same, || {
+        format!("after {wrong:#x} was refused, the segments are {:?}; before, they were {segments:?}", core.segments())
+    })?;
     let next = core.allocate(Bytes(size), stream).map_err(refused)?;
     for allocation in [held, next] {
         core.free(allocation).map_err(|error| Trouble::fail(error.to_string()))?;
@@ -325,6 +330,6 @@ fn one(backend: &AnyBackend, text: &str, size: u64, lie: usize) -> Result<u64, T
     core.release_cached().map_err(refused)?;
     drop(core);
     let left = device.look().holdings();
-    ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+    ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
     Ok(6)
 }

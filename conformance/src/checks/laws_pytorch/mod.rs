@@ -1,5 +1,5 @@
-//! The laws as entries: random sequences checked against all laws at once, laws that need their own programs, and the laws of
-//! the allocator alone, which are the same on every backend.
+//! The laws as entries: random sequences that are checked against all laws together, laws that need their own programs,
+//! and laws about the allocator only, which are the same on every backend.
 
 mod campaign;
 mod faults;
@@ -23,18 +23,26 @@ use campaign::Campaign;
 const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
     (Law::NoOverlap, "no two live allocations share a byte"),
     (Law::Alignment, "addresses are multiples of 512"),
-    (Law::Accounting, "every reserved byte is live, rounding, pending, inactive split or whole, and the statistics agree"),
+    (
+        Law::Accounting,
+        "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
+                       statistics agree",
+    ),
     (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
-    (Law::Coalescing, "no two adjacent free blocks are left"),
+    (Law::Coalescing, "no two adjacent free blocks remain"),
     (Law::NoEarlyReuse, "no memory is reused before the events of the streams that used it have completed"),
-    (Law::Placement, "each request gets the block that the rules choose, split to the size that they say"),
-    (Law::NoFalseOutOfMemory, "a request is refused only when the cache has no block for it and the limit or the device no room"),
-    (Law::Ladder, "the allocator gives back, waits and asks the device for memory only in the ladder's order"),
-    (Law::Pools, "requests go to the pool they are routed to, and a pool in use keeps its memory"),
+    (Law::Placement, "each request gets the block that the rules choose, split to the size that they specify"),
+    (
+        Law::NoFalseOutOfMemory,
+        "a request is refused only if the cache has no block for it and either the limit or the device \
+                               leaves no room",
+    ),
+    (Law::Ladder, "the allocator releases memory, waits and asks the device for memory only in the ladder's order"),
+    (Law::Pools, "requests are served by the pool they are routed to, and a pool in use keeps its memory"),
     (Law::Limit, "reserved memory does not grow beyond the limit"),
-    (Law::Sweep, "the whole-heap sweep finds no violation"),
+    (Law::Sweep, "a check of the entire heap finds no violation"),
     (Law::History, "the observer's trace is consistent"),
-    (Law::Contents, "memory keeps what was written until it is freed"),
+    (Law::Contents, "memory keeps its contents until it is freed"),
     (Law::Endings, "an emptied heap returns every page, reservation and event"),
 ];
 

@@ -1,6 +1,6 @@
 //! Sequences of operations, and how to draw them.
 //!
-//! Sizes cluster around the rules' thresholds. Devices are small, so that every rung of the ladder is reached.
+//! Sizes cluster around the rules' thresholds. Devices are so small that every rung of the ladder is reached.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::backend::{EventTiming, Places, STREAMS};
 use crate::reference_model::{Rules, SETTINGS};
 use serde::{Deserialize, Serialize};
 
-/// Sizes at which a rule changes, and sizes whose difference is such a size.
+/// Sizes at which a rule changes, and sizes that differ by one of those sizes.
 pub const THRESHOLDS: [u64; 14] =
     [512, 1024, MIB / 2, MIB, 2 * MIB, 9 * MIB, 10 * MIB, 18 * MIB, 19 * MIB, 20 * MIB, 21 * MIB, 32 * MIB, 52 * MIB, 64 * MIB];
 
@@ -24,7 +24,7 @@ pub enum Operation {
     Free(usize),
     /// Records that a stream uses one of the live allocations.
     RecordStream(usize, usize),
-    /// Queues work on a stream that takes this many nanoseconds.
+    /// Queues work that takes this many nanoseconds on a stream.
     Launch(usize, u64),
     /// Lets this many nanoseconds pass.
     Advance(u64),
@@ -42,13 +42,13 @@ pub enum Operation {
     SetFraction(u8),
     /// Changes the settings, given by their index in [`SETTINGS`].
     ChangeSettings(usize),
-    /// Other processes hold this many bytes from now on.
+    /// Makes other processes hold this many bytes from now on.
     OthersHold(u64),
     /// `reset_peak_memory_stats`.
     ResetPeaks,
     /// `reset_accumulated_memory_stats`.
     ResetSums,
-    /// Makes new segments expandable from now on, or ordinary.
+    /// Makes new segments expandable or ordinary from now on.
     Expandable(bool),
     /// Routes the requests of one stream, or of all, to a private pool.
     BeginPool(u64, Option<usize>),
@@ -64,7 +64,7 @@ pub enum Operation {
     NoSplit(u64),
 }
 
-/// Sequences use the private pools 1 to this number.
+/// Sequences use private pools 1 to this number.
 pub const POOLS: u64 = 3;
 
 /// The device and settings that a sequence runs with.
@@ -72,15 +72,16 @@ pub const POOLS: u64 = 3;
 pub struct Setup {
     /// The device's memory in bytes.
     pub capacity: u64,
-    /// When events are reported complete.
+    /// The rule by which events are reported complete.
     pub timing: EventTiming,
-    /// Initial settings, by their index in [`SETTINGS`].
+    /// The initial settings, as an index in [`SETTINGS`].
     pub settings: usize,
-    /// Where segments go.
+    /// Where segments are placed.
     pub places: Places,
     /// Whether freeing a segment waits for the device.
     pub free_waits: bool,
-    /// Whether the sequence may use expandable segments and private pools; settings then index [`VIRTUAL_SETTINGS`].
+    /// Whether the sequence may use expandable segments and private pools; `settings` is then an index in
+    /// [`VIRTUAL_SETTINGS`].
     pub is_virtual: bool,
 }
 
@@ -93,13 +94,13 @@ pub const VIRTUAL_SETTINGS: [&str; 4] = [
 ];
 
 impl Setup {
-    /// The initial settings string.
+    /// Returns the initial settings string.
     #[must_use]
     pub fn settings_text(&self) -> &'static str {
         if self.is_virtual { VIRTUAL_SETTINGS[self.settings] } else { SETTINGS[self.settings].text }
     }
 
-    /// The rules that follow from these settings.
+    /// Returns the rules that follow from these settings.
     #[must_use]
     pub fn rules(&self) -> Rules {
         let plain = Rules::default();
@@ -112,7 +113,7 @@ impl Setup {
     }
 }
 
-/// Request sizes: at and around every threshold, and any size up to 48 MiB, with small ones more often.
+/// Returns request sizes: at and around every threshold, and any size up to 48 MiB, small ones more often.
 pub fn sizes() -> impl Strategy<Value = u64> {
     let offsets = vec![-513_i64, -512, -511, -1, 0, 0, 1, 511, 512, 513];
     let at_thresholds = (prop::sample::select(THRESHOLDS.to_vec()), prop::sample::select(offsets))
@@ -123,11 +124,11 @@ pub fn sizes() -> impl Strategy<Value = u64> {
 }
 
 fn stream() -> impl Strategy<Value = usize> {
-    // Most requests are for one stream, as in real programs, so that they find free blocks.
+    // As in real programs, most requests are for one stream, so that they find free blocks.
     prop_oneof![4 => Just(0_usize), 1 => 0..STREAMS.len()]
 }
 
-/// One operation.
+/// Returns one operation.
 pub fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         30 => (sizes(), stream()).prop_map(|(size, stream)| Operation::Allocate(size, stream)),
@@ -148,7 +149,7 @@ pub fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// One operation with expandable segments and private pools.
+/// Returns one operation with expandable segments and private pools.
 pub fn virtual_operation() -> impl Strategy<Value = Operation> {
     let pool = || 1..=POOLS;
     prop_oneof![
@@ -159,22 +160,22 @@ pub fn virtual_operation() -> impl Strategy<Value = Operation> {
         3 => pool().prop_map(Operation::ReleasePool),
         2 => pool().prop_map(Operation::ReleaseCachedPool),
         1 => pool().prop_map(Operation::UseOnOom),
-        // At most one pool, because with more nothing would ever be split.
+        // At most one pool, because with several pools nothing would ever be split.
         1 => Just(Operation::NoSplit(POOLS)),
     ]
 }
 
-/// A sequence of operations for a setup, of this length.
+/// Returns a sequence of operations for a setup, of this length.
 pub fn operations_for(setup: &Setup, count: Range<usize>) -> BoxedStrategy<Vec<Operation>> {
     if setup.is_virtual { prop::collection::vec(virtual_operation(), count).boxed() } else { operations(count).boxed() }
 }
 
-/// A sequence of operations of this length.
+/// Returns a sequence of operations of this length.
 pub fn operations(count: Range<usize>) -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation(), count)
 }
 
-/// A small device with any event timing and settings.
+/// Returns a small device with any event timing and settings.
 pub fn setup() -> impl Strategy<Value = Setup> {
     let timing = prop_oneof![
         Just(EventTiming::Eager),
@@ -185,7 +186,7 @@ pub fn setup() -> impl Strategy<Value = Setup> {
     timing.prop_flat_map(setup_under)
 }
 
-/// A small device with ordinary segments, this event timing and any settings.
+/// Returns a small device with ordinary segments, this event timing and any settings.
 pub fn setup_under(timing: EventTiming) -> impl Strategy<Value = Setup> {
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
@@ -199,7 +200,7 @@ pub fn setup_under(timing: EventTiming) -> impl Strategy<Value = Setup> {
     })
 }
 
-/// A small device with expandable segments and private pools, and this event timing.
+/// Returns a small device with expandable segments and private pools, and this event timing.
 pub fn virtual_setup_under(timing: EventTiming) -> impl Strategy<Value = Setup> {
     let settings = 0..VIRTUAL_SETTINGS.len();
     (setup_under(timing), settings).prop_map(|(setup, settings)| Setup { settings, is_virtual: true, ..setup })

@@ -1,9 +1,10 @@
 //! The no-race law: a program that uses one stream, or records every stream that uses its memory, never races.
 //!
-//! Programs declare what they access. They run on the allocator and its device, next to what each buffer must hold and which
-//! stream used it last. The simulated device's detector checks every access by physical bytes, whenever events complete; on
-//! every backend the contents are read back and must match the program's own order. As a control for the detector, the same
-//! programs also run without recording their streams, and a good part of them must race.
+//! Programs declare what they access. They run on the allocator and its device, next to a record of what each buffer
+//! must hold and which stream used it last. The simulated device's detector checks every access by physical bytes,
+//! whenever events complete. On every backend the contents are read back and must match the program's own order. As a
+//! control for the detector, the same programs also run without recording their streams, and a good part of them must
+//! race.
 
 use parkade::device::DeviceBackend as _;
 use parkade::policy::PyTorch;
@@ -33,12 +34,12 @@ struct Program {
     steps: Vec<Step>,
 }
 
-/// The entries of this law.
+/// Returns the entries of this law.
 pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = Vec::new();
     let kinds = [
         (Kind::OneStream, "one-stream", "a program with one stream never races, and reads back what it wrote"),
-        (Kind::Told, "told-streams", "a program that records every stream's use never races, and reads back what it wrote"),
+        (Kind::Told, "told-streams", "a program that records the use by every stream never races, and reads back what it wrote"),
     ];
     for (kind, kind_name, says) in kinds {
         for (timing_name, timing) in timings(backend) {
@@ -47,7 +48,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
         }
     }
     if backend.is_simulated() {
-        let says = "control: the same programs do race if they do not record their streams";
+        let says = "control: the same programs race if they do not record their streams";
         entries.push(Entry::new(Group::Law, format!("{}/untold-streams-race", Law::NoRace.name()), says, untold));
     }
     entries
@@ -80,7 +81,7 @@ fn programs(timing: EventTiming, may_expand: bool) -> impl Strategy<Value = Prog
     })
 }
 
-/// Runs a program to its end; returns the number of races and its script.
+/// Runs a program to its end; returns the number of races and the program's script.
 fn play(backend: &AnyBackend, program: &Program, kind: Kind) -> Result<(usize, String), Stopped> {
     let mut play = Play::new(backend, program.timing, program.is_virtual, kind).map_err(Stopped::Unable)?;
     for &step in &program.steps {
@@ -124,21 +125,22 @@ fn untold(backend: &AnyBackend, effort: &Effort) -> Verdict {
 
 /// The device's memory in these programs.
 const CAPACITY: Bytes = Bytes(192 * MIB);
-/// Bytes read back at the start and at the end of each stretch filled with one word.
+/// Number of bytes read back at the start and at the end of each stretch that is filled with one
+/// word.
 const READ_BYTES: u64 = 512;
 
 /// How a program uses streams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Everything on one stream.
+    /// All steps on one stream.
     OneStream,
-    /// On all streams, each use by another stream recorded with `record_stream`.
+    /// On all streams; each use by another stream is recorded with `record_stream`.
     Told,
-    /// On all streams, without telling the allocator.
+    /// On all streams; the allocator is not told about uses by other streams.
     Untold,
 }
 
-/// A step of a program. Buffers are given by their index among the live ones, wrapping around; streams by their index.
+/// A step of a program. A buffer is given as an index into the live ones, which wraps around; a stream as its index.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 enum Step {
     /// Allocates a buffer of this many bytes and fills it on its stream.
@@ -155,7 +157,7 @@ enum Step {
     Spin(usize, u64),
     /// The host reads a buffer.
     Read(usize),
-    /// The allocator queries its events.
+    /// Makes the allocator query its events.
     ProcessEvents,
     /// `empty_cache`.
     ReleaseCached,
@@ -168,7 +170,7 @@ struct Buffer {
     home: StreamId,
     /// The stream that used it last. Every user waits for the previous one, so all uses are ordered.
     last: StreamId,
-    /// Its contents: for each stretch, its end and its word.
+    /// Its contents, as the end and the word of each stretch.
     holds: Vec<(u64, u32)>,
 }
 
@@ -203,7 +205,7 @@ impl Play {
         Ok(Play { core, device, streams, kind, live: Vec::new(), names: 0, words: 0, script: vec![head] })
     }
 
-    /// The program so far, as a script for `parkade ops`; steps that a script cannot express are comments.
+    /// Returns the program so far as a script for `parkade ops`; steps that a script cannot express are comments.
     fn script(&self) -> String {
         self.script.iter().map(|line| format!("{line}\n")).collect()
     }
@@ -239,7 +241,7 @@ impl Play {
         self.no_race()
     }
 
-    /// Reads all buffers, frees everything and checks that nothing is left; returns the number of races.
+    /// Reads all buffers, frees all memory and checks that nothing is left; returns the number of races.
     fn finish(mut self) -> Result<usize, Broken> {
         for which in 0..self.live.len() {
             self.read(which)?;
@@ -253,11 +255,12 @@ impl Play {
         let Play { core, device, .. } = self;
         drop(core);
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
         Ok(device.steer().insight().map_or(0, |device| device.races().len()))
     }
 
-    /// The index of the stream to use, which is always the same in a program with one stream.
+    /// Returns the index of the stream to use, which is always the same in a program with only one
+    /// stream.
     fn place(&self, stream: usize) -> usize {
         if self.kind == Kind::OneStream { 1 } else { stream }
     }
@@ -299,7 +302,7 @@ impl Play {
         self.core.free(buffer.allocation).map_err(|error| Broken::new(Law::Faults, error))
     }
 
-    /// Lets a stream use a buffer after its last user, and records the use with the allocator.
+    /// Makes a stream use a buffer after its last user, and records the use with the allocator.
     fn hand_to(&mut self, which: usize, place: usize) -> Result<(), Broken> {
         let (stream, last) = (self.streams[place], self.live[which].last);
         if stream != last {
@@ -361,7 +364,7 @@ impl Play {
                 device.read(buffer.address().offset(Bytes(offset)), &mut bytes).map_err(device_failed)?;
                 let same = self.kind == Kind::Untold || bytes == word.to_le_bytes().repeat(bytes.len() / 4);
                 ensure(Law::Contents, same, || {
-                    format!("a{} at byte {offset} should hold {word:#x} and holds {:x?}", buffer.name, &bytes[..4])
+                    format!("a{} at byte {offset} should hold {word:#x}, but holds {:x?}", buffer.name, &bytes[..4])
                 })?;
             }
             start = end;

@@ -1,9 +1,10 @@
-//! Memory survives remapping bit for bit, at whatever addresses it is mapped next.
+//! Memory survives remapping bit for bit, no matter where it is mapped next.
 //!
-//! A [`Mover`] moves handles directly between positions in two reservations: mapped elsewhere, in another order, at two
-//! addresses, or after their handle was released. A [`Keeper`] lets expandable segments do it: neighbours of live allocations are
-//! unmapped and their addresses mapped again. Both fill memory with patterns that identify every stretch of it, and read all
-//! bytes; the random sequences of the other laws read only the ends of blocks.
+//! A [`Mover`] moves handles directly between positions in two reservations: they are mapped elsewhere, in a different
+//! order or at two addresses, and some keep their memory after the handle is released. A [`Keeper`] lets expandable
+//! segments do the moving: neighbours of live allocations are unmapped, and their addresses are mapped again. Both fill
+//! memory with patterns that identify every stretch, and read all bytes; the random sequences of the other laws read
+//! only the ends of blocks.
 
 use parkade::device::DeviceBackend as _;
 use parkade::policy::PyTorch;
@@ -19,9 +20,9 @@ use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, Core, Needs, TestDevice
 use crate::law::{Broken, Law, ensure};
 use crate::suite::{Effort, Entry, Group, Requirement};
 
-/// The entries of this law.
+/// Returns the entries of this law.
 pub(super) fn entries() -> Vec<Entry> {
-    let says = "memory keeps every byte when it is unmapped, mapped elsewhere and mapped at two addresses";
+    let says = "memory keeps every byte when it is unmapped, mapped elsewhere or mapped at two addresses";
     let driver = Entry::new(Group::Law, "contents/remapped-by-hand", says, |backend: &AnyBackend, effort: &Effort| {
         run_cases(&fewer(effort), 0x3e3a, &plans(), |plan| run_plan(backend, plan))
     });
@@ -33,12 +34,13 @@ pub(super) fn entries() -> Vec<Entry> {
     vec![driver.requires(Requirement::VirtualMemory), allocator.requires(Requirement::ExpandableSegments)]
 }
 
-/// Fewer cases than other laws have, because all bytes are read.
+/// There are fewer cases than for other laws, because all bytes are read.
 fn fewer(effort: &Effort) -> Effort {
     Effort { cases: effort.cases.div_ceil(6), ..*effort }
 }
 
-/// The word for a stretch of memory, from its name, its version and the stretch's number.
+/// Returns the word for a stretch of memory, from the memory's name and version and the stretch's
+/// number.
 fn word(name: u32, version: u32, stretch: u64) -> u32 {
     name.wrapping_mul(0x9e37_79b1) ^ version.wrapping_mul(0x85eb_ca6b) ^ (stretch as u32).wrapping_mul(0xc2b2_ae35)
 }
@@ -68,14 +70,14 @@ impl Pattern {
         Ok(())
     }
 
-    /// Reads and checks everything; queued work must be done.
+    /// Reads and checks all bytes; queued work must be done.
     fn check(self, device: &mut AnyDevice, at: DeviceAddress, size: u64) -> Result<(), Broken> {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         device.read(at, &mut bytes).map_err(failed)?;
         for (offset, length, word) in self.stretches(size) {
             let found = &bytes[offset as usize..(offset + length) as usize];
             ensure(Law::Contents, found == word.to_le_bytes().repeat(found.len() / 4), || {
-                format!("{} at byte {offset}, {at}: should hold {word:#x}, begins with {:x?}", self.name, &found[..4])
+                format!("{} at byte {offset}, {at}: should hold {word:#x}, but begins with {:x?}", self.name, &found[..4])
             })?;
         }
         Ok(())
@@ -91,14 +93,14 @@ const PAGES: u64 = 24;
 /// Bytes per distinct fill word.
 const MOVED_STRETCH: u64 = 4096;
 
-/// An action on a handle, given by its index, wrapping around.
+/// An action on a handle, which is given as an index that wraps around.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 enum Move {
-    /// Unmaps it at its first address, and maps it at this page of the two reservations taken as one.
+    /// Unmaps it at its first address, and maps it at this page, counted across both reservations.
     Remap(usize, u64),
     /// Maps it at this page as well.
     Alias(usize, u64),
-    /// Unmaps everything, and maps it again side by side in the opposite order.
+    /// Unmaps everything, and maps it again side by side in reverse order.
     Reverse,
     /// Writes it again, through its newest address.
     Rewrite(usize),
@@ -106,14 +108,14 @@ enum Move {
     Release(usize),
 }
 
-/// The size of each handle in pages, and the actions on them.
+/// The size of each handle in pages, and the actions on the handles.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Plan {
     pages: Vec<u64>,
     moves: Vec<Move>,
 }
 
-/// Random plans.
+/// Returns random plans.
 fn plans() -> impl Strategy<Value = Plan> {
     let (which, place) = (0..8_usize, 0..2 * PAGES);
     let step = prop_oneof![
@@ -127,7 +129,7 @@ fn plans() -> impl Strategy<Value = Plan> {
     (pages, prop::collection::vec(step, 1..16)).prop_map(|(pages, moves)| Plan { pages, moves })
 }
 
-/// A piece of memory: its handle, where it is mapped, and what it holds.
+/// A piece of memory: its handle, where it is mapped and what it holds.
 struct Piece<P> {
     memory: Option<P>,
     bytes: u64,
@@ -137,7 +139,7 @@ struct Piece<P> {
 
 struct Mover {
     device: AnyDevice,
-    /// Size of a page, and of each reservation, in bytes.
+    /// The sizes of a page and of each reservation, in bytes.
     page: u64,
     size: Bytes,
     bases: [DeviceAddress; 2],
@@ -205,7 +207,7 @@ impl Mover {
         }
     }
 
-    /// The address of a position, if the piece fits there and no mapping is in its way.
+    /// Returns the address of a position if the piece fits there and no mapping is in its way.
     fn room_at(&self, place: u64, bytes: u64) -> Option<DeviceAddress> {
         let (base, page) = (self.bases[(place / PAGES % 2) as usize], place % PAGES);
         let start = base.get() + page * self.page;
@@ -270,8 +272,8 @@ impl Mover {
         self.device.release(memory).map_err(|(_, error)| failed(error))
     }
 
-    /// Reads all of a piece through all its addresses. A read waits for the default stream, on which all writes are queued.
-    /// A piece that found no room so far was never written, so it has nothing to keep.
+    /// Reads all of a piece through all its addresses. A read waits for the default stream, on which all writes are
+    /// queued. A piece for which there has been no room so far has never been written, so it has nothing to keep.
     fn check(&mut self, which: usize) -> Result<(), Broken> {
         let piece = &self.pieces[which];
         if piece.pattern.version == 0 {
@@ -291,16 +293,16 @@ impl Mover {
             self.device.unreserve(base, self.size).map_err(failed)?;
         }
         let left = self.device.holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))
+        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))
     }
 }
 
 /// The device's memory in these programs.
 const CAPACITY: Bytes = Bytes(160 * MIB);
-/// Bytes per distinct fill word: less than a page, so that reordered pages are noticed.
+/// Bytes per distinct fill word: less than a page, so that reordered pages are detected.
 const HELD_STRETCH: u64 = 256 << 10;
 
-/// A step of a program. Allocations are given by their index among the live ones, wrapping around.
+/// A step of a program. An allocation is given as an index into the live ones, which wraps around.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 enum Step {
     /// Allocates this many bytes for one of two streams, and fills them.
@@ -311,7 +313,7 @@ enum Step {
     ReleaseCached,
 }
 
-/// Random programs.
+/// Returns random programs.
 fn programs() -> impl Strategy<Value = Vec<Step>> {
     let size = prop_oneof![2 => 4..MIB, 4 => MIB..8 * MIB, 2 => 8 * MIB..24 * MIB];
     let step = prop_oneof![
@@ -415,6 +417,6 @@ impl Keeper {
         let Keeper { core, device, .. } = self;
         drop(core);
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))
+        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))
     }
 }

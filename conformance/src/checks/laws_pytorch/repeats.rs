@@ -1,5 +1,5 @@
-//! Laws about repeated runs: the same sequence leads to the same decisions, a dropped allocator leaves nothing, and monotone
-//! settings act monotonically.
+//! Laws about repeated runs: the same sequence leads to the same decisions, a dropped allocator leaves nothing behind,
+//! and monotone settings act monotonically.
 
 use parkade::stats::Stats;
 use parkade::trace::{TraceAction, TraceEntry};
@@ -15,13 +15,13 @@ use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Rules;
 use crate::suite::{Effort, Entry, Evidence, Group, Trouble, Verdict};
 
-/// The entries of these laws.
+/// Returns the entries of these laws.
 pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         Entry::new(
             Group::Law,
             "endings/dropped-at-any-moment",
-            "an allocator dropped at any moment gives everything back",
+            "an allocator returns all its memory whenever it is dropped",
             dropped,
         ),
         Entry::new(Group::Law, "monotone-knobs/limit", "a larger limit never takes effect earlier", limit),
@@ -41,7 +41,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     entries
 }
 
-/// Draws cases, a fraction of a campaign's number, and checks each.
+/// Draws cases (a fraction of a campaign's number) and checks each one.
 fn check_cases(
     backend: &AnyBackend,
     effort: &Effort,
@@ -118,12 +118,12 @@ fn determinism(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// Where two runs differ.
+/// Returns where two runs differ.
 fn difference(first: &Finished, second: &Finished) -> String {
     let place = first.trace.iter().zip(&second.trace).position(|(a, b)| a != b);
     let pair = place.map(|place| (place, &first.trace[place], &second.trace[place]));
     format!(
-        "two runs differ at {pair:?}, or in their statistics, or in their lengths {} and {}",
+        "two runs differ at {pair:?}, in their statistics, or in their lengths ({} and {})",
         first.trace.len(),
         second.trace.len()
     )
@@ -139,8 +139,8 @@ fn dropped(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// Runs a sequence of requests and frees only, under a limit, up to the first sign of memory pressure. Returns how far it got,
-/// the trace and the statistics.
+/// Runs only the requests and frees of a sequence, under a limit, up to the first sign of memory pressure. Returns how
+/// far the run got, the trace and the statistics.
 fn until_pressure(
     backend: &AnyBackend,
     setup: &Setup,
@@ -169,8 +169,8 @@ fn requests_alone(sequence: &[Operation]) -> Vec<Operation> {
     sequence.iter().filter(plain).copied().collect()
 }
 
-/// Before memory runs short a limit has no effect, so a larger one cannot take effect earlier. Garbage collection depends on
-/// the limit itself and is excluded.
+/// A limit has no effect before memory runs short, so a larger limit cannot take effect earlier. Garbage collection is
+/// excluded, because it depends on the limit itself.
 fn limit(backend: &AnyBackend, effort: &Effort) -> Verdict {
     check_cases(backend, effort, 3, |backend, setup, sequence| {
         let setup = Setup { settings: if setup.is_virtual { 0 } else { setup.settings % 4 }, ..*setup };
@@ -179,7 +179,7 @@ fn limit(backend: &AnyBackend, effort: &Effort) -> Verdict {
         for fraction in [30, 60, 90] {
             let (done, ..) = until_pressure(backend, &setup, &sequence, fraction)?;
             ensure(Law::MonotoneKnobs, done >= last, || {
-                format!("a limit of {fraction} hundredths takes effect at operation {done}, a smaller one at {last}")
+                format!("a limit of {fraction} % takes effect at operation {done}, a smaller one only at {last}")
             })?;
             last = done;
         }
@@ -201,7 +201,8 @@ fn collection(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// The core's rounding, seen in the blocks it hands out, grows with the request, is never below it, and follows the rules.
+/// Checks that the core's rounding, as seen in the blocks that it hands out, grows with the request, never goes below
+/// it, and follows the rules.
 fn rounding(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let mut operations_done = 0;
     let sizes = operations(200..201);

@@ -1,20 +1,22 @@
-//! Checks that the same sequence leads to the same decisions on a real device and on the simulated one.
+//! Checks that the same sequence leads to the same decisions on a real device and on a simulated one.
 //!
-//! Addresses break ties between free blocks of equal size, so the simulated device puts its segments and reservations where the
-//! driver put them, one after another. Then everything must be equal: every trace entry with its address, every device call
-//! with its answer, the operations that run out of memory, the segments before everything is freed, and the statistics. The one
-//! exception is the number of free bytes in an out-of-memory entry, which belongs to the device.
+//! Addresses break ties between free blocks of equal size, so the simulated device puts its segments and reservations
+//! where the driver put them, one after another. Everything must then be equal: every trace entry with its address,
+//! every device call with its answer, the operations that run out of memory, the segments before everything is freed,
+//! and the statistics. The only exception is the number of free bytes in an out-of-memory entry, which depends on the
+//! device.
 //!
-//! Events do not depend on speed here: all work finishes before one is queried. A run of the same sequence without waiting
-//! checks, by the contents of memory, that pending blocks are not reused too early.
+//! Events do not depend on speed here, because all work finishes before an event is queried. A run of the same sequence
+//! without waiting checks, by the contents of memory, that pending blocks are not reused too early.
 //!
-//! Memory runs out in two ways: at a limit, which the allocator enforces; and on the device, where a ballast leaves 2 GiB, so
-//! that the driver refuses. On the device the simulated one must refuse the same calls as the driver. The driver may take or
-//! return its own pages between the ballast's measurement and the run, so the simulated device's capacity may be off by up to
-//! `MOST_DRIFT_PAGES`; but a single capacity must explain every answer of the whole run, and the evidence names it.
+//! Memory runs out in two ways: at a limit, which the allocator enforces, and on the device, where a ballast leaves 2
+//! GiB, so that the driver refuses. In the second case the simulated device must refuse the same calls as the driver.
+//! The driver may take or return its own pages between the ballast's measurement and the run, so the simulated device's
+//! capacity may be off by up to `MOST_DRIFT_PAGES`. However, a single capacity must explain every answer in the entire
+//! run, and the evidence names it.
 //!
-//! On the simulated backend there is nothing to compare, and the list is empty. A device whose facts differ from the simulated
-//! device's rightly decides differently, and is not compared.
+//! On the simulated backend there is nothing to compare, and the list is empty. A device whose facts differ from the
+//! simulated device's rightly leads to different decisions, so it is not compared.
 
 mod sequence;
 
@@ -30,16 +32,16 @@ use crate::suite::{Effort, Entry, Evidence, Group, Requirement, Trouble, Verdict
 
 use sequence::{Plan, Report, run};
 
-/// Operations per sequence.
+/// The number of operations per sequence.
 const OPERATIONS: u32 = 10_000;
-/// The most that a sequence takes from the device.
+/// The maximum that a sequence takes from the device.
 const MEMORY: Bytes = Bytes(2048 * MIB);
 /// The number of pages that the driver may have taken or returned since the ballast was measured.
 const MOST_DRIFT_PAGES: u64 = 1;
 /// Seeds used in addition to the effort's own.
 const SEEDS: [u64; 2] = [20_261, 20_262];
 
-/// PyTorch's settings under which decisions are compared.
+/// The PyTorch settings under which decisions are compared.
 const SETTINGS: [(&str, &str); 8] = [
     ("default", ""),
     ("max-split", "max_split_size_mb:64"),
@@ -58,12 +60,12 @@ enum Shortage {
     Limit,
     /// The device's capacity.
     Device,
-    /// The device's capacity, with a limit above it: without a limit, garbage collection would never start.
+    /// The device's capacity, with a limit above it, because garbage collection would never start without a limit.
     DeviceBelowLimit,
 }
 
 impl Shortage {
-    /// The device's capacity, if it is the limit.
+    /// Returns the device's capacity if that is the limit.
     fn capacity(self) -> Option<Bytes> {
         (self != Shortage::Limit).then_some(MEMORY)
     }
@@ -72,13 +74,13 @@ impl Shortage {
         match self {
             Shortage::Limit => Some(MEMORY),
             Shortage::Device => None,
-            // A threshold of 0.6 is then reached at three quarters of the device.
+            // A threshold of 0.6 is then reached when three quarters of the device are in use.
             Shortage::DeviceBelowLimit => Some(Bytes(MEMORY.get() / 4 * 5)),
         }
     }
 }
 
-/// The entries of this group: none on the simulated backend.
+/// Returns the entries of this group; none on the simulated backend.
 pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = Vec::new();
     if backend.is_simulated() {
@@ -89,8 +91,14 @@ pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
         let on_device = if is_collecting { Shortage::DeviceBelowLimit } else { Shortage::Device };
         for (kind, shortage) in [("limit", Shortage::Limit), ("device", on_device)] {
             let says = match shortage {
-                Shortage::Limit => "at a limit, both devices give the same calls, decisions, statistics and out-of-memory points",
-                _ => "on a full device, the simulated one refuses the calls that the driver refused, and all else is the same",
+                Shortage::Limit => {
+                    "at a limit, both devices lead to the same calls, decisions, statistics and out-of-memory \
+                                    points"
+                }
+                _ => {
+                    "when the device is full, the simulated one refuses the calls that the driver refused, and everything \
+                      else is equal"
+                }
             };
             let entry = Entry::new(Group::Lockstep, format!("{kind}/{name}"), says, move |backend, effort| {
                 compared(backend, settings, shortage, effort)
@@ -99,7 +107,7 @@ pub fn entries(backend: &AnyBackend) -> Vec<Entry> {
         }
     }
     for (name, settings) in [SETTINGS[0], SETTINGS[4]] {
-        let says = "without waiting for the device, memory keeps what was written, and all of it is given back";
+        let says = "without waiting for the device, memory keeps its contents, and all of it is returned";
         let entry = Entry::new(Group::Lockstep, format!("unsettled/{name}"), says, move |backend, effort| {
             unsettled(backend, settings, effort)
         });
@@ -128,7 +136,7 @@ fn compared(backend: &AnyBackend, settings: &str, shortage: Shortage, effort: &E
         let total = device.total_memory();
         let real = run(device, &plan)?;
         if real.stats.num_ooms == 0 || real.read_bytes == 0 {
-            return Err(Trouble::fail(format!("seed {seed}: memory was never short, or nothing was read back")));
+            return Err(Trouble::fail(format!("seed {seed}: memory never ran short, or nothing was read back")));
         }
         let drift = explain(&real, &plan, total, capacity).map_err(|reason| Trouble::fail(format!("seed {seed}: {reason}")))?;
         let refused = real.answers.iter().filter(|answer| answer.result.is_err()).count();
@@ -145,8 +153,8 @@ fn compared(backend: &AnyBackend, settings: &str, shortage: Shortage, effort: &E
     Ok(Evidence { text: String::new(), measured: measured.join("; "), operations })
 }
 
-/// Finds a simulated device that behaves the same, with the requested capacity or off by the fewest pages. Returns that number
-/// of pages, or how the device of the requested capacity differs.
+/// Finds a simulated device that behaves the same, with the requested capacity or the closest one. Returns how many
+/// pages that capacity is off, or how the device with the requested capacity differs.
 fn explain(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) -> Result<i64, String> {
     let difference = match simulated(real, plan, total, capacity).and_then(|sim| compare(real, &sim)) {
         Ok(()) => return Ok(0),
@@ -176,7 +184,7 @@ fn simulated(real: &Report, plan: &Plan, total: Bytes, capacity: Option<Bytes>) 
     })
 }
 
-/// Compares two runs; the error says where they differ.
+/// Compares two runs. The error describes where they differ.
 fn compare(real: &Report, sim: &Report) -> Result<(), String> {
     let decisions = |report: &Report| report.trace.iter().map(decision).collect::<Vec<_>>();
     first_difference("trace entry", &decisions(real), &decisions(sim))?;
@@ -184,7 +192,7 @@ fn compare(real: &Report, sim: &Report) -> Result<(), String> {
     first_difference("out-of-memory point", &real.oom_points, &sim.oom_points)?;
     first_difference("segment", &real.segments, &sim.segments)?;
     first_difference("statistic", &real.stats.entries(), &sim.stats.entries())?;
-    if real.stats == sim.stats { Ok(()) } else { Err("the statistics differ, but not in the listed ones".to_owned()) }
+    if real.stats == sim.stats { Ok(()) } else { Err("the statistics differ, but not in the listed values".to_owned()) }
 }
 
 fn first_difference<T: PartialEq + std::fmt::Debug>(what: &str, real: &[T], sim: &[T]) -> Result<(), String> {
@@ -195,13 +203,15 @@ fn first_difference<T: PartialEq + std::fmt::Debug>(what: &str, real: &[T], sim:
     }
 }
 
-/// The entry without device-specific data: an out-of-memory entry has the device's free bytes in place of an address.
+/// Returns the entry without device-specific data; an out-of-memory entry has the device's free bytes in place of an
+/// address.
 fn decision(entry: &TraceEntry) -> TraceEntry {
     let address = if entry.action == TraceAction::Oom { 0 } else { entry.address };
     TraceEntry { address, ..*entry }
 }
 
-/// Runs without waiting for the device between operations: blocks used by other streams stay pending as long as they are used.
+/// Runs without waiting for the device between operations: blocks used by other streams stay pending for as long as
+/// they are in use.
 fn unsettled(backend: &AnyBackend, settings: &str, effort: &Effort) -> Verdict {
     let mut measured = Vec::new();
     for seed in seeds(effort) {

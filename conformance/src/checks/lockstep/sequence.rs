@@ -1,8 +1,9 @@
-//! A mixed sequence of allocator operations, determined by its seed: requests of all sizes on three streams, use on other
-//! streams, private pools, frees in random order, out of memory, and releasing the cache.
+//! A mixed sequence of allocator operations, determined by its seed: requests of all sizes on three streams, use on
+//! other streams, private pools, frees in random order, out-of-memory errors and releases of the cache.
 //!
-//! Every block is filled with its own number when it is handed out, so that overlapping blocks overwrite each other; a sample
-//! of blocks is read back when freed. The heap is checked every 100 operations. At the end everything returns to the device.
+//! Every block is filled with its own number when it is handed out, so that overlapping blocks overwrite each other; a
+//! sample of blocks is read back when freed. The heap is checked every 100 operations. At the end, all memory is
+//! returned to the device.
 //!
 //! It runs on a device wrapper that records the allocator's calls, the device's answers, and the addresses of segments and
 //! reservations. The wrapper can also make events independent of the device's speed: it then waits for all work before it
@@ -24,21 +25,22 @@ use crate::backend::{AnyDevice, AnyEvent, AnyPhysical, Holdings, TestDevice};
 use crate::checks::draw::Draws;
 use crate::suite::Trouble;
 
-/// Operations between two checks of the heap.
+/// The number of operations between two checks of the heap.
 const CHECK_EVERY: u32 = 100;
 /// One block in this many is read back.
 const READ_ONE_IN: u64 = 8;
-/// Bytes read at its start, middle and end.
+/// Number of bytes read at the block's start, middle and end.
 const READ_BYTES: u64 = 4096;
-/// Blocks freed after out of memory, oldest first, as a program that recovers does.
+/// Number of blocks freed after an out-of-memory error, oldest first, as a program that recovers
+/// does.
 const FREED_AFTER_OOM: usize = 12;
-/// The most private pools at a time.
+/// The maximum number of private pools at a time.
 const POOLS: usize = 3;
 
 /// The parameters of a sequence.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// The seed that the operations are drawn from.
+    /// The seed from which the operations are drawn.
     pub(super) seed: u64,
     /// The number of operations.
     pub(super) operations: u32,
@@ -48,20 +50,21 @@ pub(super) struct Plan {
     pub(super) limit: Option<Bytes>,
     /// The default stream and two others.
     pub(super) streams: [StreamId; 3],
-    /// Whether all work finishes before the allocator queries events; if not, the device's speed decides which blocks are pending.
+    /// Whether all work finishes before the allocator queries events. If not, the device's speed decides which blocks
+    /// are pending.
     pub(super) settles: bool,
 }
 
-/// What happened in a sequence.
+/// The events of a sequence.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Report {
     /// The allocator's trace.
     pub(super) trace: Vec<TraceEntry>,
-    /// Its calls, with the device's answers.
+    /// The allocator's calls, with the device's answers.
     pub(super) answers: Vec<Answer>,
-    /// Addresses of segments, in order of creation.
+    /// The addresses of segments, in order of creation.
     pub(super) segment_addresses: Vec<u64>,
-    /// Addresses of reservations, in order of creation.
+    /// The addresses of reservations, in order of creation.
     pub(super) reservation_addresses: Vec<u64>,
     /// The operations that ran out of memory, by number.
     pub(super) oom_points: Vec<u32>,
@@ -85,13 +88,13 @@ struct Run<'a> {
     held: Vec<Held>,
     draws: Draws,
     plan: &'a Plan,
-    /// The number of blocks so far.
+    /// The number of blocks created so far.
     words: u32,
     read_bytes: u64,
     operation: u32,
     oom_points: Vec<u32>,
     pools: Vec<PoolId>,
-    /// The number of pools so far.
+    /// The number of pools created so far.
     pool_numbers: u64,
     /// The pool to which requests are routed.
     routed: Option<PoolId>,
@@ -100,7 +103,8 @@ struct Run<'a> {
 /// Runs the sequence on a device.
 ///
 /// # Errors
-/// If the heap is damaged, memory does not hold what was written, or something stays on the device.
+/// If the heap is damaged, memory does not hold what was written, or something is left on the
+/// device.
 pub(super) fn run(device: AnyDevice, plan: &Plan) -> Result<Report, Trouble> {
     let allocator = Allocator::new(Recorder::new(device, plan.settles), PyTorch::new(plan.settings.clone()), Vec::new());
     let mut run = Run {
@@ -187,7 +191,7 @@ impl Run<'_> {
         done(self.allocator.release_pool(pool))
     }
 
-    /// Like the destructor of a `MemPool` (spec 5.4).
+    /// Does what the destructor of a `MemPool` does (spec 5.4).
     fn drop_pool(&mut self, pool: PoolId) -> Result<(), Trouble> {
         self.pools.retain(|other| *other != pool);
         self.allocator.set_pool_use_on_oom(pool, false);
@@ -207,7 +211,8 @@ impl Run<'_> {
                 self.oom_points.push(self.operation);
                 (0..FREED_AFTER_OOM).try_for_each(|_| self.free(0))
             }
-            // Memory ran out, and the pool that should serve is the routed one; its use count still rose (spec 5.3).
+            // Memory ran out, and the pool that should serve is the one that requests are routed to; its use count
+            // still rose (spec 5.3).
             Err(AllocError::Pool(PoolError::AlreadyRouted(pool))) => {
                 self.oom_points.push(self.operation);
                 done(self.allocator.release_pool(pool))?;
@@ -217,7 +222,8 @@ impl Run<'_> {
         }
     }
 
-    /// Another stream uses a block: it writes the block's own word, which only damages a block that was reused too early.
+    /// Makes another stream use a block: it writes the block's own word, which damages only a block that was reused too
+    /// early.
     fn share(&mut self) -> Result<(), Trouble> {
         let (place, stream) = (self.draws.below(self.held.len().max(1) as u64) as usize, self.stream());
         if place >= self.held.len() {
@@ -266,7 +272,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Small, medium, large and very large requests, uniform within each kind.
+    /// Returns small, medium, large and very large request sizes, uniform within each kind.
     fn size(&mut self) -> Bytes {
         let (from, to) = match self.draws.below(100) {
             0..40 => (1, MIB),
@@ -302,7 +308,7 @@ impl Run<'_> {
             return Err(Trouble::fail(format!("{reserved} bytes are still reserved at the end")));
         }
         let left = self.allocator.device_mut().device().holdings();
-        // The allocator keeps its events for reuse.
+        // The allocator keeps its events so that it can reuse them.
         if (Holdings { events: 0, ..left }) != Holdings::default() {
             return Err(Trouble::fail(format!("left on the device: {left:?}")));
         }
@@ -314,20 +320,20 @@ impl Run<'_> {
     }
 }
 
-/// A call about memory, addresses or events, and its outcome.
+/// A call that concerns memory, addresses or events, and its outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Answer {
-    /// The call.
+    /// The name of the call.
     call: CallName,
-    /// Its size, if it has one.
+    /// The size in the call, if it has one.
     bytes: u64,
     /// The address, for calls that free, map, set access, unmap or unreserve.
     address: Option<u64>,
-    /// Its outcome; for a query, whether the event is complete.
+    /// The outcome; for a query, whether the event is complete.
     pub(super) result: Result<bool, BackendError>,
 }
 
-/// A device and the record of its calls.
+/// A device and a record of its calls.
 #[derive(Debug)]
 struct Recorder {
     device: AnyDevice,
@@ -343,12 +349,13 @@ impl Recorder {
         Recorder { device, settles, answers: Vec::new(), segments: Vec::new(), reservations: Vec::new() }
     }
 
-    /// The device itself.
+    /// Returns the device itself.
     fn device(&mut self) -> &mut AnyDevice {
         &mut self.device
     }
 
-    /// Takes the record so far: every answer, the addresses of segments, and those of reservations.
+    /// Takes the record made so far: every answer, the addresses of segments and those of
+    /// reservations.
     fn take_notes(&mut self) -> (Vec<Answer>, Vec<u64>, Vec<u64>) {
         let taken = (&mut self.answers, &mut self.segments, &mut self.reservations);
         (std::mem::take(taken.0), std::mem::take(taken.1), std::mem::take(taken.2))
@@ -441,7 +448,8 @@ impl DeviceBackend for Recorder {
         self.device.breaks_handles()
     }
 
-    /// Recorded as the call that unmaps the handle, because the number of calls that follow depends on the device.
+    /// This is recorded as the call that unmaps the handle, because the number of calls that follow it depends on the
+    /// device.
     fn break_handle(
         &mut self,
         address: DeviceAddress,

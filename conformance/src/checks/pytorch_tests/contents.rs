@@ -1,5 +1,5 @@
-//! Tests the contents of memory: used by several streams, and through ten thousand requests, frees and cache releases in random
-//! order.
+//! Tests the contents of memory: when several streams use it, and through ten thousand requests, frees and cache
+//! releases in random order.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ pub(super) fn stream_entries() -> Vec<Entry> {
     let mut entries = Vec::new();
     let says = "a block that another stream uses is reused only once that stream's work is done";
     entries.extend(twice("test_record_stream", says, record_stream));
-    let says = "work on part of a block keeps the whole block from being reused";
+    let says = "work on part of a block keeps the entire block from being reused";
     entries.extend(twice("test_record_stream_on_shifted_view", says, shifted_view));
     let says = "the allocator waits for pending blocks before a request runs out of memory";
     entries.extend(twice("test_caching_allocator_record_stream_oom", says, out_of_memory));
     entries
 }
 
-/// Makes a stream wait for the work queued on another one so far.
+/// Makes a stream wait for the work queued so far on another one.
 fn wait_stream(stage: &Stage, waits: StreamId, other: StreamId) -> Result<(), Trouble> {
     let mut device = stage.device().steer();
     let mut event = device.create_event()?;
@@ -65,7 +65,8 @@ fn record_stream(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
 }
 
-/// A view is not an allocation: whichever part of a block work uses, the block is recorded.
+/// A view is not an allocation: no matter which part of a block is used, the use is recorded for
+/// the entire block.
 fn shifted_view(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     let [_, alloc, record, _] = stage.streams();
@@ -99,8 +100,8 @@ fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
         stage.free("x")?;
     }
     let waits = stage.stats().num_sync_all_streams;
-    ensure(waits > 0, || "the allocator never waited: memory was never short".to_owned())?;
-    ensure(stage.stats().num_ooms == 0, || "a request was out of memory".to_owned())?;
+    ensure(waits > 0, || "the allocator never waited: memory never ran short".to_owned())?;
+    ensure(stage.stats().num_ooms == 0, || "a request ran out of memory".to_owned())?;
     stage.device().steer().settle();
     stage.release_cached()?;
     let blocks = stage.segments().into_iter().flat_map(|segment| segment.blocks);
@@ -112,13 +113,14 @@ fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
 }
 
 const OPERATIONS: u64 = 10_000;
-/// Above this many live bytes, the test frees tensors before anything else.
+/// Above this many live bytes, the test frees tensors before it does anything else.
 const MOST: u64 = (1 << 30) / 10;
-/// Bytes read at a tensor's start, middle and end; their addresses show that no two overlap in between.
+/// Number of bytes read at a tensor's start, middle and end; the tensors' addresses show that no two overlap in
+/// between.
 const SAMPLE: usize = 4096;
 
 pub(super) fn fuzz_entries() -> Vec<Entry> {
-    let says = "through 10,000 random requests, frees and cache releases each tensor keeps what was written";
+    let says = "through 10,000 random requests, frees and cache releases each tensor keeps its contents";
     twice("test_allocator_fuzz", says, fuzz).into()
 }
 
@@ -137,7 +139,8 @@ fn fuzz(backend: &AnyBackend, mode: Mode, effort: &Effort) -> Verdict {
         while total >= MOST {
             total -= free(&mut stage, &mut tensors, &mut places, &mut draws)?;
         }
-        // Ten to ten to one, as in the test; if there is nothing to free, the test frees nothing.
+        // In the ratio 10 : 10 : 1, as in the test; if there is nothing to free, the test frees
+        // nothing.
         match draws.below(21) {
             0..10 => {
                 word += 1;
@@ -161,7 +164,7 @@ fn request(stage: &mut Stage, places: &mut BTreeMap<u64, u64>, bytes: Bytes, wor
     let allocation = stage.core().allocate(bytes, StreamId::DEFAULT).map_err(|error| Trouble::fail(error.to_string()))?;
     let (start, end) = (allocation.address().get(), allocation.address().get() + bytes.get());
     let below = places.range(..end).next_back().filter(|(_, other)| **other > start);
-    ensure(below.is_none(), || format!("tensor {word} shares bytes with another one"))?;
+    ensure(below.is_none(), || format!("tensor {word} shares bytes with another tensor"))?;
     places.insert(start, end);
     stage.device().steer().fill(allocation.address(), bytes, word, StreamId::DEFAULT)?;
     Ok(Tensor { allocation, bytes, word })
@@ -187,5 +190,5 @@ fn check(stage: &Stage, address: DeviceAddress, word: u32) -> Result<(), Trouble
     let mut found = [0; SAMPLE];
     stage.device().steer().read(address, &mut found)?;
     let holds = found.chunks_exact(4).all(|piece| piece == word.to_le_bytes());
-    ensure(holds, || format!("tensor {word} holds something else"))
+    ensure(holds, || format!("tensor {word} does not hold what was written"))
 }

@@ -1,6 +1,6 @@
-//! Tests the allocator's part in graph capture: a private pool for the stream under capture, no event calls during the capture,
-//! and memory that stays while the graph or one of its outputs lives. Kernels and replays do not concern the allocator and are
-//! left out.
+//! Tests the allocator's part in graph capture: a private pool for the stream under capture, no event calls during the
+//! capture, and memory that is kept as long as the graph or one of its outputs exists. Kernels and replays do not
+//! concern the allocator and are left out.
 
 use parkade::PoolFilter;
 use parkade::snapshot::BlockActivity;
@@ -20,22 +20,22 @@ const ROUND_LARGE: u64 = 2 * MIB;
 
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says = "requests under capture get their own pool, and requests elsewhere do not";
+    let says = "requests under capture are served from their own pool, and other requests are not";
     entries.extend(twice("test_graph_capture_simple", says, simple));
-    let says = "after a reset the first capture's memory is given back, and a second capture works";
+    let says = "after a reset, the first capture's memory is released, and a second capture works";
     entries.extend(twice("test_graph_capture_reset_recapture", says, recapture));
-    let says = "out of memory under capture is an ordinary error, and the next capture works";
+    let says = "running out of memory under capture is an ordinary error, and the next capture works";
     entries.extend(twice("test_graph_capture_oom", says, out_of_memory));
-    let says = "successive captures hold no more memory than one";
+    let says = "successive captures hold no more memory than one capture";
     entries.extend(twice("test_repeat_graph_capture_cublas_workspace_memory", says, repeated));
     let name = "test_graph_memory_stats_and_use_result_after_destroy_graph";
-    let says = "a capture counts as much memory as its sizes imply; a result keeps only its own segment when the graph is gone";
+    let says = "a capture reserves as much memory as its sizes imply; a result keeps only its own segment when the graph is gone";
     entries.push(once(name, says, result_outlives_graph));
-    let says = "no event calls under capture; blocks used by other streams are free afterwards";
+    let says = "no event calls are made under capture; blocks used by other streams are free afterwards";
     entries.extend(twice("test_graph_record_stream", says, record_stream));
-    let says = "two captures sharing a pool reserve one small segment less than with two pools";
+    let says = "two captures that share a pool reserve one small segment less than two captures with separate pools";
     entries.push(once("test_graph_two_successive", says, two_successive));
-    let says = "three captures sharing a pool reserve two small segments less than with three pools";
+    let says = "three captures that share a pool reserve two small segments less than three captures with separate pools";
     entries.push(once("test_graph_three_successive", says, three_successive));
     entries
 }
@@ -59,7 +59,7 @@ impl Graph {
         Ok(())
     }
 
-    /// A graph that is reset or destroyed no longer uses its pool.
+    /// Resets or destroys the graph, which then no longer uses its pool.
     fn reset(self, stage: &mut Stage) -> Result<(), Trouble> {
         done(stage.core().release_pool(self.pool))
     }
@@ -79,7 +79,7 @@ fn setup(backend: &AnyBackend, mode: Mode) -> Result<(Stage, StreamId), Trouble>
     Ok((stage, stream))
 }
 
-/// The pool of the segment that holds a named allocation.
+/// Returns the pool of the segment that holds a named allocation.
 fn pool_of(stage: &Stage, name: &str) -> Result<PoolId, Trouble> {
     let address = stage.address(name)?.get();
     let holds = |start: u64, bytes: u64| start <= address && address - start < bytes;
@@ -116,7 +116,7 @@ fn recapture(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
         same("the pool", pool_of(&stage, "b")?, graph.pool)?;
         stage.free("b")?;
         stage.release_cached()?;
-        ensure(!stage.segments().is_empty(), || "the graph's memory was given back while the graph existed".to_owned())?;
+        ensure(!stage.segments().is_empty(), || "the graph's memory was released while the graph existed".to_owned())?;
         graph.reset(&mut stage)?;
         stage.release_cached()?;
         same("segments after the reset", stage.segments().len(), 0)?;
@@ -166,7 +166,7 @@ fn repeated(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 40, ..Evidence::default() })
 }
 
-/// For each size: the segments, their total bytes, and the bytes of the segment that keeps the result.
+/// For each size: the number of segments, their total bytes, and the bytes of the segment that keeps the result.
 fn sizes() -> [(u64, i64, u64, u64, PoolClass); 5] {
     let rounded = ROUND_LARGE * (MIN_LARGE + 512).div_ceil(ROUND_LARGE);
     [
@@ -193,23 +193,23 @@ fn result_outlives_graph(backend: &AnyBackend) -> Verdict {
             [0, 1, 2, 3].map(|place| now[place] - before[place])
         };
         let expected = [segments, bytes.cast_signed(), 1, size.cast_signed()];
-        same(&format!("segments, their bytes, active blocks and bytes of {size} captured"), grown(&stage), expected)?;
+        same(&format!("segments, their bytes, active blocks and their bytes with {size} captured"), grown(&stage), expected)?;
         graph.reset(&mut stage)?;
         stage.device().steer().settle();
         stage.release_cached()?;
         let expected = [1, bytes_left.cast_signed(), 1, size.cast_signed()];
-        same(&format!("the same of {size} after the graph"), grown(&stage), expected)?;
+        same(&format!("the same for {size} after the graph"), grown(&stage), expected)?;
         text += &stage.picture();
         stage.free("a")?;
         stage.free("b5")?;
         stage.release_cached()?;
-        same("segments at the end", stage.segments().len(), 0)?;
+        same("number of segments at the end", stage.segments().len(), 0)?;
         stage.finish()?;
     }
     Ok(Evidence { text, operations: 5 * 24, ..Evidence::default() })
 }
 
-/// `b = a.clone()`, then five times `b = b.clone() + 1`: at most three tensors live at a time, and the last `b`, `b5`,
+/// `b = a.clone()`, then five times `b = b.clone() + 1`: at most three tensors live at a time, and the last one, `b5`,
 /// is left.
 fn capture_chain(stage: &mut Stage, graph: Graph, size: Bytes) -> Result<(), Trouble> {
     graph.alloc(stage, "b0", size)?;
@@ -246,10 +246,11 @@ fn record_stream(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     graph.alloc(&mut stage, "c", Bytes(12))?;
     graph.capture_end(&mut stage)?;
     let asked: Vec<String> = stage.calls().into_iter().filter(|call| call.contains("Event")).collect();
-    same("event calls under capture", asked, Vec::new())?;
+    same("number of event calls under capture", asked, Vec::new())?;
     let mut text = stage.picture();
     stage.device().steer().settle();
-    // The first request after the capture records the deferred block's events; the second certainly finds them complete.
+    // The first request after the capture records the deferred block's events; the second is certain to find them
+    // complete.
     for name in ["dummy", "dummy2"] {
         stage.alloc(name, Bytes(12))?.served()?;
         stage.device().steer().settle();
@@ -264,12 +265,12 @@ fn record_stream(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 8, ..Evidence::default() })
 }
 
-/// The pool of the n-th of several captures.
+/// Returns the pool of the n-th of several captures.
 fn pool(number: u64, is_shared: bool) -> PoolId {
     if is_shared { PoolId(0, 1) } else { PoolId(number, 0) }
 }
 
-/// Two captures of sums with temporaries.
+/// Makes two captures of sums with temporaries.
 fn two_successive(backend: &AnyBackend) -> Verdict {
     successive(backend, 1, |stage, graphs| {
         graphs[0].capture_begin(stage)?;
@@ -282,7 +283,7 @@ fn two_successive(backend: &AnyBackend) -> Verdict {
     })
 }
 
-/// Five times a sum of two sums, each with a copy as a temporary; `first` is the number of the existing `b`.
+/// Computes five times a sum of two sums, each with a copy as a temporary; `first` is the number of the existing `b`.
 fn sums(stage: &mut Stage, graph: Graph, first: u32) -> Result<(), Trouble> {
     let size = Bytes(4000);
     for round in first..first + 5 {
@@ -317,7 +318,7 @@ fn three_successive(backend: &AnyBackend) -> Verdict {
     })
 }
 
-/// Runs the captures with a pool each and with one shared pool: sharing reserves `saved` small segments less.
+/// Runs the captures with separate pools and with one shared pool: sharing reserves `saved` fewer small segments.
 fn successive(backend: &AnyBackend, saved: u64, captures: impl Fn(&mut Stage, [Graph; 3]) -> Result<(), Trouble>) -> Verdict {
     let mut reserved = Vec::new();
     let mut text = String::new();
@@ -327,7 +328,7 @@ fn successive(backend: &AnyBackend, saved: u64, captures: impl Fn(&mut Stage, [G
         graphs[0].alloc(&mut stage, "a", Bytes(4000))?;
         captures(&mut stage, graphs)?;
         reserved.push(stage.core().heap().reserved());
-        text += &format!("{}\n{}", if is_shared { "one pool" } else { "a pool each" }, stage.picture());
+        text += &format!("{}\n{}", if is_shared { "one pool" } else { "separate pools" }, stage.picture());
         for name in stage.names() {
             stage.free(&name)?;
         }

@@ -1,5 +1,5 @@
-//! Tests the limits of memory: running out (the message, the retry and the notification), the effect and the value of the
-//! memory fraction, and settings that change while a program runs.
+//! Tests the limits of memory: running out of memory (the message, the retry and the notification), the value and the
+//! effect of the memory fraction, and settings that change while a program runs.
 
 use parkade::device::DeviceBackend;
 use parkade::settings::{ErrorKind, Settings};
@@ -13,7 +13,7 @@ use crate::scripted_allocator::{Request, Stage};
 use crate::suite::{Effort, Entry, Evidence, Requirement, Trouble, Verdict};
 
 const GIB: u64 = 1 << 30;
-/// More than any device has: the tests' 2^40 elements of four bytes.
+/// More than any device has: the 2^40 four-byte elements of PyTorch's tests.
 const FAR_TOO_MUCH: Bytes = Bytes(4 << 40);
 
 pub(super) fn oom_entries() -> Vec<Entry> {
@@ -22,13 +22,13 @@ pub(super) fn oom_entries() -> Vec<Entry> {
     entries.extend(twice("test_out_of_memory", says, out_of_memory));
     let says = "a request for the second half of memory is refused, and served once the first half is freed";
     entries.extend(twice("test_out_of_memory_retry", says, retry));
-    let says = "a request larger than the device ends in out of memory";
+    let says = "a request larger than the device runs out of memory";
     entries.extend(twice("test_raises_oom", says, |backend: &AnyBackend, mode, _: &Effort| raises(backend, mode.settings())));
     let says = "the same with a maximum split size, which takes another path through the search";
     entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &AnyBackend, mode: Mode, _: &Effort| {
         raises(backend, &mode.with("max_split_size_mb:1024"))
     }));
-    let says = "the observer is told of a failed request";
+    let says = "the observer is notified of a failed request";
     entries.extend(twice("test_notifies_oom", says, notifies));
     entries
 }
@@ -56,7 +56,7 @@ fn out_of_memory(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 3, ..Evidence::default() })
 }
 
-/// The test's device has less than its total, because of the driver's context; here each half is a page larger instead.
+/// In PyTorch's test, the driver's context takes some of the device's memory; here, each half is a page larger instead.
 fn retry(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &with_capacity(Bytes(GIB)), mode.settings(), None)?;
     let half = Bytes(GIB / 2 + 2 * MIB);
@@ -66,7 +66,7 @@ fn retry(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     same("refusals", (stage.stats().num_ooms, stage.stats().num_alloc_retries), (1, 1))?;
     stage.free("a")?;
     stage.alloc("b", half)?.served()?;
-    same("refusals at the end", stage.stats().num_ooms, 1)?;
+    same("number of refusals at the end", stage.stats().num_ooms, 1)?;
     let text = stage.figures() + &stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
@@ -85,19 +85,19 @@ fn notifies(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut stage = Stage::new(backend, &Needs::default(), mode.settings(), None)?;
     stage.alloc("all", FAR_TOO_MUCH)?.refusal()?;
     let told: Vec<_> = stage.trace().iter().filter(|entry| entry.action == TraceAction::Oom).map(|entry| entry.size).collect();
-    same("what the observer was told of", told, vec![FAR_TOO_MUCH.get()])?;
+    same("what the observer was notified of", told, vec![FAR_TOO_MUCH.get()])?;
     stage.finish()?;
     Ok(Evidence { text: format!("oom of {FAR_TOO_MUCH} bytes"), operations: 1, ..Evidence::default() })
 }
 
 /// Tolerance for equal fractions: 2.11 rounds the limit down to whole bytes.
 const CLOSE: f64 = 1e-7;
-/// Fractions that single precision can represent, like those that the test draws.
+/// Fractions that single precision can represent exactly, like those that the test draws.
 const SOME: [f64; 3] = [0.496_256_589_889_526_37, 0.768_221_795_558_929_4, 0.088_477_432_727_813_72];
 
 pub(super) fn fraction_entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says = "only fractions from 0 to 1 are accepted; with one half, 0.499 of the memory fits and 0.5 does not";
+    let says = "only fractions from 0 to 1 are accepted; with a fraction of one half, 0.499 of the memory fits and 0.5 does not";
     entries.extend(twice("test_set_per_process_memory_fraction", says, set));
     entries.push(once("test_get_per_process_memory_fraction", "a fraction reads back as it was set", get));
     let says = "the settings string sets the fraction of a new process, and only from 0 to 1";
@@ -110,7 +110,7 @@ fn set(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let mut text = String::new();
     for fraction in [-0.1, 2.0] {
         let refused = stage.core().set_memory_fraction(fraction).err();
-        let refused = refused.ok_or_else(|| Trouble::fail(format!("a fraction of {fraction} was accepted")))?;
+        let refused = refused.ok_or_else(|| Trouble::fail(format!("the invalid fraction {fraction} was accepted")))?;
         text += &format!("{refused}\n");
     }
     let total = stage.core().device().total_memory();
@@ -130,7 +130,7 @@ fn set(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     ensure(refusal.contains("out of memory"), || format!("the message is: {refusal}"))?;
     fill(&stage, "tensor", tensor, 1, StreamId::DEFAULT)?;
     let address = stage.address("tensor")?;
-    ensure(holds(&stage, address, 4096, 1)?, || "the tensor is not what was written".to_owned())?;
+    ensure(holds(&stage, address, 4096, 1)?, || "the tensor does not hold what was written".to_owned())?;
     text += &stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 6, ..Evidence::default() })
@@ -163,7 +163,7 @@ fn from_the_environment(backend: &AnyBackend) -> Verdict {
         let mut stage = Stage::new(backend, &Needs::default(), &string, None)?;
         fraction_of(&mut stage, settings.per_process_memory_fraction)?;
         let found = stage.core().memory_fraction();
-        ensure((found - expected).abs() <= CLOSE, || format!("{string} gives a fraction of {found}"))?;
+        ensure((found - expected).abs() <= CLOSE, || format!("{string} sets a fraction of {found}"))?;
         let served = stage.alloc("a", Bytes(1))? == Request::Served;
         same(&string, served, expected > 0.0)?;
         stage.finish()?;
@@ -197,11 +197,15 @@ pub(super) fn settings_entries() -> Vec<Entry> {
     vec![
         once(
             "test_allocator_settings",
-            "divisions round requests, a later string resets them, invalid strings are refused",
+            "divisions round requests, a later string resets them, and invalid strings are refused",
             strings,
         ),
-        once("test_max_split_expandable", "blocks of all kinds are released for a request that needs all memory", max_split)
-            .requires(Requirement::ExpandableSegments),
+        once(
+            "test_max_split_expandable",
+            "blocks of all kinds are released for a request that needs all of the memory",
+            max_split,
+        )
+        .requires(Requirement::ExpandableSegments),
         once("test_garbage_collect_expandable", "garbage collection skips expandable blocks", garbage)
             .requires(Requirement::ExpandableSegments),
         once("test_cachingAllocator_raw_alloc", "a raw request of 1 MiB counts as requested", raw_alloc),
@@ -213,7 +217,7 @@ fn apply(stage: &mut Stage, text: &str) -> Result<(), Trouble> {
     stage.core().policy_mut().settings.apply(text).map_err(|error| Trouble::fail(format!("{text:?}: {error}")))
 }
 
-/// The bytes that a request adds to the cumulative active bytes, and to the cumulative requested bytes.
+/// Returns the bytes that a request adds to the cumulative active bytes and to the cumulative requested bytes.
 fn added(stage: &mut Stage, name: &str, bytes: Bytes) -> Result<(u64, u64), Trouble> {
     let sums = |stage: &Stage| {
         let of = |family| stage.stats().family(family).all.allocated.cast_unsigned();
@@ -225,7 +229,7 @@ fn added(stage: &mut Stage, name: &str, bytes: Bytes) -> Result<(u64, u64), Trou
     Ok((after.0 - before.0, after.1 - before.1))
 }
 
-/// The size rounded up to a division of its power of two.
+/// Returns the size rounded up to a division of its power of two.
 fn rounded(bytes: Bytes, divisions: u64) -> u64 {
     let power = bytes.get().next_power_of_two();
     if power == bytes.get() { power } else { bytes.get().next_multiple_of(power / 2 / divisions) }
@@ -248,13 +252,13 @@ fn strings(backend: &AnyBackend) -> Verdict {
     same("in the interval from 256 MiB", added(&mut stage, "v", BIG)?.0, rounded(BIG, 2))?;
     stage.release_cached()?;
     apply(&mut stage, "release_lock_on_cudamalloc:True")?;
-    same("after a string of another key", added(&mut stage, "u", MIDDLING)?.0, whole)?;
+    same("after a string with a different key", added(&mut stage, "u", MIDDLING)?.0, whole)?;
     let mut text = stage.picture();
     for wrong in REFUSED {
         let error = Settings::default().apply(wrong).err();
         let error = error.ok_or_else(|| Trouble::fail(format!("{wrong:?} was accepted")))?;
         let is_value_error = matches!(error.kind(), ErrorKind::Value | ErrorKind::InvalidNumber);
-        ensure(is_value_error, || format!("{wrong:?} is not a ValueError but {:?}", error.kind()))?;
+        ensure(is_value_error, || format!("{wrong:?} did not cause a ValueError but {:?}", error.kind()))?;
         text += &format!("{wrong}: {}\n", error.message());
     }
     stage.finish()?;

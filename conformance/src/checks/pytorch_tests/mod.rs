@@ -1,25 +1,27 @@
 //! The allocator tests of PyTorch's own suite, under their original names (spec section 12; `test/test_cuda.py` and
 //! `test/test_cuda_multigpu.py`).
 //!
-//! A tensor becomes an allocation of its bytes, `del` a free, and a kernel a fill, a copy or a spin. `test_x/expandable` is
-//! PyTorch's second run of the test, with `expandable_segments:True`. PyTorch runs the memory pool tests in ordinary mode only.
-//! Assertions about Python alone are left out. If a test sets a limit as a fraction chosen to give a number of bytes, the limit
-//! is set in bytes.
+//! A tensor becomes an allocation of its bytes, `del` a free, and a kernel a fill, a copy or a spin.
+//! `test_x/expandable` is PyTorch's second run of the test, with `expandable_segments:True`. PyTorch runs the memory
+//! pool tests in ordinary mode only. Assertions that concern only Python are left out. If a test sets a limit as a
+//! fraction that was chosen to yield a number of bytes, the limit is set in bytes here.
 //!
-//! Not reproduced:
+//! These tests are not reproduced:
 //!
 //! | test | why |
 //! |---|---|
-//! | test_cublas_workspace_explicit_allocation | asks for the sizes of cuBLAS's own workspaces |
-//! | test_cuda_memory_leak_detection_propagates_errors | about the test runner |
-//! | test_memory_stats_multigpu | needs two devices at once, and a backend opens one |
+//! | test_cublas_workspace_explicit_allocation | queries the sizes of cuBLAS's own workspaces |
+//! | test_cuda_memory_leak_detection_propagates_errors | concerns the test runner |
+//! | test_memory_stats_multigpu | needs two devices at once, but a backend opens only one |
 //! | test_memory_stats_of_multiple_generators_and_graphs | counts the tensors of PyTorch's random number generators |
 //! | test_resize_storage_hint_*, test_resize_split_block | newer than 2.11 |
-//! | test_memory_snapshot_with_cpp, test_memory_snapshot_script, test_memory_snapshot_forward_trace | stacks of Python and C++ |
-//! | test_memory_snapshot_skip_actions | a switch of Python's recorder; here an observer can ignore any entry |
-//! | test_memory_profiler_viz, test_memory_plots, test_memory_plots_* | PyTorch's viewer |
-//! | test_memory_compile_regions, test_cycles, test_direct_traceback | about the compiler, and Python's garbage collector and stacks |
-//! | test_allocation_traceback, test_allocation_traceback_no_recording | newer than 2.11, and stacks of Python |
+//! | test_memory_snapshot_with_cpp, test_memory_snapshot_script, test_memory_snapshot_forward_trace | concerns Python
+//! and C++ stacks |
+//! | test_memory_snapshot_skip_actions | tests a switch of Python's recorder; here an observer can ignore any entry |
+//! | test_memory_profiler_viz, test_memory_plots, test_memory_plots_* | concerns PyTorch's viewer |
+//! | test_memory_compile_regions, test_cycles, test_direct_traceback | concerns the compiler, and Python's garbage
+//! collector and stacks |
+//! | test_allocation_traceback, test_allocation_traceback_no_recording | newer than 2.11, and concerns Python stacks |
 //! | test_throw_on_cudamalloc_oom | newer than 2.11 |
 //! | test_allocator_backend | asks which allocator the process uses; here there is only one |
 //! | test_cachingAllocator_raw_alloc, first half | switches caching off; here a program calls the device directly instead |
@@ -29,9 +31,10 @@
 //! | test_mempool_ctx_multithread | an allocator here has one owner and no threads |
 //! | test_graph_capture_reclaim_2_streams, test_graph_capture_reclaim_4_streams | query dependencies in the graph under capture |
 //! | test_graph_capture_reclaim_shared_pool, test_graph_capture_pre_capture_stream_use | newer than 2.11 |
-//! | test_mempool_expandable | about a pool with its own allocator, which pools do not have here |
+//! | test_mempool_expandable | concerns a pool with its own allocator, which pools do not have here
+//! |
 //! | test_multi_threads_alloc_in_same_order, test_nccl_mem_alloc_addresses_in_random_order | newer than 2.11 |
-//! | TestCachingHostAllocator* (12.5) | host memory |
+//! | TestCachingHostAllocator* (12.5) | concerns host memory |
 
 mod contents;
 mod graphs;
@@ -43,7 +46,7 @@ mod support;
 use crate::backend::AnyBackend;
 use crate::suite::Entry;
 
-/// The entries of this group.
+/// Returns the entries of this group.
 pub fn entries(_: &AnyBackend) -> Vec<Entry> {
     let mut entries = Vec::new();
     entries.extend(limits::oom_entries());

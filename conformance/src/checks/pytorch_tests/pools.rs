@@ -1,5 +1,6 @@
-//! Tests private pools as `torch.cuda.MemPool` uses them. PyTorch's tests give a pool its own allocator to see when it is
-//! called; these check the device calls instead: a pool's segments are allocated and freed at the same moments.
+//! Tests private pools as `torch.cuda.MemPool` uses them. PyTorch's tests give a pool its own allocator in order to see
+//! when it is called. These tests check the device calls instead: a pool's segments are allocated and freed at the same
+//! points.
 
 use parkade::PoolFilter;
 use parkade::snapshot::SegmentInfo;
@@ -12,15 +13,15 @@ use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
 pub(super) fn entries() -> Vec<Entry> {
     vec![
-        once("test_mempool_empty_cache", "a pool that is dropped leaves the default pool's cache alone", empty_cache),
+        once("test_mempool_empty_cache", "dropping a pool leaves the default pool's cache untouched", empty_cache),
         once(
             "test_mempool_empty_cache_inactive",
-            "memory of a dropped pool is given back once its last tensor is gone",
+            "a dropped pool's memory is released once its last tensor is freed",
             empty_cache_inactive,
         ),
         once(
             "test_mempool_with_allocator",
-            "uses of a pool are counted, and it packs small tensors into its own segments",
+            "a pool's uses are counted, and the pool packs small tensors into its own segments",
             segments,
         ),
         once("test_tensor_delete_after_allocator_delete", "a tensor outlives its pool", tensor_after_pool),
@@ -33,14 +34,14 @@ pub(super) fn entries() -> Vec<Entry> {
         once("test_deleted_mempool_not_used_on_oom", "a dropped pool serves no request when memory runs out", deleted),
         once(
             "test_mempool_emptycache_multithread",
-            "empty_cache does nothing to a pool in use; four users, one after another",
+            "empty_cache has no effect on a pool in use; four users use a pool in turn",
             in_use,
         ),
-        once("test_nested_mempool", "a request goes to the innermost pool", nested),
+        once("test_nested_mempool", "a request is served by the innermost pool", nested),
     ]
 }
 
-/// A pool, for as long as its object lives in the test.
+/// A pool that exists as long as its object lives in the test.
 #[derive(Clone, Copy)]
 struct MemPool(PoolId);
 
@@ -60,7 +61,7 @@ impl MemPool {
         done(stage.core().release_pool(self.0))
     }
 
-    /// A request while the pool is in use.
+    /// Makes a request while the pool is in use.
     fn alloc(self, stage: &mut Stage, name: &str, bytes: Bytes) -> Result<(), Trouble> {
         self.enter(stage)?;
         let outcome = stage.alloc(name, bytes)?.served();
@@ -84,7 +85,7 @@ fn done<T, E: std::fmt::Display>(outcome: Result<T, E>) -> Result<T, Trouble> {
     outcome.map_err(|error| Trouble::fail(error.to_string()))
 }
 
-/// The number of segments allocated and freed since the last call.
+/// Returns the numbers of segments allocated and freed since the last call.
 fn traffic(stage: &mut Stage) -> (usize, usize) {
     let calls = stage.calls();
     let count = |name: &str| calls.iter().filter(|call| call.split(' ').next() == Some(name)).count();
@@ -104,7 +105,7 @@ fn empty_cache(backend: &AnyBackend) -> Verdict {
     stage.free("x")?;
     pool.drop(&mut stage)?;
     let pools: Vec<_> = stage.segments().iter().map(|segment| segment.pool).collect();
-    same("pools of the segments that are left", pools, vec![PoolId::DEFAULT])?;
+    same("pools of the remaining segments", pools, vec![PoolId::DEFAULT])?;
     let text = stage.picture();
     stage.finish()?;
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
@@ -127,13 +128,13 @@ fn segments(backend: &AnyBackend) -> Verdict {
     let mut stage = ordinary(backend, None)?;
     let pool = MemPool::new(&mut stage, 1)?;
     let uses = |stage: &mut Stage| done(stage.core().pool_use_count(pool.0));
-    same("uses of a new pool", uses(&mut stage)?, 1)?;
+    same("number of uses of a new pool", uses(&mut stage)?, 1)?;
     same("segments allocated and freed before", traffic(&mut stage), (0, 0))?;
     pool.enter(&mut stage)?;
     stage.alloc("out_0", Bytes(MIB))?.served()?;
-    same("uses while requests are routed to it", uses(&mut stage)?, 2)?;
+    same("number of uses while requests are routed to it", uses(&mut stage)?, 2)?;
     pool.leave(&mut stage)?;
-    same("uses after that", uses(&mut stage)?, 1)?;
+    same("number of uses after that", uses(&mut stage)?, 1)?;
     same("segments allocated and freed for the first tensor", traffic(&mut stage), (1, 0))?;
     stage.alloc("out_non_pool", Bytes(MIB))?.served()?;
     pool.enter(&mut stage)?;

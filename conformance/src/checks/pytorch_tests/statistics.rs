@@ -1,5 +1,5 @@
-//! Tests the statistics: how a long sequence changes them, and that a snapshot adds up to them. Also tests snapshots: what they
-//! contain about a tensor, and that they can be written and read.
+//! Tests the statistics: how a long sequence changes them, and that a snapshot adds up to the same values. Also tests
+//! snapshots: what they contain about a tensor, and that they can be written and read back.
 
 use parkade::snapshot::{BlockActivity, SegmentInfo};
 use parkade::stats::{Family, Stat, Stats};
@@ -22,8 +22,8 @@ const ELEMENT: u64 = 4;
 
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says =
-        "a tensor of 1 KiB is 1024 active bytes; through a long sequence figures and peaks are right, and a snapshot adds up";
+    let says = "a tensor of 1 KiB counts as 1024 active bytes; values and peaks are right throughout a long sequence, and a snapshot \
+         adds up";
     entries.extend(twice("test_memory_stats", says, memory_stats));
     entries
 }
@@ -59,7 +59,7 @@ enum Change {
     Less,
 }
 
-/// A stage, and its figures as last seen.
+/// A stage and its values as last seen.
 struct Watch {
     stage: Stage,
     allocated: Stat,
@@ -73,7 +73,7 @@ impl Watch {
         Watch { stage, allocated, reserved, tensors: 0 }
     }
 
-    /// Allocates a tensor of a shape. Returns its name, or `None` if it has no elements and so no memory.
+    /// Allocates a tensor of a shape. Returns its name, or `None` if it has no elements and therefore no memory.
     fn tensor(&mut self, shape: &[u64]) -> Result<Option<String>, Trouble> {
         let bytes = ELEMENT * shape.iter().product::<u64>();
         if bytes == 0 {
@@ -89,7 +89,7 @@ impl Watch {
         names.iter().flatten().try_for_each(|name| self.stage.free(name))
     }
 
-    /// Checks the figures after a step that changed the allocated bytes in this way.
+    /// Checks the values after a step that changed the allocated bytes in this way.
     fn see(&mut self, change: Change) -> Result<(), Trouble> {
         let (allocated, reserved) = figures(self.stage.stats());
         let (now, before) = (allocated.current, self.allocated.current);
@@ -98,7 +98,7 @@ impl Watch {
             Change::None => now == before,
             Change::Less => now < before,
         };
-        ensure(holds, || format!("allocated bytes went from {before} to {now}"))?;
+        ensure(holds, || format!("allocated bytes changed from {before} to {now}"))?;
         for (stat, last) in [(allocated, self.allocated), (reserved, self.reserved)] {
             ensure(stat.peak >= stat.current, || format!("the peak {} is below {}", stat.peak, stat.current))?;
             ensure(stat.peak >= last.peak, || format!("the peak fell from {} to {}", last.peak, stat.peak))?;
@@ -107,18 +107,18 @@ impl Watch {
         adds_up(self.stage.stats(), &self.stage.segments())
     }
 
-    /// Releases the cache: reserved bytes do not grow, and nothing else changes.
+    /// Releases the cache, and checks that reserved bytes do not grow and nothing else changes.
     fn empty_cache(&mut self) -> Result<(), Trouble> {
         self.stage.release_cached()?;
         let (allocated, reserved) = figures(self.stage.stats());
-        ensure(reserved.current <= self.reserved.current, || "more is reserved after the cache was released".to_owned())?;
+        ensure(reserved.current <= self.reserved.current, || "more memory is reserved after the cache was released".to_owned())?;
         same("the peak of reserved bytes", reserved.peak, self.reserved.peak)?;
         same("allocated bytes", allocated.current, self.allocated.current)?;
         (self.allocated, self.reserved) = (allocated, reserved);
         adds_up(self.stage.stats(), &self.stage.segments())
     }
 
-    /// Resets the peaks: nothing else changes.
+    /// Resets the peaks, and checks that nothing else changes.
     fn reset_peaks(&mut self) -> Result<(), Trouble> {
         self.stage.core().reset_peak_stats();
         let (allocated, reserved) = figures(self.stage.stats());
@@ -133,7 +133,8 @@ fn figures(stats: &Stats) -> (Stat, Stat) {
     (stats.family(Family::AllocatedBytes).all, stats.family(Family::ReservedBytes).all)
 }
 
-/// Allocates and frees tensors of many shapes, as in `test_cuda_multigpu.py`. Returns how many steps were checked.
+/// Allocates and frees tensors of many shapes, as in `test_cuda_multigpu.py`. Returns the number of steps that were
+/// checked.
 fn long_sequence(watch: &mut Watch, seed: u64) -> Result<u64, Trouble> {
     let nothing = watch.stage.stats().family(Family::AllocatedBytes).all.current;
     watch.see(Change::None)?;
@@ -187,7 +188,8 @@ fn shuffle<T>(items: &mut [T], seed: u64) {
     }
 }
 
-/// Sums over a snapshot's segments and blocks equal the statistics, in total and for each pool.
+/// Checks that sums over a snapshot's segments and blocks equal the statistics, in total and for
+/// each pool.
 fn adds_up(stats: &Stats, segments: &[SegmentInfo]) -> Result<(), Trouble> {
     for class in [None, Some(PoolClass::Small), Some(PoolClass::Large)] {
         let chosen: Vec<&SegmentInfo> =
@@ -201,7 +203,7 @@ fn adds_up(stats: &Stats, segments: &[SegmentInfo]) -> Result<(), Trouble> {
             }
         };
         for family in Family::ALL {
-            same(&format!("{} of {class:?}", family.name()), of(family), sum(family, &chosen))?;
+            same(&format!("{} in {class:?}", family.name()), of(family), sum(family, &chosen))?;
         }
     }
     for segment in segments {
@@ -212,7 +214,8 @@ fn adds_up(stats: &Stats, segments: &[SegmentInfo]) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// The value of a family in a snapshot. Segments and split blocks are counted in ordinary memory only.
+/// Returns the value of a statistics family in a snapshot. Segments and split blocks are counted only in ordinary
+/// memory.
 fn sum(family: Family, segments: &[&SegmentInfo]) -> i64 {
     let bytes = |of: fn(&SegmentInfo) -> Bytes| segments.iter().map(|segment| of(segment).get()).sum::<u64>();
     let is_inactive_split =
@@ -234,16 +237,17 @@ fn sum(family: Family, segments: &[&SegmentInfo]) -> i64 {
     count as i64
 }
 
-/// A tensor of 311 times 411 elements.
+/// A tensor with 311 times 411 elements.
 const TENSOR: Bytes = Bytes(311 * 411 * 4);
 
 pub(super) fn snapshot_entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says = "a snapshot has the tensor's block at its address, and the trace ends with what empty_cache did";
+    let says = "a snapshot has the tensor's block at its address, and the trace ends with the actions of empty_cache";
     entries.extend(twice("test_memory_snapshot", says, memory_snapshot));
-    let says = "the pickle of the C++ side reads back: the tensor's block, and its request as the newest entry";
+    let says = "the pickle that the C++ side writes can be read back: it has the tensor's block, and its request as the \
+                newest entry";
     entries.extend(twice("test_cpp_memory_snapshot_pickle", says, pickled));
-    let says = "a snapshot lists the same segments with and without its mark in the trace";
+    let says = "a snapshot lists the same segments with and without a mark in the trace";
     entries.extend(twice("test_snapshot_include_traces", says, include_traces));
     entries
 }
@@ -277,7 +281,7 @@ fn pickled(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     let recording = recorded(&stage.segments(), stage.trace());
     for style in [Style::Cpp, Style::Python] {
         let back = read(&write(&recording, style)).map_err(|error| Trouble::fail(format!("{style:?}: {error}")))?;
-        ensure(back.devices == recording.devices, || format!("{style:?}: the recording reads back differently"))?;
+        ensure(back.devices == recording.devices, || format!("{style:?}: the recording differs when it is read back"))?;
         let device = back.devices.first().ok_or_else(|| Trouble::fail("the recording has no device"))?;
         let live = device.segments.iter().flat_map(|segment| &segment.blocks);
         let live: Vec<_> = live.filter(|block| block.state == BlockState::ActiveAllocated).collect();
@@ -310,7 +314,7 @@ fn include_traces(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     Ok(Evidence { text, operations: 4, ..Evidence::default() })
 }
 
-/// A heap and its history as a recording of device 0.
+/// Returns a heap and its history as a recording of device 0.
 fn recorded(segments: &[SegmentInfo], trace: &[TraceEntry]) -> Recording {
     let mut segments: Vec<Segment> = segments.iter().map(recorded_segment).collect();
     segments.sort_by_key(|segment| segment.address);

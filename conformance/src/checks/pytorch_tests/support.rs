@@ -1,4 +1,4 @@
-//! Helpers of these tests: the modes in which PyTorch runs them, entries for them, and memory checks.
+//! Helpers for these tests: the modes in which PyTorch runs them, entries for them, and memory checks.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
@@ -18,7 +18,7 @@ pub(super) enum Mode {
 impl Mode {
     pub(super) const BOTH: [Mode; 2] = [Mode::Ordinary, Mode::Expandable];
 
-    /// The mode as a settings string.
+    /// Returns the mode as a settings string.
     pub(super) fn settings(self) -> &'static str {
         match self {
             Mode::Ordinary => "",
@@ -26,7 +26,7 @@ impl Mode {
         }
     }
 
-    /// The settings string with another setting added.
+    /// Returns the settings string with another setting added.
     pub(super) fn with(self, setting: &str) -> String {
         match self {
             Mode::Ordinary => setting.to_owned(),
@@ -35,7 +35,7 @@ impl Mode {
     }
 }
 
-/// A test in ordinary mode.
+/// Returns the entry of a test in ordinary mode.
 pub(super) fn once(
     name: &'static str,
     says: &'static str,
@@ -44,7 +44,7 @@ pub(super) fn once(
     Entry::new(Group::PyTorchTest, name, says, move |backend, _| test(backend))
 }
 
-/// A test in both modes.
+/// Returns the entries of a test in both modes.
 pub(super) fn twice(
     name: &'static str,
     says: &'static str,
@@ -69,7 +69,7 @@ pub(super) fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expecte
     ensure(found == expected, || format!("{what}: {found:?} found, {expected:?} expected"))
 }
 
-/// A device with this capacity.
+/// Opens a device with this capacity.
 pub(super) fn with_capacity(capacity: Bytes) -> Needs {
     Needs { capacity: Some(capacity), ..Needs::default() }
 }
@@ -79,7 +79,7 @@ pub(super) fn fill(stage: &Stage, name: &str, bytes: Bytes, word: u32, stream: S
     Ok(stage.device().steer().fill(stage.address(name)?, bytes, word, stream)?)
 }
 
-/// Whether memory is filled with a word, once all work is done.
+/// Returns whether memory is filled with a word, after all work is done.
 pub(super) fn holds(stage: &Stage, address: DeviceAddress, bytes: usize, word: u32) -> Result<bool, Trouble> {
     let mut found = vec![0; bytes];
     let mut device = stage.device().steer();

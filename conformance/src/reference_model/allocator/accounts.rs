@@ -1,4 +1,4 @@
-//! Counts the statistics (spec section 6) a second time.
+//! A second, independent count of the statistics (spec section 6).
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ impl Accounts {
         }
     }
 
-    /// The first statistic that differs.
+    /// Returns the first statistic that differs.
     pub(super) fn difference(&self, stats: &Stats) -> Option<String> {
         for (family, levels) in &self.families {
             for ((name, seen), expected) in stats.family(*family).levels().into_iter().zip(levels) {

@@ -1,4 +1,4 @@
-//! Checkpoints of private pools, and whether one fits its pool (spec 5.8).
+//! Checkpoints of private pools, and the check that one fits its pool (spec 5.8).
 
 use parkade::CheckpointError;
 use parkade::checkpoint::SavedState;
@@ -7,7 +7,7 @@ use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 
 use super::{Block, Reference, Segment, State, Wanted};
 
-/// A segment of a checkpoint: its first byte, its stream, and its blocks.
+/// A segment in a checkpoint: its first byte, its stream and its blocks.
 pub type SavedRun = (DeviceAddress, StreamId, Vec<(Bytes, SavedState)>);
 
 /// The saved state of a pool.
@@ -19,18 +19,19 @@ pub struct Saved {
     pub segments: Vec<SavedRun>,
 }
 
-/// What a restore took back and handed out.
+/// The blocks that a restore took back and handed out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Restoration {
-    /// Addresses of the blocks taken back, in order.
+    /// The addresses of the blocks taken back, in order.
     pub freed: Vec<u64>,
-    /// Addresses of the blocks handed out, in order.
+    /// The addresses of the blocks handed out, in order.
     pub allocations: Vec<u64>,
 }
 
 impl Reference {
-    /// The pool's segments in the order in which they are saved: those whose first block is in use, by address, then those whose
-    /// first block is free, in the order of free blocks. A segment that begins without memory is left out.
+    /// Returns the pool's segments in the order in which they are saved: first those whose first block is in use, by
+    /// address, then those whose first block is free, in the order of free blocks. A segment whose start is unmapped is
+    /// left out.
     fn saved_order(&self, pool: PoolId) -> Vec<u64> {
         let own = self.segments.iter().filter(|segment| segment.pool == pool);
         let is_used = |segment: &&Segment| matches!(segment.blocks[0].state, State::Allocated | State::Pending);
@@ -57,7 +58,8 @@ impl Reference {
             let mut blocks = Vec::new();
             for block in &segment.blocks {
                 let state = match block.state {
-                    // If no event is recorded for it, nothing shows that it waits.
+                    // If no event has been recorded for the block, nothing shows that it is
+                    // waiting.
                     State::Pending if !self.is_waiting(block.address) => SavedState::Free,
                     State::Pending => return Err(CheckpointError::EventsPending(DeviceAddress(block.address))),
                     State::Allocated => SavedState::Allocated,
@@ -71,7 +73,7 @@ impl Reference {
         Ok(Saved { pool, segments })
     }
 
-    /// Restores a pool: takes all its blocks back, then hands out the saved ones, and frees those that were free.
+    /// Restores a pool: takes back all its blocks, then hands out the saved ones and frees those that were free.
     pub fn restore(&mut self, saved: &Saved) -> Result<Restoration, CheckpointError> {
         if !self.has_pool(saved.pool) {
             return Err(CheckpointError::LostPool(saved.pool));
@@ -123,7 +125,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Checks every saved segment, and returns the error of the first that does not fit.
+    /// Checks every saved segment, and returns the error of the first one that does not fit.
     fn check_fit(&self, saved: &Saved) -> Result<(), CheckpointError> {
         let mut used = Vec::new();
         for run in &saved.segments {
@@ -143,12 +145,12 @@ impl Reference {
     }
 }
 
-/// Whether the block is free once everything is freed. A block that other streams use will wait instead.
+/// Returns whether the block is free once everything is freed. A block that other streams use is pending instead.
 fn comes_free(block: &Block) -> bool {
     block.state == State::Free || (block.state == State::Allocated && block.uses.is_empty())
 }
 
-/// Lays the saved blocks out in the free bytes that begin at `place`.
+/// Lays out the saved blocks in the free bytes that begin at `place`.
 fn check_run(segment: &Segment, place: usize, (address, _, saved): &SavedRun, takes_grown: bool) -> Result<(), CheckpointError> {
     let free = segment.blocks[place..].iter().take_while(|block| comes_free(block)).count();
     let mut room: u64 = segment.blocks[place..place + free].iter().map(|block| block.size).sum();
@@ -191,7 +193,8 @@ fn check_same_tail(room: u64, behind: &[Block], address: DeviceAddress) -> Resul
     }
 }
 
-/// Whether at most one block with memory follows the saved blocks, and only addresses without memory after that.
+/// Returns whether the saved blocks are followed by at most one block with memory, and then only by addresses without
+/// memory.
 fn is_tail(room: u64, behind: &[Block]) -> bool {
     let rest = match behind.first() {
         None => return room != 0,

@@ -1,4 +1,4 @@
-//! Frees of blocks, and the events that freed blocks wait for (spec 3.3 to 3.8).
+//! Freeing blocks, and the events that freed blocks wait for (spec 3.3 to 3.8).
 
 use std::collections::VecDeque;
 
@@ -70,7 +70,8 @@ impl Reference {
         self.accounts.change(Family::RequestedBytes, class, -(requested as i64));
     }
 
-    /// A stream's hash: the last 48 bits of its handle, after the device and the device type, CUDA.
+    /// Returns a stream's hash: the device type (CUDA) and the device, followed by the last 48 bits
+    /// of the stream's handle.
     fn hash_of_stream(&self, stream: u64) -> u64 {
         (256 + u64::from(self.device)) * (1 << 48) + stream % (1 << 48)
     }
@@ -103,7 +104,8 @@ impl Reference {
         Ok(())
     }
 
-    /// The same for blocks of one pool, whatever fails: failed ones wait for the next time, after the others.
+    /// Does the same for the blocks of one pool, even if some fail: the failed ones are deferred to the next time,
+    /// after the others.
     pub(super) fn flush_deferred_of(&mut self, pool: PoolId) {
         let (own, others): (Vec<u64>, Vec<u64>) =
             self.deferred.iter().partition(|&&address| self.segment_at(address).pool == pool);
@@ -116,7 +118,7 @@ impl Reference {
         }
     }
 
-    /// Records the events of a deferred block, except the forgotten ones.
+    /// Records the events of a deferred block, except those of forgotten uses.
     fn settle(&mut self, address: u64) -> Result<(), BackendError> {
         let captured = std::mem::take(&mut self.block_mut(address).captured);
         if !captured.is_empty() {
@@ -135,12 +137,13 @@ impl Reference {
         }
     }
 
-    /// Whether a block waits for an event.
+    /// Returns whether a block is waiting for an event.
     pub(super) fn is_waiting(&self, address: u64) -> bool {
         self.queues.values().flatten().any(|&(_, block)| block == address)
     }
 
-    /// Removes an event from its queue; its block is free if it waits for no other.
+    /// Removes an event from its queue; its block becomes free if it is not waiting for another
+    /// event.
     fn complete(&mut self, stream: u64, place: usize) {
         let Some((event, address)) = self.queues.get_mut(&stream).and_then(|queue| queue.remove(place)) else { return };
         if self.queues.get(&stream).is_some_and(VecDeque::is_empty) {

@@ -1,8 +1,8 @@
-//! Requests, and the steps when no free block serves one: callbacks, garbage, the device, other pools, oversize blocks,
-//! waiting, and the error (spec 2.1, 2.4, 2.6 to 2.13).
+//! Requests, and the steps taken when no free block serves one: callbacks, garbage collection, the device, other pools,
+//! oversize blocks, waiting and the error (spec 2.1, 2.4, 2.6 to 2.13).
 //!
-//! A callback frees a block, makes another request, or changes pools and the cache while the request that called it is in
-//! progress.
+//! While the request that called it is in progress, a callback may free a block, make another request, or change pools
+//! and the cache.
 
 use parkade::AllocError;
 use parkade::profile::ExpandableHint;
@@ -21,12 +21,13 @@ enum Sum {
     /// Enough for the request.
     Enough,
     Short,
-    /// A block of an expandable segment comes first, and the request fails there.
+    /// A block in an expandable segment is reached first, and the request fails there.
     MeetsExpandable,
 }
 
 impl Reference {
-    /// Serves a request; `raw` ones have no bound (spec 2.1). Returns the block's address.
+    /// Serves a request; `raw` requests have no upper bound (spec 2.1). Returns the block's
+    /// address.
     pub fn allocate(&mut self, requested: u64, stream: u64, raw: bool) -> Result<u64, AllocError> {
         if !raw && requested >= 1 << 60 {
             return Err(AllocError::TooLarge { requested: Bytes(requested) });
@@ -53,7 +54,8 @@ impl Reference {
         }
     }
 
-    /// Returns a block taken off the free list, and the request with the pool that serves it.
+    /// Returns a block that was taken off the free list, and the request with the pool that serves
+    /// it.
     fn climb(&mut self, wanted: &Wanted) -> Result<(u64, Wanted), AllocError> {
         self.awaited.push(wanted.pool);
         let outcome = self.climb_on(wanted);
@@ -106,9 +108,11 @@ impl Reference {
         Err(self.out_of_memory(wanted, segment))
     }
 
-    /// Runs the callbacks: each takes the next action of its stock. Returns whether any reports that it freed something.
+    /// Runs the callbacks, each of which performs the next action in its stock. Returns whether any of them reports
+    /// that it freed something.
     ///
-    /// During the run, only the callbacks that the callbacks register are registered; afterwards they follow the others.
+    /// During the run, the list of registered callbacks contains only those that the callbacks themselves register;
+    /// afterwards these are appended to the others.
     fn run_callbacks(&mut self) -> bool {
         let mut freed = false;
         let mut called = std::mem::take(&mut self.registered);
@@ -141,7 +145,8 @@ impl Reference {
         }
     }
 
-    /// Free large segments of the default pool, at least as old as the average, until enough is collected (spec 2.7).
+    /// Releases free large segments of the default pool that are at least as old as the average, until enough memory is
+    /// collected (spec 2.7).
     fn garbage(&self) -> Vec<u64> {
         let threshold = self.settings.garbage_collection_threshold;
         let Some(limit) = self.limit.filter(|_| threshold > 0.0) else { return Vec::new() };
@@ -164,7 +169,8 @@ impl Reference {
         gone
     }
 
-    /// Oversize segments of the request's stream, and what releasing them achieves (spec 2.9).
+    /// Returns oversize segments of the request's stream, and what releasing them achieves (spec
+    /// 2.9).
     fn oversize(&self, wanted: &Wanted) -> (Vec<u64>, Sum) {
         let max_split = self.settings.max_split_bytes;
         if max_split == u64::MAX {
@@ -195,7 +201,7 @@ impl Reference {
         (gone, if sum >= needed { Sum::Enough } else { Sum::Short })
     }
 
-    /// Everything that can be released, in order (spec 2.10).
+    /// Releases everything that can be released, in order (spec 2.10).
     fn releasable(&self) -> Vec<u64> {
         let mut blocks = Vec::new();
         if !self.is_deferring() {
@@ -211,7 +217,8 @@ impl Reference {
         blocks
     }
 
-    /// The error, with its counters and trace entries (spec 2.13). The caller fills in the device's processes.
+    /// Returns the error and updates its counters and trace entries (spec 2.13). The caller fills in the device's
+    /// processes.
     fn out_of_memory(&mut self, wanted: &Wanted, segment: u64) -> AllocError {
         let free = match self.call(MadeCall::to(CallName::MemGetInfo)) {
             Ok(free) => free,
@@ -242,7 +249,7 @@ impl Reference {
             reserved_bytes: self.accounts.current(Family::ReservedBytes),
             private_cached_bytes: Bytes(cached),
             hint,
-            // The release's text for all this is compared instead.
+            // The text that the release produces for all of this is compared instead.
             words: &OomWords::PYTORCH_2_11,
         }))
     }

@@ -1,16 +1,17 @@
-//! The reference allocator: a second implementation of PyTorch's allocator, with lists that are scanned from end to end.
+//! The reference allocator: a second implementation of PyTorch's allocator, based on lists that are scanned from end to
+//! end.
 //!
-//! It owns no device. After each operation of the allocator under test it performs the same one, and wherever it would call the
-//! device it reads the answer from the list of calls that the tested allocator made: the next call there must be the same,
-//! including its arguments. So every decision is compared, on any device, whatever the device answers and whichever of its
-//! calls fail.
+//! It owns no device. After each operation of the allocator under test, it performs the same operation. Wherever it
+//! would call the device, it reads the answer from the list of calls that the tested allocator made: the next call in
+//! the list must be the same, including its arguments. Every decision is therefore compared, on any device, no matter
+//! what the device answers and which calls fail.
 //!
-//! Afterwards trace, statistics, segments and the result of the operation must be equal too. Sources: docs/spec.md, sections 1
-//! to 6 and 11.0.
+//! Afterwards, the trace, the statistics, the segments and the result of the operation must also be equal. Sources:
+//! docs/spec.md, sections 1 to 6 and 11.0.
 //!
-//! This file has its state, its blocks by address (split, made free, listed in the order in which free blocks are used: spec
-//! 2.3, 3.2, 3.4), and how a free block serves a request: its size, the search, the split, and the accounts of a block handed
-//! out (spec 1.2 to 1.6, 2.5, 3.1, 3.2).
+//! This file contains the allocator's state, its blocks by address (how they are split, made free and listed in the
+//! order in which free blocks are used: spec 2.3, 3.2, 3.4), and how a free block serves a request: the block size, the
+//! search, the split and the accounting for a block that is handed out (spec 1.2 to 1.6, 2.5, 3.1, 3.2).
 
 mod accounts;
 mod checkpoint;
@@ -48,36 +49,39 @@ pub struct Reference {
     device: u32,
     limit: Option<u64>,
     segments: Vec<Segment>,
-    /// Segments and reserved ranges made so far or, if each block has its own age, blocks.
+    /// The number of segments and reserved ranges made so far or, if each block has its own age, of
+    /// blocks.
     made: u64,
-    /// Reserved ranges made so far.
+    /// The number of reserved ranges made so far.
     ranges_made: u64,
-    /// Searches of the default pool's large blocks while garbage collection was on.
+    /// The number of searches among the default pool's large blocks while garbage collection was
+    /// on.
     searches: u64,
-    /// Events that have been recorded, by stream, oldest first, each with the block that waits for it.
+    /// The recorded events by stream, oldest first, each with the block that waits for it.
     queues: BTreeMap<u64, VecDeque<(u64, u64)>>,
     /// The streams that have such events, in the order in which they are queried.
     waited_for: Table<u64>,
-    /// Unused events; the one used last is used next.
+    /// Unused events; the event that was used last is reused first.
     spare_events: Vec<u64>,
-    /// Freed blocks whose events are not all recorded, oldest first.
+    /// Freed blocks whose events have not all been recorded, oldest first.
     deferred: VecDeque<u64>,
     pools: BTreeMap<PoolId, PrivatePool>,
     routings: Vec<(PoolId, PoolFilter)>,
     /// The pool that the caller selected for its next requests.
     chosen: Option<PoolId>,
-    /// Whether a routing failed that counts as one that never ends.
+    /// Whether a routing has failed that counts as one that never ends.
     routes_for_ever: bool,
     serving: Table<PoolId>,
     /// Pools without uses, whose memory may be released.
     freeable: Table<PoolId>,
     whole: BTreeSet<PoolId>,
     is_capturing: bool,
-    /// The actions of the free-memory callbacks, one per call, each with whether the callback then reports that it freed something.
+    /// The actions of the free-memory callbacks, one per call. Each comes with whether the callback then reports that
+    /// it freed something.
     pub stocks: Vec<VecDeque<(Deed, bool)>>,
-    /// The answers to the callbacks of the operation.
+    /// The answers that callbacks received during the operation.
     pub callback_answers: Vec<Made>,
-    /// The stock of each callback, in the order in which they were registered.
+    /// The stock of each callback, in the order of registration.
     pub registered: Vec<usize>,
     /// Pools that requests in progress will use.
     awaited: Vec<PoolId>,
@@ -86,10 +90,10 @@ pub struct Reference {
     /// Ranges that the device failed to unmap.
     stuck: Vec<(u64, u64)>,
     accounts: Accounts,
-    /// The entries that an observer receives.
+    /// The entries that an observer should receive.
     pub trace: Vec<TraceEntry>,
     calls: VecDeque<MadeCall>,
-    /// The first difference between the calls made and those that the rules demand.
+    /// The first difference between the calls made and those that the rules require.
     wrong: Option<String>,
 }
 
@@ -118,11 +122,11 @@ pub enum Deed {
     Release(PoolId),
     /// Empties the cache of a pool.
     ReleaseCachedPool(PoolId),
-    /// Registers another callback, for the stock of this number.
+    /// Registers one more callback, which uses the stock with this number.
     Register(usize),
 }
 
-/// The answer to a callback.
+/// The answer that a callback receives.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Made {
     /// The address that the callback freed, and the device's error.
@@ -131,7 +135,7 @@ pub enum Made {
     Allocated(Result<u64, AllocError>),
     /// The answer to a release.
     Done(Result<(), AllocError>),
-    /// The answer of a pool.
+    /// The answer to an operation on a pool.
     Pool(Result<(), PoolError>),
 }
 
@@ -155,12 +159,13 @@ struct Block {
     size: u64,
     requested: u64,
     state: State,
-    /// Orders blocks of one size before their addresses do: the age of the segment or of the block, the oldest first.
+    /// The age of the segment or of the block, which orders blocks of equal size (oldest first) before their addresses
+    /// do.
     rank: u64,
     stamp: u64,
-    /// Streams that use the block and have no event for it yet.
+    /// Streams that use the block and for which no event has been recorded yet.
     uses: Table<u64>,
-    /// The uses that were recorded during a capture.
+    /// The streams whose use was recorded during a capture.
     captured: BTreeSet<u64>,
 }
 
@@ -170,12 +175,12 @@ impl Block {
     }
 }
 
-/// A segment, or the reserved range of an expandable one.
+/// A segment, or the reserved range of an expandable segment.
 #[derive(Clone, Debug)]
 struct Segment {
     base: u64,
     size: u64,
-    /// Bytes of a page; 0 if it is not expandable.
+    /// The size of a page in bytes; 0 if the segment is not expandable.
     page: u64,
     stream: u64,
     pool: PoolId,
@@ -191,31 +196,31 @@ impl Segment {
     }
 
     fn place(&self, address: u64) -> usize {
-        self.blocks.iter().position(|block| block.address == address).expect("blocks go by addresses that exist")
+        self.blocks.iter().position(|block| block.address == address).expect("every address in use has a block")
     }
 }
 
 impl Segment {
-    /// Bytes that have memory.
+    /// Returns the number of bytes that have memory.
     fn mapped(&self) -> u64 {
         self.blocks.iter().filter(|block| block.state != State::Unmapped).map(|block| block.size).sum()
     }
 }
 
-/// A free block, as searches see it.
+/// A free block as seen by searches.
 #[derive(Clone, Copy, Debug)]
 pub struct FreeBlock {
-    /// First byte.
+    /// The address of its first byte.
     pub address: u64,
     /// Its length in bytes.
     pub size: u64,
     /// The stream of its segment.
     pub stream: u64,
-    /// The age of its segment or its own, the oldest lowest; 0 if age does not count.
+    /// The age of its segment or its own age, where the oldest is lowest; 0 if age does not count.
     pub rank: u64,
     /// The number of searches before it became free.
     pub stamp: u64,
-    /// Whether it is only a part of its segment.
+    /// Whether it is only part of its segment.
     pub is_split: bool,
     /// Whether its segment is expandable.
     pub is_expandable: bool,
@@ -223,7 +228,7 @@ pub struct FreeBlock {
     pub room_behind: u64,
 }
 
-/// What a block absorbed when it became free.
+/// The sizes that a block absorbed when it became free.
 #[derive(Clone, Copy, Default, Debug)]
 struct Absorbed {
     blocks: i64,
@@ -241,11 +246,11 @@ struct Wanted {
     is_expandable: bool,
 }
 
-/// The error after a call that the tested allocator did not make.
-const NOT_MADE: BackendError = BackendError::Driver { call: "a call that was not made", code: 0 };
+/// Returns the error for a call that the tested allocator did not make.
+const NOT_MADE: BackendError = BackendError::Driver { call: "the call was not made", code: 0 };
 
 impl Reference {
-    /// An allocator without memory, on a device of `total` bytes.
+    /// Creates an allocator without memory on a device of `total` bytes.
     pub fn new(profile: &Profile, settings: Settings, total: u64, device: u32) -> Reference {
         let accounts = Accounts::new(settings.max_split_bytes as i64);
         Reference {
@@ -283,20 +288,20 @@ impl Reference {
         }
     }
 
-    /// Takes the device calls of the operation that follows.
+    /// Takes the device calls made in the operation that follows.
     pub fn begin(&mut self, calls: Vec<MadeCall>) {
         (self.calls, self.wrong) = (calls.into(), None);
         self.trace.clear();
         self.callback_answers.clear();
     }
 
-    /// The fault in the calls of the operation, if there is one.
+    /// Returns the fault in the operation's calls, if there is one.
     pub fn end(&mut self) -> Option<String> {
-        let left = self.calls.front().map(|call| format!("the allocator made {call:?}, which no rule asks for"));
+        let left = self.calls.front().map(|call| format!("the allocator called {call:?}, which no rule requires"));
         self.wrong.take().or(left)
     }
 
-    /// Makes a call, by reading the answer that the tested allocator received.
+    /// Makes a call by reading the answer that the tested allocator received.
     fn call(&mut self, asked: MadeCall) -> Result<u64, BackendError> {
         if self.wrong.is_some() {
             return Err(NOT_MADE);
@@ -304,7 +309,7 @@ impl Reference {
         match self.calls.pop_front() {
             Some(made) if made.asked() == asked => made.error.map_or(Ok(made.answer), Err),
             other => {
-                self.wrong = Some(format!("the rules ask for {asked:?}, and the allocator made {other:?}"));
+                self.wrong = Some(format!("the rules require {asked:?}, but the allocator called {other:?}"));
                 Err(NOT_MADE)
             }
         }
@@ -314,7 +319,7 @@ impl Reference {
         self.trace.push(TraceEntry { action, address, size, stream: StreamId(stream), pool });
     }
 
-    /// Whether waiting is deferred (spec 3.8, 11.0).
+    /// Returns whether waiting is deferred (spec 3.8, 11.0).
     pub fn is_deferring(&self) -> bool {
         if self.rules.defers_while_routing { self.routes_for_ever || !self.routings.is_empty() } else { self.is_capturing }
     }
@@ -329,23 +334,23 @@ impl Reference {
         self.limit = limit;
     }
 
-    /// Sets the limit to a fraction of the device (spec 2.15); returns false if the value is not a fraction.
+    /// Sets the limit to a fraction of the device (spec 2.15); returns false if the value is not a valid fraction.
     pub fn set_fraction(&mut self, fraction: f64) -> bool {
         if fraction.is_nan() || !(0.0..=1.0).contains(&fraction) {
             return false;
         }
         if self.rules.asks_for_total {
-            // The total has not changed, and after a failure it is assumed to be the same.
+            // The total does not change, so it is assumed to be the same after a failure.
             let _ = self.call(MadeCall::to(CallName::MemGetInfo));
         }
         let exact = fraction * self.total as f64;
-        // Later releases round to nearest, halves up.
+        // Later releases round to the nearest byte, halves up.
         let bytes = if self.rules.rounds_limits_down { exact.floor() } else { exact.round() };
         self.limit = if fraction == 1.0 && !self.rules.limits_whole_memory { None } else { Some(bytes as u64) };
         true
     }
 
-    /// The limit.
+    /// Returns the limit.
     pub fn limit(&self) -> Option<u64> {
         self.limit
     }
@@ -356,12 +361,12 @@ impl Reference {
         rank
     }
 
-    /// The rank of a new block that was a part of another, or follows it.
+    /// Returns the rank of a new block that was part of another block or follows it.
     fn next_rank_beside(&mut self, other: u64) -> u64 {
         if self.rules.tie_break == TieBreak::BlockAge { self.next_rank() } else { other }
     }
 
-    /// The time that a block records for when it became free.
+    /// Returns the time that a block records as the time when it became free.
     fn stamp(&self, pool: PoolId, class: PoolClass) -> u64 {
         if (pool, class) == (PoolId::DEFAULT, PoolClass::Large) { self.searches } else { 0 }
     }
@@ -372,15 +377,15 @@ impl Reference {
 }
 
 impl Reference {
-    /// The segment of the block at an address.
+    /// Returns the segment of the block at an address.
     fn segment_at(&self, address: u64) -> &Segment {
         let holds = |segment: &&Segment| (segment.base..segment.base + segment.size).contains(&address);
-        self.segments.iter().find(holds).expect("blocks go by addresses that exist")
+        self.segments.iter().find(holds).expect("every address in use has a block")
     }
 
     fn segment_at_mut(&mut self, address: u64) -> &mut Segment {
         let holds = |segment: &&mut Segment| (segment.base..segment.base + segment.size).contains(&address);
-        self.segments.iter_mut().find(holds).expect("blocks go by addresses that exist")
+        self.segments.iter_mut().find(holds).expect("every address in use has a block")
     }
 
     fn block(&self, address: u64) -> &Block {
@@ -394,7 +399,7 @@ impl Reference {
         &mut segment.blocks[place]
     }
 
-    /// A collection's free blocks in PyTorch's order: by stream handle, size, age if it counts, address.
+    /// Returns a collection's free blocks in PyTorch's order: by stream handle, size, age (if it counts) and address.
     fn free_blocks(&self, pool: PoolId, class: PoolClass) -> Vec<FreeBlock> {
         let mut free = Vec::new();
         for segment in self.segments.iter().filter(|segment| segment.pool == pool && segment.class == class) {
@@ -416,7 +421,7 @@ impl Reference {
         free
     }
 
-    /// Splits a block: its first `size` bytes become a new block, and the remainder is free from now on.
+    /// Splits a block: its first `size` bytes become a new block, and the remainder becomes free.
     fn split(&mut self, address: u64, size: u64, stamp: u64) {
         let rank = self.next_rank_beside(self.block(address).rank);
         let segment = self.segment_at_mut(address);
@@ -427,7 +432,7 @@ impl Reference {
         segment.blocks.insert(place + 1, rest);
     }
 
-    /// Makes a block free and coalesces it with the free blocks beside it. Returns its new address, and what it absorbed.
+    /// Makes a block free and coalesces it with its free neighbours. Returns its new address and what it absorbed.
     fn put_back(&mut self, address: u64) -> (u64, Absorbed) {
         let segment = self.segment_at(address);
         let stamp = self.stamp(segment.pool, segment.class);
@@ -451,19 +456,19 @@ impl Reference {
         (block.address, absorbed)
     }
 
-    /// Bytes taken from the device by all pools.
+    /// Returns the bytes taken from the device by all pools.
     fn reserved(&self) -> u64 {
         self.segments.iter().map(Segment::mapped).sum()
     }
 
-    /// Bytes taken from the device by one pool.
+    /// Returns the bytes taken from the device by one pool.
     fn reserved_by(&self, pool: PoolId) -> u64 {
         self.segments.iter().filter(|segment| segment.pool == pool).map(Segment::mapped).sum()
     }
 }
 
 impl Reference {
-    /// The block size for a request; `None` beyond 64 bits (spec 1.2 to 1.4).
+    /// Returns the block size for a request; `None` if it exceeds 64 bits (spec 1.2 to 1.4).
     pub fn rounded(&self, requested: u64) -> Option<u64> {
         if requested < 512 {
             return Some(512);
@@ -474,7 +479,7 @@ impl Reference {
         if divisions == 1 && !self.rules.rounds_by_one_division {
             return Some(requested);
         }
-        // The product wraps in PyTorch too.
+        // The product also wraps in PyTorch.
         if divisions > 1 && requested > divisions.wrapping_mul(512) {
             let mut power = 1_u64;
             while power <= requested / 2 {
@@ -490,7 +495,7 @@ impl Reference {
         u64::try_from(u128::from(requested).div_ceil(512) * 512).ok()
     }
 
-    /// The segment size for a block (spec 1.6); `u64::MAX` if there is none.
+    /// Returns the segment size for a block (spec 1.6); `u64::MAX` if there is none.
     pub fn segment_for(&self, size: u64) -> u64 {
         if size <= MIB {
             return 2 * MIB;
@@ -501,7 +506,7 @@ impl Reference {
         u64::try_from(u128::from(size).div_ceil(2 * MIB as u128) * 2 * MIB as u128).unwrap_or(u64::MAX)
     }
 
-    /// The free block that serves a request, taken out of its list (spec 2.5).
+    /// Returns the free block that serves a request, taken out of its list (spec 2.5).
     fn search(&mut self, wanted: &Wanted) -> Option<u64> {
         let counts = self.limit.is_some() && self.settings.garbage_collection_threshold > 0.0;
         if counts && (wanted.pool, wanted.class) == (PoolId::DEFAULT, PoolClass::Large) {
@@ -515,7 +520,7 @@ impl Reference {
         let may_serve = if wanted.size < max_split {
             chosen.size < max_split
         } else {
-            // The sum wraps in PyTorch too.
+            // The sum also wraps in PyTorch.
             chosen.size < wanted.size.wrapping_add(self.settings.max_non_split_rounding_bytes)
         };
         if !may_serve {
@@ -525,7 +530,7 @@ impl Reference {
         Some(chosen.address)
     }
 
-    /// Whether the remainder of a block of `whole` bytes is split off (spec 3.1).
+    /// Returns whether the remainder of a block of `whole` bytes is split off (spec 3.1).
     fn splits(&self, whole: u64, wanted: &Wanted) -> bool {
         let rest = whole - wanted.size;
         if rest == 0 || (wanted.pool != PoolId::DEFAULT && self.whole.contains(&wanted.pool)) {
@@ -543,7 +548,7 @@ impl Reference {
         self.hand_out_part(address, wanted, splits)
     }
 
-    /// Hands out a block, or its first bytes (spec 3.2).
+    /// Hands out a block or its first bytes (spec 3.2).
     fn hand_out_part(&mut self, address: u64, wanted: &Wanted, splits: bool) -> u64 {
         let (class, whole) = (wanted.class, self.block(address).size);
         let segment = self.segment_at(address);
@@ -556,7 +561,8 @@ impl Reference {
         (block.state, block.requested) = (State::Allocated, wanted.requested);
         let size = block.size as i64;
         if !is_expandable && splits {
-            // A block that had been split already counts as one free block less and one more.
+            // For a block that had already been split, one free block is subtracted from the count
+            // and one is added.
             let left = if was_split { -size } else { whole as i64 - size };
             self.accounts.change(Family::InactiveSplit, class, i64::from(!was_split));
             self.accounts.change(Family::InactiveSplitBytes, class, left);
@@ -577,7 +583,8 @@ impl Reference {
     }
 }
 
-/// If the first sufficiently large block is in an expandable segment, another may be used instead (spec 2.5, step 3).
+/// If the first sufficiently large block is in an expandable segment, a different one may be used instead (spec 2.5,
+/// step 3).
 fn choose_expandable(free: &[FreeBlock], is_expandable: bool) -> Option<FreeBlock> {
     if !is_expandable {
         return free.iter().find(|block| !block.is_expandable).copied();

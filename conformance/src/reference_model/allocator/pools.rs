@@ -54,32 +54,34 @@ impl Reference {
         if pool.uses < 0 { Err(PoolError::NotInUse(id)) } else { Ok(()) }
     }
 
-    /// The number of uses of a pool.
+    /// Returns the number of uses of a pool.
     pub fn uses(&self, id: PoolId) -> Result<i64, PoolError> {
         self.pools.get(&id).map(|pool| pool.uses).ok_or(PoolError::Unknown(id))
     }
 
-    /// Selects the pool for the requests that follow, among those that are routed to by selection.
+    /// Selects the pool for the requests that follow, among the pools to which requests are routed
+    /// by selection.
     pub fn choose_pool(&mut self, id: Option<PoolId>) {
         self.chosen = id;
     }
 
-    /// Whether requests are routed to the pool.
+    /// Returns whether requests are routed to the pool.
     pub fn is_routed(&self, id: PoolId) -> bool {
         self.routings.iter().any(|(routed, _)| *routed == id)
     }
 
-    /// Whether the pool has no uses left.
+    /// Returns whether the pool has no uses left.
     pub(super) fn is_freeable(&self, id: PoolId) -> bool {
         self.freeable.contains(id)
     }
 
-    /// Whether the pool exists.
+    /// Returns whether the pool exists.
     pub(super) fn has_pool(&self, id: PoolId) -> bool {
         self.pools.contains_key(&id)
     }
 
-    /// The pool for a request on the stream: the newest, or the oldest, routing that accepts it decides.
+    /// Returns the pool for a request on the stream, which is decided by the newest (or the oldest) routing that
+    /// accepts it.
     pub(super) fn pool_for(&self, stream: u64) -> PoolId {
         let accepts = |id: PoolId, filter: &PoolFilter| match filter {
             PoolFilter::All => true,
@@ -91,7 +93,7 @@ impl Reference {
         decides.map_or(PoolId::DEFAULT, |(id, _)| id)
     }
 
-    /// Lets a pool serve other requests when memory runs out, or stops that.
+    /// Lets a pool serve other requests when memory runs out, or stops it from doing so.
     pub fn serve_when_out(&mut self, id: PoolId, serves: bool) {
         if serves {
             self.serving.insert(hash(id), id);
@@ -105,7 +107,7 @@ impl Reference {
         self.whole.insert(id);
     }
 
-    /// Pools without uses, in the order in which they are removed.
+    /// Returns the pools without uses, in the order in which they are removed.
     pub(super) fn freeable(&self) -> Vec<PoolId> {
         self.freeable.keys()
     }
@@ -129,18 +131,18 @@ impl Reference {
         Ok(None)
     }
 
-    /// Whether memory remains although everything is freed, because a pool was released more often than used, or because waiting is
-    /// deferred.
+    /// Returns whether memory remains although everything is freed, because a pool was released more often than it was
+    /// used, or because waiting is deferred.
     pub fn keeps_memory(&self) -> bool {
         self.is_deferring() || self.pools.values().any(|pool| pool.uses < 0)
     }
 
-    /// Fails if the pool was released more often than used.
+    /// Fails if the pool was released more often than it was used.
     fn check_uses(&self, id: PoolId) -> Result<(), PoolError> {
         if self.pools[&id].uses < 0 { Err(PoolError::Overreleased(id)) } else { Ok(()) }
     }
 
-    /// `empty_cache` of one pool; nothing happens while it is used (spec 2.10).
+    /// Performs `empty_cache` for one pool; nothing happens while the pool is in use (spec 2.10).
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         if !self.is_freeable(id) {
             return Ok(());
@@ -153,7 +155,7 @@ impl Reference {
         self.forget_if_empty(id)
     }
 
-    /// Removes pools without uses and memory, with the addresses that they still reserve.
+    /// Removes pools without uses and memory, together with the addresses that they still reserve.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for id in self.freeable() {
             self.check_uses(id)?;
@@ -162,7 +164,7 @@ impl Reference {
         Ok(())
     }
 
-    /// The same for one of these pools.
+    /// Does the same for one of these pools.
     fn forget_if_empty(&mut self, id: PoolId) -> Result<(), AllocError> {
         if self.reserved_by(id) > 0 || self.is_routed(id) || self.is_awaited(id) {
             return Ok(());
@@ -182,13 +184,14 @@ impl Reference {
         Ok(())
     }
 
-    /// Whether a request in progress will use the pool, which must not be removed until then.
+    /// Returns whether a request in progress will use the pool, which must not be removed before
+    /// that.
     fn is_awaited(&self, pool: PoolId) -> bool {
         self.awaited.contains(&pool)
     }
 }
 
-/// The hash of a pool's id: the number of the graph, or of the user's pool.
+/// Returns the hash of a pool's id: the number of the graph or of the user's pool.
 fn hash(id: PoolId) -> u64 {
     [id.0, id.1].into_iter().find(|&number| number != 0).unwrap_or(0)
 }

@@ -1,8 +1,8 @@
-//! Segments, expandable or not: how they are requested, grow, are released, adopted and counted (spec 2.8, 2.10, 2.12, section
-//! 4).
+//! Segments, expandable or not: how they are requested, grown, released, adopted and counted (spec 2.8, 2.10, 2.12,
+//! section 4).
 //!
-//! Adopted segments count as if they had been allocated here, except for driver calls. For expandable ones, this file decides
-//! where they grow, and which pages are unmapped.
+//! Adopted segments count as if they had been allocated here, except for driver calls. For expandable segments, this
+//! file decides where they grow and which pages are unmapped.
 
 use parkade::device::BackendError;
 use parkade::settings::ReserveSize;
@@ -54,7 +54,8 @@ impl Reference {
         Ok(Some(base))
     }
 
-    /// The bytes of addresses that an expandable segment reserves, before they are rounded to pages (spec 4.1, 11.0).
+    /// Returns the bytes of address space that an expandable segment reserves, before they are rounded to pages (spec
+    /// 4.1, 11.0).
     pub fn reservation(&self) -> u64 {
         let full = self.total.saturating_add(self.total / 8);
         let wanted = match self.settings.expandable_segments_reserve {
@@ -72,19 +73,19 @@ impl Reference {
         }
     }
 
-    /// Later releases query the free memory after a refusal (spec 11.0).
+    /// Later releases query the device's free memory after a refusal (spec 11.0).
     fn look_after_refusal(&mut self) -> Result<(), BackendError> {
         if self.rules.asks_after_refusal { self.call(MadeCall::to(CallName::MemGetInfo)).map(drop) } else { Ok(()) }
     }
 
-    /// Whole segments first, then free memory in expandable ones (spec 2.10.1).
+    /// Releases whole segments first, then free memory in expandable segments (spec 2.10.1).
     pub(super) fn releasable_of(&self, pool: PoolId, class: PoolClass) -> Vec<u64> {
         let free = self.free_blocks(pool, class);
         let whole = free.iter().filter(|block| !block.is_expandable && !block.is_split);
         whole.chain(free.iter().filter(|block| block.is_expandable)).map(|block| block.address).collect()
     }
 
-    /// Releases free blocks, stopping at the first that fails (spec 2.12).
+    /// Releases free blocks, and stops at the first failure (spec 2.12).
     pub(super) fn release(&mut self, blocks: &[u64]) -> Result<(), AllocError> {
         for &address in blocks {
             let segment = self.segment_at(address);
@@ -106,7 +107,8 @@ impl Reference {
         Ok(())
     }
 
-    /// Maps the missing memory for a request. `None` if the device is out of memory (spec 4.4).
+    /// Maps the missing memory for a request. Returns `None` if the device is out of memory (spec
+    /// 4.4).
     fn grow(&mut self, wanted: &Wanted) -> Result<Option<u64>, AllocError> {
         let start = match self.find_room(wanted) {
             Some(start) => start,
@@ -136,7 +138,8 @@ impl Reference {
         }
     }
 
-    /// The lowest run of free and unmapped blocks that is long enough, from a hole or the free block before it (spec 4.2).
+    /// Returns the lowest run of free and unmapped blocks that is long enough; it starts at an unmapped block or at the
+    /// free block before it (spec 4.2).
     fn find_room(&self, wanted: &Wanted) -> Option<u64> {
         let is_own = |segment: &&Segment| {
             segment.is_expandable() && (segment.pool, segment.class, segment.stream) == (wanted.pool, wanted.class, wanted.stream)
@@ -229,7 +232,7 @@ impl Reference {
         Err(error)
     }
 
-    /// Releases this many handles; keeps those that fail. Returns the first failure.
+    /// Releases this many handles, and keeps those whose release fails. Returns the first failure.
     fn release_handles(&mut self, count: u64) -> Result<(), BackendError> {
         let mut outcome = Ok(());
         for _ in 0..count {
@@ -246,7 +249,7 @@ impl Reference {
         answer.map(drop).inspect_err(|_| self.stuck.push((address, bytes)))
     }
 
-    /// Retries what failed to be unmapped and released.
+    /// Retries the unmappings and releases that have failed.
     pub(super) fn release_leftovers(&mut self) -> Result<(), BackendError> {
         let mut outcome = Ok(());
         for (address, bytes) in std::mem::take(&mut self.stuck) {
@@ -280,7 +283,7 @@ impl Reference {
         Ok(outcome?)
     }
 
-    /// Splits the unmapped part out of a free block. If no memory is left, the segment is removed (spec 4.6, 4.7).
+    /// Splits the unmapped part off a free block. If no memory is left, the segment is removed (spec 4.6, 4.7).
     fn note_unmapped(&mut self, address: u64, start: u64, bytes: u64) -> Result<(), AllocError> {
         let segment = self.segment_at(address);
         let stamp = self.stamp(segment.pool, segment.class);
@@ -322,7 +325,7 @@ impl Reference {
         Ok(())
     }
 
-    /// Takes over a segment that fits. Returns the addresses of its allocations.
+    /// Adopts a segment that fits. Returns the addresses of its allocations.
     pub fn adopt(&mut self, adopted: &AdoptedSegment) -> Vec<u64> {
         let (pool, class, base) = (adopted.pool, adopted.class, adopted.address.get());
         let (mut blocks, mut end) = (Vec::new(), base);

@@ -1,5 +1,5 @@
-//! What callers see: segments, reserved ranges, sums, and the comparison with what the tested allocator shows (spec 5.7, 7.1,
-//! 7.3).
+//! The state that callers see: segments, reserved ranges and sums. Also the comparison with what the tested allocator
+//! shows (spec 5.7, 7.1, 7.3).
 
 use parkade::CheckpointError;
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
@@ -10,7 +10,7 @@ use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use super::{Block, FreeBlock, Reference, Segment, State};
 
 impl Reference {
-    /// All segments, by address; for expandable ones, every mapped run.
+    /// Returns all segments by address; for expandable ones, every mapped run.
     pub fn segments(&self) -> Vec<SegmentInfo> {
         let mut found = Vec::new();
         for segment in &self.segments {
@@ -21,7 +21,7 @@ impl Reference {
         found
     }
 
-    /// The same as a snapshot, of one pool or of all.
+    /// Returns the same as a snapshot, for one pool or for all pools.
     pub fn snapshot(&mut self, pool: Option<PoolId>) -> Vec<SegmentInfo> {
         let mut segments = self.segments();
         segments.retain(|segment| pool.is_none_or(|pool| segment.pool == pool));
@@ -30,25 +30,26 @@ impl Reference {
         segments
     }
 
-    /// Reserved ranges in the order in which they were made: stream, page, mapped bytes.
+    /// Returns the reserved ranges in the order in which they were made: stream, page and mapped
+    /// bytes.
     pub fn ranges(&self) -> Vec<(StreamId, Bytes, Bytes)> {
         let mut ranges: Vec<&Segment> = self.segments.iter().filter(|segment| segment.is_expandable()).collect();
         ranges.sort_by_key(|segment| segment.number);
         ranges.iter().map(|range| (StreamId(range.stream), Bytes(range.page), Bytes(range.mapped()))).collect()
     }
 
-    /// The first byte and the size of the segment, or of the reserved range, that holds an allocation.
+    /// Returns the first byte and the size of the segment (or of the reserved range) that holds an allocation.
     pub fn segment_of(&self, address: u64) -> (DeviceAddress, Bytes) {
         let segment = self.segment_at(address);
         (DeviceAddress(segment.base), Bytes(segment.size))
     }
 
-    /// The pool that an allocation belongs to.
+    /// Returns the pool that an allocation belongs to.
     pub fn pool_of(&self, address: u64) -> PoolId {
         self.segment_at(address).pool
     }
 
-    /// Whether a private pool's allocated blocks are exactly these.
+    /// Returns whether a private pool's allocated blocks are exactly these.
     pub fn live_are(&self, pool: PoolId, expected: &[u64]) -> Result<bool, CheckpointError> {
         if !self.has_pool(pool) {
             return Err(CheckpointError::UnknownPool(pool));
@@ -61,12 +62,13 @@ impl Reference {
         Ok(live == expected)
     }
 
-    /// The free blocks of a pool's collection, in order.
+    /// Returns the free blocks of a pool's collection, in order.
     pub fn free_in_order(&self, pool: PoolId, class: PoolClass) -> Vec<FreeBlock> {
         self.free_blocks(pool, class)
     }
 
-    /// The number of bytes that garbage collection would release now (spec 2.7); `None` if it is off or nothing is due.
+    /// Returns the number of bytes that garbage collection would release now (spec 2.7); `None` if it is off or nothing
+    /// is due.
     pub fn collection_target(&self) -> Option<Bytes> {
         let threshold = self.settings.garbage_collection_threshold;
         let limit = self.limit.filter(|_| threshold > 0.0)?;
@@ -74,17 +76,17 @@ impl Reference {
         (reserved > kept).then(|| Bytes(reserved - kept))
     }
 
-    /// Bytes that the default pool has taken from the device.
+    /// Returns the bytes that the default pool has taken from the device.
     pub fn reserved_by_default(&self) -> u64 {
         self.reserved_by(PoolId::DEFAULT)
     }
 
-    /// Bytes taken from the device.
+    /// Returns the bytes taken from the device.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved()
     }
 
-    /// The size of the largest free block.
+    /// Returns the size of the largest free block.
     pub fn largest_free(&self) -> u64 {
         let blocks = self.segments.iter().flat_map(|segment| &segment.blocks);
         blocks.filter(|block| block.state == State::Free).map(|block| block.size).max().unwrap_or(0)
@@ -100,7 +102,7 @@ impl Reference {
         self.accounts.reset_sums();
     }
 
-    /// The first statistic that differs.
+    /// Returns the first statistic that differs.
     pub fn difference_from(&self, stats: &Stats) -> Option<String> {
         self.accounts.difference(stats)
     }

@@ -12,19 +12,19 @@ use crate::backend::{AnyBackend, AnyDevice, MadeCall, Needs, TestDevice};
 use crate::scenarios::story::{Story, claim, mib, scenario};
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
-/// Duration of the work that a step waits for, and of the kernel of A10.
+/// The duration of the work that a step waits for, and of the kernel in A10.
 const SPIN_NS: u64 = 50_000_000;
 /// The driver's page.
 const PAGE: u64 = 2 * MIB;
 /// The capacity for A7, small enough to fill quickly.
 const SMALL_DEVICE: Bytes = mib(4096);
 
-/// A6, A7 and A10: how the driver handles pages and holes, below the allocator and without it.
+/// A6, A7 and A10: how the driver handles pages and holes, both below the allocator and without it.
 pub(super) fn pages_and_holes() -> Vec<Entry> {
     vec![
         scenario(
             "A6/default",
-            "2 and 4 GiB on 8 GiB, the 2 freed: 3 GiB are served once the cached 2 GiB have gone back to the driver",
+            "2 and 4 GiB on 8 GiB, the 2 freed: 3 GiB are served once the cached 2 GiB have been returned to the driver",
             |backend| remap(backend, ""),
         ),
         scenario(
@@ -32,19 +32,15 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
             "the same with expandable segments: the pages of the 2 GiB are mapped under the 3 GiB",
             |backend| remap(backend, "expandable_segments:True"),
         ),
-        scenario("A7/pages", "holes of whole pages do not matter: the driver backs any addresses with any pages", |backend| {
+        scenario("A7/pages", "holes of entire pages do not matter: the driver backs any addresses with any pages", |backend| {
             holes_of_pages(backend, 64)
         }),
         scenario(
             "A7/below-a-page",
-            "blocks of 1 MiB share pages: with one of each pair freed, the driver has no more free memory than before",
+            "1 MiB blocks share pages: freeing one of each pair gives the driver no more free memory than before",
             holes_below_a_page,
         ),
-        scenario(
-            "A7/three-quarters",
-            "blocks of 1.5 MiB have a page each: each one that is freed gives 2 MiB back",
-            three_quarters,
-        ),
+        scenario("A7/three-quarters", "1.5 MiB blocks take one page each: each one that is freed returns 2 MiB", three_quarters),
         scenario("A10", "cudaFree waits for a running kernel, cudaMalloc does not", waiting),
     ]
 }
@@ -72,7 +68,8 @@ fn remap(backend: &AnyBackend, settings: &str) -> Verdict {
     story.finish()
 }
 
-/// A device filled with blocks of one size until it refuses. `held` are the blocks.
+/// A device that was filled with blocks of one size until it refused one. `held` contains the
+/// blocks.
 struct Filled {
     device: AnyDevice,
     held: Vec<DeviceAddress>,
@@ -110,7 +107,7 @@ impl Filled {
         Ok(freed)
     }
 
-    /// Whether a malloc of this size is served. A range that it returns is kept.
+    /// Returns whether a malloc of this size is served. The range is kept.
     fn is_served(&mut self, bytes: Bytes) -> Result<bool, Trouble> {
         match self.device.malloc(bytes) {
             Ok(address) => self.held.push(address),
@@ -124,7 +121,7 @@ impl Filled {
         let operations = self.held.len() as u64;
         self.free_where(|_, _| true)?;
         let left = self.device.holdings();
-        claim(left.is_empty(), || format!("the device keeps {left:?}"))?;
+        claim(left.is_empty(), || format!("left on the device: {left:?}"))?;
         Ok(Evidence { text, operations, ..Evidence::default() })
     }
 }
@@ -133,10 +130,10 @@ fn holes_of_pages(backend: &AnyBackend, block_mib: u64) -> Verdict {
     let mut filled = Filled::new(backend, mib(block_mib))?;
     let (most, count) = (SMALL_DEVICE.get() / (block_mib * MIB), filled.held.len() as u64);
     // A real driver may take some memory for itself in the meantime.
-    claim(count == most || count + 1 == most, || format!("{count} blocks of {block_mib} MiB fit; {most} should"))?;
+    claim(count == most || count + 1 == most, || format!("{count} blocks of {block_mib} MiB fit, but {most} should"))?;
     let freed = filled.free_where(|number, _| number % 2 == 1)?;
     let one = Bytes(freed * block_mib * MIB);
-    claim(filled.is_served(one)?, || format!("one malloc of all {one} bytes of the holes is refused"))?;
+    claim(filled.is_served(one)?, || format!("one malloc of all {one} bytes in the holes is refused"))?;
     claim(!filled.is_served(mib(2 * block_mib))?, || "the device is not full".to_owned())?;
     filled.finish(format!(
         "blocks of {block_mib} MiB fill the device; every other one is freed; one malloc takes all of the holes\n"
@@ -146,17 +143,17 @@ fn holes_of_pages(backend: &AnyBackend, block_mib: u64) -> Verdict {
 fn holes_below_a_page(backend: &AnyBackend) -> Verdict {
     let mut filled = Filled::new(backend, mib(1))?;
     let full = filled.free_bytes()?;
-    // Keep one block of each page, in whatever order the driver handed them out.
+    // Keep one block in each page, in whatever order the driver handed the blocks out.
     let mut kept = BTreeMap::new();
     let freed = filled.free_where(|_, address| kept.insert(address.get() / PAGE, ()).is_some())?;
-    claim(freed >= SMALL_DEVICE.get() / PAGE - 32, || format!("only {freed} blocks share a page with another"))?;
+    claim(freed >= SMALL_DEVICE.get() / PAGE - 32, || format!("only {freed} blocks share a page with another block"))?;
     let after = filled.free_bytes()?;
-    claim(after == full, || format!("{full} bytes were free when full, {after} with {freed} blocks freed"))?;
+    claim(after == full, || format!("{full} bytes were free when the device was full, {after} with {freed} blocks freed"))?;
     claim(!filled.is_served(mib(8))?, || "8 MiB are served".to_owned())?;
     claim(filled.is_served(mib(1))?, || "1 MiB is refused".to_owned())?;
     filled.finish(
-        "blocks of 1 MiB fill the device, two to a page; one of each two is freed\n\
-         the driver's free memory stays the same to the byte; 8 MiB are refused; 1 MiB is served\n"
+        "blocks of 1 MiB fill the device, two to a page; one of each pair is freed\n\
+         the driver's free memory is the same to the byte; 8 MiB are refused; 1 MiB is served\n"
             .to_owned(),
     )
 }
@@ -167,14 +164,15 @@ fn three_quarters(backend: &AnyBackend) -> Verdict {
     let full = filled.free_bytes()?;
     let freed = filled.free_where(|number, _| number % 2 == 1)?;
     let gained = filled.free_bytes()? - full;
-    claim(gained == freed * PAGE, || format!("{freed} blocks freed gave {gained} bytes back"))?;
+    claim(gained == freed * PAGE, || format!("freeing {freed} blocks returned {gained} bytes"))?;
     claim(filled.is_served(mib(8))?, || "8 MiB are refused".to_owned())?;
     filled.finish(
-        "blocks of 1.5 MiB fill the device; every other one is freed: each gives 2 MiB back, and 8 MiB are served\n".to_owned(),
+        "blocks of 1.5 MiB fill the device; every other one is freed: each returns 2 MiB, and 8 MiB are served\n".to_owned(),
     )
 }
 
-/// How long an action took, by the device's clock if it is simulated, and by the host's if not.
+/// Returns how long an action took, by the device's clock if the device is simulated, by the host's
+/// clock if not.
 fn timed<T>(device: &mut AnyDevice, act: impl FnOnce(&mut AnyDevice) -> Result<T, BackendError>) -> Result<(T, u64), Trouble> {
     let clock = |device: &mut AnyDevice| device.insight().map(|simulated| simulated.now_ns());
     let (start, start_ns) = (Instant::now(), clock(device));
@@ -205,8 +203,8 @@ fn waiting(backend: &AnyBackend) -> Verdict {
     claim(!runs_after_free, || "cudaFree did not wait for the kernel".to_owned())?;
     let us = |ns: u64| ns as f64 / 1000.0;
     let text = "a kernel of 50 ms runs on another stream\n\
-        after cudaMalloc of 256 MiB it still runs\n\
-        after cudaFree of 256 MiB it is done\n";
+                after cudaMalloc of 256 MiB it is still running\n\
+                after cudaFree of 256 MiB it is done\n";
     let measured = format!(
         "256 MiB, in microseconds: cudaMalloc {:.0} idle, {:.0} beside the kernel; cudaFree {:.0} idle, {:.0} beside it\n",
         us(idle_malloc_ns),
@@ -219,39 +217,50 @@ fn waiting(backend: &AnyBackend) -> Verdict {
 
 /// A8, A9, A12, A14 and A18: what the allocator tries when no cached block serves a request, call by call.
 ///
-/// The steps are the *retry ladder*: release some segments, wait for other streams, ask the device, release everything, ask
-/// again.
+/// The steps are the *retry ladder*: release some segments, wait for other streams, ask the device for memory, release
+/// everything, and ask again.
 pub(super) fn retry_ladder() -> Vec<Entry> {
     vec![
         scenario(
             "A8/device",
-            "when cudaMalloc fails, the cache is released and cudaMalloc called once more; then it is out of memory",
+            "when cudaMalloc fails, the cache is released and cudaMalloc is called once more; if that fails, the request is \
+             out of memory",
             ladder_on_the_device,
         ),
-        scenario("A8/limit", "at a limit, the driver is not asked before the cache has been released", ladder_at_the_limit),
-        scenario("A8/waits", "blocks that other streams still use are waited for before the cache is released", ladder_waits),
+        scenario(
+            "A8/limit",
+            "at a limit, the driver is not asked for memory until the cache has been released",
+            ladder_at_the_limit,
+        ),
+        scenario(
+            "A8/waits",
+            "the allocator waits for blocks that other streams still use before it releases the cache",
+            ladder_waits,
+        ),
         scenario(
             "A8/oversize",
-            "oversize blocks are released first, only as many as needed, and that is not counted as a retry",
+            "oversize blocks are released first, only as many as needed, which does not count as a retry",
             ladder_of_oversize_blocks,
         ),
-        scenario("A9", "num_alloc_retries is a counter; each request is retried once", retries_are_counted),
+        scenario("A9", "num_alloc_retries is a counter; each request is retried only once", retries_are_counted),
         scenario(
             "A12/limited",
-            "above its part of the limit, garbage collection releases blocks that were not used lately",
+            "above its fraction of the limit, garbage collection releases blocks that have not been used recently",
             |backend| collect(backend, Some(mib(700))),
         ),
-        scenario("A12/unlimited", "without a limit garbage_collection_threshold does nothing", |backend| collect(backend, None)),
-        scenario("A14", "beyond the memory fraction a request is refused before the driver is asked", fraction),
+        scenario("A12/unlimited", "without a limit, garbage_collection_threshold has no effect", |backend| {
+            collect(backend, None)
+        }),
+        scenario("A14", "a request beyond the memory fraction is refused before the driver is asked", fraction),
         scenario(
             "A18",
-            "callbacks that free memory run on a miss, before the driver is asked; Python's collector is not among them",
+            "callbacks that free memory run on a miss, before the driver is asked; Python's garbage collector is not one of them",
             callbacks,
         ),
     ]
 }
 
-/// 400 MiB cached and 300 MiB in use, of 1 GiB.
+/// Leaves 400 MiB cached and 300 MiB in use, on a device of 1 GiB.
 fn cached_and_used(story: &mut Story) -> Result<(), Trouble> {
     story.alloc("cached", mib(400))?;
     story.alloc("used", mib(300))?;
@@ -318,7 +327,8 @@ fn ladder_of_oversize_blocks(backend: &AnyBackend) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.alloc("large", mib(500))?;
-    // 800 MiB are reserved. The largest blocks are released until 500 MiB are free; the 50 MiB are not oversize and stay.
+    // 800 MiB are reserved. The largest blocks are released until 500 MiB are free; the block of 50 MiB is not oversize
+    // and stays.
     story.expect_calls("500 MiB", &["cudaFree", "cudaFree", "cudaMalloc 500.00 MiB"])?;
     story.expect("served", [500 << 20, 750 << 20, 0, 0, 0, 3, 5, 2])?;
     story.show("after");
@@ -328,7 +338,7 @@ fn ladder_of_oversize_blocks(backend: &AnyBackend) -> Verdict {
 fn retries_are_counted(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(300)))?;
     for step in 1..=4 {
-        // Each request is larger than the cached segment, and both together exceed the limit.
+        // Each request is larger than the cached segment, and the two together exceed the limit.
         story.alloc("block", mib(150 + 2 * step))?;
         let served = story.figures();
         story.say(&format!("after request {step}: num_alloc_retries {}", served.retries));
@@ -351,7 +361,7 @@ fn collect(backend: &AnyBackend, limit: Option<Bytes>) -> Verdict {
     for name in ["a", "b", "c"] {
         story.free(name)?;
     }
-    // The largest is used once more, so it is young when memory runs short.
+    // The largest block is used once more, so it is young when memory runs short.
     story.alloc("c", mib(120))?;
     story.free("c")?;
     story.show("before");
@@ -362,7 +372,7 @@ fn collect(backend: &AnyBackend, limit: Option<Bytes>) -> Verdict {
         story.expect("collected", [270 << 20, 390 << 20, 0, 0, 0, 3, 5, 2])?;
     } else {
         story.expect_calls("140 MiB", &["cudaMalloc 140.00 MiB"])?;
-        story.expect("not collected", [270 << 20, 600 << 20, 0, 0, 0, 5, 5, 0])?;
+        story.expect("not garbage-collected", [270 << 20, 600 << 20, 0, 0, 0, 5, 5, 0])?;
     }
     story.show("after");
     story.finish()
@@ -380,8 +390,8 @@ fn fraction(backend: &AnyBackend) -> Verdict {
     let message = story.stage.alloc("too large", too_large)?.refusal()?;
     claim(message.contains(" allowed; "), || format!("the message has no limit: {message}"))?;
     story.measure(&message);
-    story.say("a request of 9/10 of the device, at most 8/10 allowed: out of memory");
-    story.expect_calls("what the driver was asked", &["cudaMemGetInfo"])?;
+    story.say("a request for 9/10 of the device when at most 8/10 are allowed: out of memory");
+    story.expect_calls("calls to the driver", &["cudaMemGetInfo"])?;
     story.expect("refused", [0, 0, 0, 1, 1, 0, 0, 0])?;
     story.alloc("1 GiB", mib(1024))?;
     story.expect_calls("1 GiB", &["cudaMalloc 1024.00 MiB"])?;
@@ -390,13 +400,13 @@ fn fraction(backend: &AnyBackend) -> Verdict {
     let _ = story.stage.alloc("more than there is", beyond)?.refusal()?;
     let calls = story.stage.calls();
     let refused = calls.iter().filter(|call| call.starts_with("cudaMalloc") && call.ends_with("refused")).count();
-    claim(refused == 2, || format!("without a limit the driver is asked twice, not {calls:?}"))?;
-    story.say("without the limit, a request of more than the device: the driver refuses it, twice");
+    claim(refused == 2, || format!("without a limit, the driver should be asked twice, but the calls are {calls:?}"))?;
+    story.say("without the limit, a request for more than the device has: the driver refuses it twice");
     story.show("after");
     story.finish()
 }
 
-/// For each callback, the calls made before it.
+/// For each callback, the driver calls made before it.
 type Seen = Arc<Mutex<Vec<Vec<MadeCall>>>>;
 
 fn callbacks(backend: &AnyBackend) -> Verdict {
@@ -412,17 +422,15 @@ fn callbacks(backend: &AnyBackend) -> Verdict {
             taken.and_then(Result::ok).is_some_and(|allocation| allocator.free(allocation).is_ok())
         }));
     }
-    story.say("600 MiB are held by a callback, which frees them when it is called; another callback frees nothing");
+    story.say("one callback holds 600 MiB, which it frees when it is called; another callback frees nothing");
     story.alloc("first", mib(300))?;
     let after = story.stage.calls();
     claim(after.is_empty(), || format!("calls after the callbacks: {after:?}"))?;
     let runs = |seen: &Seen| seen.lock().map(|mut seen| std::mem::take(&mut *seen)).unwrap_or_default();
     let first = runs(&seen);
     claim(first.len() == 2, || format!("{} callbacks ran on the miss", first.len()))?;
-    story.expect("served by what the callback freed", [300 << 20, 600 << 20, 300 << 20, 0, 0, 1, 1, 0])?;
-    story.say(
-        "first miss: both callbacks ran, and the request was served from what one of them freed, with no call of the driver",
-    );
+    story.expect("served from what the callback freed", [300 << 20, 600 << 20, 300 << 20, 0, 0, 1, 1, 0])?;
+    story.say("first miss: both callbacks ran, and the request was served from what one of them freed, without a driver call");
     claim(first.iter().skip(1).all(Vec::is_empty), || format!("calls before the callbacks: {first:?}"))?;
     story.alloc("hit", mib(200))?;
     claim(runs(&seen).is_empty(), || "callbacks ran although a cached block served".to_owned())?;

@@ -13,16 +13,21 @@ use crate::backend::AnyBackend;
 use crate::scenarios::story::{Figures, Story, claim, failed, format_bytes, gib_hundredths, mib, recording, scenario};
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
-/// A1 to A3: reuse of memory, segment sizes, splitting and coalescing.
+/// A1 to A3: memory reuse, segment sizes, splitting and coalescing.
 pub(super) fn whole_blocks() -> Vec<Entry> {
     vec![
-        scenario("A1", "256 MB, freed and asked for again: the second request does not reach the driver", reuse),
+        scenario("A1", "256 MB are freed and requested again: the second request does not reach the driver", reuse),
         scenario(
             "A2",
             "two pools; segments of 2 MiB, 20 MiB or a multiple of 2 MiB; blocks are multiples of 512 bytes",
             segments,
         ),
-        scenario("A3", "3 MB from a free block of 8 MB split it into 3 and 5; freed, they coalesce to 8", split_and_merge),
+        scenario(
+            "A3",
+            "a request for 3 MB splits a free block of 8 MB into 3 and 5; when the 3 are freed, the two coalesce \
+                        to 8",
+            split_and_merge,
+        ),
     ]
 }
 
@@ -43,7 +48,7 @@ fn reuse(backend: &AnyBackend) -> Verdict {
     story.finish()
 }
 
-/// Requests, with the size of the block and of the segment that each gets.
+/// Requests, with the sizes of the block and of the segment that each one gets.
 const SIZES: [(&str, u64, u64, u64); 8] = [
     ("256 B", 256, 512, 2 * MIB),
     ("512 B", 512, 512, 2 * MIB),
@@ -59,7 +64,7 @@ const SIZES: [(&str, u64, u64, u64); 8] = [
 fn segments(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
     for (name, bytes, block, segment) in SIZES {
-        // The cache is empty for each request, so each gets a new segment.
+        // The cache is empty at each request, so each one gets a new segment.
         story.alloc(name, Bytes(bytes))?;
         let made: Vec<SegmentInfo> = story.stage.segments();
         let live = made.iter().flat_map(|segment| &segment.blocks).find(|block| block.state == BlockActivity::Allocated);
@@ -98,13 +103,13 @@ fn split_and_merge(backend: &AnyBackend) -> Verdict {
     claim(free(&story) == [5], || format!("free between: {:?} MiB", free(&story)))?;
     story.expect("between", [15 << 20, 20 << 20, 5 << 20, 0, 0, 1, 1, 0])?;
     story.free("3 MiB")?;
-    story.show("given back");
+    story.show("freed again");
     claim(free(&story) == [8], || format!("free after: {:?} MiB", free(&story)))?;
     story.expect("after", [12 << 20, 20 << 20, 8 << 20, 0, 0, 1, 1, 0])?;
     story.finish()
 }
 
-/// Settings, and their names in entries.
+/// Settings and their names in entries.
 pub(crate) const SETTINGS: [(&str, &str); 5] = [
     ("default", ""),
     ("split128", "max_split_size_mb:128"),
@@ -121,19 +126,19 @@ const EXPANDABLE: [(&str, i64, i64); 3] = [
     ("deep_mlp", 2_778_726_400, 2_795_503_616),
 ];
 
-/// 0.0137 GiB: room for 12 MiB, but not for another segment.
+/// 0.0137 GiB: room for 12 MiB, but not for one more segment.
 const BELOW_A_SEGMENT: Bytes = Bytes((137 << 30) / 10_000);
 
-/// A4, A5 and A13: fragmented free memory, under the settings that the documents recommend against it.
+/// A4, A5 and A13: fragmented free memory, under the settings that the documents recommend as a cure.
 ///
-/// The figures are those of PyTorch 2.11 on an H200 (facts: Experiments with PyTorch).
+/// The figures were recorded with PyTorch 2.11 on an H200 (facts: Experiments with PyTorch).
 pub(super) fn pieces(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for (name, settings, limit) in [("limited", "", Some(BELOW_A_SEGMENT)), ("unlimited", "", None)] {
         let says = "6 MiB are free in pieces of 2 MiB: 4 MiB are refused only where a limit forbids a new segment";
         entries.push(scenario(format!("A4/{name}"), says, move |backend: &AnyBackend| comb(backend, settings, limit)));
     }
-    let says = "6 MiB are free in pieces of 2 MiB, and 4 MiB are served, since the page of 20 MiB has room";
+    let says = "6 MiB are free in pieces of 2 MiB, and 4 MiB are served, because the page of 20 MiB has room";
     entries.push(scenario("A4/expandable", says, |backend: &AnyBackend| {
         comb(backend, "expandable_segments:True", Some(BELOW_A_SEGMENT))
     }));
@@ -144,13 +149,13 @@ pub(super) fn pieces(backend: &AnyBackend) -> Vec<Entry> {
     entries.push(scenario("A13", "expandable segments serve what fragmentation refuses", compare));
     if backend.is_simulated() {
         // Replaying a recording uses no device.
-        let says = "recorded runs, replayed with expandable segments, reserve what PyTorch reserved with them";
+        let says = "recorded runs, replayed with expandable segments, reserve as much as PyTorch did with them";
         entries.push(scenario("A13/recordings", says, |_: &AnyBackend| recordings()));
     }
     entries
 }
 
-/// Six blocks of this size, cut from one segment, every other one freed.
+/// Allocates six blocks of this size from one segment, and frees every other one.
 fn make_comb(story: &mut Story, piece: Bytes) -> Result<(), Trouble> {
     story.alloc("all", Bytes(6 * piece.get()))?;
     story.free("all")?;
@@ -178,7 +183,7 @@ fn comb(backend: &AnyBackend, settings: &str, limit: Option<Bytes>) -> Verdict {
         story.expect("served", [10_485_760, 20_971_520, 0, 0, 0, 0, 1, 0])?;
     } else if limit.is_some() {
         story.refuse("4 MiB", mib(4))?;
-        // The allocator enforces the limit itself and only asks the driver how much is free, for the message.
+        // The allocator enforces the limit itself and asks the driver only how much is free, for the message.
         story.expect_calls("4 MiB", &["cudaMemGetInfo"])?;
         story.expect("refused", [6_291_456, 12_582_912, 6_291_456, 1, 1, 1, 1, 0])?;
     } else {
@@ -215,9 +220,9 @@ fn six(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     if name == "expandable" {
         let count = |call: &str| calls.iter().filter(|made| made.starts_with(call)).count();
         let (created, released) = (count("cuMemCreate"), count("cuMemRelease"));
-        story.say(&format!("2 GiB: {released} pages given back, {created} taken"));
-        // Reserved falls from 308 pages to 259: the holes had 152 whole pages, and 103 new ones are needed.
-        claim((released, created) == (152, 103), || format!("{released} pages given back, {created} taken"))?;
+        story.say(&format!("2 GiB: {released} pages released, {created} taken"));
+        // Reserved falls from 308 pages to 259: the holes contained 152 whole pages, and 103 new ones are needed.
+        claim((released, created) == (152, 103), || format!("{released} pages released, {created} taken"))?;
     } else {
         story.tell_calls("2 GiB", &calls);
     }
@@ -227,7 +232,7 @@ fn six(backend: &AnyBackend, name: &str, settings: &str) -> Verdict {
     story.finish()
 }
 
-/// A line of the comparison: whether the request was served, and the final statistics.
+/// Returns a line of the comparison: whether the request was served, and the final statistics.
 fn outcome(
     backend: &AnyBackend,
     settings: &str,
@@ -251,7 +256,7 @@ fn compare(backend: &AnyBackend) -> Verdict {
         make_comb(story, mib(1024))?;
         story.ask("2 GiB", mib(2048))
     };
-    // Sizes that grow each time, as with sequences of changing length: no cached segment is ever large enough.
+    // Requests sizes that grow each time, as with sequences of varying length: no cached segment is ever large enough.
     let growing: Run = |story| {
         for step in 0..20 {
             story.alloc("activations", mib(100 + 10 * step))?;
@@ -297,23 +302,28 @@ fn recordings() -> Verdict {
         let change = (found.1 - found.0) as f64 / found.0 as f64 * 100.0;
         text.push_str(&format!("{name:<16} {:>18} B {:>18} B {change:>+9.1}%\n", found.0, found.1));
     }
-    text.push_str("where little is fragmented, whole pages cost a little more\n");
+    text.push_str("where there is little fragmentation, whole pages cost slightly more\n");
     Ok(Evidence::text(text))
 }
 
-/// A11, A15, A16 and A19: settings and calls for which the documents are wrong.
+/// A11, A15, A16 and A19: settings and calls about which the documents are wrong.
 pub(super) fn settings() -> Vec<Entry> {
     vec![
-        scenario("A11", "an oversize block serves only requests within 20 MiB of its size, and those get all of it", oversize),
-        scenario("A11/values", "with a higher max_split_size_mb more blocks are split, not fewer", higher_is_not_better),
+        scenario(
+            "A11",
+            "an oversize block serves only requests within 20 MiB of its size, and those get the entire block",
+            oversize,
+        ),
+        scenario("A11/values", "with a higher max_split_size_mb, more blocks are split, not fewer", higher_is_not_better),
         scenario(
             "A15",
-            "empty_cache releases segments that are free as a whole; live blocks stay, and so does what shares a segment with one",
+            "empty_cache releases segments that are entirely free; live blocks stay, and so do free blocks that share a \
+             segment with one",
             empty_cache,
         ),
         scenario(
             "A16",
-            "a cached block of one stream does not serve another stream; its memory must go back to the driver first",
+            "a cached block does not serve a different stream; its memory must be returned to the driver first",
             streams_do_not_share,
         ),
         scenario(
@@ -331,12 +341,13 @@ fn oversize(backend: &AnyBackend) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.alloc("4 MiB", mib(4))?;
-    story.expect_calls("4 MiB: not from the 200 MiB, nothing of it is wasted", &["cudaMalloc 20.00 MiB"])?;
+    story.expect_calls("4 MiB: not served from the 200 MiB, none of which is wasted", &["cudaMalloc 20.00 MiB"])?;
     story.alloc("180 MiB", mib(180))?;
-    story.expect_calls("180 MiB: the block is 20 MiB larger, which is too much", &["cudaMalloc 180.00 MiB"])?;
+    story.expect_calls("180 MiB: the block is 20 MiB larger, which is too large", &["cudaMalloc 180.00 MiB"])?;
     story.alloc("180.5 MiB", Bytes(361 * MIB / 2))?;
-    story.expect_calls("180.5 MiB: takes the block of 200 MiB whole", &[])?;
-    // 4 MiB in a segment of 20, 180 in a separate one, and 180.5 holding 200.
+    story.expect_calls("180.5 MiB: takes the entire block of 200 MiB", &[])?;
+    // 4 MiB in a segment of 20 MiB, 180 MiB in a separate one, and 180.5 MiB in the block of 200
+    // MiB.
     story.expect("after", [384 << 20, 400 << 20, 16 << 20, 0, 0, 3, 3, 0])?;
     story.show("after");
     story.finish()
@@ -389,16 +400,16 @@ fn empty_cache(backend: &AnyBackend) -> Verdict {
 fn streams_do_not_share(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", Some(mib(300)))?;
     let [_, first, second, _] = story.stage.streams();
-    story.stage.alloc_on("of stream 1", mib(200), first)?.served()?;
-    story.free("of stream 1")?;
+    story.stage.alloc_on("on stream 1", mib(200), first)?.served()?;
+    story.free("on stream 1")?;
     story.show("before");
     let _ = story.stage.calls();
-    story.stage.alloc_on("of stream 2", mib(100), second)?.served()?;
+    story.stage.alloc_on("on stream 2", mib(100), second)?.served()?;
     story.expect_calls("100 MiB on stream 2, 200 cached on stream 1", &["cudaMalloc 100.00 MiB"])?;
     story.show("between");
-    story.stage.alloc_on("more of stream 2", mib(150), second)?.served()?;
+    story.stage.alloc_on("more on stream 2", mib(150), second)?.served()?;
     story.expect_calls(
-        "150 MiB more, at the limit: only the driver takes it from one to the other",
+        "150 MiB more, at the limit: memory moves from one stream to the other only through the driver",
         &["cudaFree", "cudaMalloc 150.00 MiB"],
     )?;
     story.expect("after", [250 << 20, 250 << 20, 0, 1, 0, 2, 3, 1])?;
@@ -421,30 +432,31 @@ fn visible_devices(backend: &AnyBackend) -> Verdict {
     let total = story.stage.device().look().total_memory().get();
     let limit = story.stage.core().heap().limit();
     let is_right = limit.is_some_and(|limit| limit.get().abs_diff(total / 5 * 4) <= 8);
-    claim(is_right, || format!("of {total} bytes, {limit:?} are the limit"))?;
+    claim(is_right, || format!("with {total} bytes in total, the limit is {limit:?}"))?;
     story.say("after set_per_process_memory_fraction(0.8) the limit is 8/10 of the device");
     let mut evidence = story.finish()?;
     evidence.text.insert_str(0, &text);
     Ok(evidence)
 }
 
-/// Steps of the workload.
+/// The number of steps in the workload.
 const STEPS: u64 = 16;
-/// The most that is live at once: the weights and the last step's activations.
+/// The peak of live memory: the weights and the last step's activations.
 const MOST_LIVE: u64 = 256 + activations(STEPS - 1) * 3 + 6;
 
-/// MiB of a step's first activation; sequences grow from step to step.
+/// The size in MiB of a step's first activation; sequences grow from step to step.
 const fn activations(step: u64) -> u64 {
     40 + 12 * step
 }
 
 /// A17: the same workload with and without reserving its memory first.
 pub(super) fn reserved_first() -> Vec<Entry> {
-    let says = "memory reserved before the workload: fewer driver calls and less reserved, but none of it comes back meanwhile";
+    let says = "memory reserved before the workload: fewer driver calls and less reserved memory, but none of it can be \
+                released while the workload runs";
     vec![scenario("A17", says, warm_up)]
 }
 
-/// Weights that stay, then steps with three activations each, which grow.
+/// Allocates weights that stay, then runs steps with three growing activations each.
 fn work(story: &mut Story) -> Result<(), Trouble> {
     story.alloc("weights", mib(256))?;
     for step in 0..STEPS {
@@ -515,11 +527,13 @@ fn warm_up(backend: &AnyBackend) -> Verdict {
         costs.push(cost);
     }
     let [plain, limited, reserved, _] = &costs[..] else { return Err(Trouble::fail("four ways were run")) };
-    claim(reserved.mallocs == 1 && reserved.retries == 0, || format!("{} mallocs with the reservation", reserved.mallocs))?;
+    claim(reserved.mallocs == 1 && reserved.retries == 0, || {
+        format!("{} cudaMallocs were made with the reservation", reserved.mallocs)
+    })?;
     claim(reserved.peak_reserved == mib(MOST_LIVE).get() as i64, || format!("{} reserved", reserved.peak_reserved))?;
     claim(plain.mallocs == 1 + 3 * STEPS as i64 && plain.peak_reserved > 5 * reserved.peak_reserved, || table.clone())?;
     claim(limited.retries > 0, || "the limit was not met".to_owned())?;
-    // The downside: the weights keep the whole reservation; without it, only the weights stay reserved.
+    // The downside is that the weights keep the entire reservation; without it, only the weights stay reserved.
     claim(reserved.kept > plain.kept, || table.clone())?;
     evidence.text.push_str(&table);
     Ok(evidence)

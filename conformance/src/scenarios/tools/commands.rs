@@ -1,6 +1,6 @@
-//! D5 and D8: commands of the binary, on a fake libnvidia-ml that is compiled here.
+//! D5 and D8: commands of the binary, run with a fake libnvidia-ml that is compiled here.
 //!
-//! They need no GPU, and they touch no process except children of this one.
+//! They need no GPU, and touch no process except children of this one.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const FAKE_NVML: &str = include_str!("fake_nvml.c");
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The interval between two checks of a child.
 const MOMENT: Duration = Duration::from_millis(1);
-/// Distinguishes the folders of two fake drivers of this process.
+/// Distinguishes the folders of two fake drivers in this process.
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
 pub(super) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry> {
@@ -33,7 +33,7 @@ pub(super) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry
         let parkade = parkade.map(|path| Parkade(path.to_owned()));
         scenario(name, says, move |_: &AnyBackend| match &parkade {
             Some(parkade) => check(parkade),
-            None => Err(Trouble::Skip("it runs commands of the binary: `parkade conform` runs it".to_owned())),
+            None => Err(Trouble::Skip("this entry runs commands of the binary, so only `parkade conform` runs it".to_owned())),
         })
     };
     vec![
@@ -42,20 +42,20 @@ pub(super) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry
             "`parkade enable` prints the line that sets PyTorch's settings, and refuses what PyTorch refuses",
             enable,
         ),
-        entry("D5/kill", "`parkade kill` ends one process that holds GPU memory, only when it is confirmed", kill),
+        entry("D5/kill", "`parkade kill` ends one process that holds GPU memory, and only with a confirmation", kill),
         entry(
             "D8/info",
-            "`parkade info` shows what the driver has given out, what processes hold of it, and the difference",
+            "`parkade info` shows what the driver has handed out, what processes hold of it, and the difference",
             info,
         ),
     ]
 }
 
-/// The binary.
+/// The path of the binary.
 struct Parkade(PathBuf);
 
 impl Parkade {
-    /// Runs a command, with the fake driver if one is given; the driver lists this process.
+    /// Runs a command, with the fake driver if one is given; the fake driver lists this process.
     fn run(&self, arguments: &[&str], driver: Option<(&FakeDriver, u32)>) -> Result<Output, Trouble> {
         let mut command = Command::new(&self.0);
         command.args(arguments).stdin(Stdio::null());
@@ -66,7 +66,7 @@ impl Parkade {
     }
 }
 
-/// Checks what a command printed and returned.
+/// Checks a command's output and exit code.
 fn expect(output: &Output, code: i32, out: &str, err: &str) -> Result<(), Trouble> {
     let [found_out, found_err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     let is_so = output.status.code() == Some(code) && found_out.contains(out) && found_err.contains(err);
@@ -77,7 +77,7 @@ fn enable(parkade: &Parkade) -> Verdict {
     let line = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n";
     let output = parkade.run(&["enable", "expandable_segments"], None)?;
     expect(&output, 0, line, "")?;
-    claim(output.stdout == line.as_bytes(), || format!("more than the line: {output:?}"))?;
+    claim(output.stdout == line.as_bytes(), || format!("the output is more than the line: {output:?}"))?;
     let output = parkade.run(&["enable", "max_split:3"], None)?;
     let refusal = "Unrecognized key 'max_split' in CUDA allocator config.";
     expect(&output, 1, "", refusal)?;
@@ -112,7 +112,7 @@ fn kill(parkade: &Parkade) -> Verdict {
     let listed = Some((&driver, child.pid));
     expect(&parkade.run(&["kill", &pid], listed)?, 2, "", "--yes ends process")?;
     claim(child.is_running(), || "the child ended without a confirmation".to_owned())?;
-    tell("parkade kill PID, with no terminal to confirm on: exit code 2, nothing was sent");
+    tell("parkade kill PID, without a terminal for the confirmation: exit code 2, no signal was sent");
     let own = process::id();
     expect(
         &parkade.run(&["kill", &own.to_string(), "--yes"], Some((&driver, own)))?,
@@ -120,7 +120,7 @@ fn kill(parkade: &Parkade) -> Verdict {
         "",
         "cannot be ended from here: parkade runs in it",
     )?;
-    tell("parkade kill on a process that it runs in: exit code 2, nothing was sent");
+    tell("parkade kill on a process that it runs in: exit code 2, no signal was sent");
     expect(
         &parkade.run(&["kill", &pid, "--yes"], Some((&driver, own)))?,
         2,
@@ -128,15 +128,15 @@ fn kill(parkade: &Parkade) -> Verdict {
         "holds no memory on a GPU, so parkade leaves it alone",
     )?;
     claim(child.is_running(), || "the child ended although it holds no GPU memory".to_owned())?;
-    tell("parkade kill on a process that the driver does not list: exit code 2, nothing was sent");
+    tell("parkade kill on a process that the driver does not list: exit code 2, no signal was sent");
     expect(&parkade.run(&["kill", &pid, "--yes"], listed)?, 0, "3.00 GiB on GPU 0 (Fake GPU)", "")?;
     let status = child.end()?.to_string();
-    claim(status.contains("15 (SIGTERM)"), || format!("the child ended otherwise: {status}"))?;
+    claim(status.contains("15 (SIGTERM)"), || format!("the child ended differently: {status}"))?;
     tell("parkade kill PID --yes, on a child that holds 3.00 GiB: exit code 0, the child ended by SIGTERM");
     Ok(Evidence::text(text))
 }
 
-/// The fake library in a separate folder, under the names of NVML and of CUDA.
+/// The fake library in its own folder, under the names of NVML and of CUDA.
 struct FakeDriver {
     folder: PathBuf,
 }
@@ -144,7 +144,7 @@ struct FakeDriver {
 impl FakeDriver {
     fn build() -> Result<FakeDriver, Trouble> {
         if cfg!(not(target_os = "linux")) {
-            return Err(Trouble::Skip("the fake libnvidia-ml is for Linux".to_owned()));
+            return Err(Trouble::Skip("the fake libnvidia-ml is for Linux only".to_owned()));
         }
         let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("parkade-fake-nvml-{}-{number}", process::id()));
@@ -155,7 +155,7 @@ impl FakeDriver {
         let compiler = Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).args([&library, &source]).output();
         match compiler {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(Trouble::Skip("there is no C compiler (cc) to make a fake libnvidia-ml with".to_owned()))
+                Err(Trouble::Skip("there is no C compiler (cc) to build a fake libnvidia-ml".to_owned()))
             }
             Err(error) => Err(failed(format!("cc: {error}"))),
             Ok(output) if !output.status.success() => Err(failed(String::from_utf8_lossy(&output.stderr))),
@@ -171,14 +171,14 @@ impl FakeDriver {
 
 impl Drop for FakeDriver {
     fn drop(&mut self) {
-        // A leftover in the folder of temporary files does no harm.
+        // A leftover in the folder for temporary files does no harm.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A child that sleeps, with CUDA's library in its memory, like a process on a GPU.
+/// A child that sleeps with CUDA's library in its memory, like a process on a GPU.
 ///
-/// It is reaped as soon as it ends, so that it is not listed as a zombie; and it is killed when dropped.
+/// The child is reaped as soon as it ends, so that it is not listed as a zombie, and it is killed when dropped.
 struct Child {
     pid: u32,
     process: Arc<Mutex<process::Child>>,
@@ -204,16 +204,16 @@ impl Child {
         self.reaper.as_ref().is_some_and(|reaper| !reaper.is_finished())
     }
 
-    /// Waits for it.
+    /// Waits for the child to end.
     fn end(mut self) -> Result<ExitStatus, Trouble> {
-        let reaper = self.reaper.take().ok_or_else(|| failed("nobody waits for the child"))?;
+        let reaper = self.reaper.take().ok_or_else(|| failed("no thread waits for the child"))?;
         reaper.join().map_err(|_| failed("waiting for the child panicked"))?.map_err(failed)
     }
 }
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // After the child was reaped this has no effect.
+        // This has no effect after the child has been reaped.
         if let Ok(mut process) = self.process.lock() {
             let _ = process.kill();
         }

@@ -1,4 +1,4 @@
-//! D3, D4 and D6: what a recorded run shows: snapshot files, a diagnosis, a timeline. They use no device.
+//! D3, D4 and D6: what a recorded run shows: snapshot files, a diagnosis and a timeline. These entries use no device.
 
 use crate::backend::AnyBackend;
 use crate::shipped::Shipped;
@@ -15,7 +15,7 @@ use parkade_research::workload::parse;
 
 use crate::scenarios::story::{claim, failed, format_bytes, recording, scenario};
 
-/// Width and height of a drawn timeline, in characters.
+/// The width and height of a drawn timeline, in characters.
 const COLUMNS: usize = 100;
 const ROWS: usize = 12;
 
@@ -26,12 +26,13 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     vec![
         scenario(
             "D3",
-            "snapshot files are read; files that parkade writes verify, and have the keys that PyTorch's viewer reads",
+            "snapshot files can be read; files that parkade writes are verified without differences and have the keys that \
+             PyTorch's viewer reads",
             |_: &AnyBackend| files(),
         ),
         scenario(
             "D4/fragmentation",
-            "the five steps on a recorded failure: live bytes and the request would have fitted",
+            "the five steps on a recorded failure: the live bytes and the request would have fitted",
             |_: &AnyBackend| fragmented(),
         ),
         scenario("D4/capacity", "the five steps on a run that needs more than the limit: no setting helps", |_: &AnyBackend| {
@@ -44,13 +45,13 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
         ),
         scenario(
             "D6/generated",
-            "a generated training step: the same shape, and the optimizer's momentary second copy",
+            "a generated training step: the same shape, and the optimizer's short-lived second copy",
             |_: &AnyBackend| generated_step(),
         ),
     ]
 }
 
-/// The keys that the page pytorch.org/memory_viz reads from a file, a segment, a block, and a trace entry.
+/// The keys that the page pytorch.org/memory_viz reads from a file, a segment, a block and a trace entry.
 const VIEWER_KEYS: [(&str, &[&str]); 4] = [
     ("file", &["segments", "device_traces", "allocator_settings", "external_annotations"]),
     ("segment", &["address", "total_size", "stream", "segment_type", "segment_pool_id", "is_expandable", "blocks"]),
@@ -66,11 +67,11 @@ fn files() -> Verdict {
     for (style, name) in [(Style::Python, "_dump_snapshot"), (Style::Cpp, "_memory_snapshot_pickled")] {
         let mut again = read(&write(recorded, style)).map_err(failed)?;
         if style == Style::Cpp {
-            // C++ got some keys later than Python, so a file in its style reveals less about its release.
+            // C++ added some keys later than Python, so a file in the C++ style reveals less about its release.
             again.fields = recorded.fields;
         }
-        claim(again == *recorded, || format!("written as {name} does and read again it is another recording"))?;
-        text += &format!("written as {name} does and read again: the same recording\n");
+        claim(again == *recorded, || format!("written in the style of {name} and read again, it is a different recording"))?;
+        text += &format!("written in the style of {name} and read again: the same recording\n");
     }
     for settings in ["", "expandable_segments:True"] {
         let options = exporting(&shipped, settings)?;
@@ -95,7 +96,7 @@ fn files() -> Verdict {
     Ok(Evidence::text(text))
 }
 
-/// The replay of a recording under these settings.
+/// Returns the replay of a recording under these settings.
 fn exporting(shipped: &Shipped, settings: &str) -> Result<ExportOptions, Trouble> {
     Ok(ExportOptions {
         own: shipped.options.clone(),
@@ -112,7 +113,7 @@ fn replay_settings(recording: &Recording) -> Result<ReplaySettings, Trouble> {
     ReplaySettings::of_recording(recording.settings.as_ref()).map_err(failed)
 }
 
-/// Whether a pickle contains this text in Python's form for short texts: an opcode, the length, the bytes.
+/// Returns whether a pickle contains this text in Python's form for short texts: an opcode, the length and the bytes.
 fn has_text(pickle: &[u8], text: &str) -> bool {
     const SHORT_TEXT: u8 = 0x8c;
     let wanted: Vec<u8> = [[SHORT_TEXT, text.len() as u8].as_slice(), text.as_bytes()].concat();
@@ -147,7 +148,7 @@ fn five_steps(name: &str, recording: &Recording, own: &VerifyOptions, expected: 
          1 capacity?      {:<4} live bytes and the request are {}\n\
          2 fragmentation? {:<4} {} are reserved and free, the largest hole {}; num_alloc_retries {}\n\
          3 max_split_size_mb or other settings? {}\n\
-         4 empty_cache?   {:<4} would give {} back\n\
+         4 empty_cache?   {:<4} would return {}\n\
          5 the snapshot:  {}\n\
          verdict: {}\n",
         found.entry.unwrap_or(0),
@@ -168,7 +169,7 @@ fn five_steps(name: &str, recording: &Recording, own: &VerifyOptions, expected: 
     Ok(Evidence::text(text))
 }
 
-/// The program line that holds the most, if the recording has stacks.
+/// Returns the program line that holds the most memory, if the recording has stacks.
 fn culprit(recording: &Recording, found: &Diagnosis) -> String {
     let Some(most) = found.stacks.first() else { return "nothing is in use".to_owned() };
     let frames: Vec<&Frame> = recording.stacks.frames(most.stack).collect();
@@ -177,13 +178,13 @@ fn culprit(recording: &Recording, found: &Diagnosis) -> String {
     match frames.iter().find(is_own) {
         Some(frame) => {
             let file = frame.filename.rsplit('/').next().unwrap_or_default();
-            format!("{held} were asked for by {file}:{} ({})", frame.line, frame.name)
+            format!("{held} were requested by {file}:{} ({})", frame.line, frame.name)
         }
         None => format!("{held}; the recording has no stacks"),
     }
 }
 
-/// A timeline as text, with its highest value.
+/// Returns a timeline as text, with its highest value.
 fn drawn(level: &[u64]) -> String {
     let curve = Curve::of(level, COLUMNS);
     let peak = curve.peak().max(1);
@@ -233,7 +234,7 @@ fn recorded_step() -> Verdict {
     Ok(Evidence::text(text))
 }
 
-/// The step has so few tokens that the optimizer's copies show beside the activations.
+/// The step has so few tokens that the optimizer's copies are visible next to the activations.
 const STEP: &str = "transformer:layers=6,hidden=256,heads=4,sequence=128,batch=4,vocabulary=1000,steps=2,optimizer_copy=on";
 
 fn generated_step() -> Verdict {
@@ -242,5 +243,5 @@ fn generated_step() -> Verdict {
     let drawing = workload.drawn(COLUMNS, ROWS);
     let most = curve.iter().copied().max().unwrap_or(0);
     claim(drawing.lines().count() == ROWS && most > 0, || drawing.clone())?;
-    Ok(Evidence::text(format!("{}\n{drawing}at most {} live\n", workload.says, format_bytes(most))))
+    Ok(Evidence::text(format!("{}\n{drawing}peak live {}\n", workload.says, format_bytes(most))))
 }

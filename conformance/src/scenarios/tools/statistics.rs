@@ -1,5 +1,5 @@
-//! D1, D2, D5 and D7 to D9: what a program can ask about its memory: statistics, the helpers of the guide, and what the driver
-//! has handed out.
+//! D1, D2, D5 and D7 to D9: what a program can find out about its memory: statistics, the guide's helpers, and what the
+//! driver has handed out.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -18,19 +18,23 @@ use crate::backend::{AnyBackend, TestDevice};
 use crate::scenarios::story::{Story, claim, failed, format_bytes, memory_summary, mib, recording, scenario};
 use crate::suite::{Entry, Evidence, Trouble, Verdict};
 
-/// D1, D2 and D7: the statistics that PyTorch gives a program, and what they show.
+/// D1, D2 and D7: the statistics that PyTorch offers to a program, and what they show.
 pub(super) fn own_statistics(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
-        scenario("D1", "memory_allocated and its like are keys of memory_stats, and memory_summary shows them all", figures),
+        scenario(
+            "D1",
+            "memory_allocated and similar functions read keys of memory_stats, and memory_summary shows all of them",
+            figures,
+        ),
         scenario(
             "D2",
             "whether 4 MiB fit depends on the largest hole, not on whether 1 - allocated / reserved is above 30 %",
             ratio,
         ),
-        scenario("D7", "memory_stats has no key num_oom_retries: the guide's script always prints 0", no_such_key),
+        scenario("D7", "memory_stats has no key num_oom_retries, so the guide's script always prints 0", no_such_key),
     ];
     if backend.is_simulated() {
-        // This entry concerns a file and uses no device.
+        // This entry checks a file and uses no device.
         entries.push(scenario("D1/keys", "the keys are those that PyTorch 2.11 wrote on the H200", |_: &AnyBackend| keys()));
     }
     entries
@@ -41,7 +45,8 @@ fn stats(story: &Story) -> BTreeMap<String, i64> {
     story.stage.stats().entries().into_iter().collect()
 }
 
-/// A retry, an out-of-memory error and a small allocation, so that most statistics are not 0.
+/// Causes a retry, an out-of-memory error and a small allocation, so that most statistics are not
+/// 0.
 fn some_work(story: &mut Story) -> Result<(), Trouble> {
     for (name, size) in [("first", mib(40)), ("second", mib(30)), ("small", parkade::units::Bytes(1000))] {
         story.alloc(name, size)?;
@@ -78,21 +83,21 @@ fn figures(backend: &AnyBackend) -> Verdict {
     story.stage.core().reset_peak_stats();
     let after = stats(&story);
     let (now, peak) = (after.get("allocated_bytes.all.current"), after.get("allocated_bytes.all.peak"));
-    claim(now == peak, || format!("after the reset: {now:?} now, {peak:?} at most"))?;
-    story.say("reset_peak_memory_stats: the peaks start again at what is in use now");
+    claim(now == peak, || format!("after the reset: {now:?} now, peak {peak:?}"))?;
+    story.say("reset_peak_memory_stats: the peaks start again at the current values");
     story.finish()
 }
 
 fn keys() -> Verdict {
     let shipped = recording("deep_mlp.default")?;
     let Some(file) = &shipped.options.stats_file else { return Err(Trouble::fail("the recording has no statistics")) };
-    // Reading the file fails if one of the core's keys is missing in it.
+    // Reading the file fails if one of the core's keys is missing from it.
     claim(file.unknown.is_empty(), || format!("the core lacks the keys {:?}", file.unknown))?;
     let keys: Vec<String> = parkade::stats::Stats::default().entries().into_iter().map(|(key, _)| key).collect();
     let verdict = shipped.verify(shipped.device()).map_err(failed)?;
     let check = verdict.stats_check.ok_or_else(|| Trouble::fail("the statistics were not compared"))?;
     claim(check.compared == keys.len() && check.differences.is_empty(), || format!("{check:?}"))?;
-    let text = format!("{} keys, all of them as PyTorch wrote them at the end of deep_mlp, with equal values:\n", keys.len());
+    let text = format!("{} keys, all as PyTorch wrote them at the end of deep_mlp, with equal values:\n", keys.len());
     Ok(Evidence::text(text + &keys.join("\n") + "\n"))
 }
 
@@ -101,7 +106,7 @@ struct Heap {
     name: &'static str,
     pieces: u64,
     freed: &'static [u64],
-    /// 1 - allocated / reserved, in percent.
+    /// Returns 1 - allocated / reserved, in percent.
     ratio: u64,
     is_served: bool,
 }
@@ -118,7 +123,7 @@ fn ratio(backend: &AnyBackend) -> Verdict {
         format!("{:<28} {:>8} {:>6} {:>14} {:>17}  4 MiB\n", "", "1 - a/r", "risk", "largest hole", "partial segments");
     for heap in HEAPS {
         let whole = mib(2 * heap.pieces);
-        // Leaves no room for another segment.
+        // This leaves no room for another segment.
         let mut story = Story::new(backend, "", Some(whole))?;
         story.alloc("all", whole)?;
         story.free("all")?;
@@ -135,7 +140,7 @@ fn ratio(backend: &AnyBackend) -> Verdict {
         let is_served = story.ask("4 MiB", mib(4))?;
         claim(is_served == heap.is_served, || format!("{}: 4 MiB served: {is_served}", heap.name))?;
         let [hole, partial] = [found.largest_hole_bytes, found.partial_segments_bytes].map(format_bytes);
-        // The hole decides, whatever the ratio is.
+        // The hole decides, no matter what the ratio is.
         claim(is_served == (found.largest_hole_bytes >= 4 << 20), || format!("{}: {found:?}", heap.name))?;
         let (risk, outcome) = (if heap.ratio > 30 { "yes" } else { "no" }, if is_served { "served" } else { "out of memory" });
         table += &format!("{:<28} {:>6} % {risk:>6} {hole:>14} {partial:>17}  {outcome}\n", heap.name, heap.ratio);
@@ -161,16 +166,16 @@ fn no_such_key(backend: &AnyBackend) -> Verdict {
     story.finish()
 }
 
-/// D5: the memory helpers of the guide, as calls on an allocator that the test runs.
+/// D5: the guide's memory helpers, as calls to an allocator that the test runs.
 pub(super) fn helper_calls() -> Vec<Entry> {
     vec![scenario(
         "D5/helpers",
-        "print, copy to the CPU, clear, reset, fraction and cleanup: what each does to the figures",
+        "print, copy to the CPU, clear, reset, fraction and cleanup: the effect of each on the figures",
         helpers,
     )]
 }
 
-/// Allocated and reserved bytes and their peaks, as the guide's `info` prints them.
+/// Returns allocated and reserved bytes and their peaks, as the guide's `info` prints them.
 fn info(story: &mut Story, after: &str) -> [i64; 4] {
     let stats = story.stage.stats();
     let [allocated, reserved] = [Family::AllocatedBytes, Family::ReservedBytes].map(|family| stats.family(family).all);
@@ -214,7 +219,7 @@ fn expect(found: [i64; 4], mib: [i64; 4]) -> Result<(), Trouble> {
     claim(found == mib.map(|count| count << 20), || format!("expected {mib:?} MiB, found {found:?} bytes"))
 }
 
-/// Every byte is copied, and nothing moves on the device.
+/// Copies every byte; nothing moves on the device.
 fn copy_to_the_cpu(story: &mut Story) -> Result<(), Trouble> {
     const WORD: u32 = 0x600d_f00d;
     let (address, stream) = (story.stage.address("live")?, story.stage.streams()[0]);
@@ -222,7 +227,7 @@ fn copy_to_the_cpu(story: &mut Story) -> Result<(), Trouble> {
     let mut device = story.stage.device().steer();
     device.fill(address, mib(64), WORD, stream)?;
     device.read(address, &mut copy)?;
-    claim(copy.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || "the copy is not what was written".to_owned())
+    claim(copy.chunks_exact(4).all(|word| word == WORD.to_le_bytes()), || "the copy does not hold what was written".to_owned())
 }
 
 /// D8 and D9: the memory that the driver has handed out, and the cost of releasing it on a schedule.
@@ -230,18 +235,18 @@ pub(super) fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = vec![
         scenario(
             "D8",
-            "what the driver has given out is reserved plus the CUDA context: it follows reserved, not allocated",
+            "the driver has handed out the reserved memory plus the CUDA context: it follows reserved, not allocated memory",
             used,
         ),
         scenario(
             "D9",
-            "emptying the cache after each step: many driver calls that wait for the device, for the same peak",
+            "emptying the cache after each step takes many driver calls that wait for the device, for the same peak",
             schedule,
         ),
     ];
     if backend.is_simulated() {
-        let says =
-            "ResNet-50 trained with the cache emptied never, every fifth step and every step: calls, and time in the driver";
+        let says = "ResNet-50 is trained with the cache never emptied, emptied every fifth step and emptied every step: calls, and \
+             time in the driver";
         entries.push(scenario("D9/training", says, |_: &AnyBackend| training()));
     }
     entries
@@ -270,19 +275,19 @@ fn used(backend: &AnyBackend) -> Verdict {
         let figures = story.figures();
         claim((figures.allocated, figures.reserved) == (allocated << 20, reserved << 20), || format!("{what}: {figures:?}"))?;
         let more = given_out(&mut story)? - context;
-        claim(more == i128::from(figures.reserved), || format!("{what}: the driver has given out {more} bytes more"))?;
+        claim(more == i128::from(figures.reserved), || format!("{what}: the driver has handed out {more} bytes more"))?;
         story.say(&format!("{what:<24} {allocated:>8} MiB {reserved:>8} MiB {:>22}", format!("context + {reserved} MiB")));
     }
     story.finish()
 }
 
-/// Steps of the program, and tensors of a step.
+/// The number of steps in the program, and the number of tensors in a step.
 const STEPS: u64 = 20;
 const TENSORS: [u64; 4] = [256, 128, 64, 32];
-/// How long the kernels of a step run.
+/// How long a step's kernels run.
 const STEP_NS: u64 = 2_000_000;
 
-/// Runs the program. Returns the driver calls for memory, and the time in microseconds.
+/// Runs the program. Returns the driver's memory calls and the time in microseconds.
 fn run_steps(backend: &AnyBackend, empties: bool) -> Result<(usize, usize, f64, Evidence), Trouble> {
     let mut story = Story::new(backend, "", None)?;
     let stream = story.stage.streams()[1];
@@ -311,7 +316,7 @@ fn run_steps(backend: &AnyBackend, empties: bool) -> Result<(usize, usize, f64, 
     let count = |name: &str| calls.iter().filter(|call| call.split(' ').next() == Some(name)).count();
     let (mallocs, frees) = (count("cudaMalloc"), count("cudaFree"));
     let peak = story.stage.stats().family(Family::ReservedBytes).all.peak;
-    claim(peak == 992 << 20, || format!("{peak} bytes were reserved at most"))?;
+    claim(peak == 992 << 20, || format!("the peak of reserved bytes is {peak}"))?;
     Ok((mallocs, frees, took_ns / 1000.0, story.finish()?))
 }
 
@@ -323,28 +328,28 @@ fn schedule(backend: &AnyBackend) -> Verdict {
     let each = STEPS as usize * tensors;
     claim((more_mallocs, more_frees) == (each, each), || format!("{more_mallocs} mallocs and {more_frees} frees without it"))?;
     let text = format!(
-        "{STEPS} steps of {tensors} tensors beside 512 MiB of weights, 992.00 MiB reserved at most either way\n\
+        "{STEPS} steps of {tensors} tensors next to 512 MiB of weights, peak reserved 992.00 MiB either way\n\
          never emptied:          {mallocs:>3} cudaMalloc, {frees:>3} cudaFree\n\
          emptied after each step:{more_mallocs:>4} cudaMalloc, {more_frees:>3} cudaFree, each of which waits for the device\n"
     );
     let measured = format!(
-        "kernels of 2 ms a step, in microseconds a step: {:.0} never emptied, {:.0} emptied after each step\n",
+        "kernels of 2 ms per step, in microseconds per step: {:.0} never emptied, {:.0} emptied after each step\n",
         plain_us / STEPS as f64,
         emptied_us / STEPS as f64
     );
     Ok(Evidence { text, measured, operations: plain.operations + emptied.operations })
 }
 
-/// ResNet-50 on 32 images a step, with the cache emptied after each step whose number is a multiple of `every`.
+/// Trains ResNet-50 on 32 images per step, and empties the cache after each step whose number is a multiple of `every`.
 fn resnet(every: Option<usize>) -> Result<Workload, Trouble> {
-    // The generator empties the cache before each batch size, so each step is a separate batch size.
+    // The generator empties the cache before each batch size, so each step is a batch size of its own.
     let cnn = Cnn { batches: vec![32; 10], empties_cache: true, optimizer: Optimizer::Momentum, ..Cnn::default() };
     let mut workload = cnn.workload().map_err(failed)?;
     let mut step = 0;
     workload.events.retain(|event| {
         let is_emptying = *event == Event::EmptyCache;
         step += usize::from(is_emptying);
-        // The first call comes before the first step, when nothing can be released.
+        // The first call is made before the first step, when nothing can be released.
         !is_emptying || every.is_some_and(|every| step > 1 && (step - 1) % every == 0)
     });
     Ok(workload)

@@ -1,5 +1,5 @@
-//! Performs a program's steps one by one: every law is checked after each, no call waits while a graph is captured, and at the
-//! end nothing is left, whatever happened before.
+//! Performs a program's steps one by one. Every law is checked after each step, no call waits while a graph is
+//! captured, and nothing is left at the end, whatever happened before.
 
 use parkade::AllocError;
 use parkade::device::{BackendError, DeviceBackend as _};
@@ -16,7 +16,7 @@ use crate::checks::laws_any_policy::programs::Step;
 use crate::checks::laws_pytorch::operation::POOLS;
 use crate::law::{Broken, Law, ensure};
 
-/// Calls that wait for work, or that a capture would record or reject.
+/// Calls that wait for work, or that a graph capture would record or reject.
 const FORBIDDEN: [CallName; 5] = [
     CallName::EventRecord,
     CallName::EventQuery,
@@ -32,7 +32,7 @@ pub(in crate::checks::laws_any_policy) struct Finished {
     pub(in crate::checks::laws_any_policy) trace: Vec<TraceEntry>,
     /// The statistics at the end.
     stats: Stats,
-    /// The device calls of each step, if calls were made to fail.
+    /// The device calls made in each step, if calls were made to fail.
     pub(in crate::checks::laws_any_policy) calls: Vec<Vec<CallName>>,
     /// The time of the driver calls in nanoseconds; 0 on a real device, which does not report it.
     pub(in crate::checks::laws_any_policy) driver_ns: u64,
@@ -54,7 +54,8 @@ impl Trial {
             self.calls.push(self.device.calls_so_far().iter().map(|call| call.name).collect());
         }
         match &outcome {
-            // A page size that the device does not have is an invalid answer too; the driver rejects it as an invalid value.
+            // A page size that the device does not have is also an invalid answer; the driver rejects it as an invalid
+            // value.
             Outcome::Failed(BackendError::Driver { code, .. }) if self.expected.wrong_answers && *code == self.invalid_value => {}
             Outcome::Failed(error) => {
                 ensure(Law::Faults, self.expected.faults, || format!("the device failed without a planned fault: {error}"))?
@@ -139,17 +140,17 @@ impl Trial {
         }
     }
 
-    /// Checks that a step that starts and ends with waiting deferred has not waited.
+    /// Checks that a step during which waiting was deferred from start to end has not waited.
     fn check_calls(&self, step: Step) -> Result<(), Broken> {
         let is_deferring = self.should_defer();
         let agrees = self.core.heap().is_deferring() == is_deferring;
-        ensure(Law::Pools, agrees, || format!("waiting is allowed: {}, with {:?}", !is_deferring, self.routing))?;
-        // Saving records the deferred events at any time (spec 5.8).
+        ensure(Law::Pools, agrees, || format!("waiting allowed: {}, routing: {:?}", !is_deferring, self.routing))?;
+        // Saving a pool records the deferred events at any time (spec 5.8).
         if !self.was_deferring || !is_deferring || matches!(step, Step::Pool(PoolStep::Save(_))) {
             return Ok(());
         }
-        // Pages of an unused pool may be released at any time, after waiting for their stream (spec 4.6). If the wait or the
-        // release fails, no entry records it.
+        // Pages of an unused pool may be released at any time, after waiting for their stream (spec 4.6). No entry
+        // records a failure of the wait or of the release.
         let entries = &self.core.observer()[self.before_step..];
         let unmaps = entries.iter().any(|entry| entry.action == TraceAction::SegmentUnmap && entry.pool.1 != 0);
         let calls = self.device.calls_so_far();
@@ -176,7 +177,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Reads everything, frees everything, checks that nothing is left, drops the allocator and checks the device again.
+    /// Reads and frees everything, checks that nothing is left, drops the allocator and checks the device again.
     ///
     /// # Errors
     /// If anything is left.
@@ -189,7 +190,8 @@ impl Trial {
             self.apply(Step::Free(0))?;
         }
         self.apply(Step::CompleteAll)?;
-        // At most two planned failures may hit this call. If it fails again, the checks below find the leftovers.
+        // At most two planned failures may hit this call. If it fails again after that, the checks below find the
+        // leftovers.
         for _ in 0..3 {
             if self.apply(Step::ReleaseCached)? == Outcome::Done {
                 break;
@@ -204,7 +206,8 @@ impl Trial {
         Ok(Finished { trace, stats, calls, driver_ns })
     }
 
-    /// Checks that nothing is in use, and that everything was released that the policy releases.
+    /// Checks that nothing is in use, and that everything that the policy releases has been
+    /// released.
     fn check_nothing_left(&self) -> Result<(), Broken> {
         let (named, whole) = (self.core.policy().releasable(self.core.heap()), self.core.heap().releasable());
         // A policy may keep memory forever; it then reports nothing as releasable.
@@ -216,37 +219,38 @@ impl Trial {
             ensure(Law::Endings, current == 0 || is_kept, || format!("{}.all.current is {current} at the end", family.name()))?;
         }
         let reserved = self.core.heap().reserved();
-        ensure(Law::Endings, reserved == Bytes::ZERO || keeps, || format!("{reserved} bytes stay reserved"))?;
+        ensure(Law::Endings, reserved == Bytes::ZERO || keeps, || format!("{reserved} bytes are still reserved"))?;
         let holdings = self.device.look().holdings();
-        // Growth that fails for lack of memory leaves its addresses reserved for the next attempt: the heap knows them, and
-        // nothing was ever mapped there. A range that had memory is unreserved with its last page.
+        // Growth that fails for lack of memory leaves its addresses reserved for the next attempt: the heap knows the
+        // addresses, and nothing has ever been mapped there. A range that had memory is unreserved together with its
+        // last page.
         let known = self.core.expandable_segments().iter().filter(|(_, _, mapped)| *mapped == Bytes::ZERO).count();
         let bare = self.device.bare_ranges().min(known);
         let is_empty = holdings.ranges == 0 && holdings.physical == 0 && holdings.reservations == bare;
         let excused = keeps || self.expected.faults;
-        ensure(Law::Endings, is_empty || excused, || format!("an empty heap keeps {holdings:?}"))
+        ensure(Law::Endings, is_empty || excused, || format!("an empty heap still holds {holdings:?}"))
     }
 
-    /// Drops the allocator in its current state, and checks that the device got everything back. Returns the time of the driver
-    /// calls in nanoseconds.
+    /// Drops the allocator in its current state, and checks that everything was returned to the device. Returns the
+    /// time of the driver calls in nanoseconds.
     ///
     /// # Errors
-    /// If the device keeps anything, or memory was taken while in use.
+    /// If anything is left on the device, or memory was taken away while in use.
     pub(in crate::checks::laws_any_policy) fn abandon(self) -> Result<u64, Broken> {
         let Trial { core, device, book, .. } = self;
-        // If the very last call failed, nothing more could be done.
+        // If the very last call failed, the allocator could not do anything more.
         device.plan_faults(FaultPlan::none());
         if !book.live.is_empty() {
-            // The program itself waits for work on allocations that it did not free.
+            // The program itself waits for the work on allocations that it has not freed.
             device.steer().settle();
         }
         drop((core, book));
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
         let mut device = device.steer();
         let Some(device) = device.insight() else { return Ok(0) };
         let used = device.used_bytes();
-        ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))?;
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes are left on the device"))?;
         let race = device.races().first().map(ToString::to_string);
         ensure(Law::NoEarlyReuse, race.is_none(), || race.unwrap_or_default())?;
         Ok(device.driver_and_wait_ns())

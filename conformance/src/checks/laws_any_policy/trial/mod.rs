@@ -1,10 +1,11 @@
-//! The trial of policies: an allocator under any policy on a witnessed device, next to a record of who holds what, and the laws
-//! that hold between steps: every byte is accounted for exactly once, the statistics agree, no two adjacent free blocks of one
-//! stream remain, and private pools in use keep their memory.
+//! The trial of policies: an allocator under any policy on a witnessed device, next to a record of who holds which
+//! memory. The laws hold between steps: every byte is accounted for exactly once, the statistics agree, no two adjacent
+//! free blocks of one stream remain, and private pools in use keep their memory.
 //!
-//! The policy decides where a request goes. The trial checks that the allocator did what the policy said, that no memory was lost
-//! or damaged, and that out of memory is justified by the policy's own rules. `apply` performs a program's steps and then checks
-//! every law, `requests` serves, uses and frees memory, and `private_pools` has what programs do with pools.
+//! The policy decides where a request is placed. The trial checks that the allocator did what the policy told it to,
+//! that no memory was lost or damaged, and that every out-of-memory error is justified by the policy's own rules.
+//! `apply` performs a program's steps and checks every law after each; `requests` serves, uses and frees memory;
+//! `private_pools` contains the operations on pools.
 
 mod apply;
 mod private_pools;
@@ -31,10 +32,10 @@ use crate::checks::laws_pytorch::trial::{Account, Ledger};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{History, Leaving, Routing, id};
 
-/// Properties of a policy that decide whether its out of memory is justified.
+/// Properties of a policy that decide whether its out-of-memory errors are justified.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Habits {
-    /// Whether its rules forbid releasing memory to the device before it reports out of memory.
+    /// Whether its rules forbid releasing memory to the device before reporting out of memory.
     pub keeps_memory: bool,
     /// Whether it searches for a free block again after waiting for events ([`Relief::Wait`](parkade::policy::Relief::Wait)). A
     /// policy that does not may report out of memory although the wait has just freed a fitting block.
@@ -42,33 +43,33 @@ pub struct Habits {
 }
 
 impl Default for Habits {
-    /// The default: it releases memory, and searches again.
+    /// Returns the default: the policy releases memory and searches again.
     fn default() -> Habits {
         Habits { keeps_memory: false, looks_after_waiting: true }
     }
 }
 
 impl Habits {
-    /// The habits of a policy of the catalogue.
+    /// Returns the habits of a policy in the catalogue.
     ///
-    /// After waiting, PyTorch's policy releases free segments and asks the device; only the next request finds a part of a segment
-    /// that the wait freed (spec 2.4, step 6e; pytorch#189504).
+    /// After waiting, PyTorch's policy releases free segments and asks the device for memory; a part of a segment that
+    /// the wait freed is found only by the next request (spec 2.4, step 6e; pytorch#189504).
     pub(super) fn of(named: &Named) -> Habits {
         Habits { keeps_memory: named.keeps_memory, looks_after_waiting: !named.name.starts_with("pytorch") }
     }
 }
 
-/// The errors that are expected.
+/// The errors that are expected from the policy.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Expected {
-    /// Driver calls fail by a plan.
+    /// Driver calls fail according to a plan.
     pub(super) faults: bool,
     /// The policy gives invalid answers.
     pub(super) wrong_answers: bool,
 }
 
 impl Expected {
-    /// Whether no errors are expected.
+    /// Returns whether no errors are expected.
     fn nothing(self) -> bool {
         self == Expected::default()
     }
@@ -77,7 +78,7 @@ impl Expected {
 /// The outcome of a step.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Outcome {
-    /// The step was performed, or had nothing to apply to.
+    /// The step was performed, or there was nothing to apply it to.
     Done,
     /// Out of memory.
     Refused,
@@ -100,15 +101,15 @@ struct Live {
     word: u32,
     /// Other streams whose use was recorded.
     told: Vec<u64>,
-    /// Whether one of these uses was recorded while a graph was captured: the allocator forgets such a use if the block is freed
-    /// during a capture, so the program does not free it then.
+    /// Whether one of these uses was recorded while a graph was captured. The allocator forgets that use if the block
+    /// is freed during a capture, so the program does not free it then.
     is_captured: bool,
-    /// The number of the private pool it came from; 0 is the default pool.
+    /// The number of the private pool that it was allocated from; 0 is the default pool.
     pool: u64,
 }
 
 impl Live {
-    /// A block that a pool has just handed out to a stream and that is not used yet.
+    /// Returns a block that a pool has just handed out to a stream and that has not been used yet.
     fn new(allocation: Allocation, requested: u64, home: StreamId, pool: u64) -> Live {
         Live { allocation, requested, home, last: home, word: 0, told: Vec::new(), is_captured: false, pool }
     }
@@ -117,7 +118,8 @@ impl Live {
         self.allocation.address()
     }
 
-    /// The bytes that are filled, in whole words; 0 if its address is not word-aligned, which only an invalid policy causes.
+    /// Returns the number of bytes that are filled, in whole words; 0 if the address is not word-aligned, which only an
+    /// invalid policy can cause.
     fn whole_words(&self) -> u64 {
         if self.address().get().is_multiple_of(4) { self.requested / 4 * 4 } else { 0 }
     }
@@ -128,7 +130,7 @@ impl Live {
     }
 }
 
-/// Who holds what.
+/// The record of who holds which memory.
 #[derive(Default)]
 struct Book {
     live: Vec<Live>,
@@ -142,7 +144,7 @@ impl Book {
     /// If the block is misaligned, or overlaps memory that is in use.
     fn add(&mut self, live: Live, size: u64, unit: u64, witness: &Witness) -> Result<(), Broken> {
         let address = live.address().get();
-        ensure(Law::Alignment, address.is_multiple_of(unit), || format!("{address:#x} is not a multiple of {unit}"))?;
+        ensure(Law::Alignment, address.is_multiple_of(unit), || format!("the address {address:#x} is not a multiple of {unit}"))?;
         for other in &self.live {
             ensure(Law::NoOverlap, !other.overlaps(address, size), || {
                 let (at, bytes) = (other.address(), other.requested);
@@ -159,7 +161,7 @@ impl Book {
         Ok(())
     }
 
-    /// Removes a live allocation, which is about to be freed.
+    /// Removes a live allocation that is about to be freed.
     fn give_back(&mut self, which: usize, witness: &Witness) -> Live {
         let live = self.live.swap_remove(which);
         if !live.told.is_empty() {
@@ -169,18 +171,18 @@ impl Book {
         live
     }
 
-    /// The indices of the allocations that a pool has handed out.
+    /// Returns the indices of the allocations that a pool has handed out.
     fn of_pool(&self, pool: u64) -> impl Iterator<Item = usize> + '_ {
         (0..self.live.len()).filter(move |&which| self.live[which].pool == pool)
     }
 
-    /// The number of freed allocations that are still pending in the heap.
+    /// Returns the number of freed allocations that are still pending in the heap.
     fn pending(&self) -> usize {
         self.leaving.len()
     }
 
-    /// Checks that exactly the live allocations are handed out, each in a large enough block, and that memory that may still be in
-    /// use is pending.
+    /// Checks that exactly the live allocations are handed out, each in a large enough block, and that memory which may
+    /// still be in use is pending.
     ///
     /// # Errors
     /// If they disagree.
@@ -192,17 +194,17 @@ impl Book {
         for block in blocks().filter(|block| block.state == BlockActivity::Allocated) {
             let live = expected.next().map(|live| (live.address(), live.requested));
             let agrees = live == Some((block.address, block.requested.get())) && block.size >= block.requested;
-            ensure(Law::Accounting, agrees, || format!("the heap has {block:?} handed out, the program holds {live:?}"))?;
+            ensure(Law::Accounting, agrees, || format!("the heap has handed out {block:?}, but the program holds {live:?}"))?;
         }
         let missing = expected.next().map(|live| (live.address(), live.requested));
-        ensure(Law::Accounting, missing.is_none(), || format!("the heap does not have {missing:?}"))?;
+        ensure(Law::Accounting, missing.is_none(), || format!("{missing:?} is missing from the heap"))?;
         let pending: Vec<u64> =
             blocks().filter(|block| block.state == BlockActivity::PendingFree).map(|block| block.address.get()).collect();
         for leaving in self.leaving.iter().filter(|leaving| !leaving.is_known_done(witness)) {
             ensure(Law::NoEarlyReuse, pending.contains(&leaving.address), || format!("{leaving:?} is not pending"))?;
         }
         let stray = pending.iter().find(|&&address| self.leaving.iter().all(|leaving| leaving.address != address));
-        ensure(Law::Accounting, stray.is_none(), || format!("the block at {stray:x?} is pending, and no stream uses it"))?;
+        ensure(Law::Accounting, stray.is_none(), || format!("the block at {stray:x?} is pending, but no stream uses it"))?;
         self.leaving.retain(|leaving| pending.contains(&leaving.address));
         Ok(())
     }
@@ -221,7 +223,7 @@ pub(super) struct Trial {
     invalid_value: u32,
     book: Book,
     history: History,
-    /// The number of trace entries followed, and the number before the current step.
+    /// The number of trace entries checked so far, and the number before the current step.
     followed: usize,
     before_step: usize,
     /// Whether waiting was deferred before the current step.
@@ -230,7 +232,7 @@ pub(super) struct Trial {
     routing: Routing,
     /// The newest checkpoint of each private pool.
     saved: BTreeMap<u64, PoolCheckpoint>,
-    /// The device calls of each step, if calls are made to fail.
+    /// The device calls made in each step, if calls are made to fail.
     calls: Vec<Vec<CallName>>,
     words: u32,
     /// The reserved bytes after the previous step.
@@ -239,10 +241,10 @@ pub(super) struct Trial {
 }
 
 impl Trial {
-    /// An empty allocator on an idle device.
+    /// Creates an empty allocator on an idle device.
     ///
     /// # Errors
-    /// If there is no such device.
+    /// If such a device is not available.
     pub(super) fn new(
         backend: &AnyBackend,
         setup: &Setup,
@@ -251,7 +253,7 @@ impl Trial {
         habits: Habits,
     ) -> Result<Trial, Unable> {
         let Setup { timing, places, .. } = *setup;
-        // Freeing waits for the device, as the driver does; without that, the policy would have to wait.
+        // A free waits for the device, as it does in the driver; otherwise the policy would have to wait.
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits: true } };
         let device = backend.open(&needs)?;
         let (facts, streams) = (backend.facts(), device.streams());
@@ -281,23 +283,23 @@ impl Trial {
         })
     }
 
-    /// Makes driver calls fail by a plan that counts from now.
+    /// Makes driver calls fail according to a plan that counts calls from now on.
     pub(super) fn plan_faults(&mut self, plan: FaultPlan) {
         self.expected.faults = true;
         self.device.plan_faults(plan);
     }
 
-    /// How many planned failures have happened so far.
+    /// Returns how many planned failures have happened so far.
     pub(super) fn faults_fired(&self) -> u64 {
         self.device.faults_fired()
     }
 
-    /// How often the policy took each kind of action.
+    /// Returns how often the policy took each kind of action.
     pub(super) fn reached(&self) -> Reached {
         self.core.policy().notes().reached
     }
 
-    /// The steps so far.
+    /// Returns the steps performed so far.
     pub(super) fn script(&self) -> String {
         self.script.iter().map(|line| format!("{line}\n")).collect()
     }
@@ -325,14 +327,15 @@ impl Trial {
         Ok(())
     }
 
-    /// Whether memory may come from expandable segments.
+    /// Returns whether memory may be in expandable segments.
     fn may_expand(&self) -> bool {
         let classes = [PoolClass::Small, PoolClass::Large];
         self.expected.wrong_answers
             || classes.into_iter().any(|class| self.core.policy().is_expandable(PoolSlot::default_pool(class)))
     }
 
-    /// Reserved bytes are the sum of live, rounding, pending, inactive split and whole, and each statistic agrees with its part.
+    /// Checks that reserved bytes are the sum of live, rounding, pending, inactive split and whole bytes, and that each
+    /// statistic agrees with its part.
     fn check_accounts(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let account = Account::of(segments);
         let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);
@@ -345,16 +348,17 @@ impl Trial {
         ensure(Law::Accounting, reserved == account.sum(), || {
             format!("{reserved} bytes are reserved, but the account is {account:?}")
         })?;
-        // A lowered limit applies only to later growth. Expandable segments map whole pages for what the limit allowed.
+        // A lowered limit applies only to later growth. Expandable segments map whole pages for requests that the limit
+        // allows.
         let page = |class| self.core.policy().page(PoolSlot::default_pool(class)).get();
         let slack = if self.may_expand() { page(PoolClass::Small).max(page(PoolClass::Large)) } else { 0 };
         let grew = reserved > self.reserved_before && !self.expected.wrong_answers;
         let limit = self.core.heap().limit();
         let kept = !grew || limit.is_none_or(|limit| reserved <= limit.get() + slack);
-        ensure(Law::Limit, kept, || format!("{reserved} bytes are reserved, and the limit is {limit:?}"))
+        ensure(Law::Limit, kept, || format!("{reserved} bytes are reserved, but the limit is {limit:?}"))
     }
 
-    /// The ordinary segments are exactly the device's live ranges.
+    /// Checks that the ordinary segments are exactly the device's live ranges.
     fn check_device(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let page = self.page.get();
         let device = self.device.look();
@@ -362,14 +366,14 @@ impl Trial {
         let ordinary: Vec<&SegmentInfo> = segments.iter().filter(|segment| !segment.expandable).collect();
         let same = ranges.len() == ordinary.len()
             && ranges.iter().zip(&ordinary).all(|(range, segment)| {
-                // The device gives whole pages.
+                // The device hands out whole pages.
                 range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
             });
-        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))?;
+        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, but the segments are {ordinary:x?}"))?;
         drop(device);
-        // After a failure, memory may still wait to be released.
+        // After a failure, some memory may still have to be released.
         let mut device = self.device.steer();
-        // Ranges of less than a page share one.
+        // Ranges smaller than a page share a page.
         let has_whole_pages = ranges.iter().all(|(_, bytes)| bytes.is_multiple_of(page));
         let is_exact = has_whole_pages && self.expected.nothing();
         let Some(device) = device.insight().filter(|_| is_exact) else { return Ok(()) };
@@ -377,18 +381,19 @@ impl Trial {
         let mapped: u64 = segments.iter().filter(|segment| segment.expandable).map(|segment| segment.total.get()).sum();
         let used = device.used_bytes().get();
         ensure(Law::Accounting, used == rounded + mapped, || {
-            format!("the device gave {used} bytes, ranges have {rounded} and {mapped} are mapped")
+            format!("the device handed out {used} bytes, but ranges account for {rounded} and mappings for {mapped}")
         })
     }
 
-    /// The program waits wherever it must, so any race means that memory was reused or unmapped too early.
+    /// Checks for races. The program waits wherever it must, so any race means that memory was reused or unmapped too
+    /// early.
     fn check_races(&self) -> Result<(), Broken> {
         let mut device = self.device.steer();
         let race = device.insight().and_then(|device| device.races().first().map(ToString::to_string));
         ensure(Law::NoEarlyReuse, race.is_none(), || race.unwrap_or_default())
     }
 
-    /// Checks that no two adjacent free blocks of one stream remain.
+    /// Checks that no two adjacent free blocks of the same stream remain.
     fn check_merged(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let heap = self.core.heap();
         let free = heap.pool_slots().flat_map(|pool| heap.free_blocks(pool));
@@ -397,13 +402,13 @@ impl Trial {
             let both = pair.iter().all(|block| block.state == BlockActivity::Inactive);
             let (Some(low), Some(high)) = (free.get(&pair[0].address.get()), free.get(&pair[1].address.get())) else { continue };
             ensure(Law::Coalescing, !both || low.stream != high.stream, || {
-                format!("adjacent free blocks that should be merged: {low:?}, {high:?}")
+                format!("adjacent free blocks that should have been coalesced: {low:?}, {high:?}")
             })?;
         }
         Ok(())
     }
 
-    /// Checks that pools in use keep their memory, and that uses and each pool's memory are counted correctly.
+    /// Checks that pools in use keep their memory, and that each pool's uses and memory are counted correctly.
     fn check_pools(&mut self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         // PyTorch's ladder may take memory from a pool in use during a capture (spec 2.7, 2.9).
         if !self.core.policy().releases_during_captures() {
@@ -426,7 +431,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Whether waiting must be deferred, because something is in progress that this version of PyTorch considers a capture.
+    /// Returns whether waiting must be deferred because something is in progress that this version of PyTorch treats as
+    /// a capture.
     fn should_defer(&self) -> bool {
         match self.core.policy().profile().deferral {
             Deferral::WhileRouting => self.routing.is_routing(),
@@ -434,8 +440,8 @@ impl Trial {
         }
     }
 
-    /// Whether unjustified out of memory can be detected: while requests are routed or a graph is captured, the rules forbid
-    /// waiting for and releasing memory that would serve a request.
+    /// Returns whether an unjustified out-of-memory error can be detected. While requests are routed or a graph is
+    /// captured, the rules forbid waiting for memory, or releasing memory, that would serve a request.
     fn tells_false_alarms(&self) -> bool {
         self.expected.nothing() && !self.routing.is_routing()
     }

@@ -1,5 +1,5 @@
-//! Private pools under any policy, and their checkpoints: a checkpoint holds what was handed out, a restore brings back what
-//! was saved, and a refusal is justified and changes nothing.
+//! Private pools and their checkpoints under any policy. A checkpoint contains what was handed out, a restore brings
+//! back what was saved, and a refusal is justified and changes nothing.
 
 use parkade::checkpoint::{CheckpointError, SavedState};
 use parkade::device::BackendError;
@@ -13,7 +13,7 @@ use crate::checks::laws_any_policy::programs::PoolStep;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::id;
 
-/// The allocations in a checkpoint, in its order: address, size and stream.
+/// The address, size and stream of each allocation in a checkpoint, in the checkpoint's order.
 fn saved_allocations(checkpoint: &PoolCheckpoint) -> Vec<(DeviceAddress, Bytes, StreamId)> {
     let mut found = Vec::new();
     for segment in &checkpoint.segments {
@@ -47,7 +47,8 @@ impl Trial {
             }
             PoolStep::Release(pool) => routing.release(core, pool)?,
             PoolStep::Serve(pool) => routing.serve_when_out(core, pool),
-            // Not set for a pool that does not exist yet: some versions forget the setting with the pool, others never do.
+            // Not set for a pool that does not exist yet: some versions drop the setting together with the pool, others
+            // never drop it.
             PoolStep::KeepWhole(pool) if core.pool_use_count(id(pool)).is_ok() => routing.keep_whole(core, pool),
             PoolStep::KeepWhole(_) => {}
             PoolStep::ReleaseCached(pool) => {
@@ -64,7 +65,7 @@ impl Trial {
         Ok(Outcome::Done)
     }
 
-    /// Saves a pool: the checkpoint's allocations must be what the program holds.
+    /// Saves a pool. The checkpoint's allocations must be exactly those that the program holds.
     fn save(&mut self, pool: u64) -> Result<Outcome, Broken> {
         match self.core.checkpoint_pool(id(pool)) {
             Ok(checkpoint) => {
@@ -101,7 +102,7 @@ impl Trial {
         }
     }
 
-    /// Loads the checkpoint of a pool.
+    /// Loads a pool's checkpoint.
     fn load(&mut self, pool: u64) -> Result<Outcome, Broken> {
         let Some(checkpoint) = self.saved.get(&pool).cloned() else { return Ok(Outcome::Done) };
         // The pool takes back everything it has handed out, so the program does not free it.
@@ -110,7 +111,8 @@ impl Trial {
             return Ok(Outcome::Done);
         }
         let (before, stats) = (self.core.segments(), self.core.stats().clone());
-        // Loading frees the allocations that the pool has handed out and records events for them, so take the witness from before.
+        // Loading frees the allocations that the pool has handed out and records events for them, so use the witness
+        // from before the load.
         let witness = self.device.witness();
         match self.core.restore_pool(&checkpoint) {
             Ok(restored) => {
@@ -130,7 +132,7 @@ impl Trial {
                     return Ok(Outcome::Failed(error));
                 }
                 let is_same = self.core.segments() == before && *self.core.stats() == stats;
-                ensure(Law::Pools, is_same, || format!("loading pool {pool} failed with {error}, but something changed"))?;
+                ensure(Law::Pools, is_same, || format!("loading pool {pool} failed with {error}, but the heap changed"))?;
                 let policy = self.core.policy();
                 let is_legal = match error {
                     CheckpointError::Parted => policy.has_transferred(),
@@ -167,26 +169,27 @@ impl Trial {
         })
     }
 
-    /// Drops the allocations that a pool has taken back itself, at the time of `witness`.
+    /// Drops the allocations that a pool itself had taken back at the time of `witness`.
     fn forget_handed_out(&mut self, pool: u64, witness: &Witness) -> Result<(), Broken> {
-        // From last to first: removing one only moves those after it.
+        // Go from last to first, because removing one moves only those after it.
         let own: Vec<usize> = self.book.of_pool(pool).collect();
         for which in own.into_iter().rev() {
             let live = self.book.give_back(which, witness);
             let answer = self.core.free(live.allocation);
             ensure(Law::Pools, answer == Err(FreeError::NotAllocated), || {
-                format!("freeing an allocation that the pool took back gave {answer:?}")
+                format!("freeing an allocation that the pool took back returned {answer:?}")
             })?;
         }
         Ok(())
     }
 
-    /// A restored pool hands out what was saved, and none of it is in use by others.
+    /// Checks that a restored pool hands out what was saved, and that nothing else uses that
+    /// memory.
     fn hold_restored(&mut self, pool: u64, checkpoint: &PoolCheckpoint, allocations: Vec<Allocation>) -> Result<(), Broken> {
         let expected = saved_allocations(checkpoint);
         let addresses: Vec<DeviceAddress> = allocations.iter().map(Allocation::address).collect();
         let same = addresses.iter().eq(expected.iter().map(|(address, ..)| address));
-        ensure(Law::Pools, same, || format!("pool {pool} handed out {addresses:x?}, but the checkpoint has {expected:x?}"))?;
+        ensure(Law::Pools, same, || format!("pool {pool} has handed out {addresses:x?}, but the checkpoint has {expected:x?}"))?;
         for (allocation, (_, size, stream)) in allocations.into_iter().zip(expected) {
             let live = Live::new(allocation, size.get(), stream, pool);
             self.book.add(live, size.get(), 1, &self.device.witness())?;
@@ -195,7 +198,7 @@ impl Trial {
         Ok(())
     }
 
-    /// The addresses that a pool has handed out, in order.
+    /// Returns the addresses that a pool has handed out, in order.
     fn addresses_of(&self, pool: u64) -> Vec<DeviceAddress> {
         let mut addresses: Vec<DeviceAddress> = self.book.of_pool(pool).map(|which| self.book.live[which].address()).collect();
         addresses.sort_unstable();

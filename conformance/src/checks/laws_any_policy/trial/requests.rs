@@ -1,5 +1,5 @@
-//! One request and one free, and the use of memory between them: what the allocator did with the policy's answers, which pool it
-//! served from, and that memory keeps what was written.
+//! One request and one free, and the use of memory between them. The checks cover what the allocator did with the
+//! policy's answers, which pool served the request, and that memory keeps its contents.
 
 use parkade::device::DeviceBackend as _;
 use parkade::policy::{Policy, PolicyFault};
@@ -14,7 +14,8 @@ use crate::backend::TestDevice;
 use crate::checks::laws_any_policy::watched::{Answer, changed_since_answer};
 use crate::law::{Broken, Law, ensure};
 
-/// Bytes read back at the start and at the end of an allocation: reuse would overwrite one of them.
+/// Number of bytes read back at the start and at the end of an allocation; reuse would overwrite
+/// one of them.
 const READ_BYTES: u64 = 512;
 
 fn device_failed(error: impl std::fmt::Display) -> Broken {
@@ -47,8 +48,8 @@ impl Trial {
         }
     }
 
-    /// Counts what the device did for a served request: a wait between streams for a block that changed streams, and pages mapped
-    /// without being created.
+    /// Counts what the device did for a served request: a wait between streams (for a block that changed streams), and
+    /// pages that were mapped without being created.
     fn count_carried_out(&mut self) {
         let calls = self.device.calls_so_far();
         let done = |name| calls.iter().filter(|call| call.name == name && call.done).count();
@@ -71,11 +72,12 @@ impl Trial {
         self.core.policy_mut().used_pool(live.pool != 0, false);
         let policy = self.core.policy();
         let rounded = policy.round(Bytes(requested)).unwrap_or(Bytes::ZERO).get();
-        // A policy with random answers would answer differently now; and a policy is not asked about blocks that are not split.
+        // A policy with random answers would answer differently now. A policy is not asked about blocks that are not
+        // split.
         if !self.expected.wrong_answers && !self.routing.is_whole(live.pool) {
             let expected = policy.kept(rounded);
             ensure(Law::Placement, size == expected, || {
-                format!("{requested} bytes got a block of {size}, but the policy said {expected}")
+                format!("a request of {requested} bytes got a block of {size} bytes, but the policy specified {expected}")
             })?;
         }
         let unit =
@@ -84,7 +86,8 @@ impl Trial {
         self.fill(self.book.live.len() - 1, stream)
     }
 
-    /// Checks that the block is where the policy said, in a segment of the size that it said.
+    /// Checks that the block is where the policy placed it, in a segment of the size that the
+    /// policy specified.
     fn check_served(&self, allocation: &Allocation, bytes: u64, told_before: usize) -> Result<(), Broken> {
         let notes = self.core.policy().notes();
         let address = allocation.address().get();
@@ -92,7 +95,7 @@ impl Trial {
         let made = made.iter().rfind(|entry| entry.action == TraceAction::SegmentAlloc).map(|entry| entry.size);
         let holds = match notes.answer {
             Some(Answer::Reuse(place)) => place.map(|place| self.core.policy().expected_at(place)) == Some(address),
-            // A policy with random answers may change its mind about the end after splitting off a part.
+            // After a split, a policy with random answers may change its mind about which end to use.
             Some(Answer::TransferPart(_)) if self.expected.wrong_answers && self.core.policy().took_high_end() => true,
             Some(Answer::TransferPart(place)) => place == Some(address),
             // The block first coalesces with adjacent free blocks of its new stream.
@@ -102,15 +105,15 @@ impl Trial {
             _ => true,
         };
         ensure(Law::Placement, holds, || {
-            format!("{bytes} bytes went to {address:#x} (new segment: {made:?} bytes), but the policy said {:x?}", notes.answer)
+            format!("{bytes} bytes went to {address:#x} (new segment: {made:?} bytes), but the policy chose {:x?}", notes.answer)
         })
     }
 
-    /// Checks that out of memory is justified: the policy finds no block, even after waiting for all work and releasing everything
-    /// that its rules allow. At most `waiting` blocks were pending: if any were, a policy that does not search again after waiting
-    /// may have missed one.
+    /// Checks that an out-of-memory error is justified: the policy finds no block even after all work is done and
+    /// everything that its rules allow has been released. At most `waiting` blocks were pending; if there were any, a
+    /// policy that does not search again after waiting may have missed one.
     fn check_refusal(&mut self, bytes: u64, stream: StreamId, waiting: usize) -> Result<(), Broken> {
-        // Like PyTorch, pools that serve when memory runs out are searched once, before any wait.
+        // As in PyTorch, pools that serve when memory runs out are searched once, before any wait.
         let looks_again = self.habits.looks_after_waiting && self.routing.serving().next().is_none();
         if waiting > 0 && !looks_again {
             return Ok(());
@@ -124,7 +127,7 @@ impl Trial {
         } else {
             self.core.release_cached()
         };
-        answer.map_err(|error| Broken::new(Law::Answers, format!("giving memory back after a refusal failed: {error}")))?;
+        answer.map_err(|error| Broken::new(Law::Answers, format!("releasing memory after a refusal failed: {error}")))?;
         let after = self.core.heap().reserved();
         self.check()?;
         self.core.policy_mut().begin();
@@ -132,20 +135,21 @@ impl Trial {
         ensure(Law::NoFalseOutOfMemory, again.is_err(), || {
             format!(
                 "{bytes} bytes were refused with at most {waiting} blocks pending and {before} bytes reserved; with nothing \
-                 pending and {after} bytes reserved they are served"
+                 pending and {after} bytes reserved, the request is served"
             )
         })
     }
 
-    /// Whether the program may free an allocation: not during a capture if another stream used it during one, because that use is
-    /// then forgotten (spec 3.8) and the memory reused too early.
+    /// Returns whether the program may free an allocation. It may not do so during a capture if another stream used the
+    /// allocation during a capture, because that use would be forgotten (spec 3.8) and the memory would be reused too
+    /// early.
     pub(super) fn may_free(&self, which: usize) -> bool {
         !self.book.live[which].is_captured || !self.core.heap().is_deferring()
     }
 
     pub(super) fn free(&mut self, which: usize) -> Result<Outcome, Broken> {
         if self.device.steer().insight().is_none() {
-            // Only reading shows whether something was overwritten.
+            // Only a read shows whether something was overwritten.
             self.read(which)?;
         }
         let live = self.book.give_back(which, &self.device.witness());
@@ -159,12 +163,13 @@ impl Trial {
     /// Checks a rejected answer: the error names the policy, and nothing has changed.
     fn at_fault(&self, fault: &PolicyFault) -> Result<Outcome, Broken> {
         let name = self.core.policy().name();
-        ensure(Law::Answers, fault.policy == name, || format!("the fault is that of {name}, but the error says {fault}"))?;
+        ensure(Law::Answers, fault.policy == name, || format!("the policy at fault is {name}, but the error says {fault}"))?;
         ensure(Law::Answers, self.expected.wrong_answers, || fault.to_string())?;
         let is_block = fault.problem.starts_with("releases") || fault.problem.starts_with("remaps");
-        // A segment that grows at several gaps requests the handles of each, and keeps what it has mapped.
+        // A segment that grows at several gaps requests the handles for each gap, and keeps what it has already mapped.
         let has_mapped = fault.problem.starts_with("takes a handle") && self.core.policy().saw_less_than(self.core.heap());
-        // The effects of a rung before its invalid part remain: blocks released before an invalid one.
+        // The effects of a rung that precede its invalid part remain, for example blocks released before an invalid
+        // one.
         let unchanged = match self.core.policy().notes().answer {
             Some(Answer::Reuse(_) | Answer::Transfer(_) | Answer::TransferPart(_)) => true,
             Some(Answer::Segment(_, blocks) | Answer::Rung(blocks)) => blocks <= usize::from(is_block),
@@ -181,7 +186,7 @@ impl Trial {
             Ok(()) => Ok(Outcome::Done),
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
             Err(AllocError::Policy(fault)) => self.at_fault(&fault),
-            Err(error) => Err(Broken::new(Law::Answers, format!("freeing failed: {error}"))),
+            Err(error) => Err(Broken::new(Law::Answers, format!("a free failed: {error}"))),
         }
     }
 
@@ -192,18 +197,18 @@ impl Trial {
         let found = segments.iter().find(|segment| segment.blocks.iter().any(|block| block.address == live.address()));
         let Some(segment) = found else { return Ok(pool) };
         let pool_of_segment = segment.pool.1;
-        ensure(Law::Pools, pool_of_segment == pool, || format!("{bytes} bytes of pool {pool} came from {segment:?}"))?;
-        ensure(Law::Pools, !is_borrowed || pool != 0, || format!("the default pool lent {bytes} bytes"))?;
+        ensure(Law::Pools, pool_of_segment == pool, || format!("{bytes} bytes for pool {pool} were served from {segment:?}"))?;
+        ensure(Law::Pools, !is_borrowed || pool != 0, || format!("the default pool served {bytes} bytes for a private pool"))?;
         // If blocks have changed streams, the block after this one may have been free before.
         if self.routing.is_whole(pool) && !self.core.policy().has_transferred() {
             let mut behind = segment.blocks.iter().skip_while(|block| block.address != live.address()).skip(1);
             let rest = behind.next().filter(|next| next.state == BlockActivity::Inactive);
-            ensure(Law::Pools, rest.is_none(), || format!("{bytes} bytes were split off in pool {pool}, leaving {rest:?}"))?;
+            ensure(Law::Pools, rest.is_none(), || format!("{bytes} bytes were split off in pool {pool}, which leaves {rest:?}"))?;
         }
         Ok(pool)
     }
 
-    /// A request failed in a pool that was searched.
+    /// Handles a request that failed in a pool that was searched.
     fn failed_in_pool(&mut self, error: &AllocError) -> Result<Outcome, Broken> {
         match *error {
             AllocError::Pool(error) => self.routing.failed_in_pool(error).map(|()| Outcome::Refused),
@@ -224,7 +229,7 @@ impl Trial {
         self.device.steer().fill(live.address(), Bytes(whole), word, stream).map_err(device_failed)
     }
 
-    /// Lets a stream fill a live allocation after its last user, and records the use with the allocator.
+    /// Makes a stream fill a live allocation after its last user, and records the use with the allocator.
     pub(super) fn use_by(&mut self, which: usize, stream: StreamId) -> Result<(), Broken> {
         let live = &mut self.book.live[which];
         if stream != live.last {
@@ -244,7 +249,7 @@ impl Trial {
         self.fill(which, stream)
     }
 
-    /// Waits for the last user of a live allocation and checks that it still holds what was written.
+    /// Waits for the last user of a live allocation and checks that the allocation still holds what was written.
     pub(super) fn read(&mut self, which: usize) -> Result<(), Broken> {
         let live = &self.book.live[which];
         let whole = live.whole_words();
@@ -262,7 +267,7 @@ impl Trial {
             ensure(Law::Contents, wrong.is_none(), || {
                 let (at, size, word) = (live.address(), live.requested, live.word);
                 let place = offset + 4 * wrong.unwrap_or(0) as u64;
-                format!("{size} bytes at {at} were filled with {word:#x}, but hold something else at byte {place}")
+                format!("the {size} bytes at {at} were filled with {word:#x}, but hold something else at byte {place}")
             })?;
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Segments that exist before the allocator does, as when a recording begins in the middle: both allocators adopt them.
+//! Segments that exist before the allocator does, as in a recording that begins in the middle of a run. Both allocators
+//! adopt them.
 
 use std::collections::VecDeque;
 
@@ -13,7 +14,7 @@ use crate::checks::draw::Draws;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
 
-/// Adopts up to three segments, which a number determines. Returns their allocations.
+/// Adopts up to three segments, which are determined by a number. Returns their allocations.
 pub(super) fn adopt(
     device: &WitnessedDevice<AnyDevice>,
     core: &mut Tested<AnyDevice>,
@@ -27,7 +28,7 @@ pub(super) fn adopt(
         let pool = if draws.below(3) == 0 { POOLS[0] } else { PoolId::DEFAULT };
         if pool != PoolId::DEFAULT && reference.uses(pool).is_err() {
             let answers = (core.create_pool(pool), reference.create_pool(pool));
-            ensure(Law::Reference, answers.0 == answers.1, || format!("create_pool answers {answers:?}"))?;
+            ensure(Law::Reference, answers.0 == answers.1, || format!("create_pool returned {answers:?}"))?;
         }
         let stream = streams[draws.below(4) as usize];
         let page = (draws.below(2) == 0).then_some(match class {
@@ -46,22 +47,22 @@ pub(super) fn adopt(
         let Some(address) = take(device, &blocks, page, &mut handles) else { return Ok(held) };
         let segment = AdoptedSegment { address, stream, pool, class, page: page.map(Bytes), blocks };
         for (wrong, error) in wrong(&segment) {
-            let answer = core.adopt(&wrong, &mut |_, _| unreachable!("a segment that is refused asks for no memory"));
-            ensure(Law::Reference, answer == Err(error), || format!("{wrong:?} was answered {answer:?}, expected {error:?}"))?;
+            let answer = core.adopt(&wrong, &mut |_, _| unreachable!("a refused segment asks for no memory"));
+            ensure(Law::Reference, answer == Err(error), || format!("{wrong:?} returned {answer:?}, expected {error:?}"))?;
         }
         let mut asked = Vec::new();
         let answer = core.adopt(&segment, &mut |address, pages| {
             asked.push((address.get(), pages));
-            (handles.pop_front().expect("a handle for each mapped page"), 1)
+            (handles.pop_front().expect("one handle for each mapped page"), 1)
         });
         let runs = page.map_or(Vec::new(), |page| asked_for(&segment, page));
         ensure(Law::Reference, asked == runs, || {
-            format!("of {segment:?} memory is asked for at {asked:x?}, expected {runs:x?}")
+            format!("memory of {segment:?} was requested at {asked:x?}, expected {runs:x?}")
         })?;
         let expected = reference.adopt(&segment);
         let allocations = answer.map_err(|error| Broken::new(Law::Reference, format!("{segment:?}: {error}")))?;
         let same = allocations.iter().map(|allocation| allocation.address().get()).eq(expected.iter().copied());
-        ensure(Law::Reference, same && handles.is_empty(), || format!("of {segment:?} {allocations:?} are held"))?;
+        ensure(Law::Reference, same && handles.is_empty(), || format!("{segment:?} has the allocations {allocations:?}"))?;
         held.extend(allocations);
         misplaced(core, &segment)?;
     }
@@ -72,7 +73,8 @@ fn block(size: u64, content: AdoptedContent) -> AdoptedBlock {
     AdoptedBlock { size: Bytes(size), content }
 }
 
-/// The allocator must refuse a segment that already exists, or that begins or ends inside another.
+/// Checks that the allocator refuses a segment that already exists, or that begins or ends inside
+/// another one.
 fn misplaced(core: &mut Tested<AnyDevice>, segment: &AdoptedSegment) -> Result<(), Broken> {
     let bytes: u64 = segment.blocks.iter().map(|block| block.size.get()).sum();
     let (base, free) = (segment.address.get(), |size: u64| vec![block(size, AdoptedContent::Free)]);
@@ -85,14 +87,15 @@ fn misplaced(core: &mut Tested<AnyDevice>, segment: &AdoptedSegment) -> Result<(
     for wrong in
         [segment.clone(), at(base + bytes - 512, 1024), at(base - 512, 1024), at(base - 512, bytes + 1024), at(base + 512, 512)]
     {
-        let answer = core.adopt(&wrong, &mut |_, _| unreachable!("a segment that is refused asks for no memory"));
+        let answer = core.adopt(&wrong, &mut |_, _| unreachable!("a refused segment asks for no memory"));
         let expected = Err(AdoptError::Misplaced);
-        ensure(Law::Reference, answer == expected, || format!("beside {segment:?}, {wrong:?} was answered {answer:?}"))?;
+        ensure(Law::Reference, answer == expected, || format!("beside {segment:?}, {wrong:?} returned {answer:?}"))?;
     }
     Ok(())
 }
 
-/// The memory requests for an expandable segment: for each mapped page, the number of mapped pages from there on.
+/// Returns the memory requests for an expandable segment: for each mapped page, the number of consecutive mapped pages
+/// from there.
 fn asked_for(segment: &AdoptedSegment, page: u64) -> Vec<(u64, u64)> {
     let base = segment.address.get();
     let total: u64 = segment.blocks.iter().map(|block| block.size.get()).sum();
@@ -108,7 +111,8 @@ fn asked_for(segment: &AdoptedSegment, page: u64) -> Vec<(u64, u64)> {
     (0..is_mapped.len()).filter(|&place| is_mapped[place]).map(|place| (base + place as u64 * page, left(place))).collect()
 }
 
-/// Blocks that fill these bytes: allocated ones, and free ones that are not neighbours. Some end at a multiple of `round`.
+/// Returns blocks that fill these bytes: allocated ones, and free ones that are not adjacent. Some of them end at a
+/// multiple of `round`.
 fn filled(draws: &mut Draws, bytes: u64, largest: u64, round: u64) -> Vec<AdoptedBlock> {
     let (mut blocks, mut left): (Vec<AdoptedBlock>, u64) = (Vec::new(), bytes);
     while left > 0 {
@@ -130,7 +134,7 @@ fn filled(draws: &mut Draws, bytes: u64, largest: u64, round: u64) -> Vec<Adopte
     blocks
 }
 
-/// Stretches of one or two pages, alternately with and without memory.
+/// Returns stretches of one or two pages, alternately with and without memory.
 fn expandable(draws: &mut Draws, page: u64) -> Vec<AdoptedBlock> {
     let (mut blocks, mut is_mapped) = (Vec::new(), draws.below(2) == 0);
     for _ in 0..2 + draws.below(4) {
@@ -145,7 +149,8 @@ fn expandable(draws: &mut Draws, page: u64) -> Vec<AdoptedBlock> {
     blocks
 }
 
-/// Takes the segment's memory from the device without the allocator's knowledge. `None` if the device has no room for it.
+/// Takes the segment's memory from the device without the allocator's knowledge. Returns `None` if the device has no
+/// room for it.
 fn take(
     device: &WitnessedDevice<AnyDevice>,
     blocks: &[AdoptedBlock],
@@ -180,7 +185,7 @@ fn take(
     Some(base)
 }
 
-/// Returns the memory already taken for a segment for which there is not enough.
+/// Returns to the device the memory that was taken for a segment before memory ran out.
 fn give_back(
     device: &mut AnyDevice,
     base: DeviceAddress,
@@ -197,7 +202,7 @@ fn give_back(
     None
 }
 
-/// Segments like this one that cannot be adopted, each with its error.
+/// Returns segments like this one that cannot be adopted, each with its error.
 fn wrong(segment: &AdoptedSegment) -> Vec<(AdoptedSegment, AdoptError)> {
     let with = |blocks: Vec<AdoptedBlock>| AdoptedSegment { blocks, ..segment.clone() };
     let free = |size: u64| block(size, AdoptedContent::Free);

@@ -1,4 +1,4 @@
-//! Compares what the two allocators answer and show.
+//! Compares the answers and the visible state of the two allocators.
 
 use parkade::checkpoint::PoolCheckpoint;
 use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
@@ -24,9 +24,9 @@ pub(super) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, Ordere
 /// The answer to a step.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// The step has no answer.
+    /// The step returns no answer.
     Nothing,
-    /// A block from the allocator. The reference allocator tells its address.
+    /// A block from the allocator, at the address that the reference allocator determines.
     Allocated(Allocation),
     AllocatedAt(u64),
     Refused(AllocError),
@@ -35,7 +35,7 @@ pub(super) enum Answer {
     Recorded(u64),
     Stocked(usize, u64),
     Done(Result<(), AllocError>),
-    /// Whether a memory fraction is accepted.
+    /// Whether the memory fraction was accepted.
     Limited(Result<(), InvalidFraction>),
     Asked(Result<bool, CheckpointError>),
     Pool(Result<(), PoolError>),
@@ -69,7 +69,7 @@ impl Answer {
         }
     }
 
-    /// Whether this answer of the allocator is the expected one.
+    /// Returns whether this answer from the allocator is the expected one.
     pub(super) fn same_as(&self, expected: &Answer) -> bool {
         match (self, expected) {
             (Answer::Nothing, Answer::Nothing) => true,
@@ -94,13 +94,13 @@ impl Answer {
         }
     }
 
-    /// Checks the processes and the text of an error.
+    /// Checks the processes in an error, and the error's text.
     pub(super) fn check_texts(&self, profile: &Profile, processes: &[ProcessMemory]) -> Result<(), Broken> {
         match self {
             Answer::Refused(error) => {
                 if let AllocError::OutOfMemory(report) = error {
                     ensure(Law::Reference, report.processes == processes, || {
-                        format!("the error names {:?}, the device named {processes:?}", report.processes)
+                        format!("the error names {:?}, but the device named {processes:?}", report.processes)
                     })?;
                 }
                 texts::check(&error.message(profile), texts::of_request(error, profile))
@@ -139,7 +139,7 @@ fn as_saved(checkpoint: &PoolCheckpoint) -> Saved {
     Saved { pool: checkpoint.pool, segments: segments.collect() }
 }
 
-/// The expected answer to a callback's action.
+/// Returns the expected answer to a callback's action.
 pub(super) fn made(made: Made) -> Answer {
     match made {
         Made::Freed(address, error) => Answer::Freed(address, error.map(FreeError::Device)),
@@ -149,12 +149,12 @@ pub(super) fn made(made: Made) -> Answer {
     }
 }
 
-/// The expected answer of a save.
+/// Returns the expected answer to a save.
 pub(super) fn saved(answer: Result<Saved, CheckpointError>) -> Answer {
     answer.map_or_else(|error| Answer::Saved(Err(error)), Answer::SavedAs)
 }
 
-/// The expected answer of a restore.
+/// Returns the expected answer to a restore.
 pub(super) fn restored(answer: Result<Restoration, CheckpointError>) -> Answer {
     answer.map_or_else(Answer::NotRestored, Answer::RestoredAs)
 }
@@ -196,7 +196,7 @@ pub(super) fn states<D: DeviceBackend, P: Policy>(
     ensure(Law::Reference, same, || {
         let sums = (heap.limit(), heap.reserved(), heap.largest_free(), heap.is_deferring(), core.memory_fraction());
         format!(
-            "limit, reserved bytes, largest free block, deferral and fraction are {sums:?}, ranges {:?}; {reference:?}",
+            "limit, reserved bytes, largest free block, deferral and fraction are {sums:?}, ranges {:?}, expected {reference:?}",
             core.expandable_segments()
         )
     })?;
@@ -207,7 +207,7 @@ pub(super) fn states<D: DeviceBackend, P: Policy>(
     Ok(())
 }
 
-/// A question to the heap about its free blocks, drawn from the number of steps.
+/// Asks the heap a question about its free blocks, which is drawn from the number of steps.
 pub(super) fn queries<D: DeviceBackend, P: Policy>(
     core: &Allocator<D, P, Vec<TraceEntry>>,
     reference: &Reference,
@@ -219,20 +219,20 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
     let (heap, slot) = (core.heap(), PoolSlot::default_pool(class));
     let all: Vec<BlockView> = heap.free_blocks(slot).collect();
     let same = |seen: &BlockView, expected: &FreeBlock| {
-        // Only the stamps of the large pool have a meaning.
+        // Stamps have a meaning only in the large pool.
         (class == PoolClass::Small || seen.stamp == expected.stamp)
             && (seen.address.get(), seen.size.get(), seen.stream.get()) == (expected.address, expected.size, expected.stream)
             && (seen.is_split, seen.is_expandable) == (expected.is_split, expected.is_expandable)
             && heap.unmapped_after(seen.id).get() == expected.room_behind
     };
     let is_same = all.len() == free.len() && all.iter().zip(&free).all(|(seen, expected)| same(seen, expected));
-    ensure(Law::Reference, is_same, || format!("the free blocks are {all:?}, expected {free:?}"))?;
+    ensure(Law::Reference, is_same, || format!("the heap's free blocks are {all:?}, expected {free:?}"))?;
     let own: Vec<&BlockView> = all.iter().filter(|block| block.stream == stream).collect();
     let Some(picked) = own.get(steps as usize % own.len().max(1)) else { return Ok(()) };
     let size = Bytes(picked.size.get().saturating_add_signed(steps as i64 / 7 % 3 - 1));
     let larger: Vec<BlockView> = own.iter().filter(|block| block.size >= size).map(|block| **block).collect();
     let smaller: Vec<BlockView> = own.iter().rev().filter(|block| block.size < size).map(|block| **block).collect();
-    // Starting at the block, inside it, or at its end.
+    // The query starts at the block, inside it, or at its end.
     let from = picked.address.get() + picked.size.get() / 2 * (steps / 5 % 3);
     let lowest = larger.iter().filter(|block| block.address.get() + block.size.get() > from);
     let elsewhere = all.iter().filter(|block| block.stream != stream && block.size >= size);
@@ -261,7 +261,7 @@ pub(super) fn queries<D: DeviceBackend, P: Policy>(
     ];
     let wrong = checks.iter().find(|(_, holds)| !holds).map(|(name, _)| *name);
     ensure(Law::Reference, wrong.is_none(), || {
-        format!("{} of {size} bytes on stream {stream} does not answer by these blocks: {all:?}", wrong.unwrap_or(""))
+        format!("{} for {size} bytes on stream {stream} does not match these blocks: {all:?}", wrong.unwrap_or(""))
     })
 }
 
@@ -284,7 +284,7 @@ pub(super) fn private_blocks<D: DeviceBackend, P: Policy>(
     ensure(Law::Reference, seen == expected, || format!("private pools have the free blocks {seen:x?}, expected {expected:x?}"))
 }
 
-/// The error of a step that was not planned to fail.
+/// Returns the error of a step that was not planned to fail.
 pub(super) fn device_error(answer: &Answer) -> Option<BackendError> {
     match answer {
         Answer::Refused(AllocError::Device(error)) | Answer::Done(Err(AllocError::Device(error))) => Some(*error),

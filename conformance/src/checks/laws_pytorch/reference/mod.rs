@@ -1,12 +1,12 @@
-//! The reference law: PyTorch's allocator and the reference allocator run the same programs, and everything visible is the same
-//! after every step: answers, errors with their texts, device calls with their arguments, trace entries, statistics, segments,
-//! and what the heap answers to policies.
+//! The reference law: PyTorch's allocator and the reference allocator run the same programs, and everything visible is
+//! equal after every step: answers, errors with their texts, device calls with their arguments, trace entries,
+//! statistics, segments, and the heap's answers to policies.
 //!
-//! Programs use everything that callers can do, under the rules of every release: private pools, captures, checkpoints,
-//! callbacks, limits, settings. The law also holds while driver calls fail.
+//! Programs use every operation that callers have, under the rules of every release: private pools, captures,
+//! checkpoints, callbacks, limits and settings. The law also holds while driver calls fail.
 //!
-//! Besides random programs, fixed ones exercise each rule in which releases differ, under the rules of every release, because
-//! random ones reach some rules rarely.
+//! Random programs reach some rules rarely. Fixed programs therefore exercise each rule in which releases differ, under
+//! the rules of every release.
 
 mod adopted;
 mod compare;
@@ -33,24 +33,24 @@ const LONGEST: usize = 140;
 /// The maximum number of failing calls of a program.
 const MOST_FAILURES: u64 = 300;
 
-/// The failing calls: starting at every n-th, this many, with this error.
+/// The failing calls: at every n-th call, this many calls in a row fail with this error.
 type Failing = (u64, u64, u32);
 /// The driver's code for "out of memory".
 const OUT_OF_MEMORY: u32 = 2;
 
-/// Programs with crowds of free blocks are long, so there are fewer of them.
+/// Programs with large numbers of free blocks are long, so there are fewer of them.
 const CASES_PER_CROWD: u32 = 8;
 
-/// Releases that each restore checkpoints of expandable segments in a different way: the first that has any, the first that
-/// restores segments that have grown, and the newest, which has more settings.
+/// Releases that each restore checkpoints of expandable segments in a different way: the first release that has such
+/// checkpoints, the first that restores segments that have grown, and the newest, which has more settings.
 const RESTORING: [&str; 3] = ["2.5", "2.11", "2.15"];
 
-/// Each entry draws different programs, numbered from here.
+/// Each entry draws different programs; their numbers start here.
 const SALT: u64 = 310;
 
-/// The entries of this law.
+/// Returns the entries of this law.
 pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
-    let says = "every decision, device call, statistic, trace entry and error is that of the reference allocator";
+    let says = "every decision, device call, statistic, trace entry and error matches the reference allocator";
     let mut entries: Vec<Entry> = timings(backend)
         .into_iter()
         .zip(SALT + 1..)
@@ -59,25 +59,25 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
             Entry::new(Group::Law, format!("reference/{name}"), says, run).requires(Requirement::ExpandableSegments)
         })
         .collect();
-    let says = "the same with hundreds of free blocks, kept by size or by address";
+    let says = "the same with hundreds of free blocks, ordered by size or by address";
     let crowds = Entry::new(Group::Law, "reference/crowds", says, check_crowds);
     entries.push(crowds.requires(Requirement::ExpandableSegments));
-    let says = "the same where checkpoints of another allocator are restored, with other settings or on another device";
+    let says = "the same with checkpoints restored from a different allocator, with different settings or on a different device";
     let foreign = Entry::new(Group::Law, "reference/foreign-checkpoints", says, check_foreign);
     entries.push(foreign.requires(Requirement::ExpandableSegments));
-    let says = "the same while every n-th driver call fails, and up to two calls behind it, for n from 1 to 12";
+    let says = "the same while every n-th driver call and up to two calls after it fail, for n from 1 to 12";
     let failing = Entry::new(Group::Law, "reference/every-nth-call-fails", says, check_failing);
     entries.push(failing.requires(Requirement::ExpandableSegments));
-    let says = "the same where other streams use what a restore takes back, and calls about events fail meanwhile";
+    let says = "the same when other streams use what a restore takes back while event calls fail";
     let restores = Entry::new(Group::Law, "reference/restores-that-fail", says, check_restores);
     entries.push(restores.requires(Requirement::ExpandableSegments));
-    let says = "the same where callbacks end the pool that a request is on its way to, and make requests of their own";
+    let says = "the same when callbacks end the pool that a request is routed to and make their own requests";
     let abandoned = Entry::new(Group::Law, "reference/abandoned-pools", says, |backend: &AnyBackend, _: &Effort| {
         check_default_pool(backend)?;
         check_abandoned(backend)
     });
     entries.push(abandoned.requires(Requirement::ExpandableSegments));
-    let says = "the same in programs that meet each rule in which releases differ, under the rules of every release";
+    let says = "the same in programs that exercise each rule in which releases differ, under the rules of every release";
     let releases =
         Entry::new(Group::Law, "reference/each-release", says, |backend: &AnyBackend, _: &Effort| check_releases(backend));
     entries.push(releases.requires(Requirement::ExpandableSegments));
@@ -95,10 +95,11 @@ fn check_crowds(backend: &AnyBackend, effort: &Effort) -> Verdict {
     run_cases(&effort, SALT + 20, &(scene(timing), crowd()), |(scene, steps)| play(backend, scene, steps, None))
 }
 
-/// One program saves, and another allocator that begins in the same way restores the checkpoint.
+/// One program saves a pool, and a second allocator that begins in the same way restores the
+/// checkpoint.
 fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(1) } else { EventTiming::Clock };
-    // On a real device ranges have other addresses.
+    // On a real device the ranges have different addresses.
     if backend.is_simulated() {
         check_foreign_ranges(backend)?;
     }
@@ -107,7 +108,7 @@ fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let strategy = (scene(timing), other, pool_program(4..50), 0..50_usize, pool_program(1..50));
     run_cases(&effort, SALT + 21, &strategy, |(first, other, before, cut, rest)| {
         let second = match other {
-            // The second program has the same release and addresses, but other sizes.
+            // The second program has the same release and addresses, but different sizes.
             Some((other, true)) => Scene { capacity: other.capacity, settings: other.settings, ..*first },
             Some((other, false)) => *other,
             None => *first,
@@ -117,8 +118,8 @@ fn check_foreign(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// A pool of one allocation, saved under each setting and restored under each other one: ranges at the same addresses are
-/// longer than, shorter than, or exactly as long as what was mapped.
+/// A pool with one allocation, saved under each setting and restored under every other setting: ranges at the same
+/// addresses are longer than, shorter than, or exactly as long as what was mapped.
 fn check_foreign_ranges(backend: &AnyBackend) -> Result<(), Trouble> {
     for release in RESTORING {
         let scene = Scene { release, ..Scene::PLAIN };
@@ -136,7 +137,7 @@ fn check_foreign_ranges(backend: &AnyBackend) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Runs the first program, and the second one with the checkpoints of the first.
+/// Runs the first program, then the second one with the checkpoints of the first.
 fn foreign(backend: &AnyBackend, first: (&Scene, &[Step]), second: (&Scene, &[Step])) -> Result<u64, Stopped> {
     let mut play = begin(backend, first.0)?;
     steps(&mut play, first.1, None)?;
@@ -145,7 +146,7 @@ fn foreign(backend: &AnyBackend, first: (&Scene, &[Step]), second: (&Scene, &[St
     let mut play = begin(backend, second.0)?;
     play.checkpoints = checkpoints;
     steps(&mut play, second.1, None)?;
-    play.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script(second.0, second.1, None)))?;
+    play.finish().map_err(|broken| Stopped::Broken(broken.during("returning all memory"), script(second.0, second.1, None)))?;
     Ok((first.1.len() + second.1.len()) as u64)
 }
 
@@ -156,7 +157,8 @@ fn check_failing(backend: &AnyBackend, effort: &Effort) -> Verdict {
     run_cases(effort, SALT, &strategy, |(scene, steps, failing)| play(backend, scene, steps, Some(*failing)))
 }
 
-/// A request to a pool whose callbacks end its routing, release it, empty caches, and make further requests, in every order.
+/// Returns programs with a request to a pool in which callbacks end the routing, release the pool, empty caches and
+/// make further requests, in every order.
 fn check_abandoned(backend: &AnyBackend) -> Verdict {
     let (served, refused) = (Order::Allocate(3 << 20, 0), Order::Allocate(400 << 20, 0));
     let orders = [served, refused, Order::End(0), Order::Release(0), Order::ReleaseCached, Order::ReleaseCachedPool(0)];
@@ -165,7 +167,8 @@ fn check_abandoned(backend: &AnyBackend) -> Verdict {
     let mut profiles = profiles().collect::<Vec<_>>().into_iter().cycle();
     let mut done = 0;
     for triple in triples {
-        // The pool may have no use left before the request. The request may find the device empty, or be too large for it.
+        // The pool may have no uses left before the request. The request may find the device empty, or be too large for
+        // it.
         for (is_released, mib) in [(false, 5), (true, 5), (false, 5), (true, 400)] {
             let Some(profile) = profiles.next() else { break };
             let scene = Scene { release: profile.name, has_callbacks: true, ..Scene::PLAIN };
@@ -195,7 +198,7 @@ fn trouble(stopped: Stopped) -> Trouble {
     }
 }
 
-/// Checkpoints of pools whose blocks other streams use, while calls about events fail.
+/// Checkpoints of pools whose blocks are used by other streams, while event calls fail.
 fn check_restores(backend: &AnyBackend, effort: &Effort) -> Verdict {
     let timing = if backend.is_simulated() { EventTiming::Seeded(2) } else { EventTiming::Clock };
     let failing = prop::option::of((1..=9_u64, prop::sample::select(vec![1, 1, 2]), Just(700)));
@@ -205,12 +208,12 @@ fn check_restores(backend: &AnyBackend, effort: &Effort) -> Verdict {
     })
 }
 
-/// Runs a program to its end, with every n-th call failing if `failing` is given. Returns the number of steps.
+/// Runs a program to its end; every n-th call fails if `failing` is given. Returns the number of steps.
 fn play(backend: &AnyBackend, scene: &Scene, steps: &[Step], failing: Option<Failing>) -> Result<u64, Stopped> {
     play_as(scene.profile(), backend, scene, steps, failing)
 }
 
-/// The same with an allocator that has these rules.
+/// Does the same with an allocator that has these rules.
 fn play_as(
     profile: &'static Profile,
     backend: &AnyBackend,
@@ -226,7 +229,7 @@ fn play_as(
         play.plan_faults(plan);
     }
     self::steps(&mut play, steps, failing)?;
-    play.finish().map_err(|broken| Stopped::Broken(broken.during("giving everything back"), script(scene, steps, failing)))?;
+    play.finish().map_err(|broken| Stopped::Broken(broken.during("returning all memory"), script(scene, steps, failing)))?;
     Ok(steps.len() as u64)
 }
 
@@ -249,11 +252,11 @@ fn steps(play: &mut Play, steps: &[Step], failing: Option<Failing>) -> Result<()
     Ok(())
 }
 
-/// Describes a program. It may use steps that scripts of `parkade ops` cannot express, so every line is a comment.
+/// Describes a program. It may use steps that `parkade ops` scripts cannot express, so every line is a comment.
 fn script(scene: &Scene, steps: &[Step], failing: Option<Failing>) -> String {
     let mut text = format!("# {scene:?}\n# settings: {:?}\n", scene.text(scene.settings));
     if let Some((n, calls, code)) = failing {
-        let _ = writeln!(text, "# {calls} calls from every call number {n} on fail with code {code}");
+        let _ = writeln!(text, "# {calls} calls in a row fail with code {code}, from every call number {n} onwards");
     }
     for step in steps {
         let _ = writeln!(text, "# {step:?}");
@@ -277,8 +280,8 @@ fn check_releases(backend: &AnyBackend) -> Verdict {
     Ok(Evidence::operations(done.map_err(trouble)?))
 }
 
-/// Runs them with an allocator that has these rules, which should be those of the release that they name. Returns the number of
-/// steps.
+/// Runs the programs with an allocator that has these rules, which should be those of the release that the rules name.
+/// Returns the number of steps.
 fn check_release_as(backend: &AnyBackend, profile: &'static Profile) -> Result<u64, Stopped> {
     let mut done = 0;
     for (settings, steps) in programs() {
@@ -291,7 +294,7 @@ fn check_release_as(backend: &AnyBackend, profile: &'static Profile) -> Result<u
     Ok(done)
 }
 
-/// Programs, each with its settings.
+/// Returns programs, each with its settings.
 fn programs() -> Vec<(&'static str, Vec<Step>)> {
     let mut programs = programs_of_requests();
     programs.extend(programs_of_releasing());
@@ -301,16 +304,17 @@ fn programs() -> Vec<(&'static str, Vec<Step>)> {
     programs
 }
 
-/// Programs of requests, and of requests that are routed to pools.
+/// Returns programs with requests, some of them routed to pools.
 fn programs_of_requests() -> Vec<(&'static str, Vec<Step>)> {
     let begin = Step::BeginPool(0, None);
     vec![
-        // Equal free blocks: parts of one segment, then whole segments.
+        // Equal free blocks: first parts of one segment, then entire segments.
         ("", vec![allocate(5), allocate(5), allocate(5), allocate(5), Step::Free(0), Step::Free(2), allocate(5), allocate(5)]),
         ("", vec![allocate(20), allocate(20), Step::Free(0), Step::Free(0), allocate(20), allocate(20)]),
         ("roundup_power2_divisions:1", vec![Step::Allocate(1_000_001, 0), Step::Allocate(3_000_001, 0)]),
         ("", vec![Step::Fraction(333), allocate(400), Step::Fraction(1000), allocate(400), Step::Fraction(1001)]),
-        // Failing calls on pools, and other calls that fail after a pool was released too often.
+        // Calls on pools that fail, and other calls that fail after a pool has been released too
+        // often.
         (
             "",
             vec![
@@ -352,15 +356,15 @@ fn programs_of_requests() -> Vec<(&'static str, Vec<Step>)> {
     ]
 }
 
-/// Programs about what is kept and what is released.
+/// Returns programs about which memory is kept and which is released.
 fn programs_of_releasing() -> Vec<(&'static str, Vec<Step>)> {
     let begin = Step::BeginPool(0, None);
     vec![
-        // "Never split", followed by a new pool with the same id.
+        // "Never split", then a new pool with the same id.
         ("", [&[begin, Step::NoSplit(0)], &held_and_released()[..], &[begin], &held_and_released()].concat()),
-        // The message, with a limit and with memory that a private pool has cached.
+        // The error message with a limit and with memory cached in a private pool.
         ("", vec![Step::Fraction(600), begin, allocate(10), Step::EndPool(0), Step::Free(0), allocate(400)]),
-        // Releasing oversize blocks reaches one in an expandable segment.
+        // The release of oversize blocks reaches one in an expandable segment.
         (
             OVERSIZE,
             vec![
@@ -373,7 +377,7 @@ fn programs_of_releasing() -> Vec<(&'static str, Vec<Step>)> {
             ],
         ),
         (EXPANDABLE, vec![allocate(300), Step::Limit(Some(40 * MIB)), allocate(50)]),
-        // The cache during a routing and during a capture.
+        // Releasing the cache during a routing and during a capture.
         (
             "",
             vec![
@@ -394,7 +398,7 @@ fn programs_of_releasing() -> Vec<(&'static str, Vec<Step>)> {
     ]
 }
 
-/// Programs of captures, checkpoints and pools that serve when memory runs out, under these settings.
+/// Returns programs with captures, checkpoints and pools that serve when memory runs out, under these settings.
 fn programs_of_captures(settings: &'static str) -> Vec<(&'static str, Vec<Step>)> {
     let begin = Step::BeginPool(0, None);
     let end = [Step::EndPool(0), Step::Capturing(false), Step::CompleteAll, Step::ProcessEvents];
@@ -409,11 +413,12 @@ fn programs_of_captures(settings: &'static str) -> Vec<(&'static str, Vec<Step>)
             programs.push((settings, [&capture[..], &given_back, &[more], &end].concat()));
         }
     }
-    // A checkpoint, before and after the pool has grown.
+    // A checkpoint restored before and after the pool has grown.
     let saved = [Step::Capturing(true), begin, allocate(12), Step::Save(0)];
     programs.push((settings, [&saved[..], &[Step::Free(0), Step::Restore(0), allocate(30), Step::Restore(0)], &end].concat()));
     programs.push((settings, [&saved[..], &[allocate(3), Step::Free(0), allocate(20), Step::Restore(0)], &end].concat()));
-    // A pool that serves when memory runs out, once where releasing the cache would help, and once where nothing else does.
+    // A pool that serves when memory runs out: once when releasing the cache would help, and once when nothing else
+    // helps.
     let lender = [begin, allocate(30), Step::EndPool(0), Step::Free(0), Step::UseOnOom(0, true)];
     let cached = [Step::Allocate(20 * MIB, 1), Step::Free(0)];
     for room in [0, 140] {
@@ -435,15 +440,15 @@ mod tests {
     use super::*;
     use crate::backend::AnyBackend;
 
-    /// Takes one rule from another release.
+    /// Takes one rule from a different release.
     type Take = fn(&mut Profile, &Profile);
 
     macro_rules! rules {
         ($($field:ident)*) => { [$((stringify!($field), (|own, other| own.$field = other.$field) as Take)),*] };
     }
 
-    /// The rules that the laws can observe. The dialect has separate laws; the other fields decide what is shown, or what is
-    /// requested from a device.
+    /// The rules that the laws can observe. The settings dialect has separate laws; the other fields decide what is
+    /// shown or what is requested from a device.
     const RULES: [(&str, Take); 21] = rules![
         tie_break rounds_by_one_division limit_rounding limits_whole_memory asks_for_total deferral asks_after_refusal oom_words
         expandable_hint gives_short_ranges_back counts_private_pools restores_grown_segments expands_private_pools
@@ -452,7 +457,8 @@ mod tests {
     ];
     const OTHERS: [(&str, Take); 5] = rules![name dialect handle_types counts_rejections shows];
 
-    /// Whether the programs detect that these are not the rules of the release that they name.
+    /// Returns whether the programs detect that these are not the rules of the release that they
+    /// name.
     fn is_found(rules: Profile) -> bool {
         match check_release_as(&AnyBackend::simulated(), Box::leak(Box::new(rules))) {
             Ok(_) => false,
@@ -461,7 +467,8 @@ mod tests {
         }
     }
 
-    /// Wherever a rule differs between two successive releases, the programs detect either release with the other's rule.
+    /// Wherever a rule differs between two successive releases, the programs detect either release when it has the
+    /// other's rule.
     #[test]
     fn a_rule_of_a_neighbour_is_found() {
         let all: Vec<&Profile> = profiles().collect();
@@ -472,17 +479,17 @@ mod tests {
                 let mut rules = *own;
                 take(&mut rules, other);
                 if rules != *own && !is_found(rules) {
-                    missed.push(format!("{} with {name} of {}", own.name, other.name));
+                    missed.push(format!("{} with {name} from {}", own.name, other.name));
                 }
             }
             // The remaining differences are source lines, and which asserts exist.
             let mut rules = *other;
             RULES.iter().chain(&OTHERS).for_each(|(_, take)| take(&mut rules, own));
             if !is_found(rules) {
-                missed.push(format!("{} with the asserts of {}", own.name, other.name));
+                missed.push(format!("{} with the asserts from {}", own.name, other.name));
             }
         }
-        assert!(missed.is_empty(), "not found: {missed:#?}");
+        assert!(missed.is_empty(), "not detected: {missed:#?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Runs a program on the allocator and on the reference allocator side by side: its requests, its use of the device, its
-//! free-memory callbacks, and its end, when everything is freed.
+//! Runs a program on the allocator and the reference allocator side by side: its requests, its use of the device, its
+//! free-memory callbacks and its end, when everything is freed.
 //!
-//! Each callback takes one action when it is called, and records the answer.
+//! Each callback performs one action when it is called, and records the answer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,13 +44,14 @@ impl Doing {
     }
 }
 
-/// The actions of a callback, oldest first, each with whether the callback reports that it freed something.
+/// The actions of a callback, oldest first. Each comes with whether the callback reports that it freed something.
 type Stock = Arc<Mutex<VecDeque<(Doing, bool)>>>;
 
 /// The answers that callbacks received.
 type Log = Arc<Mutex<Vec<Answer>>>;
 
-/// A callback that takes the oldest action of its stock. Callbacks that it registers take their actions from `spare`.
+/// A callback that performs the oldest action in its stock. Callbacks that it registers take their actions from
+/// `spare`.
 fn callback(stock: &Stock, log: &Log, spare: &Stock) -> FreeMemoryCallback<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>> {
     let (stock, log, spare) = (Arc::clone(stock), Arc::clone(log), Arc::clone(spare));
     Box::new(move |core| {
@@ -84,10 +85,10 @@ fn perform(core: &mut Tested<AnyDevice>, doing: Doing) -> Answer {
     }
 }
 
-/// The most void allocations to remember.
+/// The maximum number of void allocations to remember.
 const MOST_VOID: usize = 100;
 
-/// Both allocators, and the program's allocations.
+/// Both allocators and the program's allocations.
 pub(super) struct Play {
     core: Tested<AnyDevice>,
     device: WitnessedDevice<AnyDevice>,
@@ -95,7 +96,7 @@ pub(super) struct Play {
     pub(super) scene: Scene,
     streams: [StreamId; 4],
     held: Vec<Allocation>,
-    /// Allocations that were freed.
+    /// Allocations that have been freed.
     freed: Vec<Allocation>,
     /// Allocations that are void forever: a restore took them back, or their segment is gone.
     gone: Vec<Allocation>,
@@ -117,7 +118,7 @@ impl Play {
         let device = WitnessedDevice::new(device);
         let _ = device.list_calls();
         let text = scene.text(scene.settings);
-        let settings = Settings::from_environment_as(&profile.dialect, text).expect("the strings of the table are legal");
+        let settings = Settings::from_environment_as(&profile.dialect, text).expect("the strings in the table are legal");
         let mut reference = Reference::new(profile, settings.clone(), device.total_memory().get(), device.index());
         let order = if scene.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
         let rules = Ordered { rules: PyTorch::of(profile, settings), order };
@@ -151,13 +152,13 @@ impl Play {
         })
     }
 
-    /// Makes driver calls fail by a plan that counts from now.
+    /// Makes driver calls fail according to a plan that counts calls from now on.
     pub(super) fn plan_faults(&mut self, plan: FaultPlan) {
         self.expects_faults = true;
         self.device.plan_faults(plan);
     }
 
-    /// Adopts the segments that the scene begins with.
+    /// Adopts the segments with which the scene begins.
     pub(super) fn adopt(&mut self) -> Result<(), Broken> {
         let Some(seed) = self.scene.adopted else { return Ok(()) };
         self.held = adopted::adopt(&self.device, &mut self.core, &mut self.reference, self.streams, seed)?;
@@ -197,16 +198,16 @@ impl Play {
         self.core.check().map_err(|violation| Broken::new(Law::Sweep, violation))
     }
 
-    /// Compares the answers that callbacks received during the step; the program keeps what they allocated.
+    /// Compares the answers that callbacks received during the step. The program keeps the blocks that they allocated.
     fn compare_callbacks(&mut self) -> Result<(), Broken> {
         let seen = std::mem::take(&mut *self.log.lock().unwrap_or_else(PoisonError::into_inner));
         let expected: Vec<Answer> = std::mem::take(&mut self.reference.callback_answers).into_iter().map(compare::made).collect();
         seen.iter().for_each(|answer| self.take_over(answer));
         let same = seen.len() == expected.len() && seen.iter().zip(&expected).all(|(seen, expected)| seen.same_as(expected));
-        ensure(Law::Reference, same, || format!("callbacks are answered {seen:?}, expected {expected:?}"))
+        ensure(Law::Reference, same, || format!("callbacks received {seen:?}, expected {expected:?}"))
     }
 
-    /// Freed allocations whose segments are now gone are void forever.
+    /// Freed allocations whose segments no longer exist are void forever.
     fn void_released(&mut self) {
         let entries = self.core.observer()[self.followed..].iter();
         for entry in entries.filter(|entry| entry.action == TraceAction::SegmentFree) {
@@ -230,13 +231,13 @@ impl Play {
         }
     }
 
-    /// The held allocation that a number selects.
+    /// Returns the held allocation that a number selects.
     fn pick(&self, which: usize) -> Option<usize> {
         (!self.held.is_empty()).then(|| which % self.held.len())
     }
 
-    /// The same for a callback. A restore must not take the allocation back before the callback frees it, so it does not come from
-    /// a private pool.
+    /// Does the same for a callback. A restore must not take the allocation back before the callback frees it, so the
+    /// allocation is not one from a private pool.
     fn pick_for_stock(&self, which: usize) -> Option<usize> {
         self.pick(which).filter(|&which| self.reference.pool_of(self.held[which].address().get()) == PoolId::DEFAULT)
     }
@@ -263,7 +264,7 @@ impl Play {
                 let is_known = self.core.segment_of(&again).is_some();
                 let answer = self.core.free(again);
                 let refused = answer == Err(FreeError::NotAllocated) && !is_known;
-                ensure(Law::Reference, refused, || format!("an allocation that is void was accepted: {answer:?}"))?;
+                ensure(Law::Reference, refused, || format!("a void allocation was accepted: {answer:?}"))?;
                 Answer::Nothing
             }
             Step::Record(which, place) => match self.pick(which) {
@@ -313,7 +314,7 @@ impl Play {
         })
     }
 
-    /// The steps of [`Play::act`] on pools, and those of the device.
+    /// The steps of [`Play::act`] that act on pools or on the device.
     fn act_on_pools(&mut self, step: &Step) -> Result<Answer, Broken> {
         let filter = |place: Option<usize>| place.map_or(PoolFilter::All, |place| PoolFilter::Stream(self.streams[place]));
         Ok(match *step {
@@ -352,7 +353,7 @@ impl Play {
         })
     }
 
-    /// The answer according to the rules.
+    /// Returns the answer according to the rules.
     fn expect(&mut self, step: &Step, seen: &Answer) -> Answer {
         let reference = &mut self.reference;
         let stream = |place: usize| self.streams[place];
@@ -411,7 +412,7 @@ impl Play {
         }
     }
 
-    /// Changes the reference allocator in ways that give no answer.
+    /// Changes the reference allocator in ways that produce no answer.
     fn turn(&mut self, step: &Step) {
         let reference = &mut self.reference;
         match *step {
@@ -426,7 +427,7 @@ impl Play {
         }
     }
 
-    /// Keeps what was handed out, and drops what a restore took back.
+    /// Keeps the allocations that were handed out, and drops those that a restore took back.
     fn take_over(&mut self, seen: &Answer) {
         match seen {
             Answer::Allocated(allocation) => self.held.push(allocation.in_a_clone()),
@@ -437,7 +438,7 @@ impl Play {
                 self.gone.extend(void);
                 self.held.extend(allocations.iter().map(Allocation::in_a_clone));
             }
-            // The device failed in the middle: the pool's allocations have been taken back.
+            // The device failed midway: the pool's allocations have already been taken back.
             Answer::NotRestored(CheckpointError::Device(_)) => {
                 let core = &self.core;
                 let (left, void) = std::mem::take(&mut self.held).into_iter().partition(|held| core.segment_of(held).is_some());
@@ -448,7 +449,7 @@ impl Play {
         }
     }
 
-    /// The program's allocations in a private pool, or all but the first.
+    /// Returns the program's allocations in a private pool, or all but the first of them.
     fn live_of(&self, pool: usize, all: bool) -> Vec<DeviceAddress> {
         let addresses = self.held.iter().map(Allocation::address);
         addresses.filter(|address| self.reference.pool_of(address.get()) == POOLS[pool]).skip(usize::from(!all)).collect()
@@ -472,7 +473,7 @@ impl Play {
         answer.map_err(|error| Broken::new(Law::Faults, format!("{step:?}: {error}")))
     }
 
-    /// Completes work; a real device does so on its own, so this waits for it.
+    /// Completes work. A real device completes it without help, so this only waits.
     fn complete(&self, device: &mut AnyDevice, step: &Step) {
         let Some(device) = device.insight() else {
             if matches!(step, Step::Complete(_) | Step::CompleteOne(_) | Step::CompleteAll) {
@@ -488,7 +489,7 @@ impl Play {
         }
     }
 
-    /// Frees everything if the scene says so, and drops the allocator: the device must have everything back.
+    /// Frees everything if the scene requires it, and drops the allocator. All memory must then be back on the device.
     pub(super) fn finish(mut self) -> Result<(), Broken> {
         if self.scene.is_finished {
             self.give_everything_back()?;
@@ -497,9 +498,9 @@ impl Play {
         device.plan_faults(FaultPlan::none());
         drop((core, held));
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
         let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
-        ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes are left on the device"))
     }
 
     fn give_everything_back(&mut self) -> Result<(), Broken> {
@@ -527,6 +528,6 @@ impl Play {
         }
         let reserved = self.core.heap().reserved();
         let may_stay = self.expects_faults || self.reference.keeps_memory();
-        ensure(Law::Endings, may_stay || reserved == Bytes::ZERO, || format!("{reserved} bytes stay reserved"))
+        ensure(Law::Endings, may_stay || reserved == Bytes::ZERO, || format!("{reserved} bytes are still reserved"))
     }
 }

@@ -1,4 +1,5 @@
-//! Programs of the reference law: everything that a caller can do, and the strategies that draw it.
+//! Programs for the reference law: everything that a caller can do, and the strategies that draw
+//! it.
 
 use std::sync::OnceLock;
 
@@ -12,20 +13,20 @@ use crate::checks::laws_pytorch::operation::sizes;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// One step of a program. Allocations, pools and checkpoints are given by numbers that wrap around.
+/// One step of a program. Allocations, pools and checkpoints are given as indices that wrap around.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Step {
-    /// A request of this many bytes for a stream.
+    /// Requests this many bytes for a stream.
     Allocate(u64, usize),
-    /// The same through `raw_allocate`.
+    /// Does the same through `raw_allocate`.
     AllocateRaw(u64, usize),
     Free(usize),
-    /// Frees an allocation that a restore has taken back.
+    /// Frees an allocation that a restore has already taken back.
     FreeAgain(usize),
     Record(usize, usize),
     /// Hands an allocation to a free-memory callback, which frees it when called.
     Stock(usize, usize),
-    /// Gives a free-memory callback its action, and what it reports.
+    /// Gives a free-memory callback its action and the value that it reports.
     Command(usize, Order, bool),
     Launch(usize, u64),
     Pause(u64),
@@ -34,11 +35,11 @@ pub(super) enum Step {
     CompleteAll,
     ProcessEvents,
     ReleaseCached,
-    /// The memory fraction, in thousandths.
+    /// Sets the memory fraction, in thousandths.
     Fraction(u16),
-    /// The limit in bytes, or none.
+    /// Sets the limit in bytes, or removes it.
     Limit(Option<u64>),
-    /// A settings string, by its index in [`texts`].
+    /// Applies a settings string, given as an index in [`texts`].
     Apply(usize),
     OthersHold(u64),
     ResetPeaks,
@@ -59,7 +60,7 @@ pub(super) enum Step {
     SnapshotPool(usize),
 }
 
-/// The action of a free-memory callback that does not free a block. Streams and pools are given by numbers.
+/// The action of a free-memory callback that does not free a block. Streams and pools are given as numbers.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) enum Order {
     Allocate(u64, usize),
@@ -69,22 +70,23 @@ pub(super) enum Order {
     End(usize),
     Release(usize),
     ReleaseCachedPool(usize),
-    /// Registers one more callback for the last stock.
+    /// Registers one more callback that uses the last stock.
     Register,
 }
 
-/// The private pools of programs: those of users and of graphs.
+/// The private pools in programs: those of users and those of graphs.
 pub(super) const POOLS: [PoolId; 3] = [PoolId(0, 1), PoolId(7, 0), PoolId(0, 2)];
 
 /// The index that stands for the default pool in steps that may name it.
 pub(super) const DEFAULT_POOL: usize = POOLS.len();
 
-/// The id of a private pool, or of the default pool.
+/// Returns the id of a private pool or of the default pool.
 pub(super) fn pool_id(pool: usize) -> PoolId {
     POOLS.get(pool).copied().unwrap_or(PoolId::DEFAULT)
 }
 
-/// The number of free-memory callbacks in programs that have any, including the last one, which only callbacks register.
+/// The number of free-memory callbacks in programs that have any, including the last one, which is registered only by
+/// callbacks.
 pub(super) const CALLBACKS: usize = 4;
 
 /// Settings strings; each release understands some of them ([`texts`]).
@@ -116,7 +118,7 @@ const TEXTS: [&str; 25] = [
     "roundup_power2_divisions:1",
 ];
 
-/// The settings strings that a release understands.
+/// Returns the settings strings that a release understands.
 pub(super) fn texts(profile: &Profile) -> &'static [&'static str] {
     static LEGAL: OnceLock<Vec<(&str, Vec<&str>)>> = OnceLock::new();
     let legal = LEGAL.get_or_init(|| {
@@ -127,7 +129,7 @@ pub(super) fn texts(profile: &Profile) -> &'static [&'static str] {
     legal.iter().find(|(name, _)| *name == profile.name).map_or(&[], |(_, texts)| texts)
 }
 
-/// The rules of each series of releases.
+/// Returns the rules of each release series.
 pub(super) fn profiles() -> impl Iterator<Item = &'static Profile> {
     let is_first = |(place, release): &(usize, &Release)| *place == 0 || RELEASES[place - 1].profile != release.profile;
     RELEASES.iter().enumerate().filter(is_first).map(|(_, release)| release.profile)
@@ -143,21 +145,22 @@ pub(super) struct Scene {
     pub(super) timing: EventTiming,
     pub(super) places: Places,
     pub(super) free_waits: bool,
-    /// The settings at the start, by their index in [`texts`].
+    /// The settings at the start, as an index in [`texts`].
     pub(super) settings: usize,
     pub(super) has_callbacks: bool,
-    /// Whether the heap keeps its free blocks by address. It answers every query in either case.
+    /// Whether the heap orders its free blocks by address. It answers every query in either case.
     pub(super) by_address: bool,
-    /// Determines which segments exist at the start; `None` for none.
+    /// Determines which segments exist at the start; `None` means none.
     pub(super) adopted: Option<u64>,
     /// Whether everything is freed before the allocator is dropped.
     pub(super) is_finished: bool,
 }
 
-/// An alias: serde's derive would take a field written as `&'static str` for text borrowed from the input, which does not live that long.
+/// An alias, because serde's derive would treat a field written as `&'static str` as text borrowed from the input,
+/// which does not live that long.
 type ReleaseName = &'static str;
 
-/// The name of a release, as [`profiles`] has it.
+/// Returns the name of a release as it is in [`profiles`].
 fn known_release<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static str, D::Error> {
     let name = String::deserialize(deserializer)?;
     let found = profiles().map(|profile| profile.name).find(|known| *known == name);
@@ -165,7 +168,7 @@ fn known_release<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'static 
 }
 
 impl Scene {
-    /// 200 MiB and 2.11, with no other conditions.
+    /// Returns a scene with 200 MiB and release 2.11, and no other conditions.
     pub(super) const PLAIN: Scene = Scene {
         release: "2.11",
         capacity: 200 * MIB,
@@ -179,24 +182,25 @@ impl Scene {
         is_finished: true,
     };
 
-    /// The rules that apply.
+    /// Returns the rules that apply.
     pub(super) fn profile(&self) -> &'static Profile {
-        Profile::of(self.release).expect("releases of the table")
+        Profile::of(self.release).expect("the release is in the table")
     }
 
-    /// A settings string by its index, which wraps around.
+    /// Returns a settings string by its index, which wraps around.
     pub(super) fn text(&self, place: usize) -> &'static str {
         let known = texts(self.profile());
         known[place % known.len()]
     }
 
-    /// Applies a string at run time. Earlier strings may make it illegal; the part before the error then stays in effect.
+    /// Applies a string at run time. Earlier strings may make the new one illegal; the part before the error then stays
+    /// in effect.
     pub(super) fn apply(&self, settings: &mut Settings, place: usize) {
         let _ = settings.apply_as(&self.profile().dialect, self.text(place));
     }
 }
 
-/// A scene with this event timing.
+/// Returns a scene with this event timing.
 pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
     let timing = match timing {
         EventTiming::Seeded(_) => any::<u64>().prop_map(EventTiming::Seeded).boxed(),
@@ -297,7 +301,8 @@ fn pool_step() -> impl Strategy<Value = Step> {
         6 => pool().prop_map(Step::ReleasePool),
         4 => pool().prop_map(Step::ReleaseCachedPool),
         3 => (pool(), prop::bool::weighted(0.8)).prop_map(|(pool, serves)| Step::UseOnOom(pool, serves)),
-        // At most one pool, because with more hardly anything would be split; or the default pool, where the step has no effect.
+        // At most one private pool, because with several hardly anything would be split; or the default pool, on which
+        // the step has no effect.
         1 => (2..=DEFAULT_POOL).prop_map(Step::NoSplit),
         3 => prop::bool::weighted(0.4).prop_map(Step::Capturing),
         6 => pool().prop_map(Step::Save),
@@ -308,8 +313,8 @@ fn pool_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Hundreds of blocks of few sizes; freeing blocks that are not adjacent makes crowds of free blocks, which then shrink and
-/// grow.
+/// Returns programs with hundreds of blocks in a few sizes. Freeing blocks that are not adjacent creates large numbers
+/// of free blocks, which then shrink and grow.
 pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
     let sizes = prop::sample::select(vec![
         vec![512],
@@ -326,7 +331,8 @@ pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
         for &(which, is_plain) in &taken {
             steps.push(Step::Allocate(sizes[which % sizes.len()], usize::from(!is_plain)));
         }
-        // From the first on, from the last on, or anywhere; every second block. A freed block shortens the list.
+        // Frees every second block, starting from the first, from the last, or anywhere. A freed block shortens the
+        // list.
         for turn in 0..taken.len() / 2 {
             steps.push(Step::Free(match order % 3 {
                 0 => turn,
@@ -341,14 +347,14 @@ pub(super) fn crowd() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// A program of this many steps. Half of the programs use no private pools.
+/// Returns a program with this many steps. Half of the programs use no private pools.
 pub(super) fn program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
     let plain = prop_oneof![6 => memory_step(), 1 => other_step()];
     let pooled = prop_oneof![12 => memory_step(), 2 => other_step(), 5 => pool_step()];
     prop_oneof![prop::collection::vec(plain, length.clone()), prop::collection::vec(pooled, length)]
 }
 
-/// A program of this many steps in a private pool that is often saved and restored.
+/// Returns a program with this many steps in a private pool that is often saved and restored.
 pub(super) fn pool_program(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         16 => memory_step(),
@@ -360,7 +366,8 @@ pub(super) fn pool_program(length: std::ops::Range<usize>) -> impl Strategy<Valu
     prop::collection::vec(step, length).prop_map(|steps| std::iter::once(Step::BeginPool(0, None)).chain(steps).collect())
 }
 
-/// A few allocations of a private pool that is saved; then others, which other streams use; then restores.
+/// Returns a program with a few allocations in a private pool that is then saved, further allocations that other
+/// streams use, and finally restores.
 pub(super) fn restores() -> impl Strategy<Value = Vec<Step>> {
     let allocate = || (prop_oneof![sizes(), round_sizes()], stream()).prop_map(|(size, stream)| Step::Allocate(size, stream));
     let used = prop_oneof![

@@ -1,5 +1,5 @@
-//! Sums that must agree: reserved bytes by use; and the statistics, whose sums only grow, whose peaks only rise, and in which
-//! allocated minus freed equals current.
+//! Sums that must agree: reserved bytes broken down by use, and the statistics. In the statistics, sums only grow,
+//! peaks only rise, and allocated minus freed equals current.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::{Family, Stat, Stats};
@@ -7,18 +7,18 @@ use parkade::trace::{TraceAction, TraceEntry};
 
 use crate::law::{Broken, Law, ensure};
 
-/// Reserved bytes by use.
+/// Reserved bytes, broken down by use.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Account {
-    /// Bytes that callers requested and hold.
+    /// Bytes that callers have requested and hold.
     live: u64,
-    /// Bytes that callers hold but did not request.
+    /// Bytes that callers hold but have not requested.
     rounding: u64,
-    /// Freed bytes that wait for events.
+    /// Freed bytes that are waiting for events.
     pending: u64,
     /// The requested part of the pending bytes.
     pending_requested: u64,
-    /// Free bytes in segments that are otherwise in use.
+    /// Free bytes in segments that are partly in use.
     inactive_split: u64,
     /// Bytes of entirely free segments.
     whole: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Ledger {
     segments_at_reset: i64,
     peaks_reset: bool,
     sums_reset: bool,
-    /// Trace entries since the sums were last reset: memory taken, memory released, requests refused.
+    /// Trace entries since the sums were last reset: memory taken, memory released and requests refused.
     told: [i64; 3],
 }
 
@@ -106,7 +106,7 @@ impl Ledger {
         self.told = [0; 3];
     }
 
-    /// Counts the entries that the allocator counts too.
+    /// Counts the entries that the allocator also counts.
     pub(crate) fn follow(&mut self, entry: &TraceEntry) {
         let place = match entry.action {
             TraceAction::SegmentAlloc | TraceAction::SegmentMap => 0,
@@ -133,7 +133,7 @@ impl Ledger {
                 let grew = stat.allocated >= last.allocated && stat.freed >= last.freed;
                 ensure(Law::Counters, grew, || format!("a sum fell: {last:?}, then {stat:?}"))?;
             }
-            ensure(Law::Counters, stat.peak >= stat.current, || format!("a peak is below the current value: {stat:?}"))?;
+            ensure(Law::Counters, stat.peak >= stat.current, || format!("the peak is below the current value: {stat:?}"))?;
             if self.peaks_reset {
                 ensure(Law::Counters, stat.peak == stat.current, || {
                     format!("peaks were reset but differ from the current value: {stat:?}")
@@ -150,12 +150,12 @@ impl Ledger {
         (self.peaks_reset, self.sums_reset) = (false, false);
         let counted = [stats.num_device_alloc, stats.num_device_free, stats.num_ooms];
         ensure(Law::Counters, counted == self.told, || {
-            format!("memory taken, given back and refused: the statistics say {counted:?}, the trace {:?}", self.told)
+            format!("for memory taken, released and refused, the statistics have {counted:?}, but the trace has {:?}", self.told)
         })?;
         let segments = stats.family(Family::Segment).all.current;
-        // An expandable segment counts once, no matter how often memory is mapped in it.
+        // An expandable segment is counted once, no matter how often memory is mapped in it.
         let counted = if is_virtual { segments } else { stats.num_device_alloc - stats.num_device_free + self.segments_at_reset };
-        ensure(Law::Counters, segments == counted, || format!("{segments} segments, but {counted} by the driver calls"))?;
+        ensure(Law::Counters, segments == counted, || format!("{segments} segments, but the driver calls add up to {counted}"))?;
         for family in Family::ALL {
             let set = stats.family(family);
             let sums = |value: fn(&Stat) -> i64| value(&set.small) + value(&set.large) == value(&set.all);

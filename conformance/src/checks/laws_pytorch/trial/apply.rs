@@ -1,5 +1,5 @@
-//! A sequence's operations, performed one by one: requests, private pools, settings, work and time on the device, and contents
-//! of memory. At the end nothing is left, whatever happened before.
+//! Performs a sequence's operations one by one: requests, private pools, settings, work and time on the device, and the
+//! contents of memory. Nothing is left at the end, whatever happened before.
 
 use parkade::device::{BackendError, DeviceBackend as _};
 use parkade::stats::Family;
@@ -13,7 +13,8 @@ use crate::checks::laws_pytorch::operation::{Operation, POOLS};
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::SETTINGS;
 
-/// Bytes read back at the start and at the end of a block: reuse would overwrite one of them.
+/// Number of bytes read back at the start and at the end of a block; reuse would overwrite one of
+/// them.
 const READ_BYTES: usize = 512;
 
 impl Trial {
@@ -59,7 +60,7 @@ impl Trial {
             }
             Operation::ReleaseCachedPool(pool) => {
                 return match self.core.release_cached_pool(PoolId(0, pool)) {
-                    // The pool does not exist, or its events cannot be waited for while requests are routed.
+                    // The pool does not exist, or waiting for its events is impossible while requests are routed.
                     Err(AllocError::Pool(_)) => Ok(Outcome::Nothing),
                     answer => failed(answer),
                 };
@@ -103,7 +104,7 @@ impl Trial {
                 if checks_pools {
                     self.check_pool(&before.segments, bytes, stream, address.get())?;
                 }
-                // Other settings may round a block differently; the requested size is always the caller's.
+                // Other settings may round a block differently, but the requested size is always the caller's.
                 let rounded = if self.setup.is_virtual { bytes } else { self.rules.rounded(bytes) };
                 self.model.add(address.get(), bytes, rounded, stream.get(), &witness)?;
                 self.write(address, bytes, word, stream)?;
@@ -120,12 +121,12 @@ impl Trial {
                 Ok(Outcome::OutOfMemory)
             }
             Err(AllocError::Device(error)) => Ok(Outcome::Failed(error)),
-            // A pool that serves when memory runs out and is also routed to: PyTorch refuses this too.
+            // A pool that serves when memory runs out and to which requests are also routed: PyTorch refuses this too.
             Err(AllocError::Pool(error)) if self.setup.is_virtual => {
                 self.failed_in_pool(error)?;
                 Ok(Outcome::OutOfMemory)
             }
-            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes: {error}"))),
+            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes failed: {error}"))),
         }
     }
 
@@ -158,19 +159,20 @@ impl Trial {
         Ok(())
     }
 
-    /// `empty_cache` takes nothing from a pool in use, nor from the default pool while requests are routed elsewhere (spec 2.10).
+    /// `empty_cache` releases nothing from a pool in use, nor from the default pool while requests are routed elsewhere
+    /// (spec 2.10).
     fn check_released(&self) -> Result<(), Broken> {
         self.routing.check_kept(&self.core.observer()[self.followed..], self.routing.is_routing())
     }
 
-    /// A request failed in a pool.
+    /// Handles a request that failed in a pool.
     fn failed_in_pool(&mut self, error: PoolError) -> Result<(), Broken> {
         self.routing.failed_in_pool(error)
     }
 
-    /// Requests query the oldest event of every stream that has pending events, and pages are unmapped only after waiting for
-    /// their stream (spec 3.6, 4.6). `queues` is the number of streams with events that the allocator did not know to be
-    /// complete.
+    /// Checks the waits. A request queries the oldest event of every stream that has pending events, and pages are
+    /// unmapped only after a wait for their stream (spec 3.6, 4.6). `queues` is the number of streams with events that
+    /// the allocator did not know to be complete.
     fn check_calls(&mut self, operation: &Operation, queues: usize) -> Result<(), Broken> {
         let done = |call: CallName| move |made: &&MadeCall| made.name == call && made.done;
         let calls = self.made_calls();
@@ -200,7 +202,7 @@ impl Trial {
                     self.core.set_memory_fraction(fraction).map_err(|error| Broken::new(Law::Limit, error))?;
                     for illegal in [fraction + 1.01, fraction - 1.01, f64::NAN] {
                         let answer = self.core.set_memory_fraction(illegal);
-                        ensure(Law::Limit, answer.is_err(), || format!("an illegal fraction of {illegal} was accepted"))?;
+                        ensure(Law::Limit, answer.is_err(), || format!("the illegal fraction {illegal} was accepted"))?;
                     }
                 } else {
                     // A real device reports more memory than the ballast leaves.
@@ -226,8 +228,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Operations on the device alone. A real device completes work on its own, so the trial waits for the work that the sequence
-    /// completes.
+    /// Performs operations that concern only the device. A real device completes work without help, so the trial waits
+    /// for the work that the sequence completes.
     fn drive(&mut self, operation: &Operation) -> Result<Outcome, Broken> {
         let mut device = self.device.steer();
         let answer = match *operation {
@@ -283,7 +285,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Frees everything, checks that nothing is left, drops the allocator and checks the device again.
+    /// Frees all memory, checks that nothing is left, drops the allocator and checks the device again.
     ///
     /// # Errors
     /// If anything is left.
@@ -298,46 +300,49 @@ impl Trial {
             self.apply(&Operation::Free(0))?;
         }
         self.apply(&Operation::CompleteAll)?;
-        // At most two planned failures may hit this call. If it fails again, the checks below find the leftovers.
+        // At most two planned failures may hit this call. If it fails again after that, the checks below find the
+        // leftovers.
         for _ in 0..3 {
             if !matches!(self.apply(&Operation::ReleaseCached)?, Outcome::Failed(_)) {
                 break;
             }
         }
-        ensure(Law::Endings, self.history.is_empty(), || format!("the history ends with something held: {:?}", self.history))?;
+        ensure(Law::Endings, self.history.is_empty(), || format!("the history ends with memory still held: {:?}", self.history))?;
         let reserved = self.core.heap().reserved();
-        ensure(Law::Endings, reserved == Bytes::ZERO, || format!("{reserved} bytes stay reserved"))?;
+        ensure(Law::Endings, reserved == Bytes::ZERO, || format!("{reserved} bytes are still reserved"))?;
         for family in Family::ALL {
             let current = self.core.stats().family(family).all.current;
             ensure(Law::Endings, current == 0, || format!("{}.all.current is {current} at the end", family.name()))?;
         }
         let holdings = self.device.look().holdings();
-        // Growth that fails for lack of memory leaves its addresses reserved for the next attempt, even if the request is then
-        // served elsewhere: the heap knows them, and nothing was ever mapped there. A range that had memory is unreserved with its
-        // last page.
+        // Growth that fails for lack of memory leaves its addresses reserved for the next attempt, even if the request
+        // is then served elsewhere: the heap knows the addresses, and nothing has ever been mapped there. A range that
+        // had memory is unreserved together with its last page.
         let known = self.core.expandable_segments().iter().filter(|(_, _, mapped)| *mapped == Bytes::ZERO).count();
         let bare = self.device.bare_ranges().min(known);
         let is_empty = holdings.ranges == 0 && holdings.physical == 0 && holdings.reservations == bare;
-        ensure(Law::Endings, self.expects_faults || is_empty, || format!("an empty heap keeps {holdings:?}"))?;
+        ensure(Law::Endings, self.expects_faults || is_empty, || format!("an empty heap still holds {holdings:?}"))?;
         let finished = Finished { trace: std::mem::take(self.core.observer_mut()), stats: self.core.stats().clone() };
         self.abandon()?;
         Ok(finished)
     }
 
-    /// Drops the allocator in its current state, and checks that the device got everything back.
+    /// Drops the allocator in its current state, and checks that everything was returned to the
+    /// device.
     ///
     /// # Errors
-    /// If the device keeps anything, or memory was taken while in use.
+    /// If anything is left on the device, or memory was taken away while in use.
     pub fn abandon(self) -> Result<(), Broken> {
         let Trial { core, device, held, .. } = self;
-        // If the very last call failed, nothing more could be done.
+        // If the very last call failed, the allocator could not do anything more.
         device.plan_faults(FaultPlan::none());
         drop((core, held));
         let left = device.look().holdings();
-        ensure(Law::Endings, left.is_empty(), || format!("the device keeps {left:?}"))?;
+        ensure(Law::Endings, left.is_empty(), || format!("left on the device: {left:?}"))?;
         let used = device.steer().insight().map_or(Bytes::ZERO, |device| device.used_bytes());
-        ensure(Law::Endings, used == Bytes::ZERO, || format!("the device keeps {used} bytes"))?;
-        // On a real device, work fails if its memory is unmapped, and the whole process with it.
+        ensure(Law::Endings, used == Bytes::ZERO, || format!("{used} bytes are left on the device"))?;
+        // On a real device, work fails if its memory is unmapped, and takes down the entire
+        // process.
         let is_pulled_away = |race: &&Race| race.second.touch == Touch::Unmapped;
         let race =
             device.steer().insight().and_then(|device| device.races().iter().find(is_pulled_away).map(ToString::to_string));

@@ -1,8 +1,9 @@
-//! The trial: the core on a witnessed device next to the naive model, and the laws that hold between operations: every byte is
-//! accounted for exactly once, free neighbours are merged, and the statistics agree.
+//! The trial: the core on a witnessed device, next to the naive model. The laws hold between operations: every byte is
+//! accounted for exactly once, free neighbours are coalesced, and the statistics agree.
 //!
-//! `apply` performs a sequence's operations and checks every law after each, and `requests` has the laws of single requests. The
-//! sequence is kept as a script for `parkade ops`, so that a failure can be reproduced and run on the real allocator.
+//! `apply` performs a sequence's operations and checks every law after each one; `requests` contains the laws about
+//! single requests. The sequence is kept as a script for `parkade ops`, so that a failure can be reproduced and run on
+//! the real allocator.
 
 mod accounting;
 mod apply;
@@ -29,20 +30,20 @@ use crate::reference_model::{History, Model, Routing, Rules, SETTINGS};
 
 pub(crate) use accounting::{Account, Ledger};
 
-/// `ops` numbers streams; the handle of stream k is k times this.
+/// `parkade ops` numbers the streams; the handle of stream k is k times this value.
 const HANDLE_STEP: u64 = 0x1000;
 
-/// The script's name for one of [`STREAMS`](crate::backend::STREAMS), by its index.
+/// Returns the script's name for one of [`STREAMS`](crate::backend::STREAMS), given its index.
 pub(crate) fn stream_name(place: usize) -> u64 {
     crate::backend::STREAMS[place] / HANDLE_STEP
 }
 
-/// The outcome of an operation. An error is a legal outcome; the laws check whether it was justified.
+/// The outcome of an operation. An error is a legal outcome, and the laws check whether it was justified.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
     /// The operation was performed.
     Done,
-    /// The operation had nothing to apply to.
+    /// There was nothing to apply the operation to.
     Nothing,
     /// Out of memory.
     OutOfMemory,
@@ -59,18 +60,18 @@ pub struct Finished {
     pub stats: Stats,
 }
 
-/// A live allocation, and the word that its memory was filled with.
+/// A live allocation and the word that its memory was filled with.
 struct Held {
     allocation: Allocation,
     name: u64,
     word: u32,
 }
 
-/// How long segments of the large pool have been entirely free, counted in searches of that pool (spec 2.7).
+/// How long segments of the large pool have been entirely free, as a number of searches in that pool (spec 2.7).
 #[derive(Clone, Default, Debug)]
 struct Ages {
     searches: u64,
-    /// By segment start: the number of searches when it became free.
+    /// Maps a segment's start to the number of searches when it became free.
     free_since: BTreeMap<u64, u64>,
     searches_before: u64,
 }
@@ -80,7 +81,7 @@ impl Ages {
         self.searches_before = self.searches;
     }
 
-    /// A segment that became free in an operation did so before the operation's own search.
+    /// A segment that became free in an operation became free before the operation's own search.
     fn end_operation(&mut self, segments: &[SegmentInfo]) {
         let is_free = |segment: &&SegmentInfo| segment.class == PoolClass::Large && segment.active.get() == 0;
         let free = segments.iter().filter(is_free).map(|segment| segment.address.get());
@@ -130,17 +131,17 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// An empty allocator on an idle device.
+    /// Creates an empty allocator on an idle device.
     ///
     /// # Errors
-    /// If there is no such device.
+    /// If such a device is not available.
     pub fn new(backend: &AnyBackend, setup: &Setup) -> Result<Trial, Unable> {
         let Setup { timing, places, free_waits, .. } = *setup;
         let needs = Needs { capacity: Some(Bytes(setup.capacity)), simulation: Simulation { timing, places, free_waits } };
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device);
-        let settings = Settings::from_environment(setup.settings_text()).expect("settings of the table are legal");
+        let settings = Settings::from_environment(setup.settings_text()).expect("settings in the table are legal");
         let rules = setup.rules();
         Ok(Trial {
             core: Allocator::new(device.clone(), PyTorch::new(settings), Vec::new()),
@@ -170,31 +171,31 @@ impl Trial {
         })
     }
 
-    /// Makes driver calls fail by a plan that counts from now.
+    /// Makes driver calls fail according to a plan that counts calls from now on.
     pub(crate) fn plan_faults(&mut self, plan: FaultPlan) {
         self.expects_faults = true;
         self.device.plan_faults(plan);
     }
 
-    /// How many planned failures have happened so far.
+    /// Returns how many planned failures have happened so far.
     #[must_use]
     pub(crate) fn faults_fired(&self) -> u64 {
         self.device.faults_fired()
     }
 
-    /// The core, for reading.
+    /// Returns the core for reading.
     #[must_use]
     pub fn core(&self) -> &Core<AnyDevice> {
         &self.core
     }
 
-    /// The device calls of the current operation.
+    /// Returns the device calls made in the current operation.
     fn made_calls(&self) -> Vec<MadeCall> {
         self.device.calls_so_far()
     }
 
-    /// The operations so far, as a script for `parkade ops`, with the command line that runs it. Operations that a script cannot
-    /// express, such as letting time pass, are comments.
+    /// Returns the operations so far as a script for `parkade ops`, with the command line that runs it. Operations that
+    /// a script cannot express, such as letting time pass, are written as comments.
     #[must_use]
     pub fn script(&self) -> String {
         let order = match self.setup.places {
@@ -203,12 +204,12 @@ impl Trial {
         };
         let settings = self.setup.settings_text();
         let head = format!("# parkade ops SCRIPT --capacity {} --settings '{settings}' --addresses {order}", self.setup.capacity);
-        let places = (self.setup.places == Places::Reuse).then(|| "# new segments went into the lowest hole".to_owned());
+        let places = (self.setup.places == Places::Reuse).then(|| "# new segments were placed in the lowest hole".to_owned());
         let timing = format!("# events: {:?}", self.setup.timing);
         [head, timing].into_iter().chain(places).chain(self.script.iter().cloned()).map(|line| line + "\n").collect()
     }
 
-    /// An operation as a line of the script, before it is performed.
+    /// Returns an operation as a line of the script, before the operation is performed.
     fn line_of(&self, operation: &Operation) -> Option<String> {
         let stream = stream_name;
         let name = |which: usize| (!self.held.is_empty()).then(|| self.held[which % self.held.len()].name);
@@ -235,7 +236,7 @@ impl Trial {
             Operation::EndPool(pool) => format!("pool_end 0 {pool}"),
             Operation::ReleasePool(pool) => format!("pool_release 0 {pool}"),
             Operation::ReleaseCachedPool(pool) => format!("empty_cache 0 {pool}"),
-            Operation::UseOnOom(pool) => format!("# pool 0 {pool} serves when memory is out"),
+            Operation::UseOnOom(pool) => format!("# pool 0 {pool} serves when memory runs out"),
             Operation::NoSplit(pool) => format!("# pool 0 {pool} is not split"),
         })
     }
@@ -265,7 +266,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Reserved bytes are the sum of live, rounding, pending, inactive split and whole, and each statistic agrees with its part.
+    /// Checks that reserved bytes are the sum of live, rounding, pending, inactive split and whole bytes, and that each
+    /// statistic agrees with its part.
     fn check_accounts(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let account = Account::of(segments);
         let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);
@@ -283,10 +285,10 @@ impl Trial {
         // PyTorch checks the request against the limit, and then maps whole pages of up to 20 MiB (spec 4.4).
         let page = if self.setup.is_virtual { 20 << 20 } else { 0 };
         let kept = !grew || self.core.heap().limit().is_none_or(|limit| reserved <= limit.get() + page);
-        ensure(Law::Limit, kept, || format!("{reserved} bytes are reserved, and the limit is {:?}", self.core.heap().limit()))
+        ensure(Law::Limit, kept, || format!("{reserved} bytes are reserved, but the limit is {:?}", self.core.heap().limit()))
     }
 
-    /// The ordinary segments are exactly the device's live ranges.
+    /// Checks that the ordinary segments are exactly the device's live ranges.
     fn check_device(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let page = self.facts.page.get();
         let device = self.device.look();
@@ -294,13 +296,14 @@ impl Trial {
         let ordinary: Vec<&SegmentInfo> = segments.iter().filter(|segment| !segment.expandable).collect();
         let same = ranges.len() == ordinary.len()
             && ranges.iter().zip(&ordinary).all(|(range, segment)| {
-                // The device gives whole pages.
+                // The device hands out whole pages.
                 range.0 == segment.address.get() && segment.total.get() <= range.1 && range.1 - segment.total.get() < page
             });
-        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, the segments {ordinary:x?}"))
+        ensure(Law::Accounting, same, || format!("the device's ranges are {ranges:x?}, but the segments are {ordinary:x?}"))
     }
 
-    /// The counts of oversize blocks and segments follow from the rules, which have not changed since the start.
+    /// Checks that the counts of oversize blocks and segments follow from the rules, which have not changed since the
+    /// start.
     fn check_oversize(&self, segments: &[SegmentInfo]) -> Result<(), Broken> {
         let oversize = |size: Bytes| i64::from(self.rules.is_oversize(size.get()));
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
@@ -314,13 +317,13 @@ impl Trial {
         ensure(Law::Accounting, said == counted, || format!("the oversize counts are {said:?}, but {counted:?} were counted"))
     }
 
-    /// Checks the allocator's use counts against the trial's.
+    /// Compares the allocator's use counts with the trial's.
     fn check_uses(&self) -> Result<(), Broken> {
         self.routing.check_uses(&self.core, POOLS)
     }
 }
 
-/// Checks that no two adjacent free blocks remain: they should have coalesced.
+/// Checks that no two adjacent free blocks remain, because they should have been coalesced.
 fn check_coalesced(segments: &[SegmentInfo]) -> Result<(), Broken> {
     for segment in segments {
         let apart = segment.blocks.windows(2).find(|pair| pair.iter().all(|block| block.state == BlockActivity::Inactive));

@@ -1,5 +1,5 @@
-//! The laws of requests: where each request goes, in the default pool or a private one; that none is refused needlessly; and
-//! that it releases, waits for and requests exactly what it must (the ladder law).
+//! The laws of requests: where each request is placed, in the default pool or a private one; that none is refused
+//! needlessly; and that each one releases, waits for and requests exactly what it must (the ladder law).
 //!
 //! By the growth rule, an expandable segment grows at its lowest possible address, by exactly the missing pages (spec 4.2, 4.3).
 
@@ -16,7 +16,7 @@ use crate::backend::TestDevice;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::{Candidate, Climb, Ladder, Rules, best, id};
 
-/// The state before a request, to compare with afterwards.
+/// The state before a request, to be compared with the state after it.
 pub(super) struct Before {
     pub(super) segments: Vec<SegmentInfo>,
     syncs: i64,
@@ -33,8 +33,8 @@ struct Stretch {
 }
 
 impl Trial {
-    /// Checks a served request: it got the free memory that the model would take, or a new segment if there was none, split to
-    /// the right size.
+    /// Checks that a served request got the free memory that the model would take, or a new segment if there was none,
+    /// split to the right size.
     pub(super) fn check_place(&self, before: &[SegmentInfo], bytes: u64, stream: u64, address: u64) -> Result<(), Broken> {
         let size = self.rules.rounded(bytes);
         let runs = self.model.free_at_search(before, &self.device.witness());
@@ -45,12 +45,12 @@ impl Trial {
             let block = segments.iter().flat_map(|segment| &segment.blocks).find(|block| block.address.get() == address);
             let right = self.rules.cut(whole, size);
             ensure(Law::Placement, block.is_some_and(|block| block.size.get() == right), || {
-                format!("{bytes} bytes out of {whole} should have taken {right}, but took {block:?}")
+                format!("{bytes} bytes from a block of {whole} should have taken {right}, but took {block:?}")
             })?;
         }
         match (expected, asked) {
             (Some(run), None) => ensure(Law::Placement, run.address == address, || {
-                format!("{bytes} bytes went to {address:#x}, but the best place was {run:x?}")
+                format!("{bytes} bytes were placed at {address:#x}, but the best place was {run:x?}")
             }),
             (Some(run), Some(segment)) => Err(Broken::new(
                 Law::Placement,
@@ -58,7 +58,7 @@ impl Trial {
             )),
             (None, Some(segment)) => {
                 ensure(Law::Placement, segment.address == address, || {
-                    format!("{bytes} bytes went to {address:#x}, not to the new {segment:?}")
+                    format!("{bytes} bytes were placed at {address:#x}, not in the new {segment:?}")
                 })?;
                 let right = self.rules.segment(size);
                 ensure(Law::Placement, segment.size == right, || {
@@ -67,13 +67,13 @@ impl Trial {
             }
             (None, None) => Err(Broken::new(
                 Law::Placement,
-                format!("{bytes} bytes went to {address:#x}, where no free memory may serve them"),
+                format!("{bytes} bytes were placed at {address:#x}, where no free memory may serve them"),
             )),
         }
     }
 
-    /// Checks a refused request: no free memory could have served it, everything that can be released has been, and still the limit
-    /// or the device leaves no room for its segment.
+    /// Checks that a refused request was refused rightly: no free memory could have served it, everything that can be
+    /// released has been released, and the limit or the device still leaves no room for its segment.
     pub(super) fn check_out_of_memory(&self, before: &[SegmentInfo], bytes: u64, stream: u64) -> Result<(), Broken> {
         let size = self.rules.rounded(bytes);
         let runs = self.model.free_at_search(before, &self.device.witness());
@@ -90,7 +90,7 @@ impl Trial {
                 format!("{bytes} bytes were refused without waiting for {pending:?}")
             })?;
             let used = segment.blocks.iter().any(|block| block.state == BlockActivity::Allocated);
-            ensure(Law::NoFalseOutOfMemory, used, || format!("{bytes} bytes were refused, but {segment:?} was not given back"))?;
+            ensure(Law::NoFalseOutOfMemory, used, || format!("{bytes} bytes were refused, but {segment:?} was not released"))?;
         }
         let wanted = self.rules.segment(size);
         let reserved: u64 = segments.iter().map(|segment| segment.total.get()).sum();
@@ -99,13 +99,14 @@ impl Trial {
             return Ok(());
         }
         if !self.facts.remaps_pages {
-            // Free memory can be too fragmented, which only the device knows: it must have refused after everything else was
-            // released.
+            // Free memory can be too fragmented. Only the device knows that, so it must have refused after everything
+            // else was released.
             let asked = self.made_calls().into_iter().rfind(|call| call.name == CallName::Malloc);
             let is_refused = asked.is_some_and(|call| call.bytes == wanted && !call.done);
             return ensure(Law::NoFalseOutOfMemory, is_refused, || {
                 format!(
-                    "{bytes} bytes were refused, but the device was not asked for a segment of {wanted} at the end: {asked:?}"
+                    "{bytes} bytes were refused, but the device was not asked for a segment of {wanted} bytes at the end: \
+                     {asked:?}"
                 )
             });
         }
@@ -113,13 +114,14 @@ impl Trial {
         ensure(Law::NoFalseOutOfMemory, wanted.div_ceil(self.facts.page.get()) > room, || {
             let limit = self.limit;
             format!(
-                "{bytes} bytes were refused, although a segment of {wanted} fits: {reserved} reserved, limit {limit:?}, {room} pages free"
+                "{bytes} bytes were refused, although a segment of {wanted} bytes fits: {reserved} reserved, limit {limit:?}, \
+                 {room} pages free"
             )
         })
     }
 
-    /// Pages that the device could still supply: for a simulated device calculated independently of its own accounts, for a real
-    /// one as it reports.
+    /// Returns the number of pages that the device could still supply: calculated independently of the device's own
+    /// accounts for a simulated device, as reported by the device for a real one.
     fn room(&self, segments: &[SegmentInfo]) -> u64 {
         let page = self.facts.page.get();
         let mut device = self.device.steer();
@@ -131,8 +133,8 @@ impl Trial {
         free.saturating_sub(device.withheld_bytes()).get() / page
     }
 
-    /// Checks a served request: it came from the pool it was routed to, or from one that serves when memory runs out, and was
-    /// split as that pool splits.
+    /// Checks that a served request was served from the pool it was routed to, or from one that serves when memory runs
+    /// out, and was split as that pool splits.
     pub(super) fn check_pool(&self, before: &[SegmentInfo], bytes: u64, stream: StreamId, address: u64) -> Result<(), Broken> {
         let (served, is_borrowed) = self.routing.check_served(&self.core.observer()[self.followed..], bytes, stream)?;
         let segments = self.core.segments();
@@ -140,23 +142,24 @@ impl Trial {
         else {
             return Ok(());
         };
-        ensure(Law::Pools, !is_borrowed || !segment.expandable, || format!("pool {served} lent a part of {segment:?}"))?;
+        ensure(Law::Pools, !is_borrowed || !segment.expandable, || format!("pool {served} served only a part of {segment:?}"))?;
         let mut blocks = segment.blocks.iter().skip_while(|block| block.address.get() != address);
         let size = blocks.next().map_or(0, |block| block.size.get());
         if self.routing.is_whole(served) {
             let rest = blocks.next().filter(|next| next.state == BlockActivity::Inactive);
             return ensure(Law::Pools, rest.is_none(), || {
-                format!("{bytes} bytes were split off in pool {served}, leaving {rest:?}")
+                format!("{bytes} bytes were split off in pool {served}, which leaves {rest:?}")
             });
         }
         let right = Rules::default().rounded(bytes);
         let is_exact = !self.expandable || is_borrowed || size == right;
-        ensure(Law::Placement, is_exact, || format!("{bytes} bytes took {size} of an expandable segment, expected {right}"))?;
+        ensure(Law::Placement, is_exact, || format!("{bytes} bytes took {size} from an expandable segment, expected {right}"))?;
         let pool = if served == 0 { PoolId::DEFAULT } else { id(served) };
         self.check_growth(before, (pool, stream), right, address)
     }
 
-    /// Checks a refused request of the default pool: none of the pools that serve when memory runs out had room (spec 5.6).
+    /// Checks a request that the default pool refused: none of the pools that serve when memory runs out had room (spec
+    /// 5.6).
     pub(super) fn check_nobody_serves(&self, before: &[SegmentInfo], bytes: u64, stream: StreamId) -> Result<(), Broken> {
         if self.routing.pool_for(stream) != 0 {
             return Ok(());
@@ -174,8 +177,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Checks the memory mapped for a request that was served at the first attempt: `before` are the segments before it, `size` is
-    /// the block's size.
+    /// Checks the memory mapped for a request that was served at the first attempt. `before` contains the segments
+    /// before the request; `size` is the block's size.
     fn check_growth(
         &self,
         before: &[SegmentInfo],
@@ -201,12 +204,12 @@ impl Trial {
         let is_new = self.made_calls().iter().any(|made| made.name == CallName::AddressReserve);
         let is_right = expected.map_or(is_new, |expected| expected == address);
         ensure(Law::Placement, is_right, || {
-            format!("{size} bytes went to {address:#x}, but the lowest possible address was {expected:x?}")
+            format!("{size} bytes were placed at {address:#x}, but the lowest possible address was {expected:x?}")
         })
     }
 
-    /// The reserved ranges of a pool and stream, each as its stretches; `None` if the pool or stream of a range is unknown, or
-    /// whether a block is free.
+    /// Returns the reserved ranges of a pool and stream, each as its stretches. Returns `None` if a range's pool or
+    /// stream is unknown, or if it is unknown whether a block is free.
     fn ranges(&self, before: &[SegmentInfo], pool: PoolId, stream: StreamId, large: bool) -> Option<Vec<Vec<Stretch>>> {
         let witness = self.device.witness();
         let runs: BTreeMap<u64, &SegmentInfo> =
@@ -245,7 +248,7 @@ impl Trial {
         Some(ranges)
     }
 
-    /// Must be called before a request; `segments` is the heap at that point.
+    /// Must be called before a request; `segments` is the state of the heap at that point.
     pub(super) fn before_request(&mut self, segments: Vec<SegmentInfo>, bytes: u64) -> Before {
         if self.limit.is_some() && self.rules.collection_hundredths > 0 && Rules::is_large(self.rules.rounded(bytes)) {
             self.ages.searches += 1;
@@ -254,7 +257,7 @@ impl Trial {
         Before { segments, syncs: stats.num_sync_all_streams, retries: stats.num_alloc_retries }
     }
 
-    /// Checks that the request followed the rules, rung by rung. The room on a real device is not predicted.
+    /// Checks that the request followed the rules, rung by rung. The check does not predict the room on a real device.
     pub(super) fn check_ladder(&self, before: &Before, bytes: u64, stream: u64, is_served: bool) -> Result<(), Broken> {
         if self.device.steer().insight().is_none() {
             return Ok(());
@@ -276,9 +279,11 @@ impl Trial {
             served: is_served,
         };
         let counts = waits == (0, 0) || waits == (1, 1);
-        ensure(Law::Ladder, counts, || format!("a request of {bytes} bytes waited and retried {waits:?} times"))?;
+        ensure(Law::Ladder, counts, || {
+            format!("a request of {bytes} bytes has {waits:?} waits and retries, which must be 0 or 1 of each")
+        })?;
         ensure(Law::Ladder, seen == expected, || {
-            format!("a request of {bytes} bytes did {seen:x?}, but the rules say {expected:x?}")
+            format!("a request of {bytes} bytes did {seen:x?}, but the rules require {expected:x?}")
         })
     }
 
@@ -317,7 +322,7 @@ impl Trial {
     }
 }
 
-/// The lowest start with enough room: at a gap, or in the free memory directly before it.
+/// Returns the lowest start with enough room: at a gap, or in the free memory directly before it.
 fn place(stretches: &[Stretch], size: u64) -> Option<u64> {
     (0..stretches.len()).filter(|&gap| !stretches[gap].has_memory).find_map(|gap| {
         let is_free = |stretch: &&Stretch| stretch.is_usable && stretch.has_memory;
