@@ -114,7 +114,7 @@ pub struct Steps {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StepError {
     /// No annotation marks them.
-    #[error("the file marks no steps (no annotation begins with {0}): --every 1000 shows every thousandth entry")]
+    #[error("the file has no step annotations (none begins with {0}): --every 1000 shows every thousandth entry")]
     NoMark(String),
     /// The trace's entries have no times, which are needed to place the annotations.
     #[error("the trace's entries have no times, so its annotations cannot be placed: --every 1000 shows every thousandth entry")]

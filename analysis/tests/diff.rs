@@ -176,7 +176,7 @@ fn a_step_that_is_not_there_is_refused() {
         show(side).map(|run| run.part_entries).map_err(|error| error.to_string())
     };
     assert_eq!(asked(&recording, 1), Ok((2, 4)));
-    assert!(asked(&recording, 2).is_err_and(|error| error.contains("whole steps 0 to 1")));
+    assert!(asked(&recording, 2).is_err_and(|error| error.contains("complete steps 0 to 1")));
     let unmarked = program(&[(20, 10)], false);
-    assert!(asked(&unmarked, 0).is_err_and(|error| error.contains("marks no steps")));
+    assert!(asked(&unmarked, 0).is_err_and(|error| error.contains("no step annotations")));
 }

@@ -441,7 +441,7 @@ fn what_cannot_be_diagnosed_is_said_in_one_line() {
     let nonsense = folder.file("nonsense.pickle", b"nonsense");
     let refused: [(&[&str], &str); 7] = [
         (&[&file, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
-        (&[&file, "--entry", "17"], "there is no entry 17: the trace has 17, counted from 0"),
+        (&[&file, "--entry", "17"], "there is no entry 17: the trace has 17 entries, counted from 0"),
         (&[&file, "--device", "1"], "nothing about device 1, only about 0"),
         (&[&two, "--entry", "3"], "the file has 0, 3: choose one with --device"),
         (&[&empty], "neither trace entries nor segments"),

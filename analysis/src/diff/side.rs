@@ -169,15 +169,15 @@ pub enum NoSteps {
     NoTrace,
     /// No annotation marks the steps, and there is no repetition.
     #[error(
-        "the file does not mark steps (PyTorch's optimizers and profiler do if annotations are recorded), and no repetition shows them"
+        "the file has no step annotations (PyTorch's optimizers and profiler write them if annotations are recorded), and no repetition shows the steps"
     )]
     NoMark,
     /// The trace's entries have no times by which to place the marks, and there is no repetition.
-    #[error("the trace has no times, so its annotations cannot be placed, and no repetition shows the steps")]
+    #[error("the trace's entries have no times, so its annotations cannot be placed, and no repetition shows the steps")]
     NoTimes,
     /// No annotation marks the steps, and a recording's oldest entries are missing, so the steps of the two runs cannot be
     /// matched.
-    #[error("the file does not mark steps, and a recording's oldest entries are missing, so steps found by repetition cannot be numbered")]
+    #[error("the file has no step annotations, and a recording's oldest entries are missing, so steps found by repetition cannot be numbered")]
     NotNumbered,
     /// The trace is shorter than a step.
     #[error("the trace contains no complete step")]
