@@ -155,7 +155,7 @@ mod tests {
     fn what_no_snapshot_has_ends_it() {
         let many = "there are far more values than in a snapshot of this length";
         let said = |bytes: &[u8]| end(bytes).map(|(at, what)| (at < 16 << 20, what));
-        assert_eq!(end(b"\x80\x02\0\0"), Some((2, "there is an opcode that no snapshot has")));
+        assert_eq!(end(b"\x80\x02\0\0"), Some((2, "there is an opcode that no snapshot contains")));
         assert_eq!(said(&[b"(".to_vec(), vec![b'N'; 16 << 20]].concat()), Some((true, many)));
         assert_eq!(said(&b"](]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]e0".repeat(1 << 18)), Some((true, many)));
         assert_eq!(

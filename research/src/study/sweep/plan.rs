@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::study::run::Addresses;
 
-/// The most jobs of a sweep.
+/// The maximum number of jobs in a sweep.
 pub const MOST_JOBS: u64 = 1_000_000;
 /// Factors are counted in parts of this many.
 const MILLION: u64 = 1_000_000;
@@ -17,7 +17,7 @@ const MILLION: u64 = 1_000_000;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Capacity {
-    /// The least memory in which the workload fits, which the job has to find.
+    /// The smallest memory in which the workload fits, which the job has to find.
     Smallest,
     /// More memory than is needed.
     Plenty,
@@ -141,7 +141,7 @@ impl TryFrom<String> for Share {
     }
 }
 
-/// A workload of a sweep.
+/// A workload in a sweep.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedWorkload {
