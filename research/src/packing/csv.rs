@@ -226,8 +226,8 @@ mod tests {
             ("1,2,x,8", "`size` is `x`, which is not a whole number below 2^64"),
             ("-1,2,3,8", "`lower` is `-1`, which is not a whole number below 2^64"),
             ("1,,3,8", "`upper` is ``, which is not a whole number below 2^64"),
-            ("1,2,0,8", "`size` is 0; it must be more"),
-            ("1,2,3,0", "`alignment` is 0; it must be more"),
+            ("1,2,0,8", "`size` is 0; it must be greater than 0"),
+            ("1,2,3,0", "`alignment` is 0; it must be greater than 0"),
             ("4,4,3,8", "the buffer's range is empty or reversed: `upper` (4) must be greater than `lower` (4)"),
         ] {
             let error = read_csv(&format!("id,lower,upper,size,alignment\na,1,2,3,8\n\nb,{line}\n")).unwrap_err();

@@ -248,8 +248,8 @@ pub enum GridError {
 }
 
 impl Grid {
-    /// Searches every combination, in parallel, and returns the points in list order, with policies varying fastest.
-    /// `progress` is called after each point, from any thread.
+    /// Searches every combination, in parallel, and returns the points in list order, with policies last. `progress` is
+    /// called after each point, from any thread.
     ///
     /// # Errors
     /// [`GridError`], before anything is searched.
