@@ -382,18 +382,18 @@ mod tests {
         let free = Event::Free { buffer: 0 };
         assert_eq!(broken(&[allocate(0), Event::Use { buffer: 0, stream: 3 }, free, begin, end, begin, end, drop]), "");
         for (events, rule) in [
-            (vec![allocate(1)], "buffers are numbered in order"),
-            (vec![allocate(0), allocate(0)], "buffers are numbered in order"),
-            (vec![Event::Allocate { buffer: 0, bytes: 0, stream: 0 }], "a request is for at least one byte"),
+            (vec![allocate(1)], "buffers must be numbered in order"),
+            (vec![allocate(0), allocate(0)], "buffers must be numbered in order"),
+            (vec![Event::Allocate { buffer: 0, bytes: 0, stream: 0 }], "a request must be for at least one byte"),
             (vec![allocate(0), free, free], "only a live buffer can be freed"),
             (vec![allocate(0), free, Event::Use { buffer: 0, stream: 1 }], "only a live buffer can be used"),
             (vec![begin, begin], "only one pool can be begun at a time"),
             (vec![begin, end, drop, begin], "a dropped pool cannot be begun again"),
             (vec![Event::BeginPool { pool: 0 }], "pools are numbered from 1"),
             (vec![end], "only the pool that was begun can be ended"),
-            (vec![begin, drop], "a pool is ended before it is dropped"),
+            (vec![begin, drop], "a pool must be ended before it is dropped"),
             (vec![drop], "there is no such pool"),
-            (vec![Event::Launch { stream: 0, us: 0 }], "work takes time"),
+            (vec![Event::Launch { stream: 0, us: 0 }], "work must take time"),
             (vec![begin], "requests still go to pool 1 at the end"),
         ] {
             assert!(broken(&events).contains(rule), "{events:?}: {}", broken(&events));
