@@ -113,7 +113,9 @@ fn seeds(words: &mut Vec<String>) -> Result<RangeInclusive<u64>, Box<dyn Error>>
     let range = text.split_once('-').and_then(|(first, last)| Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?)));
     match range {
         None => Err(format!("--seeds {text:?} is not a range: it must have the form FIRST-LAST, such as 0-3").into()),
-        Some((first, last)) if first > last => Err(format!("--seeds {text} contains no seed: the smaller number comes first").into()),
+        Some((first, last)) if first > last => {
+            Err(format!("--seeds {text} contains no seed: the smaller number comes first").into())
+        }
         Some((first, last)) if last - first >= MOST_SEEDS => Err(format!("--seeds {text} are more than {MOST_SEEDS}").into()),
         Some((first, last)) => Ok(first..=last),
     }

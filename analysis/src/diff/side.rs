@@ -177,7 +177,9 @@ pub enum NoSteps {
     NoTimes,
     /// No annotation marks the steps, and a recording's oldest entries are missing, so the steps of the two runs cannot be
     /// matched.
-    #[error("the file has no step annotations, and a recording's oldest entries are missing, so steps found by repetition cannot be numbered")]
+    #[error(
+        "the file has no step annotations, and a recording's oldest entries are missing, so steps found by repetition cannot be numbered"
+    )]
     NotNumbered,
     /// The trace is shorter than a step.
     #[error("the trace contains no complete step")]

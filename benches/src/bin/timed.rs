@@ -299,7 +299,11 @@ fn next<T: FromStr>(words: &mut SplitWhitespace<'_>) -> Result<T, String> {
 fn replacements(words: &mut SplitWhitespace<'_>, slots: usize, steps: usize) -> Result<Vec<Replace>, String> {
     let replacement = |_| {
         let step = Replace { slot: next(words)?, bytes: next(words)? };
-        if step.slot < slots { Ok(step) } else { Err(format!("a step names slot {}, but there are only {slots} slots", step.slot)) }
+        if step.slot < slots {
+            Ok(step)
+        } else {
+            Err(format!("a step names slot {}, but there are only {slots} slots", step.slot))
+        }
     };
     (0..steps).map(replacement).collect()
 }

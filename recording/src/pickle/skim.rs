@@ -61,8 +61,10 @@ impl Skim {
     fn length(&mut self, code: u8, operand: &[u8]) -> Option<u64> {
         match follows(code) {
             None => {
-                self.ended =
-                    Some((self.at, if code == STOP { "the pickle ends" } else { "there is an opcode that no snapshot contains" }));
+                self.ended = Some((
+                    self.at,
+                    if code == STOP { "the pickle ends" } else { "there is an opcode that no snapshot contains" },
+                ));
                 None
             }
             Some(Follows::Bytes(count)) => Some(count),

@@ -134,7 +134,9 @@ impl fmt::Display for BoundsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BoundsError::Instance(error) => write!(f, "the workload has no bounds: {error}"),
-            BoundsError::Packing(fault) => write!(f, "the packer produced an invalid packing, which is a bug in parkade: {fault:?}"),
+            BoundsError::Packing(fault) => {
+                write!(f, "the packer produced an invalid packing, which is a bug in parkade: {fault:?}")
+            }
         }
     }
 }

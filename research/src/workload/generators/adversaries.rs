@@ -75,7 +75,8 @@ pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
         events.extend([allocate(first, 91 * MIB), allocate(first + 1, 91 * MIB / 2), allocate(first + 2, 2 * MIB)]);
         events.extend([Event::Free { buffer: first }, Event::Free { buffer: first + 1 }]);
     }
-    let says = format!("91 MiB and 45.5 MiB are allocated and freed {cycles} times, and 2 MiB are kept each time (pytorch#193400)");
+    let says =
+        format!("91 MiB and 45.5 MiB are allocated and freed {cycles} times, and 2 MiB are kept each time (pytorch#193400)");
     Ok(Workload { name: format!("fence-{cycles}"), says, events, ..Workload::default() })
 }
 
