@@ -76,7 +76,7 @@ fn run(policy: &str, capacity: &str, limit: &str, script: &str, words: &[&str]) 
     }
     core.device_mut().set_log_level(LogLevel::Events);
     if fixed {
-        // One area from the start, with nothing unmapped.
+        // There is one area from the start, with nothing unmapped.
         let all = core.device().capacity().get() >> 21 << 21;
         let block = core.allocate(Bytes(all), StreamId::DEFAULT)?;
         core.free(block)?;

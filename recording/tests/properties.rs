@@ -99,7 +99,8 @@ proptest! {
         survives(&bytes);
     }
 
-    /// The shortcut for simple dicts does not change the result. `N0` after EMPTY_DICT (None, popped at once) disables it.
+    /// The shortcut for simple dicts does not change the result. `N0` after EMPTY_DICT (None, popped immediately) disables
+    /// it.
     #[test]
     fn the_short_cut_is_only_a_short_cut(opcodes in vec(dict_opcode(), 0..40)) {
         let plain = [opcodes.concat(), b".".to_vec()].concat();

@@ -90,7 +90,7 @@ fn what_decides_changes_it_and_nothing_else_does() {
     }
 }
 
-/// Tests may change: rows created before and after such a change still belong to the same build.
+/// Tests may change: rows created before and after the change still belong to the same build.
 #[test]
 fn tests_inside_a_file_change_nothing() {
     let hash = BUILD.rsplit_once('-').expect("a hash").1;

@@ -68,7 +68,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         self.unlimited.clone()
     }
 
-    /// Runs the whole program within `available_bytes`. Returns the outcome and the operations that were out of memory.
+    /// Runs the entire program within `available_bytes`. Returns the outcome and the operations that ran out of memory.
     pub(super) fn within(&mut self, available_bytes: u64) -> (Prediction, Vec<usize>) {
         if self.most_asked <= self.same_until(available_bytes) {
             return (self.unlimited(), Vec::new());

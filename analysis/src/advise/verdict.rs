@@ -49,7 +49,7 @@ pub struct Enough {
 }
 
 impl Enough {
-    /// By how much `bytes` exceeds the lower end of the range; negative if it does not.
+    /// The amount by which `bytes` exceeds the lower end of the range; negative if it does not.
     pub(super) fn lacking_bytes(&self) -> i128 {
         i128::from(self.bytes) - i128::from(self.range.least_bytes)
     }

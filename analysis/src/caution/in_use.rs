@@ -257,7 +257,7 @@ mod tests {
         let of = |pools: &[_]| pools_of(&InUse::of(&device(pools), Some(&requests)));
         assert_eq!(of(&[Some((0, 0))]), [NotShown, NotShown, Shown, NotShown]);
         assert_eq!(of(&[Some((0, 0)), Some((3, 0))]), [Shown, Shown, NotShown, NotShown]);
-        // Such an id belongs to a MemPool, or to a pool that captures share.
+        // An id of this form belongs to a MemPool or to a pool that captures share.
         assert_eq!(of(&[Some((0, 2))]), [Shown, Unknown, Unknown, Unknown]);
         assert_eq!(of(&[Some((0, 2)), Some((1, 0))]), [Shown, Shown, NotShown, Unknown]);
         assert_eq!(of(&[None]), [Unknown; 4], "an old file does not name pools");

@@ -82,7 +82,7 @@ enum Condition {
     CaptureReuse,
     /// The lock is released while the driver allocates.
     ReleaseLock,
-    /// Requests beyond the limit fail at once.
+    /// Requests beyond the limit fail immediately.
     ThrowBeforehand,
     /// `expandable_segments_reserve` is set.
     ExpandableReserve,
@@ -259,7 +259,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "A request that would exceed the memory limit fails at once, whereas PyTorch normally releases cached memory and retries.",
+        what: "A request that would exceed the memory limit fails immediately, whereas PyTorch normally releases cached memory and retries.",
         instead: "Set it only in programs that handle out-of-memory errors themselves.",
         source: "pytorch/pytorch#179057",
     },
@@ -304,8 +304,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::UserPools, Feature::PoolAllocators],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Pools that have their own allocator (sleep modes) do not use expandable segments; before 2.11 such pools \
-               bypassed their allocator instead.",
+        what: "Pools that have their own allocator (sleep modes) do not use expandable segments; before 2.11, those pools bypassed their allocator instead.",
         instead: "Expect an effect only on the rest of the program's memory.",
         source: "pytorch/pytorch#147851, pytorch/pytorch#185818, spec 5.5",
     },
@@ -382,8 +381,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::ChangedSettings],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "PyTorch reads per_process_memory_fraction when it creates a device's allocator; changing it later sets no \
-               limit.",
+        what: "PyTorch reads per_process_memory_fraction when it creates a device's allocator; changing it later has no effect on the limit.",
         instead: "Set it in the environment, or call torch.cuda.set_per_process_memory_fraction.",
         source: "spec 8.4",
     },
@@ -427,8 +425,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "This setting lets other threads allocate while one waits for the driver; the program needs as much memory as \
-               before.",
+        what: "This setting lets other threads allocate while one waits for the driver; the program still needs the same amount of memory.",
         instead: "Set it only for speed with several threads.",
         source: "pytorch/pytorch#108367",
     },

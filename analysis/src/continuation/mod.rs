@@ -4,12 +4,12 @@
 //! before, once in every step (`repeats`). What it did after that point is appended (`splice`): first the rest of the failed
 //! step, with sizes in proportion to what that step had already requested, and then the earlier steps once more, unchanged.
 //!
-//! [`Doubt`] states why such a program may not fit even if all of its estimated rest does. The need of later steps is judged
-//! by how many steps were seen, how much they differ, and how much memory is left free. There are two ways to be certain.
-//! Either the largest size has recurred, as happens when sizes are fixed, few, or capped at a maximum. Or so much memory is
-//! left free that even a size larger than any seen would fit: if sizes are spread over a range and `n` of them were seen, the
-//! chance that the range extends `x` times further above its floor than the largest size seen is at most `x` to the power of
-//! `-n`, however many steps follow.
+//! [`Doubt`] states why a program of this kind may not fit even if all of its estimated rest does. The need of later steps is
+//! judged by how many steps were seen, how much they differ, and how much memory is left free. There are two ways to be
+//! certain. Either the largest size has recurred, as happens when sizes are fixed, few, or capped at a maximum. Or so much
+//! memory is left free that even a size larger than any seen would fit: if sizes are spread over a range and `n` of them were
+//! seen, the chance that the range extends `x` times further above its floor than the largest size seen is at most `x` to the
+//! power of `-n`, however many steps follow.
 
 mod repeats;
 mod splice;

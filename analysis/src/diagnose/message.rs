@@ -118,7 +118,7 @@ parkade_recording::names! {
     }
 }
 
-/// What an out-of-memory message says. A field that the figures do not determine is `None`.
+/// What an out-of-memory message states. A field that the figures do not determine is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageDiagnosis {
     /// The message.

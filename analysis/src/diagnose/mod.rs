@@ -142,7 +142,7 @@ pub enum DiagnoseError {
     /// The recording cannot be replayed.
     #[error(transparent)]
     Replay(#[from] VerifyError),
-    /// The trace has no such entry.
+    /// The trace does not contain the entry.
     #[error("there is no entry {entry}: the trace has {entries} entries, counted from 0")]
     NoSuchEntry {
         /// The entry asked for.

@@ -140,7 +140,7 @@ pub(super) struct Seen {
     pub(super) lows: Lows,
     /// The peaks of the whole run.
     pub(super) peaks: Peaks,
-    /// What the whole run shows about the limit.
+    /// What the entire run shows about the limit.
     pub(super) limit: LimitEvidence,
 }
 

@@ -47,7 +47,7 @@ pub enum Which {
 pub enum Part {
     /// Everything that the file contains.
     Whole,
-    /// The state at the end: the only part in which a file without a trace can be compared.
+    /// The state at the end, which is the only part of a file without a trace that can be compared.
     End,
     /// The step of this number, as its annotations count them from 0.
     Step(usize),

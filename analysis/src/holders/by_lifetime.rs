@@ -199,7 +199,7 @@ fn gradients(run: &mut Run<'_>) -> Gradients {
 /// The values that a pass's gradients are compared with.
 struct Expected<'a> {
     pool: &'a Pool,
-    /// A pass with fewer gradients allocates none of its own: it accumulates into those of the pass before it.
+    /// A pass with fewer gradients allocates no gradients: it accumulates into those of the pass before it.
     fewest: usize,
     /// The gradients of an earlier pass.
     model: Option<&'a BTreeMap<u64, usize>>,

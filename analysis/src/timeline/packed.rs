@@ -1,8 +1,8 @@
 //! Packs a log into few bytes: one column for each field, and each number as a variable-length integer, usually the
 //! difference from the previous number.
 //!
-//! A million entries take a few megabytes, and gzip compresses such columns well. Addresses and sizes are counted in `unit`
-//! bytes. The times of evenly spaced entries, from which a reader interpolates the others, are packed in the same way
+//! A million entries take a few megabytes, and gzip compresses columns of this kind well. Addresses and sizes are counted in
+//! `unit` bytes. The times of evenly spaced entries, from which a reader interpolates the others, are packed in the same way
 //! ([`TimeSamples`]).
 //!
 //! Numbers are little-endian base 128; the high bit of a byte means that more bytes follow. Signed differences are folded

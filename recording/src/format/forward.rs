@@ -1,9 +1,9 @@
 //! Parses calls in the form of Python's tracebacks: a text for each call, ` File "model.py", line 12, in forward`, followed
 //! by the source line.
 //!
-//! The `forward_frames` of an entry are a list of such texts, the outermost first: the calls of the forward pass that created
-//! the autograd node in which memory was allocated (spec 7.4). They only help to name a block, so the reader ignores any
-//! other text.
+//! The `forward_frames` of an entry are a list of these texts, the outermost first: the calls of the forward pass that
+//! created the autograd node in which memory was allocated (spec 7.4). They only help to name a block, so the reader ignores
+//! any other text.
 
 use crate::recording::Frame;
 

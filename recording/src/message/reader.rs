@@ -141,7 +141,7 @@ struct Scan {
     /// The messages whose lines may continue.
     open: VecDeque<OpenMessage>,
     beginning: Beginning,
-    /// How many lines have begun.
+    /// The number of lines that have begun.
     lines: usize,
     /// The number of the line in which a rank was last looked for, and the ranks in that line.
     named: (usize, NamedRank),

@@ -1,5 +1,5 @@
 //! The signs of out-of-memory messages that are not from PyTorch's GPU allocator: the words that identify a source, and how
-//! to read such a message.
+//! to read their messages.
 
 use std::ops::Range;
 use std::sync::LazyLock;

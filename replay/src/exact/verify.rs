@@ -35,8 +35,8 @@ pub struct NotInFile {
     pub assumed_collections: u64,
     /// The guesses for private pools that no longer existed at the end.
     pub guess: Option<Guess>,
-    /// Whether the search for such pools stopped early because there were too many possibilities: a difference may be
-    /// due to such a pool.
+    /// Whether the search for these pools stopped early because there were too many possibilities; a difference may then be
+    /// due to a pool that was not found.
     pub gave_up_on_pools: bool,
 }
 

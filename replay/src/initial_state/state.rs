@@ -155,7 +155,7 @@ struct Map {
     recent: [(u64, u64); RECENT],
 }
 
-/// How many recent lookups to keep. A power of two.
+/// The number of recent lookups to keep; a power of two.
 const RECENT: usize = 64;
 /// The size of the smallest segments.
 const PAGE_BYTES: u64 = 2 << 20;

@@ -44,7 +44,7 @@ const SMALL_PAGE: u64 = 2 << 20;
 pub(crate) struct Step {
     /// The time used by the program itself before the operation.
     pub own_ns: u64,
-    /// When the operation began. The allocator checks at once which events are complete.
+    /// When the operation began. The allocator immediately checks which events are complete.
     pub began_ns: u64,
     /// The time that the allocator took, including driver calls and waits.
     pub allocator_ns: u64,
@@ -339,11 +339,11 @@ pub struct Variation {
     /// The moment at which work finished, between the last check that found it unfinished (0) and the first that
     /// found it done.
     pub place_permille: u32,
-    /// How long before a free its work may have begun at most, in permille of the work's lag.
+    /// The maximum time between the beginning of the work and the free that waits for it, in permille of the work's lag.
     pub reach_permille: u32,
     /// The amount by which each of the program's own times varies, in permille.
     pub noise_permille: u32,
-    /// The seed that decides which of these times are longer.
+    /// The seed that determines which of these times are longer.
     pub seed: u64,
 }
 

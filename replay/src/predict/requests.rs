@@ -177,7 +177,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the number of entries of the free: memory that becomes free for reuse at once has a second entry.
+    /// Returns the number of entries of the free: memory that immediately becomes free for reuse has a second entry.
     fn free(&mut self, at: usize, address: u64) -> usize {
         let (completion, entries) = match self.deferred.get(&(at as u32)) {
             None => (Completion::AtOnce, 2),

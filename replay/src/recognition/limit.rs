@@ -67,7 +67,7 @@ fn whole_gibibytes(least_bytes: u64, below_bytes: u64) -> impl Iterator<Item = u
     gibibytes.take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
 }
 
-/// With a limit below the size of a small segment, no request could succeed (spec 1.3), so nobody sets such a limit.
+/// With a limit below the size of a small segment, no request could succeed (spec 1.3), so nobody sets a limit that low.
 const LEAST_LIMIT_BYTES: u64 = 2 << 20;
 
 /// What the out-of-memory errors of a recording show about the available memory.

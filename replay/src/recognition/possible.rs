@@ -10,7 +10,7 @@ use parkade_recording::{DatedKey, FieldEvidence, Minor, Part, Recording};
 pub struct Possible {
     /// The releases, oldest first. Never empty.
     pub releases: Vec<&'static Release>,
-    /// What excludes the others.
+    /// The evidence that excludes the others.
     pub evidence: Vec<Evidence>,
     /// The series whose keys the file has, if there are no rules for any of them; in that case, all releases are tried.
     pub unknown: Vec<Minor>,

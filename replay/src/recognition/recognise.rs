@@ -47,7 +47,7 @@ pub type VerifiedDevice = (DeviceVerdict, Option<u64>);
 pub struct RecognitionError {
     /// The device's number.
     pub device: Option<u32>,
-    /// What is wrong.
+    /// The error.
     #[source]
     pub error: VerifyError,
 }
@@ -124,7 +124,8 @@ struct Search<'s> {
     asked: &'s Asked<'s>,
 }
 
-/// The verdict on every device under the rules of one group, or the reason why there is none and the device concerned.
+/// The verdict on every device under the rules of one group, or the reason why there is no verdict, with the device
+/// concerned.
 type Attempt = Result<Vec<VerifiedDevice>, Failed>;
 
 /// The point at which a group of releases fails to explain the recording.

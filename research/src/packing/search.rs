@@ -31,13 +31,13 @@ pub(super) enum Outcome {
 /// The rule for picking a section among several with the lowest floor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pick {
-    /// The one with the fewest branches.
+    /// The section with the fewest branches.
     Fewest,
-    /// The one with the least room above its unplaced buffers.
+    /// The section with the least room above its unplaced buffers.
     Tightest,
-    /// The one in which the most branches failed.
+    /// The section in which the most branches failed.
     Hardest,
-    /// The first one.
+    /// The first section.
     Earliest,
 }
 

@@ -91,8 +91,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Runs the job with this number, with the workload and the policy that the plan names for it. `None` if the plan has no
-    /// such job.
+    /// Runs the job with this number, with the workload and the policy that the plan names for it. `None` if the plan does
+    /// not contain the job.
     #[must_use]
     pub fn of(plan: &Plan, number: u64, workload: &PreparedWorkload, policy: &Named) -> Option<Row> {
         let job = plan.job(number)?;

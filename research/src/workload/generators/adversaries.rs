@@ -66,7 +66,7 @@ const MIB: u64 = 1 << 20;
 /// [`AttackError::Shape`] for no cycles, or more than a million.
 pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
     if !(1..=1_000_000).contains(&cycles) {
-        return Err(AttackError::Shape("there must be from 1 to 1,000,000 cycles"));
+        return Err(AttackError::Shape("there must be between 1 and 1,000,000 cycles"));
     }
     let allocate = |buffer, bytes| Event::Allocate { buffer, bytes, stream: 0 };
     let mut events = vec![allocate(0, 64 * MIB)];
@@ -90,14 +90,16 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
     let all = u64::from(teeth).checked_mul(tooth_bytes).filter(|&all| all > 0 && all < 1 << 60);
     let Some(gaps_bytes) = all.filter(|_| teeth <= 1 << 20) else {
         return Err(AttackError::Shape(
-            "there must be from 1 to 2^20 teeth, with fewer than 2^60 bytes in total and at least 1 byte each",
+            "there must be between 1 and 2^20 teeth, with fewer than 2^60 bytes in total and at least 1 byte each",
         ));
     };
     let mut events: Vec<Event> = (0..2 * teeth).map(|buffer| Event::Allocate { buffer, bytes: tooth_bytes, stream: 0 }).collect();
     events.extend((0..teeth).map(|tooth| Event::Free { buffer: 2 * tooth }));
     events.push(Event::Allocate { buffer: 2 * teeth, bytes: gaps_bytes, stream: 0 });
-    let says =
-        format!("every other of {} buffers of {tooth_bytes} bytes is freed; then one request is as large as all gaps", 2 * teeth);
+    let says = format!(
+        "of {} buffers of {tooth_bytes} bytes, every other one is freed; then one request is as large as all gaps together",
+        2 * teeth
+    );
     Ok(Workload { name: format!("comb-{teeth}"), says, events, ..Workload::default() })
 }
 
@@ -110,7 +112,7 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
 pub fn stream_per_buffer(calls: u32, streams: u16, bytes: u64) -> Result<Workload, AttackError> {
     if !(1..=1_000_000).contains(&calls) || streams == 0 || bytes == 0 || bytes > 1 << 59 {
         return Err(AttackError::Shape(
-            "there must be from 1 to 1,000,000 calls, at least 1 stream, and buffers of 1 to 2^59 bytes",
+            "there must be between 1 and 1,000,000 calls, at least 1 stream, and buffers of 1 to 2^59 bytes",
         ));
     }
     let mut events = Vec::new();
@@ -154,7 +156,7 @@ pub fn robson(policy: Box<dyn Policy + Send>, numbers: Robson) -> Result<Attack,
         return Err(AttackError::Shape("the load must be a multiple of the largest size, and at most 2^20 units"));
     }
     if unit_bytes == 0 || unit_bytes > 1 << 30 {
-        return Err(AttackError::Shape("the smallest size must be from 1 byte to 1 GiB"));
+        return Err(AttackError::Shape("the smallest size must be between 1 byte and 1 GiB"));
     }
     let mut probe = Probe::new(policy);
     for _ in 0..live_units {
