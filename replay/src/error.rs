@@ -41,7 +41,7 @@ pub enum VerifyError {
     },
     /// PyTorch refuses the recording's settings string.
     #[error(
-        "the recording's settings string {:?} is refused: {} (--settings gives others)",
+        "the recording's settings string {:?} is refused: {} (use --settings to specify others)",
         cut(text, 200),
         cut(&error.to_string(), 500)
     )]

@@ -44,7 +44,7 @@ static COLOUR: LazyLock<Regex> = LazyLock::new(|| compiled(r"\x1b\[[0-9;]*[A-Za-
 
 /// Characters that people, web pages or boxes put before and after each line that they quote.
 const QUOTES: [char; 7] = ['>', '#', '\u{2502}', '\u{2503}', '\u{2551}', ' ', '\t'];
-/// The ones that may follow a line.
+/// The subset of these characters that may follow a line.
 const BORDERS: [char; 4] = ['\u{2502}', '\u{2503}', '\u{2551}', ' '];
 
 /// A line's time.

@@ -104,7 +104,7 @@ impl Skim {
         self.memory += memory;
         self.loose = if takes { 0 } else { self.loose + u64::from(memory > 0) };
         if self.memory > MEMORY_AT_LEAST.max(self.at.saturating_mul(MEMORY_A_BYTE)) || self.loose > MOST_AT_ONCE {
-            self.ended = Some((self.at, "there are far more values than in a snapshot of this length"));
+            self.ended = Some((self.at, "there are far more values than a snapshot of this length contains"));
         }
     }
 }
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_no_snapshot_has_ends_it() {
-        let many = "there are far more values than in a snapshot of this length";
+        let many = "there are far more values than a snapshot of this length contains";
         let said = |bytes: &[u8]| end(bytes).map(|(at, what)| (at < 16 << 20, what));
         assert_eq!(end(b"\x80\x02\0\0"), Some((2, "there is an opcode that no snapshot contains")));
         assert_eq!(said(&[b"(".to_vec(), vec![b'N'; 16 << 20]].concat()), Some((true, many)));

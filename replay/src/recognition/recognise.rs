@@ -381,7 +381,7 @@ fn groups_of(
     }
 }
 
-/// Sorts the release about which the most is known first, and then newer releases before older ones.
+/// Puts the release about which the most is known first, followed by the others, the newest first.
 fn by_preference(releases: &[&'static Release]) -> Vec<&'static Release> {
     let mut ordered: Vec<_> = releases.iter().rev().copied().collect();
     ordered.sort_by_key(|release| *release.profile != Profile::PYTORCH_2_11);

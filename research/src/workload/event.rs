@@ -142,7 +142,7 @@ pub enum Malformed {
         at: u32,
     },
     /// A name that is not allowed for a workload.
-    #[error("the name {name:?} is not allowed: a name has one or more letters, digits, -, _, . and =")]
+    #[error("the name {name:?} is not allowed: a name consists of one or more letters, digits, -, _, . and =")]
     Name {
         /// The name.
         name: String,

@@ -173,7 +173,7 @@ impl Serving {
             server.turn()?;
         }
         let says = format!(
-            "A server of a model with {} layers: {} requests at {} a second, {} at once, caches: {:?}",
+            "A server of a model with {} layers: {} requests, arriving at {} per second, {} at a time, caches: {:?}",
             self.layers, self.requests, self.rate, self.slots, self.growth
         );
         Ok(server.program.finish("serving", says))
