@@ -1,7 +1,7 @@
-//! The allocator on a device of one's own: 64 MiB that only exist as numbers. A model is too large for them.
+//! Runs the allocator on a custom device: 64 MiB that exist only as numbers. A model is too large for it.
 //!
 //! `cargo run -p parkade --example own_device`
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::policy::PyTorch;
@@ -11,8 +11,8 @@ use parkade::trace::TraceEntry;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{AllocError, Allocator, FreeError};
 
-/// Hands out addresses in ascending order and never reuses one. All its work is done at once, so that events
-/// have nothing to wait for.
+/// Hands out addresses in ascending order and never reuses one. All its work completes immediately, so events have nothing to
+/// wait for.
 struct Paper {
     total: u64,
     next: u64,
@@ -25,7 +25,7 @@ impl Paper {
     }
 }
 
-/// The calls without a default are the ones that every device has: cudaMalloc, cudaFree and events.
+/// The calls without a default implementation are the ones that every device has: cudaMalloc, cudaFree and events.
 impl DeviceBackend for Paper {
     type Event = ();
     type Physical = ();

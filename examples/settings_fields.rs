@@ -1,7 +1,7 @@
-//! Reads settings strings in hexadecimal, one per line, and prints the settings after each, for
-//! `fuzz_settings.py` to compare with the real allocator. `run` applies them one after the other (`!`
-//! resets), `load` takes each as the environment of a new process.
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+//! Reads settings strings in hexadecimal, one per line, and prints the settings after each, for `fuzz_settings.py` to compare
+//! with the real allocator. `run` applies them one after another (`!` resets), and `load` treats each as the environment of a
+//! new process.
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::io::BufRead as _;
 
@@ -19,7 +19,7 @@ fn main() {
     let mut settings = Settings::default();
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let report = if line == "!" {
-            // No string resets this one, in PyTorch either.
+            // No string resets this one, not even in PyTorch.
             let reserve = settings.pinned_reserve_segment_mb;
             settings = Settings { pinned_reserve_segment_mb: reserve, ..Settings::default() };
             format!("-\t\t{}", fields(&settings))

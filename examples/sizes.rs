@@ -1,8 +1,8 @@
-//! What PyTorch makes of a request under given settings: the size of the block, its pool, and the segment it
-//! would take from the device.
+//! Shows how PyTorch handles a request under given settings: the size of the block, its pool, and the segment that it would
+//! take from the device.
 //!
 //! `cargo run -p parkade --example sizes -- "roundup_power2_divisions:4,large_segment_size_mb:32"`
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use parkade::settings::Settings;
 use parkade::texts::format_bytes;
 use parkade::units::Bytes;
 
-/// Requests on both sides of the edges of PyTorch's rules.
+/// Requests on both sides of the thresholds in PyTorch's rules.
 const REQUESTS: [u64; 9] = [1, 513, 3000, 1 << 20, (1 << 20) + 1, 5_000_000, 10 << 20, 100_000_000, 3 << 30];
 
 fn main() -> ExitCode {

@@ -1,22 +1,22 @@
-//! Sets `PARKADE_SOURCES`, which changes whenever a study's rows might: a hash of the sources of the crates that decide a row's
-//! numbers, without their tests, and of the releases in `Cargo.lock` of the packages that generators compute with.
+//! Sets `PARKADE_SOURCES`, which changes whenever a study's rows might: a hash of the sources, without tests, of the crates
+//! that determine a row's numbers, and of the versions in `Cargo.lock` of the packages that generators compute with.
 //!
 //! The hash depends only on the files, so it is the same on every machine that builds these sources, in any folder, with or
-//! without a repository. A package from a registry does not have the other crates beside it; there its version stands for all
-//! of them.
+//! without a repository. A package from a registry does not have the other crates beside it; in that case, its version stands
+//! for all of them.
 #![allow(clippy::print_stdout, reason = "a build script talks to cargo this way")]
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The sources of the crates that decide a row's numbers, relative to this package: the core, the policies, the simulated
+/// The sources of the crates that determine a row's numbers, relative to this package: the core, the policies, the simulated
 /// device and this crate. The crates that read recordings are not among them: a recording's workload has its own hash in each
 /// row.
 pub(crate) const DECIDING: [&str; 4] = ["../src", "../policies/src", "../sim/src", "src"];
-/// The packages whose results affect a row; their dependencies count too.
+/// The packages whose results affect a row, along with their dependencies.
 pub(crate) const PACKAGES: [&str; 1] = ["statrs"];
-/// Dependencies of these packages that compute nothing: error messages, and checks of the compiler.
+/// Dependencies of these packages that compute nothing: error messages and compiler checks.
 const TOOLS: [&str; 2] = ["thiserror", "autocfg"];
 
 fn main() -> io::Result<()> {
@@ -35,7 +35,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The hash of everything that decides a row, for a package in this folder.
+/// The hash of everything that determines a row, for a package in this folder.
 pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
     let mut hash = Fnv::new();
     for (name, path) in deciding_files(package)? {
@@ -58,7 +58,7 @@ fn without_tests(text: &str) -> String {
     format!("{}{}", &text[..start], &text[start + length..])
 }
 
-/// The source files that decide a row, with their names relative to the package, with `/` on every system.
+/// The source files that determine a row, with their names relative to the package, using `/` on every system.
 pub(crate) fn deciding_files(package: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut all = Vec::new();
     for root in DECIDING {
@@ -87,10 +87,10 @@ fn collect(path: &Path, name: &str, files: &mut Vec<(String, PathBuf)>) -> io::R
     Ok(())
 }
 
-/// The releases of [`PACKAGES`] and of their dependencies from a lock file, one line each.
+/// The versions of [`PACKAGES`] and their dependencies from a lock file, one line each.
 fn releases(lock: &str) -> io::Result<BTreeSet<String>> {
     let packages: Vec<Package<'_>> = lock.split("[[package]]").skip(1).map(Package::read).collect();
-    // A dependency is a name, followed by a release if the lock file has several of that name.
+    // A dependency is a name, followed by a version if the lock file has several packages with that name.
     let mut wanted = PACKAGES.map(str::to_owned).to_vec();
     let mut found = BTreeSet::new();
     while let Some(entry) = wanted.pop() {
@@ -113,7 +113,7 @@ fn releases(lock: &str) -> io::Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// A package of a lock file.
+/// A package in a lock file.
 #[derive(Default)]
 struct Package<'a> {
     name: &'a str,
@@ -148,8 +148,8 @@ impl Fnv {
         Fnv(0xcbf2_9ce4_8422_2325)
     }
 
-    /// Hashes bytes, and an end mark that is not UTF-8. Carriage returns are skipped, so that a checkout may
-    /// change line ends.
+    /// Hashes bytes, followed by an end mark that is not UTF-8. Carriage returns are skipped, so that a checkout may change
+    /// line endings.
     fn text(&mut self, bytes: &[u8]) {
         for &byte in bytes.iter().filter(|byte| **byte != b'\r').chain(&[0xff]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

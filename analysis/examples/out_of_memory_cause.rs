@@ -1,7 +1,7 @@
-//! Explains why a recorded run was out of memory, and which code held the memory.
+//! Explains why a recorded run ran out of memory and which code held the memory.
 //!
 //! `cargo run --release -p parkade-analysis --example out_of_memory_cause -- [SNAPSHOT]`; without an argument it reads a
-//! ResNet-50 sweep that ships with the repository and ended out of memory under a limit of 5 GiB.
+//! ResNet-50 sweep that ships with the repository and ran out of memory under a 5 GiB limit.
 
 use std::error::Error;
 

@@ -1,7 +1,7 @@
-//! Finds settings that let a recorded run fit into a given amount of memory.
+//! Finds settings that let a recorded run fit in a given amount of memory.
 //!
 //! `cargo run --release -p parkade-analysis --example settings_that_fit -- [SNAPSHOT [GIB]]`; without arguments it tries a
-//! GPT-2 training run that ships with the repository, in 16 GiB.
+//! GPT-2 training run that ships with the repository, with 16 GiB of memory.
 
 use std::error::Error;
 
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let advice = advise(&traced, &options, &|_| ()).map_err(|(device, error)| format!("device {device}: {error}"))?;
 
-    println!("{} settings tried in {gib} GiB; the run's own first, then the ten most useful:\n", advice.options.len());
+    println!("{} settings tried in {gib} GiB; the run's own settings first, then the ten most useful:\n", advice.options.len());
     println!("{:>5} {:>10} {:>10} {:>8}  settings", "fits", "peak MiB", "needs MiB", "retries");
     for option in advice.options.iter().take(11) {
         let fits = if option.fits() { "yes" } else { "no" };

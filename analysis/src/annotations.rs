@@ -2,12 +2,13 @@
 //! steps.
 //!
 //! A snapshot lists the starts and ends of scopes with their times (`external_annotations`); the times of trace entries place
-//! them in the trace. [`scopes`] gives each scope as a range of moments, [`phase_at`] the scopes around one point in time
-//! (PyTorch's optimizers annotate themselves), [`steps`] the ends of the training steps that annotations mark.
+//! them in the trace. [`scopes`] returns each scope as a range of moments, [`phase_at`] returns the scopes around one point
+//! in time (PyTorch's optimizers annotate themselves), and [`steps`] returns the ends of the training steps that annotations
+//! mark.
 //!
-//! The profiler marks `ProfilerStep#12`, an optimizer `Optimizer.step#AdamW.step` and `Optimizer.zero_grad#AdamW.zero_grad`. A
-//! step ends where such a mark ends. Programs free gradients right after the optimizer's step or at the start of the next step;
-//! if a `zero_grad` follows without an allocation in between, it belongs to the step.
+//! The profiler marks `ProfilerStep#12`, an optimizer `Optimizer.step#AdamW.step` and `Optimizer.zero_grad#AdamW.zero_grad`.
+//! A step ends where its mark ends. Programs free gradients right after the optimizer's step or at the start of the next
+//! step; if a `zero_grad` follows without an allocation in between, it belongs to the step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub fn scopes(annotations: &[Annotation], recording: &DeviceRecording) -> Vec<Sc
             open.push(scopes.len());
             scopes.push(Scope { name: annotation.name.clone(), from: moment, to: end, depth: open.len() as u32 - 1 });
         } else if let Some(place) = open.iter().rposition(|&place| scopes[place].name == annotation.name) {
-            // Inner scopes that are still open here have lost their ends.
+            // The ends of inner scopes that are still open here are missing.
             for place in open.drain(place..) {
                 scopes[place].to = moment.max(scopes[place].from);
             }
@@ -59,11 +60,11 @@ pub fn scopes(annotations: &[Annotation], recording: &DeviceRecording) -> Vec<Sc
 pub struct Phase {
     /// The open scopes, the outermost first.
     pub open: Vec<String>,
-    /// The scope that ended last, and how often scopes of that name had ended by then.
+    /// The scope that ended last, and the number of scopes of that name that had ended by then.
     pub last_ended: Option<(String, usize)>,
 }
 
-/// The phase of a device at a time, in microseconds since 1970; `None` if the file has no timed scopes of this device.
+/// A device's phase at a given time, in microseconds since 1970; `None` if the file has no timed scopes of this device.
 #[must_use]
 pub fn phase_at(annotations: &[Annotation], device: u32, time_us: u64) -> Option<Phase> {
     let is_here = |annotation: &&Annotation| annotation.device.is_none_or(|number| number == i64::from(device));
@@ -92,7 +93,7 @@ pub fn phase_at(annotations: &[Annotation], device: u32, time_us: u64) -> Option
 /// The end of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
-    /// The step's number among all steps that the file marks, in order of time, counted from 0.
+    /// The step's number among all steps that the file marks, in chronological order, counted from 0.
     pub number: usize,
     /// Its last entry.
     pub last_entry: usize,
@@ -113,7 +114,7 @@ pub struct Steps {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum StepError {
     /// No annotation marks them.
-    #[error("the file marks no steps (no annotation begins with {0}): --every 1000 shows every thousandth entry")]
+    #[error("the file has no step annotations (none begins with {0}): --every 1000 shows every thousandth entry")]
     NoMark(String),
     /// The trace's entries have no times, which are needed to place the annotations.
     #[error("the trace's entries have no times, so its annotations cannot be placed: --every 1000 shows every thousandth entry")]
@@ -129,7 +130,7 @@ const ZERO_GRAD: &str = "Optimizer.zero_grad#";
 /// name.
 ///
 /// # Errors
-/// [`StepError`] if nothing marks the steps, or the trace has no times.
+/// [`StepError`] if nothing marks the steps, or if the trace has no times.
 pub fn steps(annotations: &[Annotation], device: &DeviceRecording, prefix: Option<&str>) -> Result<Steps, StepError> {
     let default_marks = [PROFILER, OPTIMIZER];
     let prefixes: &[&str] = prefix.as_ref().map_or(&default_marks, std::slice::from_ref);
@@ -152,7 +153,7 @@ pub fn steps(annotations: &[Annotation], device: &DeviceRecording, prefix: Optio
             ends.push((done, annotation.time_us));
         }
     }
-    // Annotations may be out of order in time: a file may list them thread by thread.
+    // Annotations may not be in chronological order: a file may list them thread by thread.
     ends.sort_unstable();
     for (number, (done, _)) in ends.into_iter().enumerate() {
         match done.checked_sub(1) {
@@ -176,7 +177,7 @@ fn most_frequent(annotations: &[Annotation], prefix: &str) -> String {
     counts.into_iter().rev().max_by_key(|&(_, count)| count).map_or_else(String::new, |(name, _)| name.to_owned())
 }
 
-/// The number of entries that are no later than that time. Times increase, except when the clock is adjusted.
+/// The number of entries that are no later than the given time. Times increase, except when the clock is adjusted.
 fn entries_until(trace: &[Entry], time_us: i64) -> usize {
     trace.partition_point(|entry| entry.time().is_none_or(|time| i64::try_from(time).is_ok_and(|time| time <= time_us)))
 }

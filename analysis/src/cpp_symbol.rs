@@ -1,8 +1,8 @@
-//! Extracts the path of a C++ function: its namespaces, its classes and its name, without return type, template arguments and
-//! parameters.
+//! Extracts the path of a C++ function: its namespaces, its classes and its name, without the return type, template arguments
+//! and parameters.
 //!
-//! A recording has symbols as the unwinder found them: mangled or demangled, cut in the middle, with or without parameters.
-//! Nothing here fails: if a symbol is not a path, the result is whatever parts it has.
+//! A recording contains symbols as the unwinder found them: mangled or demangled, cut in the middle, with or without
+//! parameters. Nothing here fails: if a symbol is not a path, the result is whatever parts it has.
 
 /// The parts of a symbol's path, the outermost namespace first. Anonymous namespaces are left out.
 pub(crate) fn path(symbol: &str) -> Vec<&str> {
@@ -45,7 +45,7 @@ fn demangled_path(symbol: &str) -> Vec<&str> {
                 start = at;
                 continue;
             }
-            // The part before was the return type, or an attribute follows.
+            // The preceding part was the return type, or an attribute follows.
             b' ' if is_outside && symbol[at..].starts_with(" [") => break,
             b' ' if is_outside && !is_operator() => {
                 parts.clear();
@@ -67,7 +67,7 @@ fn push<'s>(parts: &mut Vec<&'s str>, symbol: &'s str, start: usize, end: usize)
     }
 }
 
-/// The path of `N2at4_ops3bmm4callE...`: names with their lengths before them.
+/// The path of `N2at4_ops3bmm4callE...`: each name is preceded by its length.
 fn mangled_path(mangled: &str) -> Vec<&str> {
     let mut rest = mangled.trim_start_matches(['N', 'K', 'L']);
     let mut parts = Vec::new();

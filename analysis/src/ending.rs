@@ -1,27 +1,27 @@
-//! Judges whether a run died of an out-of-memory error or survived it.
+//! Determines whether a run died of an out-of-memory error or survived it.
 //!
-//! A request that is served after the error proves nothing: while a program dies, its error handling, printing and cleaning up
-//! still allocate, sometimes a lot. Later requests prove something if the program repeated the request that had failed, or went
-//! on to allocate as much as failed at the call sites that had allocated before. A call site that had not allocated before
-//! counts once, however often it allocates: a handler that copies tensors in a loop is one such call site, while the next phase
-//! of a program has many.
+//! A request that is served after the error proves nothing: while a program dies, its error handling, printing and cleanup
+//! still allocate, sometimes a lot. Later requests are evidence if the program repeated the request that had failed, or
+//! continued to allocate as much as had failed at the call sites that had allocated before. A call site that had not
+//! allocated before counts once, however often it allocates: a handler that copies tensors in a loop is one call site,
+//! whereas the next phase of a program has many.
 
 use parkade_recording::{Action, DeviceRecording, Entry, StackId};
 use rustc_hash::FxHashMap;
 
-/// A run has gone on if it allocates at least one part in this many of what was live at its error.
+/// A run has continued if it then allocates at least one part in this many of what was live at its error.
 const GOES_ON_PART: u64 = 16;
-/// A run that has gone on allocates at least this much.
+/// A run that has continued allocates at least this much.
 const GOES_ON_BYTES: u64 = 1 << 20;
 
 /// How a recorded run ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// No request was out of memory.
+    /// No request ran out of memory.
     NoError,
-    /// Requests were out of memory, and the run went on after each.
+    /// Requests ran out of memory, and the run continued after each one.
     Survived(AfterError),
-    /// The run did not go on after this error, or the recording shows nothing after it.
+    /// The run did not continue after this error, or the recording shows nothing after it.
     Died(AfterError),
 }
 
@@ -34,20 +34,20 @@ pub struct AfterError {
     pub wanted_bytes: u64,
     /// The number of requests served afterwards.
     pub served: usize,
-    /// The bytes of these requests.
+    /// The total bytes of these requests.
     pub served_bytes: u64,
-    /// How many of these bytes show that the run went on: those requested at call sites that had allocated before the error, and
-    /// the largest request of each other call site. All of them if the recording has no stacks.
+    /// The part of these bytes that shows that the run continued: those requested at call sites that had allocated before the
+    /// error, and the largest request of each other call site. All of them if the recording has no stacks.
     pub telling_bytes: u64,
     /// The first entry after the error at which a request with the error's stack and at least half its size was served.
     pub asked_again_at: Option<usize>,
-    /// The number of telling bytes from which on the run counts as having gone on.
+    /// The number of telling bytes at or above which the run counts as having continued.
     pub goes_on_bytes: u64,
 }
 
 impl Ending {
-    /// Judges a device's trace. A run dies of the first error after which it did not go on; if it always went on, the last error is
-    /// returned.
+    /// Judges a device's trace. A run dies of the first error after which it did not continue; if it always continued, the
+    /// last error is returned.
     #[must_use]
     pub fn of(recording: &DeviceRecording) -> Ending {
         let trace = &recording.trace;
@@ -71,11 +71,12 @@ impl Ending {
                 _ => {}
             }
         }
-        // Among errors that the bytes already show to be survived, only the one that is returned needs the other evidence too.
+        // Of the errors that the byte counts alone show were survived, only the one that is returned also needs the other
+        // evidence.
         last.map_or(Ending::NoError, |last| Ending::Survived(last.with_stack(trace)))
     }
 
-    /// The error of which the run died.
+    /// The error that the run died of.
     #[must_use]
     pub const fn death(&self) -> Option<&AfterError> {
         match self {
@@ -84,7 +85,7 @@ impl Ending {
         }
     }
 
-    /// The error of which it died, or the last one that it survived.
+    /// The error that it died of, or the last one that it survived.
     #[must_use]
     pub const fn error(&self) -> Option<&AfterError> {
         match self {
@@ -120,15 +121,15 @@ impl AfterError {
         AfterError { asked_again_at: found.map(|further| self.entry + 1 + further), ..self }
     }
 
-    /// Whether the run went on: either a request of at least half the failed size was served with the same stack, or enough telling
-    /// bytes were served for a running program.
+    /// Whether the run continued: either a request of at least half the failed size was served with the same stack, or enough
+    /// telling bytes were served to indicate a running program.
     #[must_use]
     pub const fn went_on(&self) -> bool {
         self.asked_again_at.is_some() || self.telling_bytes >= self.goes_on_bytes
     }
 }
 
-/// What is served from a given entry on.
+/// What is served at or after a given entry.
 #[derive(Clone, Copy, Default)]
 struct Served {
     requests: usize,
@@ -144,7 +145,7 @@ struct AtStack {
     largest_bytes: u64,
 }
 
-/// For each entry: what is served from that entry on. A single pass, because a run may survive thousands of errors.
+/// For each entry: what is served at or after it. This takes a single pass, because a run may survive thousands of errors.
 fn served_from(trace: &[Entry]) -> Vec<Served> {
     let mut places: FxHashMap<StackId, AtStack> = FxHashMap::default();
     for (entry, line) in trace.iter().enumerate().filter(|(_, line)| line.action == Action::Alloc && line.stack != StackId::NONE)
@@ -169,7 +170,7 @@ fn served_from(trace: &[Entry]) -> Vec<Served> {
     from
 }
 
-/// The live bytes before the first entry: the live bytes at the end, less what the trace added.
+/// The live bytes before the first entry: the live bytes at the end minus what the trace added.
 fn live_at_start(recording: &DeviceRecording) -> i128 {
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     let is_live = |state| state == parkade_recording::BlockState::ActiveAllocated;

@@ -1,4 +1,4 @@
-//! Measures fragmentation over time: how a heap's bytes are used at chosen moments of a run.
+//! Measures fragmentation over time: how a heap's bytes are used at chosen moments in a run.
 //!
 //! [`Fragmentation`] describes one heap. [`sample_recorded_run`] computes it, together with PyTorch's statistics, at chosen
 //! entries of a recorded run; [`sample_replayed_run`] does so for the same requests under other settings.
@@ -32,7 +32,7 @@ pub struct Fragmentation {
     /// The part of the free bytes in segments that are entirely free.
     pub free_segments_bytes: u64,
     /// The part of the free bytes in segments that are partly in use: only a request that fits into a hole can use it.
-    /// `inactive_split_bytes` of memory_stats() counts the share of it in ordinary segments.
+    /// `inactive_split_bytes` in `memory_stats()` counts the part of it in ordinary segments.
     pub partial_segments_bytes: u64,
     /// The largest free block: the largest request on that block's stream and pool that needs no memory from the device.
     pub largest_hole_bytes: u64,
@@ -58,7 +58,7 @@ impl Fragmentation {
         Fragmentation::of(&recorded_heap(segments))
     }
 
-    /// Adds a segment. The sums saturate, because sizes in a file may be absurd.
+    /// Adds a segment. The sums saturate because sizes in a file may be absurd.
     fn add(&mut self, total_bytes: u64, blocks: impl Iterator<Item = (u64, u64, BlockActivity)>) {
         let mut free_bytes = 0_u64;
         self.reserved_bytes = self.reserved_bytes.saturating_add(total_bytes);
@@ -80,14 +80,14 @@ impl Fragmentation {
         *place = place.saturating_add(free_bytes);
     }
 
-    /// The bytes of live and pending blocks beyond the requested ones.
+    /// The bytes of live and pending blocks beyond the requested bytes.
     #[must_use]
     pub fn rounding_bytes(&self) -> u64 {
         self.allocated_bytes.saturating_add(self.pending_bytes).saturating_sub(self.requested_bytes)
     }
 
-    /// 1 - allocated / reserved, from 0 to 1; `None` if nothing is reserved. The documents call more than 0.3 a risk (scenario D2). It does
-    /// not distinguish memory that the next request can use from memory that it cannot.
+    /// 1 - allocated / reserved, from 0 to 1; `None` if nothing is reserved. The documents call more than 0.3 a risk
+    /// (scenario D2). The ratio does not distinguish memory that the next request can use from memory that it cannot.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         (self.reserved_bytes > 0).then(|| 1.0 - self.allocated_bytes as f64 / self.reserved_bytes as f64)
@@ -109,24 +109,24 @@ pub struct Sample {
     pub peak_reserved_bytes: i64,
 }
 
-/// The samples of a run, and how exactly the replay reproduces the recording.
+/// The samples of a run, and how accurately the replay reproduces the recording.
 #[derive(Clone, Debug)]
 pub struct SampledRun {
-    /// One for each chosen entry.
+    /// One sample for each chosen entry.
     pub samples: Vec<Sample>,
-    /// The number of recorded decisions that the core makes differently under the recording's own settings. If there are any, the
+    /// The number of recorded decisions on which the core differs under the recording's own settings. If there are any, the
     /// samples may deviate from the recorded run, and the requests of a replayed run are less certain.
     pub mismatches: u64,
     /// The number of decisions compared.
     pub decisions: u64,
-    /// The recorded run's limit, in bytes, if the caller gave none and some limit explains every decision.
+    /// The recorded run's limit, in bytes, if the caller specified none and some limit explains every decision.
     pub assumed_limit_bytes: Option<u64>,
 }
 
 /// How to replay a run under other settings.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
-    /// Settings and limit of the recorded run, needed to read its requests.
+    /// The recorded run's settings and limit, needed to read its requests.
     pub own: VerifyOptions,
     /// The PyTorch release whose rules apply.
     pub profile: &'static Profile,
@@ -138,9 +138,9 @@ pub struct ReplayOptions {
     pub capacity_bytes: Option<u64>,
 }
 
-/// Samples the recorded run after each of the entries `at`, which must be in order; each sample is taken when the operation of
-/// its entry has completed. `own` are the settings and the limit of that run. Garbage collection depends on the limit. If the
-/// caller gives no limit and decisions differ, a limit that explains them is searched for, as in a diagnosis.
+/// Samples the recorded run after each of the entries `at`, which must be in order; each sample is taken when the operation
+/// of its entry has completed. `own` holds that run's settings and limit. Garbage collection depends on the limit. If the
+/// caller specifies no limit and decisions differ, a limit that explains them is searched for, as in a diagnosis.
 ///
 /// # Errors
 /// If the recording cannot be replayed.
@@ -184,7 +184,7 @@ pub fn sample_replayed_run(
     Ok(SampledRun { samples: sampler.samples, mismatches, decisions, assumed_limit_bytes: None })
 }
 
-/// Takes the samples in the course of a run.
+/// Takes the samples during a run.
 struct Sampler<'a> {
     at: &'a [usize],
     samples: Vec<Sample>,

@@ -1,10 +1,10 @@
-//! Converts the final heap of a recording to the core's types; a file without a trace shows no other heap.
+//! Converts the final heap of a recording to the core's types; a file without a trace contains no other heap.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 use parkade_recording::{Block, BlockState, Segment};
 
-/// Recorded segments in the shape of the core's.
+/// Converts recorded segments to the core's type.
 pub(crate) fn recorded_heap(segments: &[Segment]) -> Vec<SegmentInfo> {
     segments.iter().map(segment_info).collect()
 }
@@ -27,7 +27,7 @@ fn segment_info(segment: &Segment) -> SegmentInfo {
     }
 }
 
-/// A block whose requested size is not in the file counts as requested in full.
+/// If a block's requested size is not in the file, the block counts as requested in full.
 fn block_info(block: &Block) -> BlockInfo {
     BlockInfo {
         address: DeviceAddress(block.address),

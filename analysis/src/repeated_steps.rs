@@ -1,10 +1,10 @@
-//! Finds the steps of a run without annotations by repetition: the number of blocks in use rises, and falls back to its former
-//! value.
+//! Finds the steps of a run without annotations by repetition: the number of blocks in use rises and then falls back to its
+//! former value.
 //!
-//! A training step leaves memory as it found it: activations are freed, parameters and states stay. So between any two steps
-//! the same number of blocks is live, whatever their sizes. In the middle of a step more blocks are live, even if all layers
-//! are alike: each leaves blocks for the backward pass. If a step begins by freeing what the previous one left, the previous
-//! step ends after these frees.
+//! A training step leaves memory as it found it: activations are freed, while parameters and states are kept. Between any two
+//! steps, the same number of blocks is therefore live, regardless of their sizes. In the middle of a step, more blocks are
+//! live, even if all layers are alike: each leaves blocks for the backward pass. If a step begins by freeing what the
+//! previous one left, the previous step ends after these frees.
 
 use parkade_recording::{Action, DeviceRecording, Entry};
 
@@ -13,7 +13,7 @@ use crate::ending::Ending;
 /// Repetition counts only with at least this many steps. Fewer may be coincidence.
 const FEWEST: usize = 3;
 /// The number of blocks live between steps is the minimum over the middle of a run, between these two eighths of it, because
-/// its beginning and end do other work.
+/// the run does other work at its beginning and end.
 const MIDDLE: (usize, usize) = (3, 7);
 /// Between steps, at most this many blocks above that minimum are live ...
 const MORE_BLOCKS: i64 = 2;
@@ -24,7 +24,7 @@ const HIGH_PART: i64 = 2;
 /// ... and at least this many.
 const FEWEST_BLOCKS: i64 = 6;
 /// Two steps are alike if one has at most this many times the entries of the other (a fraction; the strictest one that yields
-/// steps counts) ...
+/// steps is used) ...
 const ALIKE: [(usize, usize); 3] = [(5, 4), (3, 2), (2, 1)];
 /// ... and steps repeat if this fraction of them is like the next.
 const MOST_PART: (usize, usize) = (3, 4);
@@ -40,9 +40,9 @@ struct InUse {
     blocks: i64,
 }
 
-/// The moments at which the steps of a run end, in order; moment `n` is the state after `n` entries. Empty if the run does not
-/// repeat. The first step cannot be separated from what came before it, such as building the model, and the last one may be cut
-/// short.
+/// The moments at which the steps of a run end, in order; moment `n` is the state after `n` entries. Empty if the run does
+/// not repeat. The first step cannot be separated from what came before it, such as building the model, and the last step may
+/// be cut short.
 pub(crate) fn repeated_steps(recording: &DeviceRecording) -> Vec<u32> {
     let in_use = in_use(recording);
     let eighth = |part: usize| in_use.len() * part / 8;
@@ -58,8 +58,8 @@ pub(crate) fn repeated_steps(recording: &DeviceRecording) -> Vec<u32> {
     if ends.len() < FEWEST { Vec::new() } else { ends.into_iter().map(|moment| moment as u32).collect() }
 }
 
-/// Selects the ends of whole steps from those of their parts: if gradients are kept, an optimizer's temporary blocks make
-/// memory rise and fall once more in each step. Empty if the lengths do not repeat.
+/// Selects the ends of complete steps from the ends of their parts: if gradients are kept, an optimizer's temporary blocks
+/// make memory rise and fall once more in each step. Empty if the lengths do not repeat.
 fn of_whole_steps(ends: &[usize]) -> Vec<usize> {
     let lengths: Vec<usize> = ends.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let repeats = |&((most, least), parts): &((usize, usize), usize)| {
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!((whole.len(), died.len(), &whole[..5]), (6, 5, &died[..]));
     }
 
-    /// Repeated parts, each of which allocates this many blocks and frees them again.
+    /// Repeated parts, each of which allocates this many blocks and then frees them.
     fn run(parts: &[u64], times: usize) -> DeviceRecording {
         let mut trace: Vec<Entry> = (0..20).map(|place| Entry::new(Action::Alloc, 1 << 40 | place << 20, 4096, 0)).collect();
         for part in parts.iter().cycle().take(parts.len() * times) {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn parts_of_a_step_are_put_together() {
         assert_eq!(repeated_steps(&run(&[40], 10)).len(), 10);
-        // The forward and backward pass begins a step, the optimizer's part ends it.
+        // The forward and backward passes begin a step, and the optimizer's part ends it.
         let found = repeated_steps(&run(&[60, 31], 10));
         assert_eq!(found, (1..=10).map(|step| 20 + step * 2 * 91).collect::<Vec<u32>>());
         assert!(repeated_steps(&run(&[40], 2)).is_empty(), "too few");

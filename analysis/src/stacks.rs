@@ -1,10 +1,10 @@
-//! Names stacks, and sums the memory that each stack holds.
+//! Names stacks and sums the memory that each stack holds.
 //!
-//! The users know their own code, not the library that it called, so the most useful line of a stack is the innermost one
-//! outside of libraries. If the stack has C++ calls, the operator that they belong to comes before that line. In a backward
-//! pass, which runs on its own threads, a stack has only the operator and the autograd node; the line that called `backward()`
-//! is added if a single line started all of the recording's passes. In anomaly mode, PyTorch 2.11 and later also record which
-//! line of the forward pass created the node: that line is shown.
+//! Users know their own code, not the library that it called, so the most useful line in a stack is the innermost one outside
+//! of libraries. If the stack has C++ calls, the operator that they belong to precedes that line. In a backward pass, which
+//! runs on its own threads, a stack has only the operator and the autograd node; the line that called `backward()` is added
+//! if a single line started all of the recording's passes. In anomaly mode, PyTorch 2.11 and later also record which line of
+//! the forward pass created the node: that line is shown.
 //!
 //! Every command that names a stack uses [`StackNames`].
 
@@ -28,19 +28,21 @@ pub struct StackNames {
 /// The name of a stack.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StackName<'t> {
-    /// The operator, and the autograd node it belongs to: `aten::mm in autograd MmBackward0`. Only for stacks with C++ calls.
+    /// The operator, and the autograd node that it belongs to: `aten::mm in autograd MmBackward0`. Only for stacks with C++
+    /// calls.
     pub operator: Option<String>,
-    /// The line to show: the user's own; in a backward pass the line of the forward pass that created the node, if the recording
-    /// has it; if neither exists, the innermost of a library other than PyTorch; and last the innermost of PyTorch.
+    /// The line to show: the user's own; in a backward pass, the line of the forward pass that created the node, if the
+    /// recording has it; if neither exists, the innermost line in a library other than PyTorch; and, failing that, the
+    /// innermost line in PyTorch.
     pub line: Option<&'t Frame>,
-    /// The call of a library that the line led to.
+    /// The library call that the line led to.
     pub within: Option<&'t Frame>,
-    /// The line that called `backward()`, if the stack is of a backward pass and has no line of the program.
+    /// The line that called `backward()`, if the stack is from a backward pass and contains no line of the program.
     pub calls_backward: Option<&'t Frame>,
 }
 
 impl StackNames {
-    /// Classifies all calls of these stacks.
+    /// Classifies all calls in these stacks.
     #[must_use]
     pub fn of(stacks: &StackTable) -> StackNames {
         StackNames { kinds: stacks.all_frames().iter().map(FrameKind::of).collect(), calls_backward: OnceLock::new() }
@@ -58,9 +60,9 @@ impl StackNames {
         stacks.calls(stack).iter().any(|&number| self.kind(number).is_native())
     }
 
-    /// The index in a stack of the user's own call: the innermost one in a Python file that belongs neither to a library nor to
-    /// Python itself nor to generated code. Code without a file (`python -c`, `exec`) counts if the program calls it, or if no call
-    /// is in such a file.
+    /// The index in a stack of the user's own call: the innermost one in a Python file that is not part of a library, Python
+    /// itself or generated code. Code without a file (`python -c`, `exec`) counts if the program calls it, or if no call is
+    /// in a file of that kind.
     #[must_use]
     pub fn own_place(&self, stacks: &StackTable, stack: StackId) -> Option<usize> {
         self.own_of(stacks, stacks.calls(stack))
@@ -69,11 +71,11 @@ impl StackNames {
     fn own_of(&self, stacks: &StackTable, calls: &[u32]) -> Option<usize> {
         let starts = self.spawns(stacks, calls);
         let is_text = |number: u32| *self.kind(number) == FrameKind::Text && starts != Some(number);
-        // Who called the outermost code without a file: the program, a library, or nobody.
+        // The caller of the outermost code without a file: the program, a library, or nothing.
         let around = calls.iter().rposition(|&number| is_text(number)).and_then(|text| calls.get(text + 1..));
         let caller = around.and_then(|around| around.iter().map(|&number| self.kind(number)).find(|kind| kind.is_python()));
         let is_by_program = around.is_some() && caller.is_none_or(|kind| *kind == FrameKind::Program);
-        // Python generates `__init__` and similar methods for data classes.
+        // Python generates `__init__` and similar methods for dataclasses.
         let is_generated = |number| stacks.frame(number).is_some_and(|frame| frame.name.starts_with("__"));
         let is_own =
             |number: u32| *self.kind(number) == FrameKind::Program || (is_by_program && is_text(number) && !is_generated(number));
@@ -81,7 +83,7 @@ impl StackNames {
         innermost.or_else(|| calls.iter().position(|&number| is_text(number)))
     }
 
-    /// The code without a file that starts a process of `multiprocessing`, which belongs to no program.
+    /// The code without a file that starts a `multiprocessing` process, which is not part of any program.
     fn spawns(&self, stacks: &StackTable, calls: &[u32]) -> Option<u32> {
         let outermost = calls.iter().rposition(|&number| *self.kind(number) == FrameKind::Text)?;
         let called = calls[..outermost].iter().rev().find(|&&number| self.kind(number).is_python());
@@ -95,7 +97,7 @@ impl StackNames {
         let calls = stacks.calls(stack);
         let has_native = self.has_native(stacks, stack);
         let own = self.own_of(stacks, calls);
-        // A backward pass has no line of the program, but the forward pass that created its node has one.
+        // A backward pass contains no line of the program, but the forward pass that created its node does.
         let made_by = if own.is_none() { self.made_by(stacks, stack) } else { None };
         let place = own.or_else(|| self.other_line(stacks, calls, has_native));
         let frame = |place: usize| calls.get(place).and_then(|&number| stacks.frame(number));
@@ -128,22 +130,22 @@ impl StackNames {
         of_library.or_else(with_file).or((!calls.is_empty()).then_some(0))
     }
 
-    /// The most informative of the calls inside the shown line; calls around the line requested nothing.
+    /// The most informative of the calls inside the shown line; calls outside the line requested nothing.
     fn within<'t>(&self, stacks: &'t StackTable, calls: &[u32], has_native: bool) -> Option<&'t Frame> {
         let innermost = |is_it: fn(&FrameKind) -> bool| calls.iter().copied().find(|&number| is_it(self.kind(number)));
         let library = innermost(|kind| matches!(kind, FrameKind::Library | FrameKind::Program | FrameKind::Text));
-        // The operator says what the program asked PyTorch for.
+        // The operator shows what the program asked PyTorch for.
         let torch = || if has_native { None } else { innermost(|kind| *kind == FrameKind::Torch) };
         library.or_else(torch).and_then(|number| stacks.frame(number))
     }
 
-    /// The index of the operator that took the memory, among the calls inside the innermost Python call.
+    /// The index of the operator that allocated the memory, among the calls inside the innermost Python call.
     fn operator_place(&self, calls: &[u32]) -> Option<usize> {
         let inner = self.inner(calls);
         let innermost = |is_it: fn(&FrameKind) -> bool| inner.iter().position(|&number| is_it(self.kind(number)));
         let operator = innermost(|kind| matches!(kind, FrameKind::Operator(_)));
         let kernel = || innermost(|kind| matches!(kind, FrameKind::Kernel(_)));
-        // Among operators that only take memory, the outermost is the one that was called for.
+        // Among operators that only allocate memory, the outermost is the one that was asked for.
         let outermost = || inner.iter().rposition(|&number| matches!(self.kind(number), FrameKind::Allocation(_)));
         operator.or_else(kernel).or_else(outermost)
     }
@@ -154,7 +156,7 @@ impl StackNames {
         &calls[..end.unwrap_or(calls.len())]
     }
 
-    /// The operator that took the memory, and its node in a backward pass.
+    /// The operator that allocated the memory, and its node in a backward pass.
     fn operator(&self, calls: &[u32]) -> Option<String> {
         let has = |kind: &FrameKind| self.inner(calls).iter().any(|&number| self.kind(number) == kind);
         let operator = self.operator_place(calls).and_then(|place| self.short(calls[place]));
@@ -211,8 +213,8 @@ impl StackNames {
             })
     }
 
-    /// The calls of a stack that matter to a reader, by their numbers, innermost first: calls that only pass a call on are left
-    /// out. A stack without C++ calls, or with nothing else, keeps all of its calls.
+    /// The calls in a stack that matter to a reader, by number, innermost first: calls that only forward a call are left out.
+    /// A stack without C++ calls, or with nothing else, keeps all of its calls.
     #[must_use]
     pub fn telling(&self, stacks: &StackTable, stack: StackId) -> Vec<u32> {
         let calls = stacks.calls(stack);
@@ -222,18 +224,18 @@ impl StackNames {
         let operator = self.operator_place(calls);
         let tells = |(place, number): (usize, u32)| match self.kind(number) {
             FrameKind::Wrapper | FrameKind::Runtime | FrameKind::Unknown => false,
-            // A PyTorch kernel repeats the operator that it computes.
+            // A PyTorch kernel repeats the name of the operator that it computes.
             FrameKind::Kernel(_) | FrameKind::Allocation(_) => operator == Some(place),
             _ => true,
         };
         let mut telling: Vec<u32> =
             calls.iter().copied().enumerate().filter(|&call| tells(call)).map(|(_, number)| number).collect();
-        // An operator is dispatched several times in a row.
+        // An operator may be dispatched several times in a row.
         telling.dedup_by(|one, other| self.short(*one).is_some_and(|name| self.short(*other) == Some(name)));
         if telling.is_empty() { calls.to_vec() } else { telling }
     }
 
-    /// The same as text, outermost first.
+    /// The same calls as text, outermost first.
     #[must_use]
     pub fn readable(&self, stacks: &StackTable, stack: StackId) -> Vec<String> {
         let text = |frame: &Frame| format!("{} ({}:{})", frame.name, frame.filename, frame.line);
@@ -242,7 +244,7 @@ impl StackNames {
     }
 }
 
-/// The live blocks that one call site of the program allocated.
+/// The live blocks that one call site in the program allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StackUse {
     /// The stack; [`StackId::NONE`] collects all blocks for which the file has no stack.
@@ -253,7 +255,7 @@ pub struct StackUse {
     pub bytes: u64,
 }
 
-/// Sums blocks, given as stack and size in bytes, by stack; the stack that holds the most comes first.
+/// Sums blocks, passed as a stack and a size in bytes, by stack; the stack that holds the most comes first.
 pub(crate) fn by_stack(mut blocks: Vec<(StackId, u64)>) -> Vec<StackUse> {
     blocks.sort_unstable();
     let sum = |blocks: &[(StackId, u64)]| blocks.iter().fold(0, |sum: u64, block| sum.saturating_add(block.1));
@@ -268,7 +270,7 @@ pub(crate) fn by_stack(mut blocks: Vec<(StackId, u64)>) -> Vec<StackUse> {
 mod tests {
     use super::*;
 
-    /// A table with a stack of these calls, innermost first: function, file, line.
+    /// A table with one stack that has these calls, innermost first: function, file, line.
     fn table(stacks: &[&[(&str, &str, u32)]]) -> (StackTable, Vec<StackId>) {
         let mut table = StackTable::default();
         let mut intern = |calls: &&[(&str, &str, u32)]| {
@@ -281,7 +283,7 @@ mod tests {
         (table, ids)
     }
 
-    /// The lines of the user's own frame and of the frame to show, in a stack of these files, innermost first.
+    /// The lines of the user's own frame and of the frame to show, in a stack with these files, innermost first.
     fn lines(files: &[&str]) -> (Option<u32>, Option<u32>) {
         let calls: Vec<(&str, &str, u32)> = (1..).zip(files).map(|(line, &file)| ("f", file, line)).collect();
         let (table, ids) = table(&[&calls]);
@@ -290,7 +292,8 @@ mod tests {
         (own, names.name(&table, ids[0]).line.map(|frame| frame.line))
     }
 
-    /// The name of the first of these stacks: operator, line, within, the line that calls `backward()`.
+    /// The name of the first of these stacks: the operator, the line, the call within it, and the line that calls
+    /// `backward()`.
     fn named(stacks: &[&[(&str, &str, u32)]]) -> (String, [u32; 3]) {
         let (table, ids) = table(stacks);
         let StackName { operator, line, within, calls_backward } = StackNames::of(&table).name(&table, ids[0]);
@@ -357,7 +360,7 @@ mod tests {
         let forward = [UNWIND, GATHER, MALLOC, EMPTY, MM, LINEAR, EVAL, NN, EVAL, CALL, EVAL, LLAMA, EVAL, CALL, START, TRAIN];
         assert_eq!(named(&[&forward]), ("aten::mm".to_owned(), [64, 175, 0]));
         assert_eq!(named(&[&[GATHER, MALLOC, EMPTY, EVAL, TRAIN]]), ("aten::empty_strided".to_owned(), [64, 0, 0]));
-        // A hook's allocations belong to the hook, although an operator called it.
+        // A hook's allocations belong to the hook, even though an operator called it.
         let hook =
             [UNWIND, GATHER, MALLOC, EMPTY, COPY, EVAL, ("<lambda>", "<string>", 60), EVAL, MM, NN, ("f", "<string>", 64), TRAIN];
         assert_eq!(named(&[&hook]), ("aten::_to_copy".to_owned(), [60, 0, 0]));
@@ -380,7 +383,7 @@ mod tests {
         assert_eq!(named(&[&pass, &starts]), (operator.clone(), [0, 0, 64]));
         let other = [GATHER, MALLOC, EMPTY, EVAL, BACKWARD, EVAL, ("step", "/app/train.py", 65)];
         assert_eq!(named(&[&pass, &starts, &other]), (operator, [0, 0, 0]), "which of the two started it is not known");
-        // A line of the forward pass that a backward pass recomputes belongs to the program.
+        // If a backward pass recomputes part of the forward pass, the recomputed line belongs to the program.
         assert_eq!(named(&[&[GATHER, MM, EVAL, TRAIN, APPLY, ENGINE], &starts]), ("aten::mm".to_owned(), [64, 0, 0]));
         let sum = ("at::_ops::add_Tensor::call(at::Tensor const&)", "??", 0);
         assert_eq!(named(&[&[GATHER, MALLOC, EMPTY, sum, ENGINE]]).0, "aten::add in autograd");

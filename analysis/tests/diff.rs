@@ -1,5 +1,5 @@
-//! Tests comparisons of recordings of real runs, checked against what other parts of the crate find for the same runs; and
-//! comparisons of small programs, each made for one question.
+//! Tests comparisons of recordings of real runs, checked against what other parts of the crate find for the same runs, and
+//! comparisons of small programs, each written for one question.
 
 use std::path::Path;
 
@@ -92,8 +92,8 @@ fn programs_with_nothing_in_common_are_told() {
     assert!(same.growth.iter().all(|group| group.a == group.b));
 }
 
-/// A program that holds blocks of these sizes in MiB, each allocated at a line of one function; with `steps`, a mark ends a
-/// step after each block.
+/// A program that holds blocks of these sizes in MiB, each allocated at its own line of one function; with `steps`, a mark
+/// ends a step after each block.
 fn program(blocks: &[(u64, u32)], steps: bool) -> Recording {
     let mut recording = Recording::default();
     let (mut trace, mut segments) = (Vec::new(), Vec::new());
@@ -142,7 +142,7 @@ fn stacks_are_paired_by_line_and_without_lines_where_lines_moved() {
     let before = program(&[(20, 10), (40, 11)], false);
     let grown = program(&[(24, 10), (60, 11)], false);
     assert_eq!(lines(&before, &grown), [(40, 60, Some(11), Some(11)), (20, 24, Some(10), Some(10))]);
-    // A line was inserted above: 11 is now where 10 was, and pairing it with the old 11 would be wrong.
+    // A line was inserted above: what was line 10 is now line 11, and pairing it with the old line 11 would be wrong.
     let moved = program(&[(24, 11), (60, 12)], false);
     assert_eq!(lines(&before, &moved), [(60, 84, Some(11), Some(12))]);
 }
@@ -176,7 +176,7 @@ fn a_step_that_is_not_there_is_refused() {
         show(side).map(|run| run.part_entries).map_err(|error| error.to_string())
     };
     assert_eq!(asked(&recording, 1), Ok((2, 4)));
-    assert!(asked(&recording, 2).is_err_and(|error| error.contains("whole steps 0 to 1")));
+    assert!(asked(&recording, 2).is_err_and(|error| error.contains("complete steps 0 to 1")));
     let unmarked = program(&[(20, 10)], false);
-    assert!(asked(&unmarked, 0).is_err_and(|error| error.contains("marks no steps")));
+    assert!(asked(&unmarked, 0).is_err_and(|error| error.contains("no step annotations")));
 }

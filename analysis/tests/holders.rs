@@ -1,4 +1,4 @@
-//! Tests who holds the memory: of recorded runs with known models, and of programs whose every block is known.
+//! Tests what holds the memory in recorded runs of known models and in programs whose every block is known.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -39,7 +39,7 @@ impl Run {
         live.fold((0, 0), |(blocks, bytes), (block, _)| (blocks + 1, bytes + block.requested))
     }
 
-    /// The share of a kind in the bytes at the peak.
+    /// A kind's share of the bytes at the peak.
     fn share(&self, kind: Kind) -> f64 {
         let uses = self.holders.at(&self.timeline.log, self.peak);
         let total: u64 = uses.iter().map(|used| used.held.bytes).sum();
@@ -77,7 +77,8 @@ fn gpt2_is_told_by_its_lives_and_its_optimizer() {
     }
 }
 
-/// The program has 20 linear layers of width 4,096, goes backward twice, and asks for the gradient of its 64 inputs too.
+/// The program has 20 linear layers of width 4,096, runs the backward pass twice, and also asks for the gradient of its 64
+/// inputs.
 #[test]
 fn a_deep_perceptron_is_told_without_an_optimizer() {
     let run = Run::of("deep_mlp.default", None);
@@ -88,7 +89,7 @@ fn a_deep_perceptron_is_told_without_an_optimizer() {
     assert_eq!(run.requested(Kind::Workspaces, run.peak), (4, 2 * (33 << 20)));
 }
 
-/// A ring buffer that lost its beginning: the number of blocks of each size distinguishes parameters from states.
+/// A ring buffer whose oldest entries are missing: the number of blocks of each size distinguishes parameters from states.
 #[test]
 fn a_lost_beginning_is_told_by_sizes() {
     let run = Run::of("gpt2_varlen.frames_tail20k", None);
@@ -96,7 +97,7 @@ fn a_lost_beginning_is_told_by_sizes() {
     assert_eq!(run.requested(Kind::Parameters, run.peak).0, 148);
     assert_eq!(run.requested(Kind::OptimizerStates, run.peak).0, 296);
     assert!(run.share(Kind::Caches) > 0.02, "keys and values, by their stack");
-    let without = run.holders.without_stack(&run.timeline.log, run.peak).expect("it has stacks");
+    let without = run.holders.without_stack(&run.timeline.log, run.peak).expect("the recording has stacks");
     assert_eq!(without.early.blocks, 445);
     assert!(without.autograd.bytes > 2 * GIB - GIB / 10, "the logits' gradients: {without:?}");
     let stacks = &run.recording.stacks;
@@ -108,7 +109,7 @@ fn a_lost_beginning_is_told_by_sizes() {
     assert_eq!(of("<module> (train.py:158)") + without.autograd.bytes + without.early.bytes, bytes);
 }
 
-/// A run that died in the middle of a step: the step before, or the stacks, classify that step.
+/// A run that died in the middle of a step: that step is classified by the step before it or by the stacks.
 #[test]
 fn a_step_that_did_not_end_is_told() {
     let run = Run::of("gpt2_varlen.limit12_oom", Some(12 * GIB));
@@ -120,7 +121,7 @@ fn a_step_that_did_not_end_is_told() {
     assert!(run.share(Kind::Activations) > 0.9 && run.share(Kind::Unknown) < 0.05);
 }
 
-/// In recordings that have stacks, classification by lifetimes alone agrees with classification by stacks.
+/// In recordings that have stacks, classification only by lifetimes agrees with classification by stacks.
 #[test]
 fn lives_agree_with_stacks() {
     let run = Run::of("resnet50_sweep.limit5_oom", Some(5 * GIB));
@@ -187,13 +188,13 @@ impl Program {
     }
 }
 
-/// When a program frees its gradients.
+/// The time at which a program frees its gradients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dropped {
     Never,
     /// Right after the optimizer's step.
     Last,
-    /// Once the next batch has been loaded.
+    /// After the next batch has been loaded.
     First,
 }
 
@@ -207,9 +208,9 @@ struct Training {
     states: usize,
     /// When gradients are freed.
     dropped: Dropped,
-    /// Forward and backward passes for each update.
+    /// The number of forward and backward passes for each update.
     passes: usize,
-    /// The run ends in the middle of its last forward pass, and frees nothing.
+    /// Whether the run ends in the middle of its last forward pass and frees nothing.
     dies: bool,
 }
 
@@ -339,7 +340,7 @@ proptest! {
             }
         }
         for (&(truth, kind), &count) in &wrong {
-            // Around a turn, and where the backward pass frees an input, lifetimes look alike.
+            // Lifetimes look alike around a turn and where the backward pass frees an input.
             let are_alike = matches!(
                 (truth, kind),
                 (Kind::Activations, Kind::Temporaries) | (Kind::Temporaries | Kind::Inputs, Kind::Activations)

@@ -1,14 +1,14 @@
-//! Messages that programs really printed: 75 messages and pieces of logs of PyTorch, its ports and other allocators, from
-//! public reports. Names, paths and addresses are replaced; the rest is unchanged.
+//! Tests messages that programs really printed: 75 messages and log excerpts from PyTorch, its ports and other allocators,
+//! taken from public reports. Names, paths and addresses are replaced; everything else is unchanged.
 //!
-//! Each begins with `=== name; verdicts; device N; free BYTES`: the correct verdicts, and what else the message says.
+//! Each begins with `=== name; verdicts; device N; free BYTES`: the correct verdicts, and what else the message states.
 
 use parkade_analysis::diagnose::diagnose_message;
 use parkade_recording::message::MessageLog;
 
 const MESSAGES: &str = include_str!("messages.txt");
 
-/// The mistake in the answer to a message, if there is one.
+/// The mistake in the diagnosis of a message, if there is one.
 fn mistake(head: &str, text: &str) -> Option<String> {
     let mut parts = head.split("; ").skip(1);
     let verdicts = parts.next().unwrap_or("");

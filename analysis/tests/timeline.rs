@@ -88,7 +88,7 @@ fn timelines_agree_with_the_replay_and_the_file() {
     }
 }
 
-/// At every moment the blocks fill the heap as the levels say, and no two of them overlap.
+/// At every moment, the blocks fill the heap exactly as the levels state, and no two blocks overlap.
 #[test]
 fn the_heap_at_any_moment_is_whole() {
     let run = Run::of("gpt2_varlen.limit12_oom", Some(12 * GIB));
@@ -147,7 +147,7 @@ fn stacks_and_scopes_are_found_if_the_file_has_them() {
     assert!(matches!(found[0].key, HolderKey::Stack(_)));
     let scopes = scopes(&run.recording.annotations, run.device());
     let steps = scopes.iter().filter(|scope| scope.name.starts_with("Optimizer.step"));
-    // The file has 24; the trace begins later.
+    // The file has 24 of them, but the trace begins later.
     assert!((3..=24).contains(&steps.clone().count()), "{scopes:?}");
     assert!(steps.clone().all(|scope| scope.from < scope.to && scope.depth == 0));
 }

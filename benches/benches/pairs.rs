@@ -1,6 +1,7 @@
-//! The time of an allocation and its free in the core: `cargo bench -p parkade-benches --bench pairs`.
+//! Measures the time of an allocation and its free in the core: `cargo bench -p parkade-benches --bench pairs`.
 //!
-//! The cases are those of the bench of the real PyTorch allocator: one size repeatedly, and replacing one random block of many.
+//! The cases are those of the real PyTorch allocator's benchmark: one size repeatedly, and replacing one random block out of
+//! many.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use parkade::policy::PyTorch;

@@ -1,7 +1,8 @@
-//! The time of an allocation and its free under each policy of the catalogue: `cargo bench -p parkade-benches --bench
-//! policies`.
+//! Measures the time of an allocation and its free under each policy in the catalogue:
+//! `cargo bench -p parkade-benches --bench policies`.
 //!
-//! One random block of many is replaced, as in the bench `pairs`. This exposes a policy that slows down with many free blocks.
+//! One random block out of many is replaced, as in the `pairs` benchmark. This exposes policies that slow down with many free
+//! blocks.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use parkade::policy::Policy;

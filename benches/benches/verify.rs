@@ -1,6 +1,6 @@
-//! The time of reading and verifying a recording: `cargo bench -p parkade-benches --bench verify`.
+//! Measures the time of reading and verifying a recording: `cargo bench -p parkade-benches --bench verify`.
 //!
-//! The recordings are one from the repository, and those that `PARKADE_BENCH_RECORDINGS` names, separated like the entries of
+//! The recordings are one from the repository and those named by `PARKADE_BENCH_RECORDINGS`, separated like the entries in
 //! `PATH`.
 
 use std::hint::black_box;

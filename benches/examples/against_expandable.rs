@@ -1,4 +1,4 @@
-//! Measures policies against PyTorch's expandable segments: memory, driver time, and the remaining driver work once a program
+//! Measures policies against PyTorch's expandable segments: memory, driver time, and the remaining driver work when a program
 //! repeats.
 //!
 //! ```text
@@ -7,15 +7,16 @@
 //! cargo run --release -p parkade-benches --example against_expandable -- floating-handles conformance/recordings/*.default.pickle.xz
 //! ```
 //!
-//! Arguments are names of policies, workloads of the catalogue, descriptions of workloads and recordings; without workloads,
-//! the whole catalogue. For a workload with a seed, each of `--seeds` (0-0 by default) is run; for a recording, each device
-//! gets its own row. In a row, memory is relative to the load with pools. Driver time is the policy's divided by that of
-//! `pytorch-expandable`, both in 1.02 times that load or, if that is more, in the least memory that `pytorch-expandable` fits
-//! in. The columns after driver time describe the same run of the policy: driver time, driver calls and waiting calls in the
-//! later half, and retries. `short` is like `driver`, but with the policy in 1.02 times the load even if `pytorch-expandable`
-//! needs more. The last two columns are for plenty of memory: the peak of reserved memory, and the driver time. A policy that
-//! does not fit in these amounts is measured in the least memory in which it fits. The last lines are medians and worst cases.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
+//! Arguments are names of policies, workloads from the catalogue, descriptions of workloads, and recordings; without
+//! workloads, the entire catalogue is used. A workload with a seed is run with each of `--seeds` (0-0 by default); for a
+//! recording, each device gets its own row. In a row, memory is relative to the load with pools. Driver time is the policy's
+//! divided by that of `pytorch-expandable`, both in 1.02 times that load or, if this is more, in the smallest memory that
+//! `pytorch-expandable` fits in. The columns after driver time describe the same run of the policy: driver time, driver calls
+//! and waiting calls in the later half, and retries. `short` is like `driver`, but with the policy in 1.02 times the load
+//! even if `pytorch-expandable` needs more. The last two columns are for plenty of memory: the peak of reserved memory, and
+//! the driver time. A policy that does not fit in these amounts is measured in the smallest memory in which it fits. The last
+//! lines show medians and worst cases.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::ops::RangeInclusive;
@@ -36,7 +37,7 @@ const BASE: &str = "pytorch-expandable";
 const HUNDREDTHS: u64 = 102;
 /// More seeds than anyone would wait for.
 const MOST_SEEDS: u64 = 10_000;
-/// Bytes of a page of the device.
+/// The size of a device page, in bytes.
 const PAGE: u64 = 2 << 20;
 
 /// One policy on one workload.
@@ -67,7 +68,7 @@ fn compare(mut words: Vec<String>) -> Result<(), Box<dyn Error>> {
     let (policies, items): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| named(word).is_ok());
     items.iter().try_for_each(|item| check(item))?;
     if policies.is_empty() {
-        return Err("no policy is given: parkade sweep --list names all".into());
+        return Err("no policy is given: parkade sweep --list names all policies".into());
     }
     let items = if items.is_empty() { CATALOGUE.iter().map(|known| known.name.to_owned()).collect() } else { items };
     let mut jobs: Vec<(String, u64)> = Vec::new();
@@ -104,15 +105,17 @@ fn compare(mut words: Vec<String>) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The seeds that `--seeds` gives; removes the option from the words.
+/// Returns the seeds that `--seeds` specifies, and removes the option from the words.
 fn seeds(words: &mut Vec<String>) -> Result<RangeInclusive<u64>, Box<dyn Error>> {
     let Some(place) = words.iter().position(|word| word == "--seeds") else { return Ok(0..=0) };
     let given: Vec<String> = words.drain(place..words.len().min(place + 2)).collect();
     let text = given.get(1).map_or("", String::as_str);
     let range = text.split_once('-').and_then(|(first, last)| Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?)));
     match range {
-        None => Err(format!("--seeds {text:?} is no range: it needs FIRST-LAST, such as 0-3").into()),
-        Some((first, last)) if first > last => Err(format!("--seeds {text} has no seed: the smaller number comes first").into()),
+        None => Err(format!("--seeds {text:?} is not a range: it must have the form FIRST-LAST, such as 0-3").into()),
+        Some((first, last)) if first > last => {
+            Err(format!("--seeds {text} contains no seed: the smaller number comes first").into())
+        }
         Some((first, last)) if last - first >= MOST_SEEDS => Err(format!("--seeds {text} are more than {MOST_SEEDS}").into()),
         Some((first, last)) => Ok(first..=last),
     }
@@ -131,7 +134,7 @@ fn check(item: &str) -> Result<(), Box<dyn Error>> {
     Err(format!("there is no policy, workload or file {item:?}: {why}").into())
 }
 
-/// The table. Columns are at least two spaces apart, however long the names are.
+/// Prints the table. Columns are at least two spaces apart, regardless of how long the names are.
 fn print(rows: &[Row]) {
     let longest = |name: fn(&Row) -> &String, least| rows.iter().map(|row| name(row).len()).max().unwrap_or(0).max(least);
     let (workloads, policies) = (longest(|row| &row.workload, 24), longest(|row| &row.policy, 18));
@@ -191,8 +194,8 @@ fn rows_of(workload: &Workload, policies: &[String]) -> Result<Vec<Row>, String>
     Ok(rows)
 }
 
-/// The least memory in which the workload fits, and the run in `usual` bytes, or in that least memory if the workload does not
-/// fit in `usual`.
+/// The smallest memory in which the workload fits, and the run in `usual` bytes, or in that smallest memory if the workload
+/// does not fit in `usual`.
 fn measure(workload: &Workload, policy: &str, usual: u64) -> Result<(u64, Outcome), String> {
     let make = make_for(&named(policy).map_err(|why| format!("{policy}: {why}"))?, workload);
     let least = smallest_capacity(workload, &make, &RunOptions::plenty(), &[])
@@ -202,7 +205,7 @@ fn measure(workload: &Workload, policy: &str, usual: u64) -> Result<(u64, Outcom
     Ok((least.capacity_bytes, outcome))
 }
 
-/// A workload of the catalogue with a seed, a described one, or each device of a recording.
+/// A workload from the catalogue with a seed, a described workload, or each device in a recording.
 fn load(item: &str, seed: u64) -> Result<Vec<Workload>, Box<dyn Error>> {
     if let Some(known) = workload::named(item) {
         let made = known.make(seed);

@@ -1,12 +1,12 @@
-//! Predicts every run of a program from the recordings of its other runs, and prints
-//! the tables of `docs/predictions.md`.
+//! Predicts every run of a program from the recordings of its other runs, and prints the tables in `docs/predictions.md`.
 //!
 //! `cargo run --release -p parkade-benches --example cross_predictions -- [FOLDER [PROGRAM...]]`
 //!
-//! FOLDER has recordings named `PROGRAM.VARIANT.pickle.xz`; the default is the recordings that ship with parkade. Each pair of
-//! runs of one program under different settings or limits gives a row: the second run's peak as recorded, and as predicted from
-//! the first run's requests with the second run's settings and limit. Nothing else of the second run is used.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for people")]
+//! FOLDER contains recordings named `PROGRAM.VARIANT.pickle.xz`; the default is the recordings that ship with parkade. Each
+//! pair of runs of one program under different settings or limits produces a row: the second run's peak as recorded, and as
+//! predicted from the first run's requests with the second run's settings and limit. Nothing else from the second run is
+//! used.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ type BoxError = Box<dyn std::error::Error>;
 
 /// The recordings that ship with parkade.
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings");
-/// Files do not contain the memory limit; their names do, in GiB. In this name `limit1` means 1.15 GiB.
+/// Files do not contain the memory limit; their names do, in GiB. In this name, `limit1` means 1.15 GiB.
 const SHORTENED: (&str, u64) = ("cuda_graph.limit1", 1_234_803_097);
 
 /// A recorded run.
@@ -143,7 +143,7 @@ fn main() -> Result<(), BoxError> {
         let file_name = path.file_name().and_then(|name| name.to_str());
         let Some(name) = file_name.and_then(|name| name.strip_suffix(".pickle.xz")) else { continue };
         let program = name.split('.').next().unwrap_or_default();
-        // A tail has the settings of a whole run, and only the end of its trace.
+        // A tail has the settings of a complete run, but only the end of its trace.
         if name.contains("tail") || !(wanted.is_empty() || wanted.iter().any(|wanted| wanted == program)) {
             continue;
         }
@@ -164,7 +164,7 @@ fn main() -> Result<(), BoxError> {
     let mut counts: BTreeMap<String, Count> = BTreeMap::new();
     for (program, runs) in &programs {
         for source in runs {
-            // A run that ended out of memory has too few requests to predict one that continued longer.
+            // A run that ended by running out of memory has too few requests to predict one that continued for longer.
             let covers =
                 |target: &&Run| source.requests.ooms == 0 || target.requests.operations.len() <= source.requests.operations.len();
             let is_another = |target: &&Run| (&target.settings, target.limit_bytes) != (&source.settings, source.limit_bytes);

@@ -1,14 +1,14 @@
-//! Cuts the beginnings off recordings, as a full ring buffer does, and verifies the rest.
+//! Cuts the beginnings off recordings, as a full ring buffer does, and verifies what remains.
 //!
 //! ```text
 //! cargo run --release -p parkade-benches --example cut_recordings
 //! cargo run --release -p parkade-benches --example cut_recordings -- FOLDER CUTS [NAME...]
 //! ```
 //!
-//! FOLDER holds `NAME.pickle.xz` and `NAME.stats.json`; the default is `conformance/recordings`. Each recording is cut at CUTS
-//! entries, 20 by default, spread evenly. A cut that does not verify without a mismatch is a failure. The example lists the
-//! failing entries, describes the first one, and exits with 1.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the example prints its results")]
+//! FOLDER contains `NAME.pickle.xz` and `NAME.stats.json`; the default is `conformance/recordings`. Each recording is cut at
+//! CUTS entries, 20 by default, spread evenly. A cut that does not verify without mismatches is a failure. The example lists
+//! the failing entries, describes the first one, and exits with status 1.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use parkade_conformance::shipped::{Shipped, folder, names_in, read_from};
 
-/// The most failing entries listed for each recording.
+/// The maximum number of failing entries listed for each recording.
 const LISTED: usize = 12;
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn cut_all() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if all_verify { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Cuts one recording at `cuts` entries; returns whether all of the rests verify.
+/// Cuts one recording at `cuts` entries. Returns whether the remaining parts all verify.
 fn cut(shipped: &Shipped, cuts: usize) -> bool {
     let entries = shipped.device().trace.len();
     let step = (entries / cuts.max(1)).max(1);

@@ -1,17 +1,18 @@
-//! Measures how far advice on runs that died can be trusted: cuts complete recordings where a tighter limit kills them, advises
-//! on the part before the cut, and compares with the whole recording.
+//! Measures how far the advice on runs that died can be trusted: cuts complete recordings where a tighter limit kills them,
+//! advises on the part before the cut, and compares the advice with the entire recording.
 //!
 //! `cargo run --release -p parkade-benches --example cut_runs -- [--limits 0.9,0.95,0.98,1.02,1.04,1.08,1.12,1.16,1.25] RECORDING...`
 //!
-//! Limits are multiples of the recording's live peak. Nothing completes a run within less than that peak; below it, only those
-//! runs count whose estimated rest holds more than the limit. For each recording and limit, the run under the recording's own
-//! settings is exported up to its first out-of-memory error, which is what a program leaves that dies of the error. `completes`
-//! says whether the recommended settings complete the whole recorded program within that limit, `likely` the probability that
-//! the advice gives, `policy` the same two values for `breaking-handles`, and `any` whether anything completes it.
+//! Limits are multiples of the recording's live peak. Nothing completes a run within less than that peak; below it, only runs
+//! whose estimated rest holds more than the limit are counted. For each recording and limit, the run under the recording's
+//! own settings is exported up to its first out-of-memory error, which is what a program that dies of the error leaves
+//! behind. `completes` shows whether the recommended settings complete the entire recorded program within that limit,
+//! `likely` is the probability that the advice states, `policy` shows the same two values for `breaking-handles`, and `any`
+//! shows whether anything completes it.
 //!
-//! The output ends with the figures for docs/predictions.md, and with the table for `analysis/src/advise/completion.rs`. The
-//! Brier scores use a table that leaves out the runs of the same recording.
-#![allow(clippy::print_stdout, reason = "a program that prints")]
+//! The output ends with the figures for docs/predictions.md, and the table for `analysis/src/advise/completion.rs`. The Brier
+//! scores use a table that leaves out the runs from the same recording.
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -141,7 +142,8 @@ impl Program<'_> {
         (prediction.first_failure.is_none(), prediction.peak_allocated_bytes())
     }
 
-    /// The recording as the run under this limit leaves it, and the entry at which the run died; `None` if it does not die.
+    /// The recording as the run under this limit would leave it, and the entry at which the run died; `None` if it does not
+    /// die.
     fn cut_at(&self, limit: u64) -> Result<Option<(DeviceRecording, usize)>, Failure> {
         let options = ExportOptions {
             own: self.own.clone(),
@@ -160,7 +162,7 @@ impl Program<'_> {
         }))
     }
 
-    /// Advises on the part before the cut, and tries the advice on the whole recording.
+    /// Advises on the part before the cut, and tries the advice on the entire recording.
     fn try_on(&self, cut: &DeviceRecording, limit: u64) -> Result<Cut, Failure> {
         let memory = MemoryBudget { capacity_bytes: None, limit_bytes: Some(limit) };
         let own = VerifyOptions { limit_bytes: Some(limit), ..self.own.clone() };
@@ -200,7 +202,7 @@ impl Program<'_> {
     }
 }
 
-/// What was tried on each run, if it gets past the failure.
+/// What was tried on each run, if the run gets past the failure.
 fn tried(cut: &Cut) -> impl Iterator<Item = Tried> {
     let counts = |tried: &Tried| tried.gets_past && (cut.factor >= 1.0 || tried.like.rest == Rest::Exceeds);
     cut.settings.as_ref().map(|(_, tried)| *tried).into_iter().chain(cut.policy).filter(counts)
@@ -220,12 +222,12 @@ fn print_sums(cuts: &[Cut]) {
     let recordings = cuts.iter().map(|cut| cut.recording).collect::<std::collections::BTreeSet<_>>().len();
     let fits = cuts.iter().filter(|cut| cut.outcome == Outcome::Fits).count();
     println!(
-        "\n{} runs of {recordings} recordings died, {} with room for their tensors; \"fits\" was said of {fits}, {fits_wrong} fail later",
+        "\n{} runs of {recordings} recordings died, {} with room for their tensors; \"fits\" was stated for {fits}, of which {fits_wrong} fail later",
         cuts.len(),
         possible.len()
     );
     println!(
-        "completed by some settings: {}, by the recommended ones: {}, by {POLICY}: {}, by either: {}, by what is more likely: {}",
+        "completed by some settings: {}, by the recommended ones: {}, by {POLICY}: {}, by either: {}, by the likelier of the two: {}",
         count(&|cut| cut.any_settings > 0),
         count(&does),
         count(&policy_does),
@@ -248,7 +250,7 @@ fn print_sums(cuts: &[Cut]) {
     }
 }
 
-/// Compares predicted probabilities with how often the prediction came true.
+/// Compares predicted probabilities with the share of predictions that came true.
 fn print_bins(squares: &[(f64, f64)]) {
     let mut bins: BTreeMap<u8, (f64, f64, u32)> = BTreeMap::new();
     for &(said, is) in squares {
@@ -257,11 +259,12 @@ fn print_bins(squares: &[(f64, f64)]) {
     }
     for (said, is, number) in bins.values() {
         let of = f64::from(*number);
-        println!("    said {:.2}, so {:.2} of {number}", said / of, is / of);
+        println!("    predicted {:.2}, observed {:.2} of {number}", said / of, is / of);
     }
 }
 
-/// Whether the remedy that the advice names first completes the run: settings, unless the policy is more likely by ten points.
+/// Whether the remedy that the advice lists first completes the run: settings, unless the policy is more likely by ten
+/// points.
 fn first_completes(cut: &Cut) -> bool {
     let likely = |tried: &Tried| tried.like.runs().probability();
     let by = |means| tried(cut).find(|tried| tried.like.means == means);
@@ -276,7 +279,7 @@ fn first_completes(cut: &Cut) -> bool {
 /// Completed and cut runs, grouped by similarity.
 struct Counts(BTreeMap<Cell, CompletedRuns>);
 
-/// Means, rest, steps and band.
+/// The means, the rest, the steps and the band.
 type Cell = (usize, usize, usize, usize);
 
 impl Counts {

@@ -1,12 +1,12 @@
-//! Events per second of a run under each policy, on one core.
+//! Measures the events per second of a run under each policy, on one core.
 //!
 //! `cargo run --release -p parkade-benches --example events [-- POLICY...]`
 //!
-//! The workload is random: 100,000 events, about 1,000 buffers live at once, sizes from 512 bytes to 64 MiB. After the first
-//! growth few events reach the device, as in real programs. The policies take turns, round by round, so that other load on the
-//! machine affects all of them alike; each policy's fastest round is shown, because other load can only slow it down. The last
-//! column compares the policy with `pytorch`, which always runs.
-#![allow(clippy::print_stdout, reason = "a program that prints")]
+//! The workload is random: 100,000 events, about 1,000 buffers live at once, and sizes from 512 bytes to 64 MiB. After the
+//! initial growth, few events reach the device, as in real programs. The policies take turns, round by round, so that other
+//! load on the machine affects all of them equally; each policy's fastest round is shown, because other load can only slow it
+//! down. The last column compares the policy with `pytorch`, which always runs.
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::process::ExitCode;
 use std::time::Instant;

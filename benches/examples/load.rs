@@ -1,7 +1,7 @@
-//! Times the loading of an unpacked recording for `benches/load.py`, which compares it with CPython's `pickle.load`.
+//! Times the loading of an uncompressed recording for `benches/load.py`, which compares it with CPython's `pickle.load`.
 //!
-//! `load FILE` reads the file into memory. For every line on standard input it loads the recording once and answers with a
-//! line: the processor time in seconds, and the number of trace entries. Processor time does not count other programs.
+//! `load FILE` reads the file into memory. For every line on standard input, it loads the recording once and answers with a
+//! line: the processor time in seconds, and the number of trace entries. Processor time excludes other programs.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -9,7 +9,7 @@ use std::io::{self, BufRead, Write};
 
 use parkade_recording::read;
 
-/// The allocator of the binary `parkade`.
+/// The allocator used by the `parkade` binary.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,7 +1,7 @@
-//! Packs MiniMalloc's CSV files and recordings, and prints a table with one row for each, like those of `docs/packing.md`.
+//! Packs MiniMalloc's CSV files and recordings, and prints a table with one row for each, like those in `docs/packing.md`.
 //!
 //! `cargo run --release -p parkade-benches --example packing -- [--budget STEPS] [--seed NUMBER] FILE...`
-#![allow(clippy::print_stdout, reason = "a program that prints")]
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::path::Path;
@@ -13,7 +13,7 @@ use parkade_research::packing::{Buffer, Effort, Instance, Recorded, check, is_cs
 fn main() -> Result<(), Box<dyn Error>> {
     let mut effort = Effort::default();
     let mut arguments = std::env::args().skip(1);
-    println!("| file | buffers | load, bytes | packing, bytes | packing / load | shown to be the best | steps | seconds |");
+    println!("| file | buffers | load, bytes | packing, bytes | packing / load | proven optimal | steps | seconds |");
     println!("|---|---|---|---|---|---|---|---|");
     while let Some(argument) = arguments.next() {
         let mut number =
@@ -45,7 +45,7 @@ fn print_row(file: &Path, effort: &Effort) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The buffers of a CSV file, or of the first device of a recording that has a trace.
+/// The buffers of a CSV file, or of the first device in a recording that has a trace.
 fn buffers(file: &Path) -> Result<Vec<Buffer>, Box<dyn Error>> {
     let bytes = std::fs::read(file)?;
     if is_csv(&bytes) {

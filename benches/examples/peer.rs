@@ -1,5 +1,5 @@
-//! Runs a policy of the catalogue on a script of requests, and prints in the format of the real allocators' programs in
-//! `conformance/other_allocators`.
+//! Runs a policy from the catalogue on a script of requests and prints the results in the format of the real allocators'
+//! programs in `conformance/other_allocators`.
 //!
 //! ```text
 //! peer POLICY CAPACITY LIMIT|- SCRIPT [one] [stop] [fixed]
@@ -8,9 +8,9 @@
 //! peer bench POLICY         nanoseconds per pair of allocation and free
 //! ```
 //!
-//! `one` treats all streams as one, `stop` ends at the first request that is refused. `fixed` maps the whole device as one area
-//! first; the first time that the policy would remap pages then counts as out of memory.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
+//! `one` treats all streams as one, and `stop` ends at the first request that is refused. `fixed` first maps the entire
+//! device as one area; the first time that the policy would remap pages then counts as out of memory.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -76,7 +76,7 @@ fn run(policy: &str, capacity: &str, limit: &str, script: &str, words: &[&str]) 
     }
     core.device_mut().set_log_level(LogLevel::Events);
     if fixed {
-        // One area from the start, with nothing unmapped.
+        // There is one area from the start, with nothing unmapped.
         let all = core.device().capacity().get() >> 21 << 21;
         let block = core.allocate(Bytes(all), StreamId::DEFAULT)?;
         core.free(block)?;
@@ -155,7 +155,7 @@ impl Run {
 }
 
 /// A workload as a script. Events that a script cannot express (pools, work, use by other streams) are left out; a comment
-/// gives their number.
+/// states their number.
 fn dump(name: &str) -> Result<(), Box<dyn Error>> {
     let named = CATALOGUE.iter().find(|named| named.name == name);
     let named = named.ok_or_else(|| format!("there is no workload {name}: `peer list` lists them"))?;
@@ -173,7 +173,7 @@ fn dump(name: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Like `bench` in `conformance/other_allocators/src/common.hpp`: medians over rounds.
+/// Like `bench` in `conformance/other_allocators/src/common.hpp`, computes medians over rounds.
 fn bench(policy: &str) -> Result<(), Box<dyn Error>> {
     let mut core = core(policy, Bytes(128 << 30))?;
     for bytes in [4096_u64, 2 << 20] {
@@ -222,7 +222,7 @@ fn mix(core: &mut Core, live: usize) -> Result<f64, Box<dyn Error>> {
             core.free(block)?;
             blocks.push(core.allocate(size(), StreamId::DEFAULT)?);
         }
-        // The first round warms up.
+        // The first round is a warm-up.
         if round > 0 {
             rounds.push(start.elapsed().as_nanos() as f64 / f64::from(pairs));
         }

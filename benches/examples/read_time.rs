@@ -1,7 +1,7 @@
 //! Measures how long a snapshot takes to decompress and to read, and the peak of resident memory.
 //!
 //! `cargo run --release -p parkade-benches --example read_time -- FILE [REPEATS]`
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::time::Instant;

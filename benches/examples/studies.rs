@@ -1,8 +1,8 @@
-//! Small studies, each a table of docs/studies.md or docs/bounds.md: preallocation, the order of graph captures, and the memory
-//! that adversaries force.
+//! Runs small studies, each of which is a table in docs/studies.md or docs/bounds.md: preallocation, the order of graph
+//! captures, and the memory that adversaries force.
 //!
 //! `cargo run --release -p parkade-benches --example studies -- preallocation`, or `captures` or `adversaries`
-#![allow(clippy::print_stdout, reason = "a program that prints")]
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 
@@ -21,7 +21,7 @@ const WORKLOADS: [&str; 2] = [
 /// The preallocated memory, in percent of the load.
 const EARLY_PERCENT: [u64; 4] = [0, 50, 90, 100];
 
-/// A few batch sizes, so that a study takes seconds.
+/// A few batch sizes, so that a study takes only seconds.
 const BATCHES: &str = "1/2/4/8/16/32/64/128/256";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -47,7 +47,7 @@ fn preallocation() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The least memory that is enough, and the memory reserved with plenty, both relative to the load.
+/// The smallest memory that is enough, and the memory reserved with plenty of memory, both relative to the load.
 fn least(workload: &Workload, policy: &Named, load: u64, percent: u64) -> String {
     let preallocated_bytes = (u128::from(load) * u128::from(percent) / 100) as u64;
     let options = RunOptions { preallocated_bytes, ..RunOptions::plenty() };
@@ -88,7 +88,7 @@ fn captures() -> Result<(), Box<dyn Error>> {
 }
 
 fn adversaries() -> Result<(), Box<dyn Error>> {
-    // A multiple of every policy's page, so that no page is shared.
+    // A multiple of every policy's page size, so that no page is shared.
     let unit_bytes = 160 << 20;
     let numbers = Robson { unit_bytes, largest_units: 16, live_units: 256 };
     let plain = [comb(64, 20 << 20)?, fence(100)?, stream_per_buffer(100, 32, 1 << 30)?];
@@ -115,7 +115,7 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One row for each policy, except those that take a part of the device at the start, whatever the workload needs.
+/// One row for each policy, except those that take part of the device at the start, regardless of what the workload needs.
 fn rows<T: Send>(row: impl Fn(&Named) -> T + Sync) -> Vec<(&'static str, T)> {
     let leaves_out = ["bfc:kind=one-region", "bfc:kind=xla", "rmm-pool"];
     let policies = CATALOGUE.par_iter().filter(|policy| !leaves_out.contains(&&*policy.name));

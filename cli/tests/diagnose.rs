@@ -215,19 +215,19 @@ fn of_a_message_that_is_cut_is_told_what_is_there_and_what_is_missing() {
         run.out
     );
     for text in [
-        "does not show which, but what was free on the device and what PyTorch had reserved would\n",
+        "does not show which, but the device's free memory and PyTorch's reserved memory would\n",
         "28.60 GiB live plus 4.88 GiB requested is 33.48 GiB; the device has 39.59 GiB\n",
-        "  missing: what was free on the device and what PyTorch had reserved\n",
+        "  missing: the device's free memory and PyTorch's reserved memory\n",
     ] {
         assert!(run.out.contains(text), "{text:?} is not in\n{}", run.out);
     }
     let (code, object) = json(&["--message", cut("28.60 GiB")]);
     assert_eq!((code, &object["verdict"], &object["complete"]), (3, &"undecided".into(), &false.into()));
     assert_eq!((&object["free"], &object["allocated"]["bytes"]), (&Value::Null, &30_709_016_166_u64.into()));
-    assert_eq!(object["missing"], serde_json::json!(["what was free on the device", "what PyTorch had reserved"]));
+    assert_eq!(object["missing"], serde_json::json!(["the device's free memory", "PyTorch's reserved memory"]));
     // What is left is enough.
     let (code, object) = json(&["--message", &cut("28.60 GiB").replace("28.60", "38.60")]);
-    assert_eq!((code, &object["verdict"], &object["missing"][1]), (0, &"capacity".into(), &"what PyTorch had reserved".into()));
+    assert_eq!((code, &object["verdict"], &object["missing"][1]), (0, &"capacity".into(), &"PyTorch's reserved memory".into()));
     // The beginning is missing.
     let (code, object) = json(&["--message", &LOG[LOG.find("capacity;").expect("words")..]]);
     assert_eq!((code, &object["device"], &object["unallocated"]["bytes"]), (3, &Value::Null, &5_744_518_759_u64.into()));
@@ -441,7 +441,7 @@ fn what_cannot_be_diagnosed_is_said_in_one_line() {
     let nonsense = folder.file("nonsense.pickle", b"nonsense");
     let refused: [(&[&str], &str); 7] = [
         (&[&file, "--settings", "max_split:3"], "Unrecognized key 'max_split' in CUDA allocator config."),
-        (&[&file, "--entry", "17"], "there is no entry 17: the trace has 17, counted from 0"),
+        (&[&file, "--entry", "17"], "there is no entry 17: the trace has 17 entries, counted from 0"),
         (&[&file, "--device", "1"], "nothing about device 1, only about 0"),
         (&[&two, "--entry", "3"], "the file has 0, 3: choose one with --device"),
         (&[&empty], "neither trace entries nor segments"),

@@ -170,6 +170,6 @@ fn two_steps_of_one_file() {
     let stack = &comparison["held_at_peak"][0]["stack_b"][0]["filename"];
     assert!(stack.as_str().is_some_and(|file| file.ends_with("activations.py")), "{stack}");
     let run = call(&["diff", &file, "--steps", "19:99"]);
-    assert!(run.code == 2 && run.err.contains("whole steps 18 to 23"), "{}", run.err);
+    assert!(run.code == 2 && run.err.contains("complete steps 18 to 23"), "{}", run.err);
     assert_eq!(call(&["diff", &file, "--steps", "19"]).code, 2);
 }

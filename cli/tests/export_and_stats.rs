@@ -234,7 +234,7 @@ fn what_has_no_statistics_is_said_in_one_line() {
     let traceless = folder.recording("traceless.pickle", &traceless);
     let cases: [(&[&str], &str); 6] = [
         (&[&file, "--entry", "5"], "there is no entry 5: the trace of device 0 has 5, counted from 0"),
-        (&[&unmarked, "--steps"], "the file marks no steps"),
+        (&[&unmarked, "--steps"], "the file has no step annotations"),
         (&[&file, "--device", "3"], "nothing about device 3"),
         (&[&file, "--settings", "max_split_size_mb:3"], "max_split_size_mb"),
         (&[&traceless, "--every", "2", "--device", "1"], "device 1 has no trace entries"),

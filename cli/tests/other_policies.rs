@@ -4,7 +4,7 @@
 use crate::common::{Folder, Run, call, pages::shipped};
 
 const POLICY: &str = "the trace maps memory although expandable_segments is off: the settings changed, or a different \
-                      allocator made the decisions, such as a policy of parkade";
+                      allocator made the decisions, such as a parkade policy";
 
 fn files() -> [String; 2] {
     ["streams", "compile_reduce_overhead"].map(|name| shipped(&format!("policies/{name}.breaking-handles")))

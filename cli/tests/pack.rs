@@ -131,7 +131,7 @@ fn files_that_it_cannot_use_are_named_in_one_line() {
         (folder.file("noise.pickle", &[0x80, 2, 0xff, 0, 1]), "opcode"),
         (folder.file("semicolons.csv", b"id;lower;upper;size\na;0;2;4\n"), header),
         (folder.file("blank.csv", format!("\n{CSV}").as_bytes()), header),
-        (folder.file("twice.csv", b"id,lower,upper,size,size\na,0,2,4,5\n"), "column `size` is given twice"),
+        (folder.file("twice.csv", b"id,lower,upper,size,size\na,0,2,4,5\n"), "column `size` appears twice"),
         (folder.file("empty.csv", b"lower,upper,size\n2,2,4\n"), "line 2: the buffer's range is empty or reversed"),
         (folder.file("zero.csv", b"id,lower,upper,size\na,0,2,4\nb,0,2,0\n"), "line 3, id `b`: `size` is 0"),
     ] {

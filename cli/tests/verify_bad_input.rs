@@ -64,7 +64,7 @@ fn contradictions_name_their_entry() {
             let twice = entry(Action::SegmentAlloc, BASE + 70 * MIB, 20 * MIB);
             cycle(d, vec![twice, entry(Action::SegmentFree, BASE + 70 * MIB, 20 * MIB)]);
         },
-        "entry 6: segment_alloc at 0x7f0004600000, but there is memory already",
+        "entry 6: segment_alloc at 0x7f0004600000, but there is already memory",
     );
     refused_trace("resized", &|d| d.trace[0].size = 4 * MIB, "entry 0: segment_alloc at 0x7f0000000000, but the segment there");
     refused_trace(

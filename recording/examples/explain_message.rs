@@ -2,15 +2,15 @@
 //!
 //! `cargo run -p parkade-recording --example explain_message -- [FILE]`
 //!
-//! FILE is a log that contains the message; `-` reads standard input. Without FILE it explains an example message.
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+//! FILE is a log that contains the message; `-` reads standard input. Without FILE, it explains an example message.
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::fs::File;
 
 use parkade_recording::message::{MessageError, MessageLog, Size};
 
-/// A message of PyTorch 2.0, with the line breaks of a log.
+/// A message from PyTorch 2.0, with a log's line breaks.
 const EXAMPLE: &str = "\
 OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59
 GiB total capacity; 28.60 GiB already allocated; 3.92 GiB free; 33.95 GiB
@@ -42,9 +42,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if message.is_fragmentation() {
         println!(
-            "The request needed {tried}: less than the unused part, but no single piece of it was large enough and at hand."
+            "The request needed {tried}: less than the unused part, but no single piece of it was large enough and available."
         );
-        println!("That is fragmentation; `parkade diagnose` says what causes it.");
+        println!("That is fragmentation; `parkade diagnose` explains its cause.");
     } else {
         println!("The request needed {tried}: more than the unused part in total, so this is not just fragmentation.");
     }

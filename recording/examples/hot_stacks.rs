@@ -2,8 +2,8 @@
 //!
 //! `cargo run -p parkade-recording --example hot_stacks -- [FILE]`
 //!
-//! Without FILE it reads a recording of GPT-2 training that ships with parkade.
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+//! Without FILE, it reads a recording of GPT-2 training that ships with parkade.
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -11,10 +11,10 @@ use std::error::Error;
 use parkade_recording::{Action, Recording, StackId, read_file};
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/gpt2_varlen.frames_tail20k.pickle.xz");
-/// How many stacks to show, and how many frames of each.
+/// The number of stacks to show, and the number of frames of each.
 const SHOWN: (usize, usize) = (5, 3);
 
-/// The sums of all requests with one stack.
+/// The totals of all requests with the same stack.
 #[derive(Default)]
 struct Requests {
     count: u64,
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Prints the innermost frames that are in Python files.
+/// Prints the innermost frames in Python files.
 fn show(recording: &Recording, stack: StackId) {
     let mut frames = recording.stacks.frames(stack).filter(|frame| frame.filename.ends_with(".py")).peekable();
     if frames.peek().is_none() {

@@ -1,9 +1,8 @@
-//! Decompressing a file: plain, gzip, xz or Zstandard. The file's first bytes identify the format; its name does not
-//! matter.
+//! Decompresses a file: plain, gzip, xz or Zstandard. The file's first bytes identify the format; its name does not matter.
 //!
-//! Several consecutive gzip members, xz streams or Zstandard frames are one file, as they are for the tools of these
-//! formats. [`decompressed_limit`] bounds the size of the result. If the data turns out not to be a snapshot, reading
-//! stops 32 MiB later. Memory grows with the decompressed data, never with the size that a header claims.
+//! Several consecutive gzip members, xz streams or Zstandard frames count as one file, as they do for these formats' own
+//! tools. [`decompressed_limit`] bounds the size of the result. If the data turns out not to be a snapshot, reading stops 32
+//! MiB later. Memory grows with the decompressed data, never with the size that a header claims.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,17 +14,17 @@ use crate::pickle::Skim;
 
 /// Every file may decompress to this many bytes: 1 GiB.
 const SMALL_LIMIT: u64 = 1 << 30;
-/// A file may decompress to this many times its length.
+/// A file may decompress to at most this many times its length.
 ///
-/// Compression makes recordings 10 to 60 times smaller, and empty ones 1,000 times.
+/// Compression makes recordings 10 to 60 times smaller, and empty ones 1,000 times smaller.
 const RATIO_LIMIT: u64 = 2000;
 /// The largest file that is read, compressed or not, in bytes: 16 GiB.
 pub const LARGEST: u64 = 16 << 30;
-/// How many pieces may wait for the reader.
+/// The number of pieces that may wait for the reader.
 const WAITING: usize = 16;
 
-/// How many bytes a compressed file of `length` bytes may decompress to: 2,000 times as many, but at
-/// least 1 GiB and at most [`LARGEST`].
+/// The number of bytes that a compressed file of `length` bytes may decompress to: 2,000 times as many, but at least 1 GiB
+/// and at most [`LARGEST`].
 pub fn decompressed_limit(length: u64) -> u64 {
     length.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
 }
@@ -43,7 +42,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// Why a file cannot be decompressed. Displays as one line.
+/// Why a file cannot be decompressed. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum DecompressError {
     /// The file is empty.
@@ -58,7 +57,7 @@ pub enum DecompressError {
     /// The compressed data is damaged or cut short.
     #[error("the {compression} data is {}; copy or compress the file again", damage(cause))]
     Damaged {
-        /// The compression that the first bytes announce.
+        /// The compression that the first bytes indicate.
         compression: Compression,
         /// The decoder's error; part of the message.
         cause: io::Error,
@@ -106,7 +105,7 @@ fn damage(cause: &io::Error) -> String {
     }
 }
 
-/// How a file is compressed, by its first bytes.
+/// How a file is compressed, judging by its first bytes.
 pub fn detect(bytes: &[u8]) -> Compression {
     match bytes {
         [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -117,20 +116,20 @@ pub fn detect(bytes: &[u8]) -> Compression {
     }
 }
 
-/// Decompresses a file; borrows one that is not compressed.
+/// Decompresses a file; borrows it if it is not compressed.
 ///
 /// # Errors
-/// [`DecompressError`] if the file is empty, of another well-known kind or damaged, or if it decompresses to more than
+/// [`DecompressError`] if the file is empty, damaged or of a different well-known kind, or if it decompresses to more than
 /// [`decompressed_limit`].
 pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     decompress_within(bytes, decompressed_limit(bytes.len() as u64))
 }
 
-/// Decompresses a compressed file while `read` reads it. `read` gets the pieces in order, through a function that appends
+/// Decompresses a compressed file while `read` reads it. `read` receives the pieces in order, through a function that appends
 /// the next piece, or nothing at the end.
 ///
 /// # Errors
-/// As [`decompress`], whatever the reader returned.
+/// The errors of [`decompress`], regardless of what the reader returned.
 pub(crate) fn decompress_beside<T>(
     bytes: &[u8],
     read: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>)) -> T,
@@ -144,7 +143,7 @@ pub(crate) fn decompress_beside<T>(
             decompress_to(bytes, decompressed_limit(bytes.len() as u64), &mut send)
         });
         let Ok(decompressing) = decompressing else {
-            // The system has no more threads: decompress first, then read.
+            // The system has no more threads, so decompress first and then read.
             let mut whole = Some(decompress(bytes)?);
             return Ok(read(&mut |input| input.extend_from_slice(&whole.take().unwrap_or_default())));
         };
@@ -160,8 +159,8 @@ fn read_pieces<T>(pieces: Receiver<Vec<u8>>, read: impl FnOnce(&mut dyn FnMut(&m
     read(&mut |input| input.extend_from_slice(&pieces.recv().unwrap_or_default()))
 }
 
-/// The first `length` bytes of the decompressed data. `bytes` may be only the beginning of the file. Fewer bytes if the data
-/// is damaged.
+/// The first `length` bytes of the decompressed data. `bytes` may be only the beginning of the file. There are fewer bytes if
+/// the data is damaged.
 pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
     let mut decompressed = Vec::new();
     // A decoder that fails has already returned all that it could.
@@ -191,7 +190,7 @@ fn decompress_to(bytes: &[u8], limit: u64, take: &mut dyn FnMut(&[u8])) -> Resul
     }
     refuse_other_kinds(&looked.head).map_err(|error| match error {
         DecompressError::OtherKind { kind: JSON } => {
-            DecompressError::OtherKind { kind: "compressed JSON (if it is of _snapshot(): decompress it first)" }
+            DecompressError::OtherKind { kind: "compressed JSON (if it is from _snapshot(), decompress it first)" }
         }
         DecompressError::OtherKind { kind: PAGE } => {
             DecompressError::OtherKind { kind: "a compressed web page (decompress it first)" }
@@ -205,12 +204,12 @@ fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     Ok(Cow::Borrowed(bytes))
 }
 
-/// Names other kinds of files that users mistake for snapshots, instead of calling them damaged pickles.
+/// Names other kinds of files that users mistake for snapshots, so that they are not reported as damaged pickles.
 pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     let kind = match bytes.trim_ascii_start() {
         [] => return Err(DecompressError::Empty),
         [b'P', b'K', 3 | 5, 4 | 6, ..] => {
-            "a zip archive (torch.save?; unzip -p FILE > snapshot.pickle takes a snapshot out of it)"
+            "a zip archive (torch.save?; unzip -p FILE > snapshot.pickle extracts a snapshot from it)"
         }
         [b'B', b'Z', b'h', b'1'..=b'9', ..] => "bzip2 data",
         [b'7', b'z', 0xbc, 0xaf, ..] => "a 7z archive",
@@ -223,10 +222,10 @@ pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
         [0x7f, b'E', b'L', b'F', ..] => "a program or a library",
         [b'%', b'P', b'D', b'F', b'-', ..] => "a PDF document",
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "text in UTF-16 (messages in a log: parkade diagnose --message - < FILE)",
-        [0xef, 0xbb, 0xbf, b'{' | b'[', ..] => "JSON that begins with a byte order mark (save it without one)",
-        _ if bytes.starts_with(b"SQLite format 3\0") => "an SQLite database (of Nsight Systems?)",
-        _ if bytes.get(257..262) == Some(b"ustar") => "a tar archive (tar -xf FILE takes the snapshot out of it)",
-        [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file that was compressed twice",
+        [0xef, 0xbb, 0xbf, b'{' | b'[', ..] => "JSON that begins with a byte order mark (save it without the mark)",
+        _ if bytes.starts_with(b"SQLite format 3\0") => "an SQLite database (from Nsight Systems?)",
+        _ if bytes.get(257..262) == Some(b"ustar") => "a tar archive (tar -xf FILE extracts the snapshot from it)",
+        [0x1f, 0x8b, ..] | [0xfd, b'7', b'z', b'X', ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "a file that has been compressed twice",
         _ => return Ok(()),
     };
     Err(DecompressError::OtherKind { kind })
@@ -237,23 +236,23 @@ pub(crate) const JSON: &str = "JSON";
 pub(crate) const PAGE: &str = "a web page";
 /// The description of [text](is_text), such as a log with a run's out-of-memory message.
 pub(crate) const TEXT: &str = "text (messages in a log: parkade diagnose --message - < FILE)";
-/// How many bytes of a file are examined to decide whether it is text.
+/// The number of bytes in a file that are examined to decide whether it is text.
 pub(crate) const TEXT_HEAD: usize = 512;
 
-/// Whether the bytes are text with words, and not a pickle. A pickle of protocol 0 is text too, but the pickle of a snapshot
+/// Whether the bytes are text with words, rather than a pickle. A protocol 0 pickle is also text, but a snapshot's pickle
 /// begins with a parenthesis.
 pub(crate) fn is_text(bytes: &[u8]) -> bool {
     let head = bytes.get(..TEXT_HEAD).unwrap_or(bytes);
-    // The last character may be cut.
+    // The last character may be cut off.
     let is_utf8 = std::str::from_utf8(head).map_or_else(|error| error.error_len().is_none(), |_| true);
     let is_control = |byte: &u8| byte.is_ascii_control() && !matches!(byte, b'\n' | b'\r' | b'\t' | 0x1b);
     is_utf8 && !head.starts_with(b"(") && head.contains(&b' ') && !head.iter().any(is_control)
 }
 
-/// How many bytes may follow the point at which the decompressed data can no longer be a snapshot: 32 MiB. If the file ends
-/// before, reading reports what is wrong; if it continues, it is a decompression bomb.
+/// The number of bytes that may follow the point at which the decompressed data can no longer be a snapshot: 32 MiB. If the
+/// file ends before that, the reader reports what is wrong; if it continues, it is a decompression bomb.
 const BEYOND_THE_END: u64 = 32 << 20;
-/// How many bytes to decompress before examining them.
+/// The number of bytes to decompress before examining them.
 const PIECE: u64 = 1 << 18;
 /// The largest xz dictionary that is accepted, in KiB: 1 GiB.
 ///
@@ -264,25 +263,25 @@ const XZ_MEMORY_KIB: u32 = 1 << 20;
 /// accepts no larger one by default.
 const ZSTD_WINDOW: u64 = 1 << 27;
 
-/// How many of the first bytes to keep, to recognise other kinds of files.
+/// The number of bytes to keep from the beginning, to recognise other kinds of files.
 const HEAD: usize = 1 << 16;
 
-/// The state of the examination of the decompressed data.
+/// The state of examining the decompressed data.
 struct Looked<'a> {
     take: &'a mut dyn FnMut(&[u8]),
-    /// How many bytes were decompressed.
+    /// The number of bytes decompressed.
     length: u64,
     /// The first bytes.
     head: Vec<u8>,
     /// The last bytes, from which `skim` continues.
     tail: Vec<u8>,
     skim: Skim,
-    /// The offset at which the data can no longer be a snapshot, and why, once too much data follows.
+    /// The offset at which the data can no longer be a snapshot, and the reason; set when too much data follows.
     bomb: Option<(u64, &'static str)>,
 }
 
 impl<'a> Looked<'a> {
-    /// The state before any data. `take` receives the pieces.
+    /// The state before any data has arrived. `take` receives the pieces.
     fn new(take: &'a mut dyn FnMut(&[u8])) -> Looked<'a> {
         Looked { take, length: 0, head: Vec::new(), tail: Vec::new(), skim: Skim::default(), bomb: None }
     }
@@ -299,7 +298,7 @@ impl<'a> Looked<'a> {
         let ended = self.skim.advance(&self.tail, offset);
         let done = self.skim.done().saturating_sub(offset).min(self.tail.len() as u64);
         self.tail.drain(..if ended.is_some() { self.tail.len() } else { done as usize });
-        // A small file is read and judged as a whole.
+        // A small file is read completely and then judged.
         self.bomb = ended.filter(|(end, _)| self.length - end > BEYOND_THE_END);
         (self.take)(piece);
     }
@@ -310,7 +309,7 @@ impl<'a> Looked<'a> {
     }
 }
 
-/// Decompresses a file to its end, past the limit, or until it proves to be a bomb.
+/// Decompresses a file to its end, to just past the limit, or until it proves to be a bomb.
 fn drain_any(bytes: &[u8], limit: u64, looked: &mut Looked<'_>) -> io::Result<()> {
     match detect(bytes) {
         Compression::None => drain(bytes, limit, looked),
@@ -335,7 +334,7 @@ fn drain(mut decoder: impl Read, limit: u64, looked: &mut Looked<'_>) -> io::Res
     Ok(())
 }
 
-/// Decompresses frame by frame. The decoder reports a skippable frame as an error that has the frame's length.
+/// Decompresses frame by frame. The decoder reports a skippable frame as an error that contains the frame's length.
 fn drain_zstd(bytes: &[u8], limit: u64, looked: &mut Looked<'_>) -> io::Result<()> {
     use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
     let mut rest = bytes;
@@ -388,7 +387,7 @@ mod tests {
 
     #[test]
     fn a_bomb_is_refused_long_before_the_limit() {
-        // In parallel: each case takes seconds.
+        // The cases run in parallel, because each takes seconds.
         thread::scope(|scope| {
             for bytes in compressed() {
                 scope.spawn(move || is_refused_as_a_bomb(&bytes));
@@ -397,7 +396,7 @@ mod tests {
     }
 
     fn is_refused_as_a_bomb(bytes: &[u8]) {
-        // This has 60 million values on the stack.
+        // This puts 60 million values on the stack.
         let many = bytes.repeat(600);
         let mut count = 0;
         let mut looked = |piece: &[u8]| count += piece.len() as u64;
@@ -405,7 +404,7 @@ mod tests {
         assert!(count < BEYOND_THE_END + (8 << 20), "{count} bytes were decompressed");
         let error = decompress(&many).expect_err("a bomb");
         assert!(matches!(error, DecompressError::Bomb { offset: 4_194_304, .. }), "{error}");
-        // The same data in a harmless size is read, and judged by its contents.
+        // The same data at a harmless size is read and judged by its contents.
         assert!(decompress(&bytes.repeat(300)).is_ok());
     }
 

@@ -1,12 +1,12 @@
-//! The keys of a snapshot that came or went with a release of PyTorch, and which of them a file has.
+//! The keys in a snapshot that some PyTorch release added or removed, and which of them a file has.
 //!
-//! Source: the keys that the function that makes the snapshot refers to, in each release's `torch/lib/libtorch_python.so`
+//! Source: the keys that the function that creates the snapshot refers to, in each release's `torch/lib/libtorch_python.so`
 //! (spec 7.8).
 
-/// A minor release of PyTorch: `(2, 11)` is 2.11.
+/// A minor PyTorch release: `(2, 11)` is 2.11.
 pub type Minor = (u8, u8);
 
-/// The part of a snapshot that a key is in.
+/// The part of a snapshot that contains a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The snapshot itself.
@@ -26,7 +26,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The part as the end of a phrase: "time_us of its trace entries".
+    /// The part, worded as the end of a phrase: "time_us of its trace entries".
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -48,19 +48,19 @@ impl Part {
 /// A key that not every release writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatedKey {
-    /// The part that has the key.
+    /// The part that contains the key.
     pub part: Part,
     /// The key.
     pub name: &'static str,
-    /// The first release that writes it; `None` if releases before 2.0 do.
+    /// The first release that writes it; `None` if releases before 2.0 already write it.
     pub since: Option<Minor>,
-    /// The last release that writes it; `None` if the newest release does.
+    /// The last release that writes it; `None` if the newest release still writes it.
     pub until: Option<Minor>,
-    /// Whether these releases always write it, so that a file without it is from another release.
+    /// Whether these releases always write it, so that a file without it must be from a different release.
     pub is_always_written: bool,
 }
 
-/// Every key that came or went since 2.0.
+/// All keys that were added or removed since 2.0.
 pub const DATED_KEYS: &[DatedKey] = &[
     always(Part::Snapshot, "allocator_settings", (2, 3)),
     always(Part::Snapshot, "external_annotations", (2, 5)),
@@ -109,23 +109,23 @@ impl DatedKey {
 /// Which of the [`DATED_KEYS`] a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileFields {
-    /// A bit for each key that is in the file.
+    /// One bit for each key that is in the file.
     present: u32,
-    /// A bit for each part that the file has and in which the absence of a key is significant.
+    /// One bit for each part that the file has and in which a missing key is significant.
     parts: u8,
 }
 
-/// The fact that a file has a key, or lacks it although it has the part for the key.
+/// The fact that a file has a key, or lacks it even though it has the part for that key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FieldEvidence {
     /// The key.
     pub key: &'static DatedKey,
-    /// Whether the file has it.
+    /// Whether the file has the key.
     pub is_present: bool,
 }
 
 impl FieldEvidence {
-    /// Whether a release may have written this.
+    /// Whether a release may have written a file for which this fact is true.
     #[must_use]
     pub fn allows(&self, release: Minor) -> bool {
         if self.is_present { self.key.is_of(release) } else { !(self.key.is_always_written && self.key.is_of(release)) }
@@ -133,14 +133,14 @@ impl FieldEvidence {
 }
 
 impl Default for FileFields {
-    /// The keys that 2.11 always writes, for a recording that is put together in memory.
+    /// The keys that 2.11 always writes, for a recording that is assembled in memory.
     fn default() -> FileFields {
         FileFields { parts: 0, ..FileFields::of_release((2, 11)) }
     }
 }
 
 impl FileFields {
-    /// No keys, for a file of which nothing has been read.
+    /// No keys, for a file from which nothing has been read yet.
     pub(crate) const NONE: FileFields = FileFields { present: 0, parts: 0 };
 
     /// The keys that a release always writes.
@@ -163,7 +163,7 @@ impl FileFields {
         DATED_KEYS.iter().enumerate().any(found)
     }
 
-    /// The facts that show a release: the dated keys that are present, and those that are missing although some release
+    /// The facts that reveal a release: the dated keys that are present, and those that are missing although some release
     /// always writes them.
     pub fn evidence(&self) -> impl Iterator<Item = FieldEvidence> + use<> {
         let FileFields { present, parts } = *self;

@@ -1,5 +1,5 @@
-//! Reading a file: decompressing it, and reading its pickle and the snapshot in the pickle, in one pass. Also recognising
-//! snapshot files by their beginning, without reading the whole file.
+//! Reads a file: decompresses it and reads its pickle and the snapshot in the pickle, in one pass. Also recognises snapshot
+//! files by their beginning, without reading the entire file.
 
 use std::fs::File;
 use std::io::{self, Read, Take};
@@ -12,16 +12,16 @@ use crate::page;
 use crate::pickle::{self, Length, PickleError, PickleProblem};
 use crate::recording::Recording;
 
-/// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard, decompressed in
-/// parallel; the same snapshot as JSON; or a page of `torch.cuda._memory_viz` that contains it. If several pickles follow
-/// one another, the recording is the last one.
+/// Reads a recording from the bytes of a file: a pickle, plain or compressed with gzip, xz or Zstandard (decompressed in
+/// parallel); the same snapshot as JSON; or a page from `torch.cuda._memory_viz` that contains it. If there are several
+/// consecutive pickles, the recording is the last one.
 ///
-/// Memory in use, in addition to `bytes`, is at most [`memory_bound`](crate::memory_bound) of the decompressed size (bounded
-/// by [`compression::decompressed_limit`]), plus its texts, plus the recording. An entry of a recording takes 48 bytes; a
-/// whole recording is usually 0.7 times the decompressed size and at most six times.
+/// Besides `bytes`, the memory in use is at most [`memory_bound`](crate::memory_bound) of the decompressed size (bounded by
+/// [`compression::decompressed_limit`]), plus its texts, plus the recording. An entry in a recording takes 48 bytes; an
+/// entire recording usually takes 0.7 times the decompressed size and at most six times.
 ///
 /// # Errors
-/// [`ReadError`]: one line with the position, the problem there and, often, what to do about it.
+/// [`ReadError`]: one line that states the position, the problem there and, often, a remedy.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     let loaded = match compression::detect(bytes) {
         Compression::None if is_text_form(bytes) => return read_text_form(bytes),
@@ -73,15 +73,15 @@ fn read_text_form(bytes: &[u8]) -> Result<Recording, ReadError> {
     })
 }
 
-/// About how many times longer than its file a compressed recording is.
+/// The approximate ratio of a compressed recording's decompressed length to its file's length.
 const EXPANDS: usize = 32;
-/// The most bytes to reserve for a compressed file.
+/// The maximum number of bytes to reserve for a compressed file.
 const MOST_ESTIMATED: usize = 1 << 30;
 
 /// Reads a recording from a file. The file's name does not matter. An uncompressed file is not kept in memory.
 ///
 /// # Errors
-/// As [`read`], and [`ReadError::File`] if the file cannot be read, or [`DecompressError::TooLarge`] if it is larger
+/// The errors of [`read`]; [`ReadError::File`] if the file cannot be read; and [`DecompressError::TooLarge`] if it is larger
 /// than [`compression::LARGEST`].
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
@@ -133,15 +133,15 @@ fn refuse_large(length: u64) -> Result<(), DecompressError> {
     if length > limit { Err(DecompressError::TooLarge { limit, length }) } else { Ok(()) }
 }
 
-/// How much of a file is read at a time, in bytes.
+/// The size of the pieces in which a file is read, in bytes.
 const PIECE: u64 = 1 << 18;
-/// The largest JSON file or web page that is read, in bytes: these are in memory as a whole.
+/// The largest JSON file or web page that is read, in bytes: these are held in memory completely.
 const LARGEST_TEXT: u64 = 1 << 30;
-/// How much of a file to read and check before the rest, in bytes.
+/// The length of a file's beginning that is read and checked before the rest, in bytes.
 const HEAD: u64 = 1 << 16;
 
-/// Refuses files whose beginning shows that they cannot be recordings, so that a disk image or an endless device is
-/// not read to its end.
+/// Refuses files whose beginning shows that they cannot be recordings, so that a disk image or an endless device is not read
+/// in full.
 fn refuse_by_head(head: &[u8]) -> Result<(), ReadError> {
     match read(head) {
         Err(error @ ReadError::Decompress(DecompressError::OtherKind { .. })) => Err(error),
@@ -150,7 +150,7 @@ fn refuse_by_head(head: &[u8]) -> Result<(), ReadError> {
     }
 }
 
-/// Why a recording could not be read. Displays as one line.
+/// Why a recording could not be read. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The file could not be read.
@@ -161,7 +161,7 @@ pub enum ReadError {
         /// The system's error; part of the message.
         cause: io::Error,
     },
-    /// The file could not be decompressed, or is of another kind.
+    /// The file could not be decompressed or is of a different kind.
     #[error(transparent)]
     Decompress(#[from] DecompressError),
     /// The file's pickle is damaged, or would run code.
@@ -170,8 +170,8 @@ pub enum ReadError {
     /// The file's JSON is damaged or cut short.
     #[error(transparent)]
     Json(#[from] JsonError),
-    /// The file is JSON or a web page, and too large.
-    #[error("JSON and web pages are read up to {limit} bytes; pass the file that torch.cuda.memory._dump_snapshot writes")]
+    /// The file is JSON or a web page and is too large.
+    #[error("JSON and web pages are read only up to {limit} bytes; pass the file that torch.cuda.memory._dump_snapshot writes")]
     TextTooLarge {
         /// The largest size that is read, in bytes.
         limit: u64,
@@ -181,25 +181,24 @@ pub enum ReadError {
     Format(#[from] FormatError),
 }
 
-/// How much of a file to read, in bytes. A Zstandard block, the smallest unit that can be decompressed, has at most 128
-/// KiB.
+/// The length of the beginning of a file to read, in bytes. A Zstandard block, the smallest unit that can be decompressed, is
+/// at most 128 KiB.
 const BEGINNING: u64 = 1 << 18;
-/// How much of the decompressed data to examine, in bytes.
+/// The length of the decompressed data to examine, in bytes.
 const LOOKED_AT: u64 = 1 << 12;
-/// The names that occur near the beginning of a snapshot's outermost object, or of the first segment in a bare list of
-/// segments.
+/// Names that occur near the beginning of a snapshot's outermost object, or of the first segment in a bare list of segments.
 const NAMES: [&[u8]; 4] = [b"segments", b"device_traces", b"total_size", b"allocator_settings"];
 
-/// Whether a file begins as a snapshot does: a pickle, plain or compressed, that names a snapshot's parts. The rest of the
-/// file may still be damaged.
+/// Whether a file begins like a snapshot: a pickle, plain or compressed, that names a snapshot's parts. The rest of the file
+/// may still be damaged.
 ///
 /// # Errors
-/// The file cannot be opened or read.
+/// If the file cannot be opened or read.
 pub fn begins_as_snapshot(path: impl AsRef<Path>) -> io::Result<bool> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BEGINNING).read_to_end(&mut bytes)?;
     let head = compression::beginning(&bytes, LOOKED_AT);
-    // The opcodes for a protocol, a mark, an empty dict or an empty list.
+    // These are the opcodes for a protocol, a mark, an empty dict or an empty list.
     let is_pickle = matches!(head.first(), Some(0x80 | b'(' | b'}' | b']'));
     Ok(is_pickle && NAMES.iter().any(|name| head.windows(name.len()).any(|window| window == *name)))
 }
@@ -217,7 +216,7 @@ mod tests {
         for file in fs::read_dir(folder).expect("a folder") {
             let path = file.expect("an entry").path();
             let name = path.file_name().and_then(|name| name.to_str()).expect("UTF-8").to_owned();
-            // In a folder, most JSON files and pages are something else.
+            // Most JSON files and web pages in a folder are something else.
             let is_snapshot =
                 name != "make.py" && !name.starts_with("n.") && !name.ends_with(".json") && !name.ends_with(".html");
             assert_eq!(begins_as_snapshot(&path).expect("readable"), is_snapshot, "{name}");

@@ -10,7 +10,7 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 
 use crate::pickle::{Loaded, Objects, Texts, Value, memory_bound};
 
-/// JSON that is damaged or cut short. Displays as one line.
+/// The error for JSON that is damaged or cut short. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
 #[error("this is JSON that is damaged or cut short: {cause}")]
 pub struct JsonError {
@@ -19,7 +19,7 @@ pub struct JsonError {
 }
 
 impl JsonError {
-    /// Whether the JSON is sound up to its end, which comes too early.
+    /// Whether the JSON is valid up to its end but ends too early.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.cause.is_eof()
     }
@@ -46,7 +46,8 @@ pub(crate) fn load(bytes: &[u8]) -> Result<Loaded, JsonError> {
     Ok(Loaded { root, objects, texts, length: bytes.len() as u64, protocol: PROTOCOL, earlier: 0 })
 }
 
-/// The longest text, in bytes, that is stored only once however often it occurs, and the most such texts.
+/// The maximum length, in bytes, of texts that are stored only once however often they occur, and the maximum number of those
+/// texts.
 const LONGEST_KNOWN: usize = 256;
 const MOST_KNOWN: usize = 1 << 16;
 
@@ -54,9 +55,9 @@ const MOST_KNOWN: usize = 1 << 16;
 struct Tables {
     objects: Objects,
     texts: Texts,
-    /// The texts that have occurred: keys and names can occur a million times.
+    /// The texts that have occurred, because keys and names can occur a million times.
     known: HashMap<Box<str>, Value>,
-    /// The most memory that may be in use, in bytes.
+    /// The maximum memory that may be in use, in bytes.
     limit: u64,
 }
 
@@ -170,7 +171,7 @@ mod tests {
             let line = load(bad.as_bytes()).err().expect("an error").to_string();
             assert!(!line.contains('\n') && line.starts_with("this is JSON that is damaged"), "{line}");
         }
-        // Many small lists take more memory than their text, but within bounds.
+        // Many small lists take more memory than their text does, but within bounds.
         let many = format!("[{}[]]", "[],".repeat(3_600_000));
         assert!(load(many.as_bytes()).err().expect("an error").to_string().contains("too much memory"));
     }

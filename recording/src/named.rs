@@ -1,4 +1,4 @@
-//! Enums whose variants have names that programs read: in files, and in what commands print as JSON.
+//! Enums whose variants have names that programs read, in files and in the JSON that commands print.
 
 /// An enum whose variants have names that programs read.
 pub trait Named {
@@ -9,7 +9,7 @@ pub trait Named {
     fn name(&self) -> &'static str;
 }
 
-/// Names each variant of an enum: its `name` and its [`Named`] come from one list, which cannot miss a variant.
+/// Names each variant of an enum: its `name` and its [`Named`] come from a single list that cannot omit a variant.
 #[macro_export]
 macro_rules! names {
     ($enum:ident { $($variant:pat => $name:literal),* $(,)? }) => {

@@ -1,14 +1,15 @@
-//! The snapshot in a page of PyTorch's `torch.cuda._memory_viz` (`trace_plot`, `segment_plot`): its pickle, in base64.
+//! Extracts the snapshot from a page written by PyTorch's `torch.cuda._memory_viz` (`trace_plot`, `segment_plot`): its
+//! pickle, in base64.
 
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, Engine as _, GeneralPurpose, GeneralPurposeConfig};
 
-/// The text before it: a key of the list of files that the page shows.
+/// The text before the snapshot: a key in the list of files that the page shows.
 const KEY: &[u8] = b"\"base64\"";
-/// How far from the page's beginning to look for it, in bytes; pages of PyTorch have it within the first 500.
+/// How far from the page's beginning to look for that text, in bytes; in PyTorch's pages it is within the first 500.
 const BEFORE: usize = 1 << 12;
 
-/// The bytes of the snapshot in a page, up to the first damage; `None` if the page has none.
+/// The bytes of the snapshot in a page, up to the first damage; `None` if the page contains no snapshot.
 pub(crate) fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     let head = page.get(..BEFORE).unwrap_or(page);
     let after = head.windows(KEY.len()).position(|window| window == KEY)? + KEY.len();
@@ -16,11 +17,11 @@ pub(crate) fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     Some(decode(value.trim_ascii_start().strip_prefix(b"\"")?))
 }
 
-/// Decodes base64 up to the first other character. If the text is cut short, returns the whole bytes.
+/// Decodes base64 up to the first other character. If the text is cut short, returns the complete bytes.
 fn decode(text: &[u8]) -> Vec<u8> {
     let is_digit = |symbol: &u8| symbol.is_ascii_alphanumeric() || matches!(symbol, b'+' | b'/');
     let digits = text.iter().take_while(|symbol| is_digit(symbol)).count();
-    // One digit more than a multiple of four does not make a whole byte.
+    // One digit more than a multiple of four does not make a complete byte.
     let whole = if digits % 4 == 1 { digits - 1 } else { digits };
     let config = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)

@@ -1,10 +1,10 @@
-//! What a recording is: the contents of a PyTorch memory snapshot as plain, checked data.
+//! Defines a recording: the contents of a PyTorch memory snapshot as plain, checked data.
 //!
 //! Sources: spec 7.3 (segments), spec 7.4 (trace), spec 7.5 (settings, annotations), spec 7.8 (older and newer files).
 //! Addresses and sizes are in bytes, times in microseconds since 1970.
 //!
-//! Each Python stack is stored once, however many blocks and entries have it. A snapshot already shares one list among
-//! most identical stacks (spec 7.3). Equal lists that are not shared are recognised by their contents.
+//! Each Python stack is stored once, regardless of how many blocks and entries have it. A snapshot already shares one list
+//! among most identical stacks (spec 7.3). Equal lists that are not shared are recognised by their contents.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,29 +14,29 @@ use crate::dated_keys::FileFields;
 /// The contents of a memory snapshot.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Recording {
-    /// The devices that have a segment, or a trace entry of a known action, in the order of their numbers.
+    /// The devices that have a segment, or a trace entry with a known action, in the order of their numbers.
     pub devices: Vec<DeviceRecording>,
     /// The allocator's settings; `None` in files from before PyTorch 2.3, and in bare lists of segments.
     pub settings: Option<RecordedSettings>,
-    /// Beginnings and ends of user scopes, oldest first.
+    /// The beginnings and ends of user scopes, oldest first.
     pub annotations: Vec<Annotation>,
     /// The Python stacks that segments, blocks and entries refer to.
     pub stacks: StackTable,
     /// The memory limit of the process, if the program that wrote the snapshot stored it.
     pub run_limit: Option<RunLimit>,
-    /// The keys that the file has, among those that came or went with PyTorch's releases.
+    /// The keys in the file, among those that some PyTorch release added or removed.
     pub fields: FileFields,
     /// The parts of the file that this reader does not know.
     pub tolerated: Tolerated,
 }
 
-/// The memory that a recorded process might reserve on a device. PyTorch's snapshots do not have it; `parkade run` and the functions of the
-/// Python package write it beside what PyTorch writes, under the key `parkade`.
+/// The memory that a recorded process might reserve on a device. PyTorch's snapshots do not contain it; `parkade run` and the
+/// functions in the Python package write it next to what PyTorch writes, under the key `parkade`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimit {
     /// In bytes.
     pub bytes: u64,
-    /// How it was known.
+    /// How the limit was known.
     pub source: LimitSource,
 }
 
@@ -47,7 +47,7 @@ pub enum LimitSource {
     Fraction,
     /// What the device had free, and what the process had reserved.
     Device,
-    /// The user said so.
+    /// The user specified it.
     Given,
 }
 
@@ -77,13 +77,13 @@ pub struct DeviceRecording {
     pub device: u32,
     /// The segments at the end of the recording, in the order of their addresses. They do not overlap.
     pub segments: Vec<Segment>,
-    /// The events, oldest first. PyTorch keeps them in a ring buffer, so the beginning may be missing.
+    /// The events, oldest first. PyTorch keeps them in a ring buffer, so the oldest events may be missing.
     pub trace: Vec<Entry>,
     /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any. All devices of a file
     /// share them.
     pub pools: Arc<PoolTable>,
-    /// The kinds of entries that the program kept out of the trace. Reading a file does not look for them:
-    /// `parkade_replay::find_left_out` does.
+    /// The kinds of entries that the program excluded from the trace. They are not looked for when a file is read, but by
+    /// `parkade_replay::find_left_out`.
     pub left_out: Option<LeftOut>,
 }
 
@@ -91,12 +91,13 @@ pub struct DeviceRecording {
 /// `torch.cuda.memory._record_memory_history`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The kinds, each once.
+    /// The distinct kinds.
     pub actions: Vec<Action>,
-    /// How many entries the file has.
+    /// The number of entries in the file.
     pub recorded_entries: usize,
-    /// How many entries of these kinds follow from the others and were added to the trace. `None` if they do not follow:
-    /// then the other entries cannot be replayed, so the trace was removed, and only the state at the end remains.
+    /// The number of entries of these kinds that were inferred from the other entries and added to the trace. `None` if they
+    /// cannot be inferred: the other entries then cannot be replayed, so the trace was removed, and only the state at the end
+    /// remains.
     pub inferred_entries: Option<usize>,
 }
 
@@ -111,13 +112,13 @@ pub struct RecordedSettings {
     pub garbage_collection_threshold: Option<f64>,
     /// Whether expandable segments are on.
     pub expandable_segments: Option<bool>,
-    /// Divisions of the power-of-two rounding for requests from 1, 2, 4 ... 32768 MiB upwards; 0 means no rounding.
+    /// The divisions for power-of-two rounding, for requests from 1, 2, 4 ... 32768 MiB upwards; 0 means no rounding.
     pub roundup_power2_divisions: Option<[u64; 16]>,
     /// Whether the allocator's lock is released during `cudaMalloc`.
     pub release_lock_on_cudamalloc: Option<bool>,
     /// Whether a graph capture may reuse blocks on which other streams were recorded during the capture.
     pub graph_capture_record_stream_reuse: Option<bool>,
-    /// Whether the file has settings that PyTorch 2.11 does not (`max_round_threshold`, `max_cached_size`).
+    /// Whether the file has settings that PyTorch 2.11 does not have (`max_round_threshold`, `max_cached_size`).
     pub has_newer_keys: bool,
 }
 
@@ -134,9 +135,9 @@ pub struct Annotation {
     pub time_us: Option<i64>,
 }
 
-/// The parts of a file that this reader does not know. It counts them by name and ignores their contents.
+/// The parts of a file that this reader does not know. The reader counts them by name and ignores their contents.
 ///
-/// Names are cut at 80 bytes. Each map has at most 256 of them; the others are counted under `...`.
+/// Names are truncated to 80 bytes. Each map contains at most 256 of them; the others are counted under `...`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tolerated {
     /// Keys of the snapshot itself.
@@ -147,13 +148,13 @@ pub struct Tolerated {
     pub unknown_segment_keys: BTreeMap<String, u64>,
     /// Keys of blocks.
     pub unknown_block_keys: BTreeMap<String, u64>,
-    /// Actions of trace entries; those entries are dropped.
+    /// Actions of trace entries; the entries with these actions are dropped.
     pub unknown_actions: BTreeMap<String, u64>,
     /// The number of snapshots before this one in the same file.
     pub earlier_snapshots: u64,
 }
 
-/// The size that PyTorch requests from the driver for a segment of small blocks.
+/// The size that PyTorch requests from the driver for a segment in the small pool.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
 /// Memory obtained from the driver: one `cudaMalloc`, or one contiguous mapped run of an expandable segment.
@@ -161,12 +162,11 @@ const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 pub struct Segment {
     /// The address of its first byte.
     pub address: u64,
-    /// Length in bytes, the sum of its blocks.
+    /// Its length in bytes, which is the sum of its blocks.
     pub total_bytes: u64,
     /// The handle of its stream; 0 is the default stream.
     pub stream: u64,
-    /// Whether it belongs to the pool of large blocks. If the file does not say so, its size decides: a small segment
-    /// is 2 MiB.
+    /// Whether it belongs to the large pool. If the file does not state this, its size decides: a small segment is 2 MiB.
     pub large: bool,
     /// The id of its pool. `(0, 0)` is the default pool; `None` means that the file names no pool.
     pub pool: Option<(u64, u64)>,
@@ -178,17 +178,17 @@ pub struct Segment {
     pub active_bytes: Option<u64>,
     /// The bytes requested for active blocks, if the file states them.
     pub requested_bytes: Option<u64>,
-    /// The stack of its creation; PyTorch drops this once a segment is split (spec 7.3).
+    /// The stack of its creation; PyTorch drops this when a segment is split (spec 7.3).
     pub stack: StackId,
-    /// Its blocks in the order of their addresses, without gaps.
+    /// Its blocks, in address order and without gaps.
     pub blocks: Vec<Block>,
 }
 
 impl Segment {
-    /// A segment with these blocks, on the default stream in the default pool. It belongs to the pool of large blocks if it
-    /// is larger than a small segment, which has 2 MiB (spec 1).
+    /// A segment with these blocks, on the default stream in the default pool. It belongs to the large pool if it is larger
+    /// than a small segment, which is 2 MiB (spec 1).
     ///
-    /// It begins where the first block does, or at 0 if there are no blocks. It has no sums.
+    /// It begins where the first block begins, or at 0 if there are no blocks. It has no sums.
     pub fn new(blocks: Vec<Block>) -> Segment {
         let total_bytes = blocks.iter().fold(0_u64, |sum, block| sum.saturating_add(block.size));
         Segment {
@@ -207,12 +207,12 @@ impl Segment {
     }
 }
 
-/// A block of a segment.
+/// A block in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     /// The address of its first byte.
     pub address: u64,
-    /// Length in bytes.
+    /// Its length in bytes.
     pub size: u64,
     /// The requested bytes, if the file states them. Out of date unless the block is active (spec 7.3).
     pub requested: Option<u64>,
@@ -234,7 +234,7 @@ pub enum BlockState {
 }
 
 impl BlockState {
-    /// PyTorch's name for the state.
+    /// The state's name in PyTorch.
     pub fn name(self) -> &'static str {
         match self {
             BlockState::ActiveAllocated => "active_allocated",
@@ -302,7 +302,7 @@ crate::names! {
     }
 }
 
-/// One entry of a device's trace; 48 bytes.
+/// One entry in a device's trace; 48 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     /// The address of the block or segment; for [`Action::Oom`] the device's free bytes.
@@ -335,8 +335,7 @@ impl Entry {
         u64::try_from(self.time_us).ok()
     }
 
-    /// Sets the time, in microseconds since 1970. Later times than the year 294,247 (`i64::MAX`) are reduced to that
-    /// value.
+    /// Sets the time, in microseconds since 1970. Times later than the year 294,247 (`i64::MAX`) are reduced to that value.
     pub fn set_time(&mut self, time_us: Option<u64>) {
         self.time_us = time_us.map_or(Entry::NO_TIME, |time| i64::try_from(time).unwrap_or(i64::MAX));
     }
@@ -349,7 +348,7 @@ const _: () = assert!(size_of::<Entry>() <= 48);
 pub struct StackId(u32);
 
 impl StackId {
-    /// No stack: none was recorded, or PyTorch dropped it.
+    /// No stack, because none was recorded or PyTorch dropped it.
     pub const NONE: StackId = StackId(u32::MAX);
 }
 
@@ -358,26 +357,26 @@ impl StackId {
 pub struct Frame {
     /// The source file; `??` for C++ code without symbols.
     pub filename: Arc<str>,
-    /// The line in the file, from 1; 0 if unknown.
+    /// The line number in the file, from 1; 0 if unknown.
     pub line: u32,
     /// The function.
     pub name: Arc<str>,
 }
 
-/// All stacks of a recording.
+/// All stacks in a recording.
 ///
-/// Two tables are equal if they have the same stacks in the same order.
+/// Two tables are equal if they contain the same stacks in the same order.
 #[derive(Debug, Clone, Default)]
 pub struct StackTable {
     frames: Vec<Frame>,
     /// The frame numbers of all stacks, one stack after another.
     calls: Vec<u32>,
-    /// Where each stack ends in `calls`.
+    /// The position in `calls` at which each stack ends.
     ends: Vec<usize>,
     frame_numbers: HashMap<Frame, u32>,
     stack_numbers: HashMap<Box<[u32]>, u32>,
-    /// For stacks of a backward pass that come with a stack of the forward pass: the stack with their calls, and the stack
-    /// of the forward pass.
+    /// For stacks in a backward pass that come with a stack in the forward pass: the stack with their calls, and the stack in
+    /// the forward pass.
     forwards: BTreeMap<StackId, (StackId, StackId)>,
     forward_numbers: HashMap<(StackId, StackId), StackId>,
 }
@@ -399,12 +398,12 @@ impl StackTable {
         self.ends.is_empty()
     }
 
-    /// The calls of a stack, innermost first; none for [`StackId::NONE`].
+    /// The calls in a stack, innermost first; none for [`StackId::NONE`].
     pub fn frames(&self, stack: StackId) -> impl ExactSizeIterator<Item = &Frame> {
         self.calls(stack).iter().map(|&call| &self.frames[call as usize])
     }
 
-    /// The frame numbers of a stack; equal numbers are equal frames.
+    /// The frame numbers of a stack; equal numbers mean equal frames.
     pub fn calls(&self, stack: StackId) -> &[u32] {
         let place = stack.0 as usize;
         let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
@@ -425,7 +424,7 @@ impl StackTable {
         &self.frames
     }
 
-    /// A frame by its number.
+    /// The frame with a number.
     pub fn frame(&self, number: u32) -> Option<&Frame> {
         self.frames.get(number as usize)
     }
@@ -459,8 +458,9 @@ impl StackTable {
         StackId(place)
     }
 
-    /// The index of a stack of a backward pass together with the stack of the forward pass that made its autograd node,
-    /// which is also in this table. Adds the pair if it is new. Its calls are those of `stack`, and are not stored again.
+    /// The index of a stack in a backward pass together with the stack in the forward pass that created its autograd node,
+    /// which is also in this table. Adds the pair if it is new. The pair's calls are those of `stack` and are not stored
+    /// again.
     pub fn intern_with_forward(&mut self, stack: StackId, forward: StackId) -> StackId {
         if forward == StackId::NONE {
             return stack;
@@ -475,7 +475,7 @@ impl StackTable {
         added
     }
 
-    /// The stack of the forward pass that made the autograd node of a stack in a backward pass; [`StackId::NONE`] if it is
+    /// The stack in the forward pass that created the autograd node of a stack in a backward pass; [`StackId::NONE`] if it is
     /// not known.
     pub fn forward(&self, stack: StackId) -> StackId {
         self.forwards.get(&stack).map_or(StackId::NONE, |&(_, forward)| forward)

@@ -2,14 +2,14 @@
 
 use parkade::stats::{Family, Stat, Stats};
 
-/// How the numbers of a metric are printed.
+/// The way in which a metric's numbers are printed.
 #[derive(Clone, Copy)]
 enum Quantity {
     Size,
     Count,
 }
 
-/// The metrics that are kept per pool, in the order of the table.
+/// The metrics that are kept per pool, in table order.
 const METRICS: [(Family, &str, Quantity); 9] = [
     (Family::AllocatedBytes, "Allocated memory", Quantity::Size),
     (Family::ActiveBytes, "Active memory", Quantity::Size),
@@ -22,8 +22,8 @@ const METRICS: [(Family, &str, Quantity); 9] = [
     (Family::InactiveSplit, "Non-releasable allocs", Quantity::Count),
 ];
 
-/// The text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. If abbreviated, it has
-/// no rows for the small and the large pool.
+/// The text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. If abbreviated, it has no rows
+/// for the small and large pools.
 #[must_use]
 pub fn memory_summary(device: u32, stats: &Stats, abbreviated: bool) -> String {
     let mut table = Table { text: String::new() };
@@ -69,7 +69,7 @@ impl Table {
         self.line(&std::iter::repeat_n(mark, 75).collect::<String>());
     }
 
-    /// A row of four numbers. `scale` decides the unit of each column; all rows of a metric share it.
+    /// A row of four numbers. `scale` determines each column's unit; all rows of a metric share it.
     fn row(&mut self, name: &str, stat: &Stat, scale: &Stat, quantity: Quantity) {
         let mut content = format!(" {name:<21} ");
         for (value, scale) in stat.values().into_iter().zip(scale.values()) {
@@ -97,8 +97,8 @@ impl Quantity {
     }
 }
 
-/// Takes the first unit in which `scale` is below `threshold`, or the last. The value is rounded down at each
-/// step, as Python's `//` does, while the scale keeps its fraction.
+/// Takes the first unit in which `scale` is below `threshold`, or the last. The value is rounded down at each step, as by
+/// Python's `//`, while the scale keeps its fraction.
 fn scaled<'a>(value: i64, scale: i64, threshold: f64, divisor: i64, units: &[&'a str]) -> (i64, &'a str) {
     let (mut value, mut scale) = (value, scale as f64);
     let mut units = units.iter();

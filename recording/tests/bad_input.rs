@@ -1,5 +1,4 @@
-//! Files that are not recordings: each is refused with a typed, one-line error that names the position, at little
-//! cost.
+//! Tests files that are not recordings: each is refused, at little cost, with a typed one-line error that names the position.
 
 use parkade_recording::compression::DecompressError;
 use parkade_recording::{FormatError, FormatProblem, PickleError, PickleProblem, Place, ReadError, read};
@@ -50,14 +49,14 @@ fn code_is_never_run() {
     assert!(message.starts_with("pickle byte 0: opcode GLOBAL (0x63) would import or call code"), "{message}");
 }
 
-/// The one accepted use of GLOBAL and REDUCE (spec 7.6): very old C++ dumps.
+/// The only accepted use of GLOBAL and REDUCE (spec 7.6): very old C++ dumps.
 #[test]
 fn the_type_tag_of_old_cpp_dumps_is_the_object_itself() {
-    // As in old picklers: function, (list, "List[Any]"), REDUCE.
+    // The order is that of old picklers: function, (list, "List[Any]"), REDUCE.
     let mut bytes = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\nq\x000}(X\x08\x00\x00\x00segments".to_vec();
     bytes.extend(b"h\x00(]X\x09\x00\x00\x00List[Any]tRu.");
     assert!(read(&bytes).expect("a tagged list").devices.is_empty());
-    // The reader refuses arguments other than (object, str), and also the function as a value.
+    // The reader refuses arguments other than (object, str). It also refuses the function as a value.
     let wrong = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n(]K\x01tR.";
     assert!(matches!(pickle_error(wrong), (_, PickleProblem::Refused { code: b'R' })));
     let bare = b"\x80\x02ctorch.jit._pickle\nrestore_type_tag\n.";
@@ -169,7 +168,7 @@ fn packed_bombs_and_damage_are_refused() {
         let whole = std::fs::read(path).expect("fixture");
         for length in 6..whole.len() {
             let error = read(&whole[..length]).expect_err("cut short");
-            // If the file is cut at the end of the first of its two members, only the pickle is incomplete.
+            // If the file is cut after the first of its two members, only the pickle is incomplete.
             let known = matches!(error, ReadError::Decompress(DecompressError::Damaged { .. }) | ReadError::Pickle(_));
             assert!(known, "{name} {length}: {error}");
         }
@@ -180,7 +179,7 @@ fn packed_bombs_and_damage_are_refused() {
     }
 }
 
-/// The error says that JSON or a page is cut short or damaged, and the reader uses none of its contents.
+/// The error states that JSON or a page is cut short or damaged, and the reader uses none of its contents.
 #[test]
 fn damaged_json_and_pages_are_refused() {
     let fixture = |name| {
@@ -204,7 +203,7 @@ fn damaged_json_and_pages_are_refused() {
     assert!(line.starts_with("this is JSON that is damaged or cut short: EOF"), "{line}");
 }
 
-/// The opcodes of a dict. Its values are given as opcodes.
+/// The opcodes for a dict. Its values are passed as opcodes.
 fn dict(pairs: &[(&str, &[u8])]) -> Vec<u8> {
     let mut bytes = b"}(".to_vec();
     for (key, value) in pairs {
@@ -332,7 +331,7 @@ fn settings_and_annotations_are_checked() {
     assert!(problem.to_string().contains(r#"a dict with the keys weights"#), "{problem}");
 }
 
-/// A change to a value that was memoised before is visible through every reference.
+/// A change to a value that has already been memoised is visible through every reference.
 #[test]
 fn shared_objects_stay_shared() {
     // The segments list is memoised and put into the dict while it is empty; the segment is appended afterwards.
@@ -340,7 +339,7 @@ fn shared_objects_stay_shared() {
     bytes.extend(segment(4096, 512, &[block(4096, 512)]));
     bytes.extend(b"a0.");
     assert_eq!(read(&bytes).expect("a snapshot").devices[0].segments.len(), 1);
-    // A dict that gets more keys, one by one, after other values were written. Of equal keys, the last one counts.
+    // A dict that receives more keys, one by one, after other values have been written. Of equal keys, the last one counts.
     let mut bytes = b"}q\x00X\x0d\x00\x00\x00device_traces]q\x01s".to_vec();
     bytes.extend(b"h\x01(](}q\x02(");
     bytes.extend([text("action"), text("alloc"), b"u".to_vec()].concat());

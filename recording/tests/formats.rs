@@ -1,5 +1,5 @@
-//! Reading recordings of every pickle protocol, compression and PyTorch version.
-//! `tests/data/make.py` makes the fixtures.
+//! Tests reading recordings in every pickle protocol, compression and PyTorch version. `tests/data/make.py` creates the
+//! fixtures.
 
 use std::path::PathBuf;
 
@@ -92,7 +92,7 @@ fn a_frame_without_a_line_is_read() {
     }
 }
 
-/// Anomaly mode records the calls of the forward pass that made a node of a backward pass.
+/// Anomaly mode records the calls of the forward pass that created a node in a backward pass.
 #[test]
 fn the_forward_pass_of_an_entry_is_read_and_written() {
     let mut recording = load("snapshot.protocol4.pickle");
@@ -117,7 +117,7 @@ fn the_forward_pass_of_an_entry_is_read_and_written() {
     assert_eq!((&again.stacks, &again.devices), (&found.stacks, &found.devices));
 }
 
-/// These calls only help to name a block, so the file is read whatever they are.
+/// These calls only help to name a block, so the file is read regardless of what they are.
 #[test]
 fn a_forward_pass_of_another_form_is_left_out() {
     let plain = std::fs::read(fixture("snapshot.protocol0.pickle")).expect("fixture");
@@ -150,7 +150,7 @@ fn every_protocol_and_compression_gives_the_same_recording() {
     }
 }
 
-/// The same dicts as JSON, and the pickle in a page of PyTorch's memory viewer.
+/// The same dicts as JSON, and the pickle in a page from PyTorch's memory viewer.
 #[test]
 fn json_and_pages_are_read_as_the_pickle_is() {
     let expected = load("snapshot.protocol4.pickle");
@@ -160,7 +160,7 @@ fn json_and_pages_are_read_as_the_pickle_is() {
     }
 }
 
-/// A program that dumps repeatedly into an open file.
+/// A program that dumps repeatedly to an open file.
 #[test]
 fn of_several_snapshots_in_one_file_the_last_is_read() {
     let [old, new] = ["old.pickle", "snapshot.protocol4.pickle"].map(|name| std::fs::read(fixture(name)).expect("fixture"));
@@ -169,7 +169,7 @@ fn of_several_snapshots_in_one_file_the_last_is_read() {
     expected.tolerated.earlier_snapshots = 3;
     let several = [old.as_slice(), &new, &old, &new].concat();
     assert_eq!(read(&several).expect("four snapshots"), expected);
-    // The bytes after the last pickle are not another one.
+    // The bytes after the last pickle are not another pickle.
     assert_eq!(read(&[several.as_slice(), b"\0\0\x80"].concat()).expect("four snapshots"), expected);
     assert!(read(&several[..several.len() - 1]).is_err(), "the last is cut short");
 }
@@ -259,7 +259,7 @@ fn a_real_recording_is_read() {
     }
 }
 
-/// The recording without the fields that show its release: a snapshot is written in the form of 2.11 or later.
+/// The recording without the fields that show its release: a snapshot is written in the form used by 2.11 or later.
 fn without_fields(recording: Recording) -> Recording {
     Recording { fields: FileFields::default(), ..recording }
 }
@@ -273,7 +273,7 @@ fn releases(recording: &Recording) -> Vec<u8> {
 fn keys_show_which_releases_may_have_written_a_file() {
     assert_eq!(releases(&load("snapshot.protocol4.pickle")), [10, 11], "user_metadata, but no pool_id");
     assert_eq!(releases(&load("snapshot.protocol2.pickle")), [10, 11, 12, 13, 14, 15], "C++ writes some keys later than Python");
-    assert!(releases(&load("newer.pickle")).is_empty(), "no release writes max_cached_size alone");
+    assert!(releases(&load("newer.pickle")).is_empty(), "no release writes only max_cached_size");
     assert_eq!(releases(&load("old.pickle")), [0], "history");
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conformance/recordings/deep_mlp.default.pickle.xz");
     assert_eq!(releases(&read_file(path).expect("a real recording")), [10, 11]);

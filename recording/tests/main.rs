@@ -1,4 +1,4 @@
-//! Tests of snapshot files, statistics and messages.
+//! Tests snapshot files, statistics and messages.
 
 mod bad_input;
 mod formats;

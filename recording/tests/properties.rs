@@ -1,4 +1,4 @@
-//! For any bytes, reading ends without a panic, and a recording can be written and read again.
+//! Tests that reading any bytes ends without a panic and that a recording can be written and read again.
 
 use std::sync::OnceLock;
 
@@ -11,7 +11,7 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Small sound files in several protocols, for the tests to damage.
+/// Small valid files in several protocols, for the tests to damage.
 fn seeds() -> &'static [Vec<u8>] {
     static SEEDS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     SEEDS.get_or_init(|| {
@@ -24,7 +24,7 @@ fn seeds() -> &'static [Vec<u8>] {
     })
 }
 
-/// If the bytes are a recording, writing and reading it must give the same recording.
+/// If the bytes are a recording, writing and reading it must produce the same recording.
 fn survives(bytes: &[u8]) {
     let Ok(mut recording) = read(bytes) else {
         return;
@@ -39,7 +39,7 @@ fn normal(mut recording: Recording) -> Recording {
     if let Some(settings) = &mut recording.settings {
         settings.garbage_collection_threshold = settings.garbage_collection_threshold.filter(|value| !value.is_nan());
     }
-    // A snapshot is written in the form of 2.11 or later.
+    // A snapshot is written in the form used by 2.11 or later.
     recording.fields = FileFields::default();
     recording
 }
@@ -61,7 +61,7 @@ fn opcode() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Whole opcodes, as they occur in the dicts of entries.
+/// Complete opcodes, as they occur in the dicts of entries.
 fn dict_opcode() -> impl Strategy<Value = Vec<u8>> {
     let key = proptest::sample::select(vec!["action", "alloc", "addr", "size", "stream", "frames", "device_traces"]);
     prop_oneof![
@@ -76,7 +76,7 @@ fn dict_opcode() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// The result of reading, without offsets in the file.
+/// The result of reading, without file offsets.
 fn outcome(bytes: &[u8]) -> Result<Recording, String> {
     read(bytes).map_err(|error| match error {
         ReadError::Pickle(error) => error.problem.to_string(),
@@ -99,8 +99,8 @@ proptest! {
         survives(&bytes);
     }
 
-    /// The short cut for simple dicts does not change the result. `N0` after EMPTY_DICT (None, popped at once)
-    /// disables it.
+    /// The shortcut for simple dicts does not change the result. `N0` after EMPTY_DICT (None, popped immediately) disables
+    /// it.
     #[test]
     fn the_short_cut_is_only_a_short_cut(opcodes in vec(dict_opcode(), 0..40)) {
         let plain = [opcodes.concat(), b".".to_vec()].concat();
@@ -138,7 +138,7 @@ fn snapshots_cut_at_every_byte_are_refused() {
         for length in 0..seed.len() {
             assert!(read(&seed[..length]).is_err(), "seed {number} cut at {length}");
         }
-        // Bytes after STOP do not matter.
+        // Bytes after STOP are ignored.
         let longer = [&seed[..], b"anything"].concat();
         assert_eq!(read(&longer).expect("a sound file"), read(seed).expect("a sound file"));
     }

@@ -33,7 +33,7 @@ fn pinned_summaries_are_reproduced() {
     }
 }
 
-/// Every recording in the folder `PARKADE_RECORDINGS`, if set.
+/// Checks every recording in the folder `PARKADE_RECORDINGS`, if set.
 #[test]
 fn all_summaries_of_a_folder_are_reproduced() {
     let Some(folder) = std::env::var_os("PARKADE_RECORDINGS") else { return };

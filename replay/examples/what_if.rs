@@ -1,9 +1,9 @@
-//! Asks what a recorded run would have needed under other allocator settings.
+//! Shows what a recorded run would have needed under other allocator settings.
 //!
 //! `cargo run -p parkade-replay --example what_if -- [FILE [LIMIT_MIB [SETTINGS...]]]`
 //!
-//! LIMIT_MIB is the memory limit of the recorded run, 0 for none: a snapshot does not contain it. Without arguments,
-//! it uses a run of GPT-2 training that ran out of memory under a limit of 12 GiB.
+//! LIMIT_MIB is the memory limit of the recorded run, or 0 for none; a snapshot does not contain it. Without arguments, the
+//! example uses a GPT-2 training run that ran out of memory under a 12 GiB limit.
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
 
 use std::error::Error;

@@ -1,13 +1,13 @@
-//! How a replay tells a device when a block that other streams use becomes free: by the handle of the stream that it
+//! Encodes, for the device, when a block that other streams use becomes free: in the handle of the stream that a replay
 //! records on the block.
 
 use parkade::units::StreamId;
 
-/// The first of the stream handles that stand for the moments at which blocks become free.
+/// The first of the stream handles that represent the moments at which blocks become free.
 ///
-/// A recording does not say which other streams used a block, only when they were done. So a replay records a
-/// separate stream on each such block. The stream's number is the moment at which the block becomes free, an entry or
-/// a time in nanoseconds. This is also the order in which the core polls the streams.
+/// A recording does not state which other streams used a block, only when they were done. A replay therefore records a
+/// separate stream on each of these blocks. The stream's number is the moment at which the block becomes free, an entry or a
+/// time in nanoseconds. This is also the order in which the core polls the streams.
 const COMPLETIONS: u64 = 0xff00_0000_0000_0000;
 const NEVER: u64 = u64::MAX - COMPLETIONS;
 
@@ -21,7 +21,7 @@ pub(crate) fn stream_of_moment(moment: Option<u64>) -> StreamId {
     StreamId(COMPLETIONS + moment.map_or(NEVER, |moment| moment.min(NEVER - 1)))
 }
 
-/// The moment that was passed to [`stream_of_moment`]; `u64::MAX` for never.
+/// The moment that was passed to [`stream_of_moment`]; `u64::MAX` means never.
 pub(crate) fn moment_of(stream: StreamId) -> u64 {
     match stream.0.wrapping_sub(COMPLETIONS) {
         moment if moment < NEVER => moment,
@@ -29,7 +29,7 @@ pub(crate) fn moment_of(stream: StreamId) -> u64 {
     }
 }
 
-/// The entry that was passed to [`stream_of`]; `usize::MAX` for never.
+/// The entry that was passed to [`stream_of`]; `usize::MAX` means never.
 pub(crate) fn completion_of(stream: StreamId) -> usize {
     usize::try_from(moment_of(stream)).unwrap_or(usize::MAX)
 }

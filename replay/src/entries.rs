@@ -5,13 +5,13 @@ use std::fmt;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade_recording::{Action, Entry};
 
-/// Addresses from here on are for segments that the recording does not have. They are far above the addresses of any
-/// GPU.
+/// Addresses at or above this one are for segments that the recording does not contain. They are far above any GPU's
+/// addresses.
 pub(crate) const ELSEWHERE: u64 = 1 << 60;
 
-/// One action of an allocator: the fields of a trace entry that a replay compares.
+/// One action by an allocator: the fields of a trace entry that a replay compares.
 ///
-/// Displays as one line.
+/// Displayed as one line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Decision {
     /// The action.
@@ -20,7 +20,7 @@ pub struct Decision {
     pub address: u64,
     /// Its size in bytes.
     pub size: u64,
-    /// Its stream, by handle.
+    /// The handle of its stream.
     pub stream: u64,
 }
 
@@ -60,7 +60,7 @@ impl From<&TraceEntry> for Decision {
     }
 }
 
-/// The actions that take memory from the device, or give it back.
+/// The actions that take memory from the device or release it.
 pub(crate) const SEGMENT_ACTIONS: [Action; 4] =
     [Action::SegmentAlloc, Action::SegmentFree, Action::SegmentMap, Action::SegmentUnmap];
 
@@ -69,17 +69,17 @@ pub(crate) fn takes_memory(entry: &Entry) -> bool {
     matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap)
 }
 
-/// Whether the entry gives memory back to the device.
+/// Whether the entry releases memory to the device.
 pub(crate) fn gives_memory(entry: &Entry) -> bool {
     matches!(entry.action, Action::SegmentFree | Action::SegmentUnmap)
 }
 
-/// Whether the entry belongs to the request after it, or to a call that gives cached memory back.
+/// Whether the entry belongs to the request after it, or to a call that releases cached memory.
 pub(crate) fn is_inner(entry: &Entry) -> bool {
     entry.action == Action::FreeCompleted || takes_memory(entry) || gives_memory(entry)
 }
 
-/// Whether the entry is a request, served or not.
+/// Whether the entry is a request, whether served or not.
 pub(crate) fn is_request(entry: &Entry) -> bool {
     matches!(entry.action, Action::Alloc | Action::Oom)
 }

@@ -4,13 +4,13 @@ use parkade::settings::SettingsError;
 use parkade_recording::Action;
 use thiserror::Error;
 
-/// The kinds of entries that may be missing from a trace that contradicts itself. All kinds of at least one of these sets
+/// The kinds of entries that may be missing from a trace that contradicts itself. All kinds in at least one of these sets
 /// must be missing.
 ///
-/// If the trace has no entry of these kinds at all, the program did not record them (`skip_actions`).
+/// If the trace has no entries of these kinds, the program did not record them (`skip_actions`).
 pub type Missing = &'static [&'static [Action]];
 
-/// Why a recording cannot be replayed. Displays as one line that says where the problem is and what it is.
+/// Why a recording cannot be replayed. Displayed as one line that states where the problem is and what it is.
 #[derive(Clone, Debug, Error)]
 pub enum VerifyError {
     /// The trace contradicts itself.
@@ -22,7 +22,7 @@ pub enum VerifyError {
         action: &'static str,
         /// The entry's address.
         address: u64,
-        /// What contradicts it.
+        /// The contradiction.
         problem: &'static str,
         /// The kinds of entries whose absence would explain it.
         missing: Missing,
@@ -30,18 +30,18 @@ pub enum VerifyError {
     /// The state before the first entry contradicts itself.
     #[error("before entry 0: the {what} at {address:#x} {problem}")]
     Start {
-        /// Whether it is a segment or a block.
+        /// The kind of memory: a segment or a block.
         what: &'static str,
         /// Its first byte.
         address: u64,
-        /// What contradicts it.
+        /// The contradiction.
         problem: &'static str,
         /// The kinds of entries whose absence would explain it.
         missing: Missing,
     },
     /// PyTorch refuses the recording's settings string.
     #[error(
-        "the recording's settings string {:?} is refused: {} (--settings gives others)",
+        "the recording's settings string {:?} is refused: {} (use --settings to specify others)",
         cut(text, 200),
         cut(&error.to_string(), 500)
     )]
@@ -62,13 +62,13 @@ pub enum VerifyError {
     /// The recording has no trace: memory history was off.
     #[error("the file has no trace entries to verify: record it with torch.cuda.memory._record_memory_history()")]
     NoTrace,
-    /// The trace has more entries than 32 bits count.
+    /// The trace has more entries than a 32-bit number can count.
     #[error("the trace has {0} entries, more than 4294967295")]
     TooLong(usize),
 }
 
-/// A text cut to at most `longest` characters. A settings string may have a
-/// megabyte, and PyTorch's messages repeat it.
+/// Truncates a text to at most `longest` characters. A settings string may be a megabyte long, and PyTorch's messages repeat
+/// it.
 fn cut(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -77,12 +77,12 @@ fn cut(text: &str, longest: usize) -> String {
 }
 
 impl VerifyError {
-    /// A contradiction that no missing kind of entries explains.
+    /// A contradiction that is not explained by any missing kind of entry.
     pub(crate) fn contradiction(entry: usize, action: Action, address: u64, problem: &'static str) -> VerifyError {
         VerifyError::Contradiction { entry, action: action.name(), address, problem, missing: &[] }
     }
 
-    /// The same contradiction, explained if the trace has no entries of these kinds.
+    /// The same contradiction, which is explained if the trace has no entries of these kinds.
     pub(crate) fn unless_missing(mut self, kinds: Missing) -> VerifyError {
         if let VerifyError::Contradiction { missing, .. } | VerifyError::Start { missing, .. } = &mut self {
             *missing = kinds;

@@ -1,11 +1,11 @@
-//! A predicted run as a recording: what PyTorch would have recorded if the program had run under other settings.
+//! Exports a predicted run as a recording: what PyTorch would have recorded if the program had run under other settings.
 //!
-//! The result is a [`Recording`] like any other. Written with [`write`](parkade_recording::write()) it opens in
-//! PyTorch's viewers, and it can be verified. Addresses, segments, blocks and out-of-memory entries come from the
-//! prediction; stacks and times of requests, and annotations, come from the recording.
+//! The result is a [`Recording`] like any other. Once written with [`write`](parkade_recording::write()), it opens in
+//! PyTorch's viewers, and it can be verified. Addresses, segments, blocks and out-of-memory entries come from the prediction;
+//! stacks and times of requests, and annotations, come from the recording.
 //!
-//! PyTorch captures one stack for each call of the allocator, and every entry of that call has this stack (spec 7.4).
-//! If the recording has the same entry at the same request, the exported entry takes its time and stack from there.
+//! PyTorch captures one stack for each call to the allocator, and every entry of that call has this stack (spec 7.4). If the
+//! recording has the same entry at the same request, the exported entry takes its time and stack from there.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -42,9 +42,9 @@ pub struct ExportOptions {
     pub settings: Settings,
     /// The memory limit to predict for, in bytes.
     pub limit_bytes: Option<u64>,
-    /// The device's memory in bytes; if `None`, more than any device has.
+    /// The device's memory, in bytes; if `None`, more than any device has.
     pub capacity_bytes: Option<u64>,
-    /// What the program does after a request that failed.
+    /// What the program does after a request has failed.
     pub after_failure: AfterFailure,
     /// The only device to export; all devices if `None`.
     pub device: Option<u32>,
@@ -56,12 +56,12 @@ pub enum ExportError {
     /// No device has a trace.
     #[error("the file has no trace entries to replay: record it with torch.cuda.memory._record_memory_history()")]
     NoTrace,
-    /// The recording does not have the device.
+    /// The recording does not contain the device.
     #[error("the file contains nothing about device {device}; it has {}", list(known))]
     NoSuchDevice {
         /// The device that the options name.
         device: u32,
-        /// The devices that the recording has.
+        /// The devices that the recording contains.
         known: Vec<u32>,
     },
     /// A device cannot be replayed.
@@ -88,17 +88,17 @@ pub struct ExportedDevice {
     pub entries: usize,
     /// The stats at the end of the predicted run.
     pub stats: Stats,
-    /// The first out-of-memory entry in the exported trace.
+    /// The index of the first out-of-memory entry in the exported trace.
     pub first_failure: Option<usize>,
-    /// How many operations the simulated device refused and a real one would not refuse.
+    /// The number of operations that the simulated device refused but a real one would not refuse.
     pub device_errors: u64,
-    /// How many recorded decisions the core makes differently under the recording's own settings.
+    /// The number of recorded decisions on which the core differs under the recording's own settings.
     pub mismatches: u64,
     /// Whether a replay under the recording's own settings needs as much as the recorded run needed; `None` if that cannot
     /// be checked.
     pub self_check: Option<SelfCheck>,
-    /// If the recording lost its beginning, how many blocks were in use at its first entry. The export requests them
-    /// first.
+    /// If the recording's oldest entries are missing, the number of blocks that were in use at its first entry. The export
+    /// requests them first.
     pub early_blocks: Option<usize>,
 }
 
@@ -113,12 +113,12 @@ pub struct Exported {
     pub kept_devices: Vec<u32>,
 }
 
-/// Predicts the devices of a recording, and returns what a snapshot at the end of the predicted run would contain.
+/// Predicts the devices of a recording and returns what a snapshot at the end of the predicted run would contain.
 ///
-/// It calls `progress` from time to time with the number of the recording's entries read so far.
+/// It calls `progress` periodically with the number of the recording's entries read so far.
 ///
 /// # Errors
-/// [`ExportError`] if there is no trace or no such device, or if a trace contradicts itself.
+/// [`ExportError`] if there is no trace, if there is no device of that number, or if a trace contradicts itself.
 pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn FnMut(usize)) -> Result<Exported, ExportError> {
     let devices = chosen(recording, options.device)?;
     if devices.iter().all(|device| device.trace.is_empty()) {
@@ -154,7 +154,7 @@ pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn
     Ok(exported)
 }
 
-/// The series of a release with these rules, such as 2.11.
+/// The series of a release that has these rules, such as 2.11.
 fn series(profile: &Profile) -> Minor {
     let mut numbers = profile.name.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -171,7 +171,7 @@ fn chosen(recording: &Recording, only: Option<u32>) -> Result<Vec<&DeviceRecordi
     }
 }
 
-/// The settings fields that a snapshot of a run under these settings has.
+/// The settings fields in a snapshot of a run under these settings.
 fn recorded_settings(settings: &Settings, fields: FileFields) -> RecordedSettings {
     let has = |key| fields.has(Part::Settings, key);
     RecordedSettings {
@@ -249,7 +249,7 @@ fn collect(recording: &DeviceRecording, requests: &Requests, options: &ExportOpt
 /// then plus the bytes free then.
 fn recorded_memory(recording: &DeviceRecording) -> Option<u64> {
     let mut reserved = 0_i128;
-    // The bytes reserved before the first entry follow from those at the end.
+    // The bytes reserved before the first entry follow from the bytes reserved at the end.
     let at_end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
     let mut found = None;
     for entry in &recording.trace {
@@ -276,7 +276,7 @@ struct Collector<'a> {
     next_recorded: usize,
 }
 
-/// How many of the recording's entries to search for the one that matches a predicted entry.
+/// The number of the recording's entries to search for the one that matches a predicted entry.
 const LONGEST_LOOK: usize = 64;
 
 impl Collector<'_> {
@@ -291,10 +291,10 @@ impl Collector<'_> {
         self.next_snapshot = self.next_snapshot.max(at);
     }
 
-    /// Adds the entries of an operation. The recording has the operation at the entries `at`, the last of which may
-    /// belong to the next operation.
+    /// Adds the entries of an operation. In the recording, the operation is at the entries `at`, the last of which may belong
+    /// to the next operation.
     fn add(&mut self, at: Range<usize>, operation: Operation, done: impl Iterator<Item = TraceEntry>, reserved_bytes: i64) {
-        // The entry of a request is its last one; that of any other operation is its first.
+        // A request's entry is its last one; any other operation's entry is its first one.
         let is_request = matches!(operation, Operation::Allocate { .. });
         let end = if is_request { at.start + 1 } else { at.end };
         if !is_request {
@@ -350,13 +350,13 @@ impl Collector<'_> {
 struct Provenance {
     /// The stack of each block that is in use, by address.
     blocks: FxHashMap<u64, StackId>,
-    /// The stack that each segment was allocated with, and how many blocks it has served since, by address.
+    /// The stack that each segment was allocated with, and the number of blocks it has served since, by address.
     segments: BTreeMap<u64, (StackId, u64)>,
-    /// The number of requests from before the first entry; they have the lowest numbers.
+    /// The number of requests from before the first entry; these requests have the lowest indices.
     early: usize,
-    /// The stacks of such requests if their blocks are in use at the recording's end.
+    /// The stacks of requests from before the first entry, if their blocks are in use at the recording's end.
     early_stacks: FxHashMap<usize, StackId>,
-    /// Such requests whose memory was freed before the first entry.
+    /// The requests whose memory was freed before the first entry.
     early_freed: FxHashSet<usize>,
 }
 
@@ -368,8 +368,8 @@ impl Provenance {
         Provenance { blocks: FxHashMap::default(), segments: BTreeMap::new(), early, early_stacks, early_freed }
     }
 
-    /// Whether an operation is from before the recording's first entry: a request for memory that was in use then, or
-    /// a free of memory that was freed then but not yet free for reuse.
+    /// Whether an operation is from before the recording's first entry: a request for memory that was in use then, or a free
+    /// of memory that had been freed by then but was not yet free for reuse.
     fn is_early(&self, operation: Operation) -> bool {
         match operation {
             Operation::Allocate { id, .. } => id < self.early,
@@ -408,7 +408,7 @@ impl Provenance {
         }
     }
 
-    /// The heap in the form of a recording.
+    /// Returns the heap in the form of a recording.
     fn segments(&self, heap: &[SegmentInfo]) -> Vec<Segment> {
         heap.iter().map(|segment| self.segment(segment)).collect()
     }
@@ -430,8 +430,8 @@ impl Provenance {
         }
     }
 
-    /// The stack of a segment. PyTorch drops it when it splits the segment (spec 7.3). A segment that served one
-    /// request, as a whole, was never split; for other segments the trace does not show the stack.
+    /// The stack of a segment. PyTorch drops it when it splits the segment (spec 7.3). A segment that served a single request
+    /// in its entirety was never split; for other segments, the trace does not show the stack.
     fn segment_stack(&self, segment: &SegmentInfo) -> StackId {
         match (segment.blocks.as_slice(), self.segments.get(&segment.address.get())) {
             ([block], Some(&(stack, 1))) if block.state != BlockActivity::Inactive => stack,
@@ -452,7 +452,8 @@ impl Provenance {
     }
 }
 
-/// The requests from before the first entry whose memory was freed before it. They are freed right after being made.
+/// The requests from before the first entry whose memory was freed before it. The memory is freed right after being
+/// requested.
 fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
     let pairs = requests.operations.windows(2).map(|pair| (pair[0].1, pair[1].1));
     pairs
@@ -463,8 +464,7 @@ fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
         .collect()
 }
 
-/// The stacks of requests from before the first entry whose blocks are in use at the end. Both are in order of
-/// address.
+/// The stacks of requests from before the first entry whose blocks are in use at the end. Both lists are in address order.
 fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) -> FxHashMap<usize, StackId> {
     let freed: FxHashSet<usize> = requests
         .operations
@@ -484,7 +484,7 @@ fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) 
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     let old: Vec<&Block> =
         blocks.filter(|block| block.state == BlockState::ActiveAllocated && !in_trace.contains(&block.address)).collect();
-    // If they do not match, no stack is known.
+    // If the lists do not match, no stack is known.
     let agrees = |((_, bytes), block): (&(usize, u64), &&Block)| block.requested.is_none_or(|requested| requested == *bytes);
     if kept.len() != old.len() || !kept.iter().zip(&old).all(agrees) {
         return FxHashMap::default();

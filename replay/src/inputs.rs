@@ -1,9 +1,8 @@
-//! The facts that a replay needs in addition to the trace: settings, memory limit, release of PyTorch, and the stats at
-//! the end.
+//! The facts that a replay needs in addition to the trace: settings, memory limit, PyTorch release, and the stats at the end.
 //!
-//! A snapshot has the settings string and some of the values in force. The string contains more (the size of large
-//! segments, for example). The values are more reliable, because PyTorch also stores a string that it refused. So the
-//! replay parses the string first, and then the values in the file override the result.
+//! A snapshot contains the settings string and some of the values in force. The string contains more (the size of large
+//! segments, for example). The values are more reliable, because PyTorch also stores a string that it refused. The replay
+//! therefore parses the string first, and the values in the file then override the result.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +14,18 @@ use thiserror::Error;
 
 use crate::error::VerifyError;
 
-/// How the recorded run was made, and its stats if they should be compared.
+/// How the recorded run was made, and its stats if they are to be compared.
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
     /// The settings of the run.
     pub settings: ReplaySettings,
-    /// The memory limit of the run in bytes, which a recording does not contain.
+    /// The memory limit of the run, in bytes, which a recording does not contain.
     pub limit_bytes: Option<u64>,
     /// The stats at the end of the run, to compare with.
     pub stats_file: Option<StatsFile>,
 }
 
-/// Where the settings of a replay come from.
+/// The source of a replay's settings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SettingsOrigin {
     /// The recording states them.
@@ -35,7 +34,7 @@ pub enum SettingsOrigin {
     RecordedValues,
     /// The recording is too old to state them; PyTorch's defaults are assumed.
     Assumed,
-    /// The caller gave them.
+    /// The caller specified them.
     Given,
 }
 
@@ -48,12 +47,12 @@ parkade_recording::names! {
     }
 }
 
-/// The settings to replay under, and where they come from.
+/// The settings to replay under, and their source.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ReplaySettings {
     /// The settings.
     pub settings: Settings,
-    /// Where they come from.
+    /// The source of the settings.
     pub origin: SettingsOrigin,
     /// PyTorch's error, if it refuses the recording's settings string.
     pub refusal: Option<SettingsError>,
@@ -73,7 +72,7 @@ impl ReplaySettings {
     /// The settings of a recording made by the release with this profile.
     ///
     /// # Errors
-    /// [`VerifyError::Settings`] if PyTorch refuses the settings string and the file has no values either.
+    /// [`VerifyError::Settings`] if PyTorch refuses the settings string and the file contains no values.
     pub fn of_recording_as(
         profile: &'static Profile,
         recorded: Option<&RecordedSettings>,
@@ -96,7 +95,7 @@ impl ReplaySettings {
         Ok(ReplaySettings { settings, origin, refusal, profile })
     }
 
-    /// A settings string given by the caller, read as PyTorch 2.11 does.
+    /// A settings string specified by the caller, read as PyTorch 2.11 reads it.
     ///
     /// # Errors
     /// As [`ReplaySettings::given_as`].
@@ -104,7 +103,7 @@ impl ReplaySettings {
         ReplaySettings::given_as(&Profile::PYTORCH_2_11, text)
     }
 
-    /// A settings string given by the caller, read as the release with this profile does.
+    /// A settings string specified by the caller, read as the release with this profile reads it.
     ///
     /// # Errors
     /// [`VerifyError::GivenSettings`] with PyTorch's error, if it refuses the string.
@@ -137,7 +136,7 @@ fn override_with_values(settings: &mut Settings, recorded: &RecordedSettings) {
     }
 }
 
-/// Keys that came with PyTorch 2.3.
+/// Keys that PyTorch 2.3 introduced.
 const SINCE_2_3: [&str; 3] = ["num_sync_all_streams", "num_device_alloc", "num_device_free"];
 
 /// A key that PyTorch 2.12 added to those of 2.11.

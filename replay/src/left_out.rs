@@ -1,15 +1,15 @@
-//! Finds kinds of entries that the program kept out of a recording (`skip_actions`), and adds them again if they follow from
+//! Finds kinds of entries that the program excluded from a recording (`skip_actions`), and restores them if they follow from
 //! the other entries.
 //!
-//! A kind is left out if the trace has no entry of it and contradicts itself without such entries. A lost beginning does not
-//! have this effect: an entry that the ring buffer dropped comes before all others, and the walk backwards makes up for it.
-//! Damage does not either: it leaves other entries of the kind.
+//! A kind is left out if the trace has no entries of it and contradicts itself without them. Missing oldest entries do not
+//! have this effect: an entry that the ring buffer dropped precedes all others, and the walk backwards compensates for it.
+//! Neither does damage: it leaves other entries of the kind.
 //!
 //! A missing `free_requested` came before the `free_completed` of its block, and no recorded value depends on how long
 //! before. A missing `free_completed` comes right after its `free_requested`, unless the block waits for another stream. A
-//! missing `segment_alloc` comes right before the segment's first block. A completed trace only counts if a release makes
-//! every decision in it. The times at which segments went back, requests, and frees without either half do not follow from
-//! the remaining entries.
+//! missing `segment_alloc` comes right before the segment's first block. A completed trace is accepted only if some release
+//! makes every decision in it. The times at which segments were released, requests, and frees without either half cannot be
+//! inferred from the remaining entries.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,9 +26,9 @@ use crate::recognition::{Asked, Basis, recognise};
 
 /// Looks for kinds of entries that each device's trace leaves out, and records them in [`DeviceRecording::left_out`].
 ///
-/// If the missing entries can be inferred, the trace is completed, so its entries have other numbers than in the file. If
-/// not, the trace is removed, and only the state at its end remains. A recording that leaves nothing out, or contradicts
-/// itself in other ways, does not change.
+/// If the missing entries can be inferred, the trace is completed, so its entries have different numbers from those in the
+/// file. If not, the trace is removed, and only the state at its end remains. A recording that leaves nothing out, or
+/// contradicts itself in other ways, is not changed.
 pub fn find_left_out(recording: &mut Recording) {
     let settings = ReplaySettings::of_recording(recording.settings.as_ref());
     let policy = settings.map_or_else(|_| PyTorch::new(Settings::default()), |own| PyTorch::of(own.profile, own.settings));
@@ -61,7 +61,7 @@ fn missing(device: &DeviceRecording, recorded: &[Action], policy: &PyTorch) -> R
     };
     let is_absent = |kinds: &&&[Action]| kinds.iter().all(|kind| !recorded.contains(kind));
     Err(missing.iter().find(is_absent).map(|kinds| match *kinds == SEGMENT_ACTIONS {
-        // Memory has come and gone through the actions that the allocator's settings imply.
+        // Memory was taken and released through the actions that the allocator's settings imply.
         true if policy.settings.expandable_segments => vec![Action::SegmentMap, Action::SegmentUnmap],
         true => vec![Action::SegmentAlloc, Action::SegmentFree],
         false => kinds.to_vec(),
@@ -71,7 +71,7 @@ fn missing(device: &DeviceRecording, recorded: &[Action], policy: &PyTorch) -> R
 fn complete(device: &mut DeviceRecording, policy: &PyTorch) {
     let recorded: Vec<Action> =
         Action::ALL.into_iter().filter(|kind| device.trace.iter().any(|entry| entry.action == *kind)).collect();
-    // Without a state at the end nothing would remain. A trace with entries of every kind lacks none.
+    // Without a state at the end, nothing would remain. A trace with entries of every kind lacks none.
     if device.segments.is_empty() || device.trace.is_empty() || recorded.len() == Action::ALL.len() {
         return;
     }
@@ -106,7 +106,7 @@ fn complete(device: &mut DeviceRecording, policy: &PyTorch) {
     }
 }
 
-/// Records what is left out, and replaces the recorded trace by the completed one, or removes it.
+/// Records what is left out, and replaces the recorded trace with the completed one or removes it.
 fn leave_out(device: &mut DeviceRecording, actions: Vec<Action>, whole: Option<Vec<Entry>>) {
     let recorded_entries = device.trace.len();
     let inferred_entries = whole.as_ref().map(|whole| whole.len() - recorded_entries);
@@ -127,10 +127,10 @@ fn is_explained(recording: &Recording, device: &DeviceRecording) -> bool {
     recognise(recording, &[device], &Asked::default()).is_ok_and(|found| found.basis == Basis::Replay)
 }
 
-/// Whether the entries that take memory are left out although nothing contradicts that all memory was there before, as in a
-/// trace that begins late; also returns the completed trace, if there is one. Only the decisions show this. No release makes
-/// the decisions of the trace with so much memory available. And either a release makes those of the completed trace, or
-/// nothing was in use before the first entry, as when a program begins.
+/// Whether the entries that take memory are left out even though all memory could have been there before, as in a trace that
+/// begins late; also returns the completed trace, if there is one. Only the decisions show this: no release makes the trace's
+/// decisions with that much memory available, and either a release makes those of the completed trace, or nothing was in use
+/// before the first entry, as when a program begins.
 fn lacks_segments(recording: &Recording, device: &DeviceRecording, policy: &PyTorch) -> Option<Option<Vec<Entry>>> {
     if device.trace.is_empty() || device.segments.is_empty() || device.trace.iter().any(takes_memory) {
         return None;
@@ -148,10 +148,10 @@ fn lacks_segments(recording: &Recording, device: &DeviceRecording, policy: &PyTo
 }
 
 /// The trace with a `segment_alloc` right before the first block of each segment, if that block lies at the segment's
-/// beginning: the allocator takes memory when a request needs it, and cuts the block from its beginning. All other segments
-/// existed before, as did those with blocks at the addresses `early`.
+/// beginning: the allocator takes memory when a request needs it, and cuts the block from the segment's beginning. All other
+/// segments existed before, as did those with blocks at the addresses `early`.
 fn with_segments(trace: &[Entry], segments: &[Segment], early: &[u64]) -> Vec<Entry> {
-    // By address: how many entries come before the segment goes back, and the segment's bytes; the earliest first.
+    // By address: the number of entries before the segment is released, and the segment's bytes; the earliest first.
     let mut lives: BTreeMap<u64, VecDeque<(usize, u64)>> = BTreeMap::new();
     for (at, entry) in trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::SegmentFree) {
         lives.entry(entry.address).or_default().push_back((at, entry.size));
@@ -274,8 +274,8 @@ mod tests {
         [entry(Action::FreeRequested, address, mib), entry(Action::FreeCompleted, address, mib)]
     }
 
-    /// Two blocks of one segment come and go; one of them exists again at the end and waits for another stream. Also a
-    /// segment that does not last.
+    /// Two blocks in one segment are allocated and freed; one of them exists again at the end and is waiting for another
+    /// stream. There is also a segment that is released.
     fn whole() -> Recording {
         use Action::{Alloc, SegmentAlloc, SegmentFree};
         let mut trace = vec![entry(SegmentAlloc, BASE, 20), entry(Alloc, BASE, 5), entry(Alloc, BASE + 5 * MIB, 6)];
@@ -313,7 +313,7 @@ mod tests {
     fn a_whole_recording_is_not_changed() {
         assert_eq!(without(&[]), whole());
         assert_eq!(mismatches(&whole()), 0);
-        // Nor is a recording that lost its beginning, as a ring buffer does, wherever the loss ends.
+        // Nor is a recording whose oldest entries are missing, as in a ring buffer, wherever the remaining part begins.
         for first in 0..whole().devices[0].trace.len() {
             let mut recording = whole();
             recording.devices[0].trace.drain(..first);
@@ -364,7 +364,7 @@ mod tests {
         }
     }
 
-    /// Nothing contradicts that a program found all its memory there when it began; only its decisions do.
+    /// A program could have found all its memory there when it began; only its decisions contradict this.
     #[test]
     fn segments_are_missed_where_no_release_would_have_chosen_so() {
         use BlockState::{ActiveAllocated, Inactive};
@@ -388,7 +388,7 @@ mod tests {
             let device = recording.devices.remove(0);
             device.left_out.map(|left_out| (left_out.actions, left_out.inferred_entries, device.trace.len()))
         };
-        // From a cache that existed before, the smallest segment that is large enough.
+        // A cache that existed before would have provided the smallest segment that is large enough.
         let whole: &[(u64, BlockState)] = &[(16, ActiveAllocated)];
         let fits = state(BASE, OTHER, [&[(5, ActiveAllocated), (11, Inactive)], &[(16, ActiveAllocated), (4, Inactive)]]);
         assert_eq!(found(fits), None);

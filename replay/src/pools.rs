@@ -1,10 +1,9 @@
-//! The private pool of each request, and sending a request to a pool.
+//! Determines the private pool of each request and sends requests to pools.
 //!
-//! PyTorch 2.11 does not record the pool of a request. But a segment belongs to one pool for as long as it exists,
-//! and the recording names the pools of the segments that exist at its end. So the pool of an entry is that of the
-//! segment that contains its address at that time. No entry names the pool of a segment that was freed before the
-//! end. Such a segment counts as the default pool's, unless that does not explain the trace
-//! ([`crate::hidden_pools`]).
+//! PyTorch 2.11 does not record the pool of a request. However, a segment belongs to one pool for as long as it exists, and
+//! the recording names the pools of the segments that exist at its end. An entry's pool is therefore that of the segment that
+//! contains its address at that time. No entry names the pool of a segment that was freed before the end. It is assumed to be
+//! in the default pool, unless that does not explain the trace ([`crate::hidden_pools`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +17,7 @@ use rustc_hash::FxHashMap;
 
 use crate::entries::{gives_memory, takes_memory};
 
-/// The pools of segments, if the recording names them or they were guessed.
+/// The pools of segments, if the recording names them or if they were guessed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecordedPools {
     /// The private pools of segments that are allocated within the trace, by entry.
@@ -34,15 +33,15 @@ pub(crate) struct RecordedPools {
 }
 
 impl RecordedPools {
-    /// Takes the recorded segments at the end, the private segments from before the first entry (address, end, pool),
-    /// and the pools of private segments that the trace allocates, by entry.
+    /// Creates the pools from the recorded segments at the end, the private segments from before the first entry (address,
+    /// end, pool), and the pools of private segments that the trace allocates, by entry.
     pub(crate) fn new(recorded: &[Segment], before: Vec<(u64, u64, PoolId)>, made: FxHashMap<u32, PoolId>) -> RecordedPools {
         let expandable = recorded.iter().filter(|segment| segment.expandable);
         let runs = expandable.map(|segment| (segment.address, (segment.stream, pool_of(segment)))).collect();
         RecordedPools { made, before, runs, range_ends: FxHashMap::default(), failed: FxHashMap::default() }
     }
 
-    /// Replaces the pools by assumed ones. `early` are the segments before the first entry, with their assumed pools.
+    /// Replaces the pools with assumed ones. `early` are the segments before the first entry, with their assumed pools.
     pub(crate) fn assume(&mut self, early: &[AdoptedSegment], assumption: &AssumedPools) {
         self.made.clone_from(&assumption.made);
         self.range_ends.clone_from(&assumption.range_ends);
@@ -64,7 +63,7 @@ impl RecordedPools {
     }
 }
 
-/// The pools of segments: a guess, or the names in the trace's entries.
+/// The pools of segments: a guess, or those named in the trace's entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AssumedPools {
     /// The pools of segments that are allocated within the trace, by the entry that
@@ -78,12 +77,12 @@ pub(crate) struct AssumedPools {
     pub(crate) failed: FxHashMap<u32, PoolId>,
 }
 
-/// The pool that the recording names for a segment.
+/// The pool that the recording names for each segment.
 pub(crate) fn pool_of(segment: &Segment) -> PoolId {
     segment.pool.map_or(PoolId::DEFAULT, |(first, second)| PoolId(first, second))
 }
 
-/// The segments of private pools that exist at one point of the trace.
+/// The segments of private pools that exist at one point in the trace.
 #[derive(Clone, Debug)]
 pub(crate) struct PoolTracker<'a> {
     map: &'a RecordedPools,
@@ -98,7 +97,7 @@ impl<'a> PoolTracker<'a> {
         PoolTracker { map, segments, runs: map.runs.clone(), private_pools: map.private().len() }
     }
 
-    /// The pool of the request with these entries, the first of which has the number `at`.
+    /// The pool of the request that has these entries, the first of which is number `at`.
     #[inline]
     pub(crate) fn of_request(&self, at: usize, entries: &[Entry]) -> PoolId {
         if !self.has_private() {
@@ -130,7 +129,7 @@ impl<'a> PoolTracker<'a> {
         self.map.failed.get(&(at as u32)).copied()
     }
 
-    /// The private pools that give memory back in these entries, in order of their first release.
+    /// The private pools that release memory in these entries, in order of their first release.
     pub(crate) fn giving(&self, entries: &[Entry]) -> Vec<PoolId> {
         let mut pools = Vec::new();
         for entry in entries.iter().filter(|entry| self.has_private() && gives_memory(entry)) {
@@ -142,13 +141,13 @@ impl<'a> PoolTracker<'a> {
         pools
     }
 
-    /// The pool of the first memory that goes back in these entries.
+    /// The pool of the first memory that is released in these entries.
     pub(crate) fn first_giving(&self, entries: &[Entry]) -> PoolId {
         let first = entries.iter().find(|entry| self.has_private() && gives_memory(entry));
         first.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
     }
 
-    /// Whether the default pool gives memory back in these entries.
+    /// Whether the default pool releases memory in these entries.
     pub(crate) fn default_gives(&self, entries: &[Entry]) -> bool {
         let mut gives = entries.iter().filter(|entry| gives_memory(entry));
         gives.any(|entry| !self.has_private() || self.of_entry(entry) == PoolId::DEFAULT)
@@ -158,12 +157,12 @@ impl<'a> PoolTracker<'a> {
         self.private_pools > 0
     }
 
-    /// The number of private pools in the whole recording.
+    /// The number of private pools in the entire recording.
     pub(crate) fn private_pools(&self) -> usize {
         self.private_pools
     }
 
-    /// Advances past these entries, the first of which has the number `at`.
+    /// Advances past these entries, the first of which is number `at`.
     #[inline]
     pub(crate) fn pass(&mut self, at: usize, entries: &[Entry]) {
         if !self.has_private() {
@@ -198,14 +197,14 @@ impl<'a> PoolTracker<'a> {
 /// Sends one request to a private pool.
 ///
 /// # Errors
-/// The errors of a request to the core; or the pool does not exist.
+/// If the core returns an error for the request, or if the pool does not exist.
 pub(crate) fn request_from<D: DeviceBackend, P: Policy, O: Observer>(
     core: &mut Allocator<D, P, O>,
     pool: PoolId,
     bytes: Bytes,
     stream: StreamId,
 ) -> Result<Allocation, AllocError> {
-    // The core polls no events while requests are routed to a pool. Events that the recording completes here
+    // The core polls no events while requests are routed to a pool. Events that the recording completes here must have
     // completed earlier.
     core.process_events()?;
     core.begin_pool(pool, PoolFilter::All)?;

@@ -1,5 +1,5 @@
-//! Small forgeries: recordings that no allocator of PyTorch makes, and files that state one fact twice and
-//! differently.
+//! Tests small forgeries: recordings that no PyTorch allocator produces, and files that state the same fact in two different
+//! ways.
 
 use parkade_recording::{Action, Block, BlockState, DeviceRecording, Entry, Segment, StackId};
 use parkade_replay::{DeviceVerdict, ReplaySettings, VerifyOptions, verify_device};
@@ -17,7 +17,7 @@ fn block(address: u64, size: u64, state: BlockState) -> Block {
     Block { address, size, requested: Some(size), state, stack: StackId::NONE }
 }
 
-/// A program with two blocks that other streams use. Both are freed, and then these entries follow.
+/// A program with two blocks that are used by other streams. Both are freed, and then these entries follow.
 fn with_two_that_wait(then: &[(Action, u64, u64)], blocks: Vec<Block>) -> DeviceRecording {
     let mut parts = vec![
         (Action::SegmentAlloc, BASE, 20 * MIB),
@@ -53,7 +53,7 @@ fn with_two_that_wait(then: &[(Action, u64, u64)], blocks: Vec<Block>) -> Device
 const FIRST: (Action, u64, u64) = (Action::FreeCompleted, BASE, 5 * MIB);
 const SECOND: (Action, u64, u64) = (Action::FreeCompleted, BASE + 5 * MIB, 5 * MIB);
 
-/// The first block becomes free as a request begins, and serves it; the second keeps waiting.
+/// The first block becomes free as a request begins, and serves it; the second continues to wait.
 fn good() -> DeviceRecording {
     let (pending, free) = (BlockState::ActivePendingFree, BlockState::Inactive);
     let request = (Action::Alloc, BASE, 3 * MIB);
@@ -130,7 +130,7 @@ fn times_do_not_run_backwards() {
 
 #[test]
 fn a_request_that_failed_has_a_rounded_size() {
-    // Before a request fails, the allocator waits for every waiting block.
+    // Before a request fails, the allocator waits for every pending block.
     let blocks = vec![block(BASE, 3 * MIB, BlockState::ActiveAllocated), block(BASE + 3 * MIB, 17 * MIB, BlockState::Inactive)];
     let then = [FIRST, (Action::Alloc, BASE, 3 * MIB), SECOND, (Action::Oom, 0, 24 * MIB)];
     let mut failed = with_two_that_wait(&then, blocks);

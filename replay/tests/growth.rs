@@ -1,5 +1,5 @@
-//! Verifying takes time proportional to the recording, even if thousands of segments differ, if the pools of hundreds
-//! of segments are guessed, or if hundreds of requests fail on separate streams.
+//! Tests that verifying takes time proportional to the size of the recording, even if thousands of segments differ, if the
+//! pools of hundreds of segments are guessed, or if hundreds of requests fail on separate streams.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 const BASE: u64 = 1 << 40;
 const APART: u64 = 64 * MIB;
 
-/// A program with made-up segments that no allocator need have made.
+/// A program with made-up segments that need not be possible for any allocator.
 #[derive(Default)]
 struct Program {
     trace: Vec<Entry>,
@@ -46,7 +46,7 @@ impl Program {
         }
     }
 
-    /// Gives back `count` cached segments.
+    /// Releases `count` cached segments.
     fn release(&mut self, count: usize) {
         for (address, bytes) in self.cached.split_off(self.cached.len() - count) {
             self.push(Action::SegmentFree, address, bytes);
@@ -73,7 +73,7 @@ fn verify(recording: &DeviceRecording) -> (DeviceVerdict, Duration) {
     (verdict, start.elapsed())
 }
 
-/// A new segment serves every request, although as many cached segments fit.
+/// A new segment serves every request, although just as many cached segments would fit.
 fn ignores_its_cache(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     for _ in 0..2 {
@@ -83,7 +83,7 @@ fn ignores_its_cache(segments: usize) -> DeviceRecording {
     program.end()
 }
 
-/// Segments of another stream at the end.
+/// Segments of a different stream at the end.
 fn other_streams(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);
@@ -92,7 +92,7 @@ fn other_streams(segments: usize) -> DeviceRecording {
     recording
 }
 
-/// Segments go back one by one, although all of them could go back at once.
+/// Segments are released one by one, although all of them could be released at once.
 fn gives_back_one_by_one(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);
@@ -136,12 +136,12 @@ fn thousands_of_segments_that_differ_do_not_take_minutes() {
         let (_, few) = verify(&make(500));
         let (verdict, many) = verify(&make(2000));
         assert!(verdict.mismatches > 0, "{name}");
-        // Four times as many segments; the rest of the margin is for a busy machine.
+        // There are four times as many segments; the rest of the margin is for a busy machine.
         assert!(many < few * 12 + Duration::from_secs(10), "{name}: {few:?}, with four times as many {many:?}");
     }
 }
 
-/// Requests that fail, each on another stream, while a block of a private pool waits for events.
+/// Requests that fail, each on a different stream, while a block in a private pool waits for events.
 fn fails_on_many_streams(streams: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(1);

@@ -1,4 +1,4 @@
-//! Exact replays of recordings that are hard to replay.
+//! Tests exact replays of recordings that are hard to replay.
 
 mod forgeries;
 mod growth;

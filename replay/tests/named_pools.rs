@@ -1,4 +1,5 @@
-//! From PyTorch 2.12 on, entries name their pools. Then private pools that were gone before the end need no guess.
+//! Tests that, since entries name their pools in PyTorch 2.12 and later, private pools that were gone before the end need no
+//! guess.
 
 use std::sync::Arc;
 
@@ -69,7 +70,7 @@ impl Program {
     }
 }
 
-/// The recording that 2.13 makes of such a program, which drops everything at its end.
+/// The recording that 2.13 makes of one of these programs, which drops everything at its end.
 fn recorded(seed: u64, settings: &str) -> DeviceRecording {
     let policy = PyTorch::of(&Profile::PYTORCH_2_13, Settings::from_environment(settings).expect("settings"));
     let mut core = Allocator::new(SimDevice::new(SimOptions::h200()), policy, Vec::new());

@@ -1,4 +1,4 @@
-//! The replay infers restored checkpoints of private pools if requests do not explain the blocks, and only then.
+//! Tests that the replay infers restored checkpoints of private pools if, and only if, requests do not explain the blocks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -101,7 +101,7 @@ fn what_no_restore_leaves_is_seen() {
     assert!(is_seen(&program(POOL, &kept, &in_use)), "nobody ever had the last block");
     assert!(!is_seen(&program(POOL, &kept[1..], &in_use)), "somebody may have had it before the recording began");
     assert!(is_seen(&program(POOL, &kept, &BOTH)), "nothing frees the last block");
-    // A restore takes back everything that the pool has in use.
+    // A restore frees everything that the pool has in use.
     let beside: Vec<Part> =
         [&[MAKE, alloc(0, 512), alloc(512, 1024)][..], &free(0, 512), &[alloc(0, 512)], &free(0, 512)].concat();
     let partly = [&beside[..], &[alloc(1536, REST)], &free(1536, REST)].concat();
@@ -136,7 +136,7 @@ fn numbers(text: &str) -> BTreeMap<String, i64> {
     pairs.map(|(key, value)| (key.trim().trim_matches('"').to_owned(), value.trim().parse().expect("a number"))).collect()
 }
 
-/// CUDA graph trees on an H200: blocks of up to 33,554,432 bytes in six segments, or in two expandable ones.
+/// CUDA graph trees on an H200: blocks of up to 33,554,432 bytes in six segments, or in two expandable segments.
 #[test]
 fn recordings_of_programs_that_restore_checkpoints_verify() {
     for name in ["compile_reduce_overhead.default", "compile_reduce_overhead.expandable"] {

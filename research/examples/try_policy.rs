@@ -1,15 +1,16 @@
-//! Tries a policy: prints the least memory that it needs for some workloads, beside PyTorch's policy and best fit.
+//! Tries a policy: prints the smallest memory that it needs for some workloads, next to the figures for PyTorch's policy and
+//! best fit.
 //!
 //! ```text
 //! cargo run --profile try -p parkade-research --example try_policy
 //! cargo run --profile try -p parkade-research --example try_policy -- bfc best-fit-remap gpt2:steps=4 serving-blocks:requests=60
 //! ```
 //!
-//! Without arguments it tries `FillFirst` below; edit it, or put your own policy in its place. Arguments are policy names from
-//! the catalogue, which replace `FillFirst`, and descriptions of workloads, which replace the four below. A cell shows the
-//! least device memory in which the workload fits and, in parentheses, what the policy reserves with plenty of memory, both
-//! divided by the workload's load.
-#![allow(clippy::print_stdout, reason = "a program that prints")]
+//! Without arguments, it tries `FillFirst` below; edit it, or replace it with your own policy. Arguments are policy names
+//! from the catalogue, which replace `FillFirst`, and descriptions of workloads, which replace the four below. A cell shows
+//! the smallest device memory in which the workload fits and, in parentheses, what the policy reserves with plenty of memory,
+//! both divided by the workload's load.
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::time::Instant;
@@ -22,8 +23,7 @@ use parkade_research::study::{LOAD_UNIT_BYTES, RunOptions, make_for, run, smalle
 use parkade_research::workload::{Workload, parse};
 use rayon::prelude::*;
 
-/// Short workloads of different kinds: training, lengths that change, a server's growing caches, batches copied
-/// ahead.
+/// Short workloads of different kinds: training, changing lengths, a server's growing caches, and batches copied ahead.
 const WORKLOADS: [&str; 4] = ["gpt2-mixed:steps=8", "varlen-gpt2:steps=8", "serving-reallocate:requests=80", "prefetch:steps=12"];
 
 /// Requests of at least this size get their own segment.
@@ -31,7 +31,7 @@ const LARGE: Bytes = Bytes::mib(16);
 /// Smaller requests share segments of this size.
 const SHARED: Bytes = Bytes::mib(32);
 
-/// Fills segments that are in use before it takes a wholly free one, so that more segments can be released.
+/// Fills segments that are in use before it takes an entirely free one, so that more segments can be released.
 struct FillFirst;
 
 impl FillFirst {
@@ -82,7 +82,7 @@ impl Policy for FillFirst {
     }
 }
 
-/// A policy's name, and a function that makes the policy for a workload.
+/// A policy's name, and a function that creates the policy for a workload.
 type Tried = (String, Box<dyn Fn(&Workload) -> Maker + Sync>);
 type Maker = Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync>;
 
@@ -115,7 +115,7 @@ fn of_catalogue(name: String) -> Option<Tried> {
     Some((name, Box::new(move |workload| make_for(&policy, workload))))
 }
 
-/// The least memory in which the workload fits, and the memory reserved with plenty of memory.
+/// The smallest memory in which the workload fits, and the memory reserved with plenty of memory.
 fn cell(workload: &Workload, make: &Maker) -> String {
     let load = workload.load_bytes(LOAD_UNIT_BYTES) as f64;
     match smallest_capacity(workload, make, &RunOptions::plenty(), &[]) {

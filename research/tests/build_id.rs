@@ -1,4 +1,4 @@
-//! Tests the identity of the build that makes rows: the build script's hash of the sources that decide them.
+//! Tests the identity of the build that creates rows: the build script's hash of the sources that determine them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ fn what_decides_changes_it_and_nothing_else_does() {
     }
 }
 
-/// A test may change: rows made before and after the change still belong to one build.
+/// Tests may change: rows created before and after the change still belong to the same build.
 #[test]
 fn tests_inside_a_file_change_nothing() {
     let hash = BUILD.rsplit_once('-').expect("a hash").1;
@@ -107,7 +107,7 @@ fn tests_inside_a_file_change_nothing() {
     }
 }
 
-/// The hash of a copy whose lock file has another release of a package.
+/// The hash of a copy whose lock file has a different version of a package.
 fn with_another(package: &str) -> String {
     let change = |path: &Path, bytes: Vec<u8>| {
         if path != Path::new("Cargo.lock") {
@@ -142,8 +142,8 @@ fn dependencies(manifest: &Path) -> Vec<String> {
 
 #[test]
 fn nothing_that_decides_is_left_out() {
-    // A recording's workload has its own hash in each row. The other packages decide no number of a row: threads, file formats,
-    // error messages, a hash table that is never iterated over.
+    // A recording's workload has its own hash in each row. The other packages do not affect any number in a row: threads,
+    // file formats, error messages, a hash table that is never iterated over.
     let others = ["parkade-recording", "parkade-replay", "rayon", "rustc-hash", "serde", "serde_json", "thiserror"];
     for root in build::DECIDING {
         let package = Path::new(env!("CARGO_MANIFEST_DIR")).join(root).join("..");

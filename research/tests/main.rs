@@ -1,4 +1,4 @@
-//! Tests of studies, their builds and pages, and of the packer.
+//! Tests studies, their builds and pages, and the packer.
 
 mod build_id;
 mod numbers_page;

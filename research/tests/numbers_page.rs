@@ -1,4 +1,5 @@
-//! The tables of docs/numbers.md are out of date: run `python3 benches/numbers.py` to write them again.
+//! Tests that the tables in docs/numbers.md are up to date; if they are not, run `python3 benches/numbers.py` to rewrite
+//! them.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Training steps, with the lifetimes that autograd gives to buffers, pack into their load.
+//! Tests that training steps, with the buffer lifetimes that result from autograd, can be packed into their load.
 #![allow(clippy::print_stdout, reason = "a table for the reader")]
 
 use std::time::Instant;

@@ -1,8 +1,8 @@
-//! RMM's pool decides as the real library did: each placement, growth, wait, release and refusal, on one, three
+//! Tests that RMM's pool decides as the real library did: each placement, growth, wait, release and refusal, on one, three
 //! and eight streams.
 //!
-//! `conformance/other_allocators/recorded/rmm.txt.xz` has the requests and the answers of librmm 26.10.0; the top of
-//! `conformance/other_allocators/record_run.py` says how it is written.
+//! `conformance/other_allocators/recorded/rmm.txt.xz` contains the requests to librmm 26.10.0 and its answers; the top of
+//! `conformance/other_allocators/record_run.py` describes how it is written.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use parkade_sim::{AddressName, CallName, CallSubject, EventTiming, LogLevel, Sim
 
 type Core = Allocator<SimDevice, Box<dyn Policy + Send>, ()>;
 
-/// The policy of a line `run POLICY CAPACITY LIMIT`, on its device.
+/// The policy named by a line `run POLICY CAPACITY LIMIT`, on its device.
 fn core(header: &str) -> Core {
     let words: Vec<&str> = header.split(' ').collect();
     let &["run", policy, capacity, limit] = words.as_slice() else { panic!("{header} is no header") };
@@ -27,7 +27,7 @@ fn core(header: &str) -> Core {
     core
 }
 
-/// The driver calls since the last time, in the words of the file.
+/// The driver calls since the last time, in the file's words.
 fn calls(core: &mut Core) -> Vec<String> {
     let calls = core.device_mut().take_log();
     let said = calls.into_iter().filter_map(|call| match (call.name, call.subject) {
@@ -41,7 +41,7 @@ fn calls(core: &mut Core) -> Vec<String> {
     said.collect()
 }
 
-/// Makes the request of a line and returns the answers to it.
+/// Makes the request on a line and returns the answers to it.
 fn answer(core: &mut Core, held: &mut Vec<Option<Allocation>>, request: &str) -> Vec<String> {
     let words: Vec<&str> = request.split(' ').collect();
     let number = |word: &str| word.parse::<u64>().expect("a number");

@@ -41,8 +41,8 @@ fn workload(requests: &Requests) -> Workload {
 #[test]
 fn a_recorded_workload_reserves_what_the_replay_predicts() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/recordings");
-    // The replay places segments where the recorded process's driver did, among that process's other memory; a study has no other
-    // memory. That can decide between equal blocks, which here happens only in the third recording.
+    // The replay places segments where the recorded process's driver did, among that process's other memory; a study has no
+    // other memory. This can decide between equal blocks, which happens here only in the third recording.
     for (name, is_exact) in [("deep_mlp.default", true), ("gpt2_varlen.default", true), ("resnet50_sweep.default", false)] {
         let recording = read_file(folder.join(format!("{name}.pickle.xz"))).expect("a recording");
         let settings = ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recording.settings.as_ref()).expect("settings");

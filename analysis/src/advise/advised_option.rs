@@ -1,7 +1,7 @@
-//! One setting and its outcome on every device: does the program fit, at what price, and how much memory would it need?
+//! One setting and its outcome on every device: whether the program fits, at what cost, and how much memory it would need.
 //!
-//! Where frees wait for other streams, [`LikelyRuns`] holds the likely range of peaks, which `parkade replay` shows too, and
-//! how many of the likely runs fit.
+//! Where frees wait for other streams, [`LikelyRuns`] holds the likely range of peaks, which `parkade replay` also shows, and
+//! the number of likely runs that fit.
 
 use parkade::settings::Settings;
 use parkade_recording::DeviceRecording;
@@ -28,10 +28,10 @@ pub struct AdvisedOption {
     pub available_bytes: Option<u64>,
     /// Each device's outcome.
     pub devices: Vec<DeviceOutcome>,
-    /// How the likely runs fare, if the timing of streams matters; only for the recorded run's own settings and the best options.
+    /// How the likely runs turn out, if stream timing matters. Present only for the recorded run's own settings and the best
+    /// options.
     pub likely: Option<LikelyRuns>,
-    /// The cut runs that are like this program, if the program died, the option gets past the failure, and the memory is known or
-    /// assumed.
+    /// Similar cut runs, if the program died, the option gets past the failure, and the available memory is known or assumed.
     pub completes: Option<CompletedRuns>,
 }
 
@@ -42,26 +42,26 @@ impl AdvisedOption {
         self.devices.iter().all(DeviceOutcome::fits)
     }
 
-    /// Whether every recorded request of every device is served, including the request of which a program died. If a program died,
-    /// [`fits`](Self::fits) also requires that the estimated rest of the program is served.
+    /// Whether every recorded request of every device is served, including the request that a program died on. If a program
+    /// died, [`fits`](Self::fits) also requires that the estimated rest of the program is served.
     #[must_use]
     pub fn gets_past(&self) -> bool {
         self.devices.iter().all(|device| device.gets_past)
     }
 
-    /// The recorded entry of the first request that is out of memory, on the first device that has one.
+    /// The recorded entry of the first request that runs out of memory, on the first device where one does.
     #[must_use]
     pub fn fails_at_entry(&self) -> Option<usize> {
         self.devices.iter().find_map(DeviceOutcome::fails_at_entry)
     }
 
-    /// How many requests are out of memory.
+    /// The number of requests that run out of memory.
     #[must_use]
     pub fn ooms(&self) -> i64 {
         self.devices.iter().map(|device| device.prediction.stats.num_ooms).sum()
     }
 
-    /// Whether the option does not fit, but the only requests that fail are ones that a library may do without.
+    /// Whether the option does not fit, but the only requests that fail are ones that a library can do without.
     #[must_use]
     pub fn may_survive(&self) -> bool {
         !self.fits() && self.devices.iter().all(|device| device.fits() || device.may_survive)
@@ -73,64 +73,64 @@ impl AdvisedOption {
         self.devices.iter().map(|device| device.prediction.peak_reserved_bytes()).max().unwrap_or(0)
     }
 
-    /// The smallest memory found in which every request of every device is served. One run in this size succeeded, and another
-    /// failed at most 0.1 % or 2 MiB below it. If the available memory was too small, the search went to larger sizes; if not, to
+    /// The smallest memory found in which every request of every device is served. A run in this size succeeded, and a run at
+    /// most 0.1 % or 2 MiB below it failed. If the available memory was too small, larger sizes were searched; if not,
     /// smaller ones.
     #[must_use]
     pub fn smallest_capacity_bytes(&self) -> u64 {
         self.devices.iter().map(|device| self.smallest_capacity_bytes_of(device)).max().unwrap_or(0)
     }
 
-    /// The same for one of its devices.
+    /// The same for one of the program's devices.
     #[must_use]
     pub fn smallest_capacity_bytes_of(&self, device: &DeviceOutcome) -> u64 {
         let (smallest, fraction) = (device.smallest_bytes, self.settings.per_process_memory_fraction);
         if fraction > 0.0 && fraction < 1.0 { (smallest as f64 / fraction).ceil() as u64 } else { smallest }
     }
 
-    /// The device that decides how much memory is needed: the one with the least to spare or, if no memory is known, the one that
-    /// needs most.
+    /// The device that decides how much memory is needed: the one with the least to spare or, if the available memory is
+    /// unknown, the one that needs the most.
     #[must_use]
     pub fn tightest(&self) -> Option<&DeviceOutcome> {
         let spare = |device: &&DeviceOutcome| i128::from(device.available_bytes.unwrap_or(0)) - i128::from(device.smallest_bytes);
         self.devices.iter().min_by_key(spare)
     }
 
-    /// How often the whole cache was released because memory was short (`num_alloc_retries`).
+    /// The number of times that the entire cache was released because memory was short (`num_alloc_retries`).
     #[must_use]
     pub fn retries(&self) -> i64 {
         self.devices.iter().map(|device| device.prediction.stats.num_alloc_retries).sum()
     }
 
-    /// How many driver calls allocate, map, unmap or free memory.
+    /// The number of driver calls that allocate, map, unmap or free memory.
     #[must_use]
     pub fn driver_calls(&self) -> u64 {
         self.devices.iter().map(|device| device.prediction.driver_calls).sum()
     }
 
-    /// What these driver calls cost on the measured device, in microseconds.
+    /// The cost of these driver calls on the measured device, in microseconds.
     #[must_use]
     pub fn driver_us(&self) -> u64 {
         self.devices.iter().map(|device| device.prediction.driver_ns / 1000).sum()
     }
 
-    /// The memory that is still unreserved at the peak, on the device with the least. If requests fail, it is the missing memory,
-    /// as a negative number. `None` if no memory is known, or if the option fails although the memory is at least the smallest that
-    /// was found to be enough.
+    /// The memory that is still unreserved at the peak, on the device with the least. If requests fail, this is the missing
+    /// memory, as a negative number. `None` if the available memory is unknown, or if the option fails although the memory is
+    /// at least the smallest that was found to be enough.
     #[must_use]
     pub fn headroom_bytes(&self) -> Option<i64> {
         let headrooms = self.devices.iter().filter(|device| self.fits() || !device.fits()).map(DeviceOutcome::headroom_bytes);
         headrooms.min().flatten().filter(|&headroom| self.fits() || headroom < 0)
     }
 
-    /// Whether more is reserved than the available memory: under a limit the last page of an expandable segment may exceed it; on a
-    /// device nothing can.
+    /// Whether more memory is reserved than is available. The last page of an expandable segment may exceed a limit; nothing
+    /// can exceed a device's memory.
     #[must_use]
     pub fn reaches_beyond(&self) -> bool {
         self.devices.iter().any(DeviceOutcome::reaches_beyond)
     }
 
-    /// Whether 1 % more or less memory, or the likely timing of streams, could change the answer.
+    /// Whether 1 % more or less memory, or likely stream timing, could change the answer.
     #[must_use]
     pub fn is_close(&self) -> bool {
         let is_near = |device: &DeviceOutcome| {
@@ -141,20 +141,20 @@ impl AdvisedOption {
         (self.fits() && (self.reaches_beyond() || depends)) || self.devices.iter().filter(decides).any(is_near)
     }
 
-    /// Whether, on some device, the recorded run had these settings and stayed within this memory although a replay says that it
-    /// would not.
+    /// Whether, on some device, the recorded run had these settings and stayed within this memory even though the replay
+    /// predicts that it would not.
     #[must_use]
     pub fn is_as_recorded(&self) -> bool {
         self.devices.iter().any(|device| device.as_recorded)
     }
 
-    /// How many of the searched keys these settings set.
+    /// The number of searched keys that these settings set.
     #[must_use]
     pub fn keys(&self) -> usize {
         keys(&self.settings)
     }
 
-    /// Whether a part of the settings works only under a memory limit.
+    /// Whether some of these settings work only under a memory limit.
     #[must_use]
     pub fn needs_limit(&self) -> bool {
         self.settings.garbage_collection_threshold > 0.0
@@ -171,14 +171,14 @@ impl AdvisedOption {
         self.warnings().next().is_some()
     }
 
-    /// The sort key that puts the most useful options first: those that fit, without warnings, in the least memory, with the fewest
-    /// keys.
+    /// The sort key that puts the most useful options first: those that fit, have no warnings, need the least memory, and set
+    /// the fewest keys.
     pub(super) fn rank(&self) -> (bool, bool, u64, usize, u64) {
         (!self.fits(), self.has_warnings(), self.smallest_capacity_bytes(), self.keys(), self.driver_us())
     }
 }
 
-/// How many of the searched keys are set.
+/// The number of searched keys that are set.
 fn keys(settings: &Settings) -> usize {
     let unset = Settings::default();
     usize::from(settings.expandable_segments)
@@ -211,9 +211,9 @@ impl LikelyRuns {
         self.fit < self.of || self.ends_above
     }
 
-    /// The likely runs of an option; `None` if the timing of streams does not matter to it, or if the entries do not show which
-    /// runs are likely. `replays` are its programs, `recorded_limits` the limits under which they were recorded. The estimated rest
-    /// of a run that died has no times, so these runs leave it out.
+    /// The likely runs of an option; `None` if stream timing does not matter to it, or if the entries do not show which runs
+    /// are likely. `replays` are its programs, `recorded_limits` the limits under which they were recorded. The estimated
+    /// rest of a run that died has no times, so these runs leave it out.
     pub(super) fn of(
         recordings: &[&DeviceRecording],
         recorded_limits: &[Option<u64>],
@@ -255,16 +255,16 @@ pub struct DeviceOutcome {
     pub sure_bytes: Option<u64>,
     /// The run in the available memory, or in unlimited memory if the available memory is unknown.
     pub prediction: Prediction,
-    /// The entry of the first request that failed here and that was served in the recording or ended it. Requests whose failure the
-    /// program survived do not count.
+    /// The entry of the first request that failed here although the recording served it or ended with it. Requests whose
+    /// failure the program survived do not count.
     pub fails_anew_at: Option<usize>,
-    /// Whether every recorded request was served, including the one of which the program died. If so, anything that fails belongs
-    /// to the estimated rest.
+    /// Whether every recorded request was served, including the one that the program died on. If so, any failure is in the
+    /// estimated rest.
     pub gets_past: bool,
-    /// Some requests failed, but the program may do without them: it did in the recording, or the blocks are freed at once, like
-    /// the workspace of a library.
+    /// Whether some requests failed that the program may do without: it did without them in the recording, or their blocks
+    /// are freed immediately, like a library's workspace.
     pub may_survive: bool,
-    /// The recorded run was within this memory and served every request, whatever a replay says.
+    /// Whether the recorded run stayed within this memory and served every request, regardless of what the replay predicts.
     pub as_recorded: bool,
     /// The smallest memory found in which every request is served; see
     /// [`AdvisedOption::smallest_capacity_bytes`].
@@ -272,28 +272,28 @@ pub struct DeviceOutcome {
 }
 
 impl DeviceOutcome {
-    /// Records that the run failed at this entry under these settings and in no less memory, so that this option does not get past
-    /// the entry.
+    /// Records that the run failed at this entry under these settings with at least this much memory, so this option does not
+    /// get past the entry.
     pub(super) fn fail_at(&mut self, entry: usize) {
         self.prediction.first_failure = Some(self.fails_anew_at.map_or(entry, |fails| fails.min(entry)));
         self.prediction.stats.num_ooms = self.prediction.stats.num_ooms.max(1);
         (self.gets_past, self.may_survive) = (false, false);
     }
 
-    /// Records that the run was within this much memory and served every request, which the prediction now says too.
+    /// Records that the run stayed within this much memory and served every request; the prediction is changed to agree.
     pub(super) fn fits_as_recorded(&mut self, available_bytes: u64) {
         (self.gets_past, self.may_survive, self.as_recorded) = (true, false, true);
         self.smallest_bytes = self.smallest_bytes.min(available_bytes);
     }
 
-    /// The recorded entry whose request failed first. `None` also if only requests of the estimated rest fail.
+    /// The recorded entry of the first request that failed. Also `None` if only requests of the estimated rest fail.
     #[must_use]
     pub fn fails_at_entry(&self) -> Option<usize> {
         self.prediction.first_failure.filter(|_| !self.gets_past)
     }
 
-    /// The memory that is still unreserved at the peak. If a request fails, the bytes that are missing to serve every request, as a
-    /// negative number; positive only if more memory is not always better.
+    /// The memory that is still unreserved at the peak. If a request fails, the additional bytes needed to serve every
+    /// request, as a negative number; then it is positive only where more memory makes a run fail.
     #[must_use]
     pub fn headroom_bytes(&self) -> Option<i64> {
         let available = i64::try_from(self.available_bytes?).unwrap_or(i64::MAX);
@@ -304,7 +304,7 @@ impl DeviceOutcome {
         })
     }
 
-    /// Whether more is reserved than the available memory.
+    /// Whether more memory is reserved than is available.
     fn reaches_beyond(&self) -> bool {
         let reserved = u64::try_from(self.prediction.peak_reserved_bytes()).unwrap_or(0);
         self.available_bytes.is_some_and(|available| reserved > available)
@@ -340,7 +340,7 @@ pub(super) fn evaluate(replay: &Replay<'_>, available_bytes: Option<u64>) -> Dev
     }
 }
 
-/// The smallest memory found in which every recorded request is served, including the one of which the program died.
+/// The smallest memory found in which every recorded request is served, including the one that the program died on.
 pub(super) fn enough_bytes(replay: &Replay<'_>) -> u64 {
     let recorded = replay.program.recorded();
     Capacities::find(&Replay { program: &recorded, ..*replay }).smallest()

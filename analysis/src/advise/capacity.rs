@@ -1,16 +1,16 @@
-//! The smallest memory in which a program fits, found without replaying the whole program for every size.
+//! The smallest memory in which a program fits, found without replaying the entire program for every size.
 //!
-//! Under a limit a run decides as the unlimited run does until it first asks the device for memory beyond the limit (with
-//! `garbage_collection_threshold`: beyond that fraction of the limit). So the unlimited run is made once, and every trial
-//! continues a copy of it, taken just before the trials start to differ.
+//! Under a limit, a run makes the same decisions as the unlimited run until it first asks the device for memory beyond the
+//! limit (or, with `garbage_collection_threshold`, beyond that fraction of the limit). The unlimited run is therefore made
+//! once, and every trial continues a copy of it that was taken just before the trials begin to differ.
 //!
 //! A limit decides only whether the device refuses memory and, with `garbage_collection_threshold`, whether garbage is
-//! collected first. So a run within a larger limit is identical until the smaller limit refuses memory that the larger one
-//! allows, or triggers a garbage collection. A trial ends at its first failure. After that only larger sizes are tried, and
+//! collected first. Runs under two limits are therefore identical until the smaller limit refuses memory that the larger one
+//! allows, or triggers a garbage collection. A trial ends at its first failure. After that, only larger sizes are tried, and
 //! those trials continue a copy of the failed run from before that point ([`Trial`]).
 //!
-//! A trial in the size found served every request; another trial, smaller by at most the precision, failed. More memory is not
-//! always better: a larger size may fail again.
+//! A trial at the size found served every request, and a trial that was smaller by at most the search precision failed. More
+//! memory is not always better: a larger size may fail again.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::units::Bytes;
@@ -22,7 +22,7 @@ use super::program::Replay;
 const PRECISION: u64 = 1000;
 /// ... or to within this many bytes, whichever is more: the size of a driver page.
 const PRECISION_BYTES: u64 = 2 << 20;
-/// A limit that no run reaches. It is set because without a limit the allocator collects no garbage and does not age blocks.
+/// A limit that no run reaches. It is set because, without a limit, the allocator neither collects garbage nor ages blocks.
 const NEVER_REACHED: u64 = 1 << 60;
 
 /// One program under one setting, tried in various amounts of memory.
@@ -30,9 +30,9 @@ pub(super) struct Capacities<'r, 'a> {
     replay: &'r Replay<'a>,
     policy: PyTorch,
     unlimited: Prediction,
-    /// The most bytes that would have been reserved at once if the device had granted everything that the unlimited run asked for.
+    /// The peak of reserved bytes if the device had granted everything that the unlimited run asked for.
     most_asked: u64,
-    /// The part that the runs under all limits between `low` and `high` share; `None` if they never differ.
+    /// The common beginning of the runs under all limits between `low` and `high`; `None` if they never differ.
     base: Option<PredictedRun<'a>>,
     /// The largest size known to be too small.
     low: u64,
@@ -68,7 +68,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         self.unlimited.clone()
     }
 
-    /// Runs the whole program within `available_bytes`. Returns the outcome and the operations that were out of memory.
+    /// Runs the entire program within `available_bytes`. Returns the outcome and the operations that ran out of memory.
     pub(super) fn within(&mut self, available_bytes: u64) -> (Prediction, Vec<usize>) {
         if self.most_asked <= self.same_until(available_bytes) {
             return (self.unlimited(), Vec::new());
@@ -95,11 +95,11 @@ impl<'r, 'a> Capacities<'r, 'a> {
     pub(super) fn smallest(mut self) -> u64 {
         let (most_asked, threshold) = (self.high, self.threshold());
         if threshold < 1.0 && most_asked > self.low && !self.fits(most_asked) {
-            // In this size the program never asks for more than the threshold, so no garbage is collected.
+            // With this much memory the program never asks for more than the threshold, so no garbage is collected.
             self.high = (most_asked as f64 / threshold).ceil() as u64;
         }
         while self.high.saturating_sub(self.low) > PRECISION_BYTES.max(self.high / PRECISION) {
-            // Below the middle, because a failing trial ends early and a fitting one runs to the end.
+            // Below the middle, because a failing trial ends early and a successful one runs to the end.
             self.fits(self.low + (self.high - self.low) / 3);
         }
         // The last page of an expandable segment may exceed a limit, but the live bytes are always needed.
@@ -127,8 +127,8 @@ impl<'r, 'a> Capacities<'r, 'a> {
         fits
     }
 
-    /// A run within `bytes` fitted and never asked for more than `asked`. Within `asked` the run would have been the same, except
-    /// under a threshold, which depends on the limit.
+    /// A run within `bytes` succeeded and never asked for more than `asked`. Within `asked`, the run would have been the
+    /// same, except under a threshold, which depends on the limit.
     fn note_enough(&mut self, bytes: u64, asked: u64) {
         // This lowers `low` only if the recording contradicts itself.
         self.low = self.low.min(bytes.saturating_sub(1));
@@ -160,8 +160,8 @@ impl<'r, 'a> Capacities<'r, 'a> {
         reserved_bytes.saturating_add(segment.map_or(u64::MAX, Bytes::get))
     }
 
-    /// Whether an operation that the device first refused may take another course under a larger limit that is still to be tried.
-    /// `before_bytes` were reserved before the operation.
+    /// Whether an operation that the device first refused may proceed differently under a larger limit that is still to be
+    /// tried. `before_bytes` is the amount reserved before the operation.
     fn depends_on_limit(&self, before_bytes: u64, operation: Option<Operation>) -> bool {
         // The allocator releases oversize blocks and garbage in portions and asks the device again after each portion.
         let in_portions = self.threshold() < 1.0 || self.replay.settings.max_split_bytes < u64::MAX;
@@ -173,7 +173,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         if threshold > 0.0 { threshold } else { 1.0 }
     }
 
-    /// Under this limit the run decides as the unlimited run does until it asks for more than this many bytes.
+    /// Under this limit, the run makes the same decisions as the unlimited run until it asks for more than this many bytes.
     fn same_until(&self, limit_bytes: u64) -> u64 {
         if self.threshold() < 1.0 { (self.threshold() * limit_bytes as f64) as u64 } else { limit_bytes }
     }
@@ -181,17 +181,17 @@ impl<'r, 'a> Capacities<'r, 'a> {
 
 /// A copy is taken after at least this many operations (after every one in tests, whose programs are short) ...
 const OPERATIONS_A_COPY: usize = if cfg!(test) { 1 } else { 1 << 13 };
-/// ... and after as many for each block that the copy contains, so that copying takes a small part of the time.
+/// ... and after as many operations per block in the copy, so that copying takes only a small part of the time.
 const OPERATIONS_A_BLOCK: usize = if cfg!(test) { 0 } else { 16 };
 
 /// A run within a limit.
 struct Trial<'a> {
     run: PredictedRun<'a>,
-    /// The most bytes reserved after a request that the device granted.
+    /// The largest number of bytes reserved after a request that the device granted.
     asked: u64,
-    /// The run at an earlier operation, up to which runs within larger limits are the same.
+    /// The run's state at an earlier operation, up to which runs under larger limits are the same.
     shared: PredictedRun<'a>,
-    /// Whether this run is still the same as those within larger limits.
+    /// Whether this run is still the same as those under larger limits.
     is_shared: bool,
 }
 
@@ -234,7 +234,7 @@ mod tests {
     use crate::advise::program::Program;
     use crate::advise::program::sample_programs::{MIB, allocate, free, program};
 
-    /// A program of sizes and lifetimes without a pattern.
+    /// A program whose sizes and lifetimes have no pattern.
     fn mixed(seed: u64) -> Program {
         let mut state = seed;
         let mut below = |bound: u64| {
@@ -269,7 +269,7 @@ mod tests {
                 let replay = Replay { program: &program, profile: &Profile::PYTORCH_2_11, settings: &settings };
                 let mut capacities = Capacities::find(&replay);
                 let first = capacities.base.as_ref().map_or(0, PredictedRun::done);
-                // Sizes in small steps, approached from both sides, so that trials share much.
+                // Sizes change in small steps, approached from both sides, so that trials have long common beginnings.
                 while capacities.high > capacities.low + MIB {
                     let bytes = capacities.low + ((capacities.high - capacities.low) / 5).max(MIB);
                     let mut alone = replay.run(Some(bytes), AfterFailure::Stop);

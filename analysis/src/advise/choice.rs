@@ -1,14 +1,14 @@
 //! Decides which option to recommend.
 //!
-//! The recorded run's own settings are recommended if they fit with more than 1 % to spare and without releasing the cache. If
-//! they do not, the widest margin comes first, because the next run will not repeat the sequence: the candidates are the
-//! options that fit and need about as much memory as the one that needs least ([`tolerance_bytes`] says how much more is
-//! allowed). Among these, options whose driver calls cost much more than others' drop out; then the option with the fewest keys
-//! wins, then the one that needs least. An option that breaks something the program uses, or spends far too long in the driver,
-//! is recommended only if nothing else fits. If the program died and no option serves its estimated rest, the options that
-//! serve the request of which it died are compared in the same way.
+//! The recorded run's own settings are recommended if they fit with more than 1 % to spare and without releasing the cache.
+//! If they do not, the widest margin takes priority, because the next run will not repeat the sequence exactly: the
+//! candidates are the options that fit and need about as much memory as the one that needs the least ([`tolerance_bytes`]
+//! returns how much more is allowed). Among these, options whose driver calls cost much more than those of others are
+//! discarded; then the option with the fewest keys wins, then the one that needs the least memory. An option that breaks
+//! something the program uses, or spends far too long in the driver, is recommended only if nothing else fits. If the program
+//! died and no option serves its estimated rest, the options that serve the request it died on are compared in the same way.
 //!
-//! The same measures compare one program's options and the settings for all ranks of a job: whether two are equally good in
+//! The same measures compare options for one program and settings for all ranks of a job: whether two are equally good in
 //! memory ([`tolerance_bytes`]) and in driver time ([`is_costly`]).
 
 use super::advised_option::AdvisedOption;
@@ -23,11 +23,12 @@ const THRASHING_US: u64 = 1_000_000;
 pub enum Reason {
     /// The program fits under its own settings.
     FitsAsItIs,
-    /// The option fits. The recorded run's own settings do not, or fit only just, or only because the cache is released.
+    /// The option fits. The recorded run's own settings do not fit, or fit only barely, or only because the cache is
+    /// released.
     Fits,
-    /// The option serves the request of which the recorded run died, but not all of the estimated rest.
+    /// The option serves the request that the recorded run died on, but not all of the estimated rest.
     GetsPast,
-    /// The memory is unknown, and this option needs the least.
+    /// The available memory is unknown, and this option needs the least.
     NeedsLeast,
 }
 
@@ -42,7 +43,7 @@ pub struct Recommendation {
     pub line: String,
 }
 
-/// The options to choose from, best first: those that fit and need about as much as the one that needs least.
+/// The options to choose from, best first: those that fit and need about as much memory as the one that needs the least.
 pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
     let past = || (0..options.len()).filter(|&place| options[place].gets_past()).collect();
@@ -87,10 +88,10 @@ pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     best
 }
 
-/// Chooses an option. The first of `options` is the recorded run's own; `shortlist` is from [`shortlist`]. `certain` tells
-/// whether the option at an index fits however soon the other streams finish. `is_doubtful` means that the recorded run had
-/// reserved more than the available memory before its first entry, or that it had less memory than the caller gave; in both
-/// cases a fit alone is no reason to keep the run's own settings.
+/// Chooses an option. The first of `options` is the recorded run's own; `shortlist` is from [`shortlist`]. `certain` returns
+/// whether the option at an index fits regardless of when the other streams finish. `is_doubtful` means that the recorded run
+/// had reserved more than the available memory before its first entry, or that it had less memory than the caller specified;
+/// in either case, fitting is not enough of a reason to keep the run's own settings.
 pub(super) fn choose(
     options: &[AdvisedOption],
     shortlist: &[usize],
@@ -103,7 +104,7 @@ pub(super) fn choose(
         return Some(recommend(options, 0, Reason::FitsAsItIs));
     }
     let place = shortlist.iter().copied().find(|&place| certain(place)).or(shortlist.first().copied())?;
-    // What the run did counts for more than a prediction that is close or depends on timing.
+    // What the run actually did counts for more than a prediction that is close or depends on timing.
     let keeps = own.is_as_recorded() && own.fits() && (options[place].is_close() || !certain(place));
     let place = if keeps || (!is_doubtful && is_hardly_better(&options[place], own)) { 0 } else { place };
     let reason = match own.available_bytes {
@@ -138,23 +139,23 @@ pub fn paste_line(settings: &str) -> String {
     }
 }
 
-/// A gain of less than one part in this many is not worth more driver calls.
+/// Savings of less than one part in this many are not worth additional driver calls.
 const LEAST_GAIN_PART: u64 = 100;
 /// An option needs about as much memory as another if it needs at most one part in this many more.
 const NEAR_PART: u64 = 200;
-/// Expandable segments leave few holes whatever the program requests; other settings may need little for one sequence and more
-/// for the next. So expandable segments may need one part in this many more.
+/// Expandable segments leave few holes whatever the program requests, whereas other settings may need little memory for one
+/// sequence and more for the next. Expandable segments are therefore allowed to need one part in this many more.
 const NEAR_PART_EXPANDABLE: u64 = 30;
-/// The rest of a program that died needs more than its beginning, and the memory is hardly larger than the beginning needs. So
-/// here expandable segments may need only one part in this many more: of 604 cut runs that some settings complete, this choice
-/// completed 574; a thirtieth completed 564.
+/// The rest of a program that died needs more than its beginning, and the available memory is barely larger than the
+/// beginning needs. Here, expandable segments may need only one part in this many more: of 604 cut runs that some settings
+/// complete, this choice completed 574, whereas a thirtieth completed 564.
 const NEAR_PART_DIED: u64 = 66;
-/// Driver calls cost much more than others' if they take this many times as long ...
+/// Driver calls count as costly if they take this many times as long ...
 const COSTLY_TIMES: u64 = 4;
-/// ... and this much longer.
+/// ... and this much longer than those of the option with the least driver time.
 const COSTLY_US: u64 = 500_000;
 
-/// How much more than `bytes` an option may need while still counting as needing about as much.
+/// Returns how much more than `bytes` an option may need and still count as needing about as much.
 pub(crate) const fn tolerance_bytes(bytes: u64, is_expandable: bool) -> u64 {
     bytes / if is_expandable { NEAR_PART_EXPANDABLE } else { NEAR_PART }
 }
@@ -201,7 +202,7 @@ mod tests {
     fn settings_that_fit_are_kept_and_others_replaced() {
         let all = |mib| ["", "max_split_size_mb:32", "expandable_segments:True"].map(|text| option(text, mib));
         assert_eq!(chosen(&all(Some(300)), None), Some((0, Reason::FitsAsItIs)));
-        // Both others need 180 MiB; expandable segments need this much whatever the next run requests.
+        // Both others need 180 MiB; expandable segments need this much regardless of what the next run requests.
         assert_eq!(chosen(&all(Some(200)), None), Some((2, Reason::Fits)));
         assert_eq!(chosen(&all(Some(150)), None), None);
         assert_eq!(chosen(&all(None), None), Some((2, Reason::NeedsLeast)));
@@ -230,7 +231,7 @@ mod tests {
             own
         };
         let with = |mib| [own(mib), option("max_split_size_mb:32", Some(mib))];
-        // The other one needs 180 MiB.
+        // The other option needs 180 MiB.
         assert_eq!(chosen(&with(181), None), Some((0, Reason::FitsAsItIs)), "that is as close");
         assert_eq!(chosen(&with(200), None), Some((1, Reason::Fits)));
     }

@@ -1,32 +1,32 @@
-//! Estimates the chance that settings or a policy complete a program that died, from the share of similar runs that they
-//! completed.
+//! Estimates the chance that settings or a policy will let a program that died finish, from the share of similar runs that
+//! they completed.
 //!
-//! The file does not contain what a program requests after its death. So complete recordings were cut where a tighter limit
-//! kills them, `advise` ran on the part before the cut, and each recommendation was tried on the whole recording ([`TABLE`];
-//! docs/predictions.md lists the recordings). Two runs are alike if equally much is known of their steps, if the recommendation
-//! needs about as much more than the program's tensors, and if it serves the estimated rest in both or in neither. The need
-//! beyond the tensors matters most: a program that died has little more memory than its tensors take, and its rest may need
-//! still more.
+//! The file does not contain what a program would have requested after it died. Complete recordings were therefore cut where
+//! a tighter limit kills the run, `advise` was run on the part before the cut, and each recommendation was tried on the
+//! entire recording ([`TABLE`]; docs/predictions.md lists the recordings). Two runs count as similar if their steps are
+//! equally well known, if the memory that the recommendation needs beyond the program's tensors is about the same, and if the
+//! estimated rest is served in both or in neither. The memory needed beyond the tensors matters most: a program that died has
+//! little more memory than its tensors take, and its rest may need even more.
 
 use crate::continuation::Continuation;
 
 /// Runs that were cut, and how many of them were completed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CompletedRuns {
-    /// How many were completed.
+    /// The number of runs completed.
     pub completed: u32,
-    /// How many there were.
+    /// The number of runs.
     pub runs: u32,
 }
 
 impl CompletedRuns {
-    /// The chance that another run is completed, by the rule of succession, which never gives certainty.
+    /// The chance that one more run would complete, by the rule of succession, which never yields certainty.
     #[must_use]
     pub fn probability(self) -> f64 {
         f64::from(self.completed + 1) / f64::from(self.runs + 2)
     }
 
-    /// The runs of the device where the fewest were completed. `None` if there are none, or if one device has no such runs.
+    /// The runs of the device where the smallest share was completed. `None` if there are none, or if one device has none.
     #[must_use]
     pub fn least(of_devices: impl IntoIterator<Item = Option<CompletedRuns>>) -> Option<CompletedRuns> {
         let all: Option<Vec<CompletedRuns>> = of_devices.into_iter().collect();
@@ -45,7 +45,7 @@ pub enum KnownSteps {
     None,
     /// Fewer than four steps came before.
     Few,
-    /// Each of the latest steps needed more than the one before.
+    /// Each of the most recent steps needed more memory than the one before.
     Growing,
     /// Four or more steps came before.
     Several,
@@ -67,13 +67,13 @@ impl KnownSteps {
 
 /// Upper ends of the bands of memory needed beyond the tensors, in thousandths of the tensors' size; the last band has no end.
 const BANDS: [u64; 4] = [10, 20, 40, 80];
-/// If there are this many similar runs, only they count.
+/// If there are at least this many similar runs, only those are counted.
 const ENOUGH: u32 = 10;
 
 /// What is tried on a program that died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Means {
-    /// Settings of PyTorch's allocator.
+    /// Settings for PyTorch's allocator.
     Settings,
     /// A parkade policy in place of PyTorch's allocator.
     Policy,
@@ -82,24 +82,24 @@ pub enum Means {
 /// The properties by which runs that died are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunLike {
-    /// What is tried on it.
+    /// What is tried on the run.
     pub means: Means,
-    /// What is known of its steps.
+    /// What is known about its steps.
     pub steps: KnownSteps,
     /// The band, from 0, of the memory needed beyond the tensors: less than 1, 2, 4 or 8 % of the tensors' size, or more.
     pub band: usize,
-    /// What happens to the rest.
+    /// What happens to its estimated rest.
     pub rest: Rest,
 }
 
 /// What happens to the estimated rest of a program that died.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rest {
-    /// It is served.
+    /// The rest is served.
     Served,
-    /// It is not served, although the tensors that it holds would fit.
+    /// The rest is not served, although its tensors would fit.
     Short,
-    /// It holds more than the available memory.
+    /// The tensors of the rest exceed the available memory.
     Exceeds,
 }
 
@@ -107,7 +107,7 @@ impl RunLike {
     /// The number of bands.
     pub const BANDS: usize = BANDS.len() + 1;
 
-    /// Describes a run that held at most `live_bytes`, as far as is known, up to its death. The means need `needed_bytes` for the
+    /// Describes a run whose known peak of live bytes before it died is `live_bytes`. The means need `needed_bytes` for the
     /// run and its estimated rest; `available_bytes` are available.
     #[must_use]
     pub fn of(
@@ -127,14 +127,14 @@ impl RunLike {
         RunLike { means, steps: KnownSteps::of(continuation), band, rest }
     }
 
-    /// The cut runs that are like this one. If they are few, runs whose steps are known less or more well count too; if these are
-    /// few as well, so do runs that need more or less memory.
+    /// The cut runs that are similar to this one. If there are few of them, runs whose steps are known better or less well
+    /// are included; if there are still too few, runs that need more or less memory are included too.
     #[must_use]
     pub fn runs(self) -> CompletedRuns {
         self.runs_of(|RunLike { means, steps, band, rest }| TABLE[means as usize][rest as usize][steps as usize][band])
     }
 
-    /// The same from another table. `count` returns the runs with given properties.
+    /// The same, from a different table. `count` returns the runs with given properties.
     #[must_use]
     pub fn runs_of(self, count: impl Fn(RunLike) -> CompletedRuns) -> CompletedRuns {
         let alone = count(self);
@@ -153,8 +153,9 @@ const fn of(completed: u32, runs: u32) -> CompletedRuns {
     CompletedRuns { completed, runs }
 }
 
-/// Completed and cut runs by [`Means`], [`Rest`], [`KnownSteps`] and band. The settings are the recommended ones, the policy is
-/// `breaking-handles`, each for runs whose failure it gets past. Printed by `benches/examples/cut_runs.rs`.
+/// Completed and cut runs by [`Means`], [`Rest`], [`KnownSteps`] and band. The settings are the recommended ones, and the
+/// policy is `breaking-handles`; each is counted for the runs whose failure it gets past. Printed by
+/// `benches/examples/cut_runs.rs`.
 const TABLE: [[[[CompletedRuns; RunLike::BANDS]; KnownSteps::ALL.len()]; 3]; 2] = [
     [
         [

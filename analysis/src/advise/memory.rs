@@ -1,10 +1,10 @@
-//! The caller's options, and the memory against which recorded programs are judged: given by the caller, shown by a recording,
-//! or assumed.
+//! The caller's options, and the memory against which recorded programs are judged: specified by the caller, shown by a
+//! recording, or assumed.
 //!
-//! The caller says how the run was recorded, how much memory is available, and which settings to try ([`AdviseOptions`]).
-//! Everything that `advise` knows about memory comes from this module. If the caller gives no memory, an out-of-memory error
-//! shows a range that contains the limit. Options are tried with one size in that range, and an answer holds only if it is the
-//! same throughout the range.
+//! The caller specifies how the run was recorded, how much memory is available, and which settings to try
+//! ([`AdviseOptions`]). Everything that `advise` knows about memory comes from this module. If the caller does not specify
+//! the memory, an out-of-memory error shows a range that contains the limit. Options are tried with one size in that range,
+//! and an answer is given only if it is the same throughout the range.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -14,16 +14,16 @@ use parkade_replay::{ReplaySettings, VerifyOptions};
 
 /// What to advise on.
 pub struct AdviseOptions {
-    /// Settings and limit of the recorded run.
+    /// The recorded run's settings and limit.
     pub own: VerifyOptions,
     /// The PyTorch release whose rules apply.
     pub profile: &'static Profile,
-    /// The available memory. If neither size is given, it is inferred from an out-of-memory error in the recording, if there is
-    /// one.
+    /// The available memory. If neither size is specified, it is inferred from an out-of-memory error in the recording, if
+    /// there is one.
     pub memory: MemoryBudget,
-    /// Settings to try in any case.
+    /// Settings that are always tried.
     pub given: Vec<Settings>,
-    /// Try only these and the recorded run's own settings; search no others.
+    /// Whether only these and the recorded run's own settings are tried, without searching for others.
     pub only_given: bool,
     /// The number of devices that the process saw, which is the number that the file lists.
     pub devices_seen: usize,
@@ -39,8 +39,8 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// The bytes that may be reserved under these settings: the smaller of limit and capacity, of which the settings may allow only
-    /// a fraction. `None` if neither the limit nor the capacity is known.
+    /// The bytes that may be reserved under these settings: the smaller of the limit and the capacity, of which the settings
+    /// may allow only a fraction. `None` if neither the limit nor the capacity is known.
     #[must_use]
     pub fn bytes(&self, profile: &Profile, settings: &Settings) -> Option<u64> {
         let fraction = settings.per_process_memory_fraction;
@@ -52,12 +52,12 @@ impl MemoryBudget {
     }
 }
 
-/// How far [`advise`](super::advise) has got.
+/// The progress of [`advise`](super::advise).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
     /// A device's trace is being read.
     Read {
-        /// The device's position among those given.
+        /// The index of the device among those passed in.
         device: usize,
         /// Entries read so far.
         entries: usize,
@@ -66,7 +66,7 @@ pub enum Progress {
     Tried {
         /// Options tried so far.
         options: usize,
-        /// Options known so far.
+        /// Options found so far.
         of: usize,
     },
 }
@@ -76,15 +76,15 @@ pub enum Progress {
 pub struct DeviceMemory {
     /// The device's number.
     pub device: u32,
-    /// The memory in which options are tried.
+    /// The amount of memory that options are tried with.
     pub budget: MemoryBudget,
-    /// The range that contains the limit, if the memory is neither given nor known exactly.
+    /// The range that contains the limit, if the memory is neither specified nor known exactly.
     pub range: Option<MemoryRange>,
-    /// What an out-of-memory error of this device shows.
+    /// What an out-of-memory error on this device shows.
     pub shown: Option<CapacityHint>,
 }
 
-/// The range of a limit: at least one size and less than another.
+/// A range that contains a limit: at least one size and below a second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryRange {
     /// The bytes that were reserved.
@@ -93,7 +93,7 @@ pub struct MemoryRange {
     pub below_bytes: u64,
 }
 
-/// Evidence in a recording that contradicts the memory that the caller gave: the recorded run had less.
+/// Evidence in a recording that contradicts the memory that the caller specified: the recorded run had less.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryContradiction {
     /// The device's number.
@@ -105,9 +105,10 @@ pub struct MemoryContradiction {
 }
 
 impl DeviceMemory {
-    /// The memory of each device. Memory that the caller gives applies to all of them. If none is given, a device has what its own
-    /// out-of-memory error shows; a device without an error has the least that another error shows, but at least what it reserved
-    /// itself. `recorded_limits` are the recorded run's limits on each device, if they were given or found.
+    /// The memory of each device. Memory that the caller specifies applies to all of them. If none is specified, a device has
+    /// what its own out-of-memory error shows; a device without an error has the smallest amount that any other device's
+    /// error shows, but at least what it reserved itself. `recorded_limits` are the recorded run's limits on each device, if
+    /// they were specified or found.
     #[must_use]
     pub fn of(
         devices: &[&DeviceRecording],
@@ -115,7 +116,7 @@ impl DeviceMemory {
         given: MemoryBudget,
         recorded_limits: &[Option<u64>],
     ) -> Vec<DeviceMemory> {
-        // A device that later had more than it refused had been filled by something else: that error shows no limit.
+        // If a device later had more memory than it had refused, something else had filled it, so that error shows no limit.
         let holds = |recording: &DeviceRecording, shown: &CapacityHint| most_reserved(recording) <= shown.below_bytes;
         let hints = devices.iter().map(|recording| hint(recording, own).filter(|shown| holds(recording, shown)));
         let shown: Vec<(Option<CapacityHint>, Option<u64>)> = hints.zip(recorded_limits.iter().copied()).collect();
@@ -164,7 +165,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The recording reserves this much; a request for the same amount is then refused.
+    /// The recording reserves this much and is then refused a request for the same amount.
     fn recording(device: u32, reserved_mib: u64, is_refused: bool) -> DeviceRecording {
         let (base, size) = (1 << 40, reserved_mib * MIB);
         let mut trace = vec![Entry::new(Action::SegmentAlloc, base, size, 0), Entry::new(Action::Alloc, base, size, 0)];

@@ -1,19 +1,20 @@
-//! Finds which settings would have let a recorded program fit, in how much memory, and at what price.
+//! Finds the settings that would have let a recorded program fit, how much memory they need, and what they cost.
 //!
 //! [`advise`] reads the requests of each traced device (`program`) and carries them out under many settings: `search` lists
-//! them, decides their order and finds those that decide the same, `advised_option` tries one, and `capacity` finds the
-//! smallest memory in which it fits, in trials that share their common beginning. Then `verdict` explains why the program's own
-//! settings fail, `choice` picks one option, and `completion` says how likely each option completes a program that died. If the
-//! caller does not know how much memory there was, `memory` infers it from an out-of-memory error in the recording.
+//! them, orders them, and finds those that lead to the same decisions; `advised_option` tries one; and `capacity` finds the
+//! smallest memory in which it fits, in trials that share their common beginning. Then `verdict` explains why the program's
+//! own settings fail, `choice` picks one option, and `completion` estimates how likely each option is to let a program that
+//! died finish. If the caller does not know how much memory was available, `memory` infers it from an out-of-memory error in
+//! the recording.
 //!
-//! If the recorded run itself fitted, [`fit_as_recorded`] makes the prediction say so: what the run did within this much memory
-//! counts, whatever a replay says. A replay under the run's own settings may still differ from the run: other streams may
-//! finish at other times, and if a file has lost its beginning, the replay requests the blocks from before the first entry
-//! anew.
+//! If the recorded run itself fitted, [`fit_as_recorded`] makes the prediction agree: what the run did within this much
+//! memory takes precedence over the replay. Even under the run's own settings, a replay may differ from the run: other
+//! streams may finish at different times, and if the oldest entries are missing from a file, the replay requests the blocks
+//! from before the first entry anew.
 //!
 //! Memory here means what the allocator may reserve: the limit, or the device's memory without what the driver itself takes.
 //! The replay enforces it as PyTorch enforces a limit (`set_per_process_memory_fraction`). The last page of an expandable
-//! segment may exceed a limit by up to one page; an option that is this close to the limit counts as close.
+//! segment may exceed a limit by up to one page; an option within a page of the limit counts as close.
 
 mod advised_option;
 mod capacity;
@@ -52,7 +53,7 @@ use program::Replay;
 use search::{Search, are_same};
 use verdict::{Judge, OwnRun, doubts, verdict};
 
-/// How an option fares when the other streams finish earlier or later than recorded ([`TIMINGS`]).
+/// The outcome of an option when the other streams finish earlier or later than recorded ([`TIMINGS`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingFits {
     /// The option's index in [`Advice::options`].
@@ -76,20 +77,20 @@ pub struct Advice {
     pub programs: Vec<Program>,
     /// The PyTorch release whose rules were applied.
     pub profile: &'static Profile,
-    /// The memory that the caller gave.
+    /// The memory that the caller specified.
     pub given: MemoryBudget,
-    /// The memory of each device: given, shown or assumed.
+    /// The memory of each device: specified, shown or assumed.
     pub memories: Vec<DeviceMemory>,
-    /// Evidence in the recording that contradicts the given memory.
+    /// Evidence in the recording that contradicts the specified memory.
     pub contradiction: Option<MemoryContradiction>,
-    /// The limit of the recorded run, in bytes, if it was given or if some limit explains every garbage collection.
+    /// The limit of the recorded run, in bytes, if it was specified or if some limit explains every garbage collection.
     pub recorded_limit: Option<u64>,
-    /// Whether the recorded run had reserved more than the available memory before its first entry, so that the part that the
-    /// recording lost needed more.
+    /// Whether the recorded run had reserved more than the available memory before its first entry, so that the part missing
+    /// from the recording needed more.
     pub hides_more: bool,
     /// The verdict on the recorded run's own settings.
     pub verdict: Verdict,
-    /// The first failure of these settings.
+    /// The first failure under these settings.
     pub first_failure: Option<FirstFailure>,
     /// All settings that were tried: first the recorded run's own, then the others by usefulness.
     pub options: Vec<AdvisedOption>,
@@ -97,15 +98,15 @@ pub struct Advice {
     pub recommendation: Option<Recommendation>,
     /// Whether the program fits with it.
     pub outcome: Outcome,
-    /// If the outcome depends on where in a range the limit was: how much is enough on each device where it matters, with one
-    /// option for all of them; first the device that may lack most.
+    /// If the outcome depends on where in a range the limit was: the amount that is enough on each device where this matters,
+    /// with one option for all of them. The device that may lack the most comes first.
     pub enough: Vec<Enough>,
-    /// The devices whose program died and whose rest is in doubt under the recommended option, with the reason.
+    /// The devices whose program died and whose rest is in doubt under the recommended option, with the reasons.
     pub doubts: Vec<(u32, Doubt)>,
-    /// For each device whose recording can be read in two ways that lead to different answers: how the recommended option, or the
-    /// run's own settings if there is none, fares in the other reading, in the available memory.
+    /// For each device whose recording can be read in two ways that lead to different answers: the outcome, in the available
+    /// memory, of the recommended option (or, if there is none, of the run's own settings) under the other reading.
     pub otherwise: Vec<(u32, Extreme)>,
-    /// If frees wait for other streams: how much their timing matters, for the run's own settings and the best options.
+    /// If frees wait for other streams: how much stream timing matters, for the run's own settings and the best options.
     pub timings: Vec<TimingFits>,
 }
 
@@ -116,15 +117,15 @@ impl Advice {
         &self.options[0]
     }
 
-    /// The devices whose program died and whose rest is in doubt under an option (an index into [`options`](Self::options)), with
-    /// the reason.
+    /// The devices whose program died and whose rest is in doubt under an option (an index into [`options`](Self::options)),
+    /// with the reasons.
     #[must_use]
     pub fn doubts_with(&self, option: usize) -> Vec<(u32, Doubt)> {
         self.options.get(option).map_or_else(Vec::new, |option| doubts(&self.programs, option))
     }
 
-    /// Whether the program fits with an option (an index into [`options`](Self::options)), judged as the recommended one is: if
-    /// only a range of the memory is known, the lower end must be enough.
+    /// Whether the program fits with an option (an index into [`options`](Self::options)), judged like the recommended
+    /// option: if only a range for the memory is known, the lower end must be enough.
     #[must_use]
     pub fn outcome_with(&self, option: usize) -> Outcome {
         if self.recommendation.as_ref().is_some_and(|recommendation| recommendation.option == option) {
@@ -133,7 +134,7 @@ impl Advice {
         self.options.get(option).map_or(Outcome::Unknown, |judged| self.outcome_on(judged, 0..self.programs.len()))
     }
 
-    /// The same for one device alone.
+    /// The same for a single device.
     #[must_use]
     pub fn outcome_on_device(&self, option: usize, device: u32) -> Option<Outcome> {
         let place = self.programs.iter().position(|program| program.device == device)?;
@@ -153,7 +154,8 @@ impl Advice {
         judge.outcome(Some(judged), &enough(Some(0), &judge, &replays))
     }
 
-    /// The device that shows the least memory, and what it shows; only if the memory was inferred and not given.
+    /// The device whose error shows the least memory, and what it shows; only if the memory was inferred rather than
+    /// specified.
     #[must_use]
     pub fn hint(&self) -> Option<(u32, CapacityHint)> {
         let is_given = self.given != MemoryBudget::default();
@@ -168,9 +170,9 @@ impl Advice {
     }
 }
 
-/// How many options, beside the recorded run's own settings, are tried under other timings.
+/// The number of options, besides the recorded run's own settings, that are tried with different timings.
 const TIMED: usize = 4;
-/// For how many options the memory that the recorded requests need is measured.
+/// The number of options for which the memory needed by the recorded requests is measured.
 const MEASURED: usize = 3;
 
 /// Advises on a recorded program. `devices` are its traced devices, all of which get the same settings. `progress` may be
@@ -185,7 +187,7 @@ pub fn advise(
 ) -> Result<Advice, (u32, VerifyError)> {
     let (mut programs, recorded_limits) = read_programs(devices, &options.own, progress)?;
     let memories = DeviceMemory::of(devices, &options.own.settings, options.memory, &recorded_limits);
-    // An option that needs a limit reports that itself (`needs_limit`).
+    // An option that needs a limit reports this itself (`needs_limit`).
     let in_use = |(recording, program): (&&DeviceRecording, &Program)| {
         InUse::of(recording, Some(&program.requests)).on_devices(devices.len()).seeing(options.devices_seen).limited(true)
     };
@@ -251,7 +253,7 @@ pub fn advise(
 }
 
 /// Checks each program against its recording. The runs under the program's own settings already exist; a check uses those in
-/// which no memory was short.
+/// which memory was never short.
 fn check_programs(
     programs: &mut [Program],
     own: &AdvisedOption,
@@ -268,7 +270,7 @@ fn check_programs(
     }
 }
 
-/// How an option fares where a recording can be read the other way, if the answer differs.
+/// The outcome of an option under a recording's other possible reading, if the answer differs.
 fn read_otherwise(
     programs: &[Program],
     devices: &[&DeviceRecording],
@@ -294,8 +296,8 @@ fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
     programs.iter().zip(devices).any(hides)
 }
 
-/// For each device of which only a range of the memory is known: what the recommended option needs for the recorded requests,
-/// unless that is already clear. Without a recommended option, the best of those that need least.
+/// For each device whose memory is known only as a range: what the recommended option needs for the recorded requests, unless
+/// that is already clear. Without a recommended option, the best of those that need the least memory is used.
 fn enough<'a>(recommended: Option<usize>, judge: &Judge<'_>, replays: &dyn Fn(usize) -> Vec<Replay<'a>>) -> Vec<Enough> {
     if judge.memories.iter().all(|memory| memory.range.is_none()) {
         return Vec::new();
@@ -334,14 +336,14 @@ fn enough<'a>(recommended: Option<usize>, judge: &Judge<'_>, replays: &dyn Fn(us
     found.min_by_key(|each| each.first().map(Enough::lacking_bytes)).unwrap_or_default()
 }
 
-/// What is enough on the devices where it matters: on the first one, which may lack most, and on every other that may lack
-/// memory.
+/// The amount that is enough on the devices where it matters: the first one, which may lack the most, and every other one
+/// that may lack memory.
 fn that_decide(enough: Vec<Enough>) -> Vec<Enough> {
     let decides = |(place, enough): &(usize, Enough)| *place == 0 || enough.lacking_bytes() > 0;
     enough.into_iter().enumerate().filter(decides).map(|(_, enough)| enough).collect()
 }
 
-/// Makes the recorded run's own settings fit where the recorded run fitted.
+/// Marks the recorded run's own settings as fitting on each device where the recorded run fitted.
 fn own_as_recorded(own: &mut AdvisedOption, devices: &[&DeviceRecording], options: &AdviseOptions) {
     for (outcome, recording) in own.devices.iter_mut().zip(devices) {
         let Some(available) = outcome.available_bytes else { continue };
@@ -362,7 +364,7 @@ fn by_usefulness(found: Vec<AdvisedOption>) -> Vec<AdvisedOption> {
     [0].into_iter().chain(order).map(|place| found[place].clone()).collect()
 }
 
-/// Each device's program and its limit in the recorded run, if that was given or found.
+/// Each device's program, and its limit in the recorded run if one was specified or found.
 type ProgramsAndLimits = (Vec<Program>, Vec<Option<u64>>);
 
 /// Reads all devices.
@@ -383,8 +385,8 @@ fn read_programs(
     Ok((programs, recorded_limits))
 }
 
-/// How the recorded run's own settings and the best other options fare under other timings; empty if no free waits for another
-/// stream.
+/// The outcomes of the recorded run's own settings and of the best other options with different timings; empty if no free
+/// waits for another stream.
 fn timings<'a>(
     programs: &[Program],
     found: &[AdvisedOption],
@@ -411,17 +413,18 @@ fn timings<'a>(
     timed(useful).into_iter().map(timing).collect()
 }
 
-/// The options that are tried under other timings.
+/// The options that are tried with different timings.
 fn timed(useful: &[usize]) -> Vec<usize> {
     [0].into_iter().chain(useful.iter().copied().filter(|&place| place != 0).take(TIMED)).collect()
 }
 
-/// How the run was recorded, but read by the rules of `profile`, which may differ from the release that made the recording.
+/// How the run was recorded, but read under the rules of `profile`, which may differ from those of the release that made the
+/// recording.
 fn under(profile: &'static Profile, recorded: &VerifyOptions) -> VerifyOptions {
     VerifyOptions { settings: ReplaySettings { profile, ..recorded.settings.clone() }, ..recorded.clone() }
 }
 
-/// Whether a release would have done on every device what the recorded run did. If not, that run says nothing about the
+/// Whether a release would have done the same as the recorded run on every device. If not, that run is no evidence about the
 /// release.
 fn would_do_the_same(profile: &'static Profile, devices: &[&DeviceRecording], recorded: &VerifyOptions) -> bool {
     let explains = |device: &&DeviceRecording| {
@@ -430,9 +433,10 @@ fn would_do_the_same(profile: &'static Profile, devices: &[&DeviceRecording], re
     profile == recorded.settings.profile || devices.iter().all(explains)
 }
 
-/// Replaces a failed prediction for a release under `settings` in `available_bytes` if the settings are the recorded run's own,
-/// the release would have done the same, and the run was within as much memory and served every request. Returns whether it did
-/// so. The predicted cost of the driver calls stays. `recorded` says how the run was recorded.
+/// Replaces a failed prediction for a release under `settings` in `available_bytes` if the settings are the recorded run's
+/// own, the release would have done the same, and the run stayed within as much memory and served every request. Returns
+/// whether the prediction was replaced. The predicted cost of the driver calls is kept. `recorded` describes how the run was
+/// recorded.
 pub fn fit_as_recorded(
     prediction: &mut Prediction,
     recording: &DeviceRecording,

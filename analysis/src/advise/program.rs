@@ -21,9 +21,9 @@ use crate::stacks::{StackUse, by_stack};
 /// Every block size is a multiple of this, under any settings (spec 1.1).
 const MIN_BLOCK_BYTES: u64 = 512;
 
-/// At least this many operations may be added to the requests of a program that died, if it had steps to draw them from ...
+/// If a program that died had steps to copy, at least this many operations may be added to its requests ...
 const LEAST_CONTINUED: usize = 10_000;
-/// ... if it had none, as many as it had operations, but at most this many.
+/// ... and if it had none, as many as it had operations, but at most this many.
 const MOST_CONTINUED: usize = 200_000;
 
 /// The requests of one traced device, ready to be replayed.
@@ -33,21 +33,22 @@ pub struct Program {
     pub device: u32,
     /// The number of entries in its trace.
     pub entries: usize,
-    /// The program's requests, and how reliably they are known. If it died: the requests up to the one that failed, and the
-    /// estimated continuation as far as earlier steps show it ([`continuation`](Self::continuation)).
+    /// The program's requests, and how reliably they are known. If the program died: the requests up to the one that failed,
+    /// and the estimated continuation as far as earlier steps show it ([`continuation`](Self::continuation)).
     pub requests: Requests,
     /// How it ended.
     pub ending: Ending,
     /// The estimate of the rest, if the program died.
     pub continuation: Option<Continuation>,
-    /// When the program held the most, and what it held.
+    /// When the program held the most memory, and what it held.
     pub live: LivePeak,
-    /// The sizes that it requests, in bytes, each once.
+    /// The distinct sizes that it requests, in bytes.
     pub(super) sizes: Vec<u64>,
     slots: Slots,
-    /// The reserved bytes that were refused when it died: under its own settings, the program needs more.
+    /// The reserved bytes that would have been reached by the request it died on: under its own settings, the program needs
+    /// more.
     refused_bytes: u64,
-    /// The most bytes that the recorded run reserved.
+    /// The recorded run's peak of reserved bytes.
     pub reserved_bytes: u64,
     learned: LearnedAddressSpace,
     /// Whether some frees wait for other streams, so that their timing may matter.
@@ -56,16 +57,16 @@ pub struct Program {
     pub self_check: Option<SelfCheck>,
 }
 
-/// The moment with the most live bytes.
+/// The moment of peak live memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LivePeak {
-    /// Live bytes, each block rounded up to 512: no settings get by with less.
+    /// Live bytes, with each block rounded up to a multiple of 512: no settings can make do with less.
     pub bytes: u64,
-    /// The recording's entry of the request that reached the peak.
+    /// The recorded entry of the request that reached the peak.
     pub entry: usize,
     /// Live bytes before the first entry.
     pub at_start_bytes: u64,
-    /// Which stacks held them, the largest first; sizes are rounded as in `bytes`.
+    /// The stacks that held these bytes, the largest first; sizes are rounded as in `bytes`.
     pub holders: Vec<StackUse>,
 }
 
@@ -82,7 +83,7 @@ impl Program {
     ) -> Result<Program, VerifyError> {
         let requests = Requests::of_recording(recording, own, progress)?;
         let learned = learned_addresses(recording, &requests);
-        // If a program died, the requests after its error count too; they are cut off below.
+        // If a program died, the requests after its error are included here; they are cut off below.
         let died = Ending::of(recording).death().is_some();
         let self_check = if died { SelfCheck::of(recording, own, &requests) } else { None };
         let mut program = Program { self_check, ..Program::of_requests(requests, learned, recording) };
@@ -120,15 +121,16 @@ impl Program {
         }
     }
 
-    /// Checks a program that did not die. `plenty` is a run under its own settings in which no memory was short, if there is one.
+    /// Checks a program that did not die. `plenty` is a run under its own settings in which memory was never short, if there
+    /// is one.
     pub(super) fn check(&mut self, recording: &DeviceRecording, own: &VerifyOptions, plenty: Option<&Prediction>) {
         if !self.died() {
             self.self_check = SelfCheck::reusing(recording, own, &self.requests, &self.learned, plenty);
         }
     }
 
-    /// The same program with each doubtful flush interpreted the other way. `None` if there is none, or if the program died, since
-    /// its failure then decides.
+    /// The same program with each doubtful flush interpreted the other way. `None` if there is no doubtful flush, or if the
+    /// program died, because its failure then decides.
     pub(super) fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Program> {
         if self.died() {
             return None;
@@ -137,7 +139,7 @@ impl Program {
         Some(Program { slots: Slots::of(&requests), requests, ..self.clone() })
     }
 
-    /// Whether the recorded program went on after an out-of-memory error.
+    /// Whether the recorded program continued after an out-of-memory error.
     #[must_use]
     pub const fn survived(&self) -> bool {
         matches!(self.ending, Ending::Survived(_))
@@ -149,8 +151,8 @@ impl Program {
         matches!(self.ending, Ending::Died(_))
     }
 
-    /// The cut runs that are like this program, if it died and the means need `needed_bytes` for it and its estimated rest. `None`
-    /// if the memory is not known, or if the part that the recording lost needed more.
+    /// The cut runs that are similar to this program, if it died and the means need `needed_bytes` for it and its estimated
+    /// rest. `None` if the memory is not known, or if the part missing from the recording needed more.
     #[must_use]
     pub fn completes(&self, means: Means, needed_bytes: u64, available_bytes: Option<u64>) -> Option<CompletedRuns> {
         let available = available_bytes.filter(|&available| self.died() && !self.hides_more_than(available))?;
@@ -178,8 +180,9 @@ impl Program {
         self.continuation.is_none() || entry < self.entries
     }
 
-    /// The entry at which the program died, if its own settings fail there in this much memory whatever a replay says: the memory
-    /// is no more than what was refused. A replay may differ if the recording lost its beginning.
+    /// The entry at which the program died, if its own settings are known to fail there in this much memory regardless of
+    /// what a replay predicts, because the memory is no more than what was refused. A replay may differ if the recording's
+    /// oldest entries are missing.
     pub(super) fn dies_again(&self, available_bytes: Option<u64>) -> Option<usize> {
         let death = self.ending.death()?;
         available_bytes.is_some_and(|available| available < self.refused_bytes).then_some(death.entry)
@@ -190,7 +193,8 @@ impl Program {
         self.requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > bytes)
     }
 
-    /// The entry of this operation (an index into its operations), if its request was served in the recording, or ended it.
+    /// The entry of this operation (an index into its operations), if its request was served in the recording or ended the
+    /// run.
     pub(super) fn fails_anew(&self, operation: usize) -> Option<usize> {
         match self.requests.operations.get(operation)? {
             (_, Operation::Allocate { failed: true, .. }) => None,
@@ -198,16 +202,16 @@ impl Program {
         }
     }
 
-    /// Whether the request of this operation failed in the recording and the program went on.
+    /// Whether this operation's request failed in the recording and the program continued.
     fn was_done_without(&self, operation: usize) -> bool {
         let operations = &self.requests.operations;
         matches!(operations.get(operation), Some((_, Operation::Allocate { failed: true, .. })))
             && operations[operation..].iter().any(|(_, operation)| matches!(operation, Operation::Allocate { failed: false, .. }))
     }
 
-    /// Whether the program may go on if the request of this operation (an index into its operations) fails. Either the recorded
-    /// program did, or the very next operation frees the block, as with the workspace of one kernel: a library such as cuDNN falls
-    /// back to a smaller workspace if there is no memory.
+    /// Whether the program may continue if the request of this operation (an index into its operations) fails. This is the
+    /// case if the recorded program did, or if the very next operation frees the block, as with a single kernel's workspace:
+    /// a library such as cuDNN falls back to a smaller workspace if memory is short.
     pub(super) fn is_workspace(&self, operation: usize) -> bool {
         let at = |place: usize| self.requests.operations.get(place).map(|&(_, operation)| operation);
         self.was_done_without(operation)
@@ -216,7 +220,7 @@ impl Program {
     }
 }
 
-/// The sizes of all requests, each once.
+/// The distinct sizes of all requests.
 fn sizes(requests: &Requests) -> Vec<u64> {
     let size = |&(_, operation): &(usize, Operation)| match operation {
         Operation::Allocate { bytes, .. } => Some(bytes),
@@ -228,9 +232,9 @@ fn sizes(requests: &Requests) -> Vec<u64> {
     sizes
 }
 
-/// Cuts off the requests after the one at this entry, of which the program died, and makes that one count as a request that may
-/// be served: a surviving program would have kept the block, and what the dying program did afterwards does not show how it
-/// would have continued. Returns its index among the operations.
+/// Cuts off the requests after the one at this entry, which the program died on, and makes that one count as a request that
+/// may be served: a surviving program would have kept the block, and what the dying program did afterwards does not show how
+/// it would have continued. Returns the index of that operation.
 fn cut_after(requests: &mut Requests, entry: usize) -> Option<usize> {
     let is_it = |(at, operation): &(usize, Operation)| *at == entry && matches!(operation, Operation::Allocate { .. });
     let last = requests.operations.iter().position(is_it)?;
@@ -246,7 +250,7 @@ impl LivePeak {
         let mut sizes: Vec<u64> = Vec::new();
         let (mut live, mut peak, mut peak_at, mut at_start) = (0_u64, 0_u64, None, 0);
         let early = requests.lost_beginning.map_or(0, |lost| lost.blocks);
-        // Requests that failed before this one do not count as needed: the program went on without them.
+        // Requests that failed before this one do not count as needed: the program continued without them.
         let is_served = |(_, operation): &(usize, Operation)| matches!(operation, Operation::Allocate { failed: false, .. });
         let last_served = requests.operations.iter().rposition(is_served).unwrap_or(0);
         for (place, &(_, operation)) in requests.operations.iter().enumerate() {
@@ -280,7 +284,7 @@ fn rounded(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(MIN_BLOCK_BYTES).unwrap_or(u64::MAX)
 }
 
-/// How much each stack holds after the operation `last`. Blocks from before the first entry have no stack.
+/// The memory that each stack holds after the operation `last`. Blocks from before the first entry have no stack.
 fn holders(requests: &Requests, recording: &DeviceRecording, last: usize) -> Vec<StackUse> {
     let early = requests.lost_beginning.map_or(0, |lost| lost.blocks);
     let mut live: FxHashMap<usize, (StackId, u64)> = FxHashMap::default();

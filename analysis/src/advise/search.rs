@@ -18,7 +18,7 @@ use super::memory::{AdviseOptions, DeviceMemory, Progress};
 use super::program::{Program, Replay};
 use crate::caution::{Caution, InUse, cautions};
 
-/// The number of best options whose neighbours are tried, per round.
+/// The number of best options whose neighbours are tried in each round.
 const ROUNDS: [usize; 2] = [2, 1];
 /// At least this many options are tried: when the best have no untried neighbours left, neighbours of worse options follow.
 const FEWEST: usize = 64;
@@ -34,7 +34,7 @@ pub(super) struct Search<'a> {
     repeats: bool,
     kept: String,
     found: Vec<AdvisedOption>,
-    /// The settings that were tried, as [`decisive`] gives them, and each device's outcome.
+    /// The settings that were tried, as [`decisive`] returns them, and each device's outcome.
     tried: Vec<(Settings, Vec<DeviceOutcome>)>,
     /// The candidate behind each found option, by index.
     candidates: Vec<Option<Candidate>>,
@@ -112,7 +112,8 @@ impl<'a> Search<'a> {
         candidates.into_iter().filter_map(trial).collect()
     }
 
-    /// The best option with expandable segments and the `count` best without: not every program can use expandable segments.
+    /// The best option with expandable segments and the `count` best options without them: not every program can use
+    /// expandable segments.
     fn best(&self, count: usize) -> Vec<Candidate> {
         let mut places: Vec<usize> = (0..self.found.len()).collect();
         places.sort_by_key(|&place| self.found[place].rank());
@@ -123,7 +124,7 @@ impl<'a> Search<'a> {
         of_kind(true).take(1).chain(of_kind(false)).collect()
     }
 
-    /// Evaluates the settings that were not tried yet.
+    /// Evaluates the settings that have not been tried yet.
     fn try_all(&mut self, trials: Vec<Trial>) {
         let mut new: Vec<Trial> = Vec::new();
         for trial in trials {
@@ -185,7 +186,7 @@ impl<'a> Search<'a> {
         self.programs.iter().zip(self.memory).map(outcome).collect()
     }
 
-    /// An option whose settings were tried.
+    /// An option whose settings have been tried.
     fn option(&self, trial: &Trial) -> AdvisedOption {
         let decisive = decisive(&trial.settings, self.profile, self.programs);
         let tried = self.tried.iter().find(|(known, _)| *known == decisive);
@@ -211,8 +212,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The cut runs that are like those of the devices whose programs died, for the device where the fewest were completed. `None`
-/// if no program died, if one does not get past its failure, or if its memory is not known.
+/// The cut runs that are similar to those of the devices whose programs died, for the device where the smallest share was
+/// completed. `None` if no program died, if one does not get past its failure, or if its memory is not known.
 fn completes(programs: &[Program], devices: &[DeviceOutcome]) -> Option<CompletedRuns> {
     let died = programs.iter().zip(devices).filter(|(program, _)| program.died());
     let of = |(program, outcome): (&Program, &DeviceOutcome)| {
@@ -346,9 +347,9 @@ fn kept(text: &str) -> String {
     parts.filter(is_kept).map(str::trim).collect::<Vec<_>>().join(",")
 }
 
-/// The settings without anything that decides nothing for these programs in any amount of memory: the way they are written, and
-/// a `max_split_size` above every segment (spec 2.5, 2.9, 3.1: the allocator compares it only with requests and free blocks,
-/// which are parts of segments).
+/// The settings without the parts that make no difference to these programs in any amount of memory: the spelling, and a
+/// `max_split_size` larger than every segment (spec 2.5, 2.9, 3.1: the allocator compares it only with requests and free
+/// blocks, which are parts of segments).
 fn decisive(settings: &Settings, profile: &'static Profile, programs: &[Program]) -> Settings {
     let mut decisive = Settings { text: String::new(), ..settings.clone() };
     // Expandable segments grow to any size.

@@ -1,4 +1,4 @@
-//! The outcome of the advice: does the program fit, and why do the recorded run's own settings fit or fail?
+//! The outcome of the advice: whether the program fits, and why the recorded run's own settings succeed or fail.
 //!
 //! [`Held`] describes what the heap held at the first failure, and which of its free bytes the request could use.
 
@@ -17,12 +17,12 @@ use crate::continuation::Doubt;
 pub enum Outcome {
     /// The program fits. If the recorded run died, its estimated rest fits too and is not in doubt.
     Fits,
-    /// The request of which the recorded run died is served. The file does not contain what would have followed.
+    /// The request that the recorded run died on is served. The file does not contain what would have followed.
     GetsPast,
     /// None of the settings tried serves every recorded request.
     DoesNotFit,
-    /// No answer is possible: the memory is unknown, or only part of its range is enough, or the part that the recording lost
-    /// needed more than the available memory.
+    /// No answer is possible: the memory is unknown, or only part of its range is enough, or the part missing from the
+    /// recording needed more than the available memory.
     Unknown,
 }
 
@@ -35,8 +35,7 @@ parkade_recording::names! {
     }
 }
 
-/// An amount of memory in which an option serves every recorded request of a device of which only a range of the memory is
-/// known.
+/// An amount of memory in which an option serves every recorded request of a device whose memory is known only as a range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Enough {
     /// The option's index in [`Advice::options`](super::Advice::options).
@@ -50,24 +49,24 @@ pub struct Enough {
 }
 
 impl Enough {
-    /// By how much `bytes` exceeds the lower end of the range; negative if it does not.
+    /// The amount by which `bytes` exceeds the lower end of the range; negative if it does not.
     pub(super) fn lacking_bytes(&self) -> i128 {
         i128::from(self.bytes) - i128::from(self.range.least_bytes)
     }
 }
 
-/// What the outcome of an option is judged by.
+/// The facts by which an option's outcome is judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judge<'a> {
     pub(super) programs: &'a [Program],
     pub(super) memories: &'a [DeviceMemory],
-    /// Whether the part that the recording lost needed more than the available memory.
+    /// Whether the part missing from the recording needed more than the available memory.
     pub(super) hides_more: bool,
     /// The options tried; the program fits if one of them serves every request.
     pub(super) tried: &'a [AdvisedOption],
 }
 
-/// The devices whose program died and whose rest is in doubt under this option, with the reason.
+/// The devices whose program died and whose rest is in doubt under this option, with the reasons.
 pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, Doubt)> {
     let free = |device: u32| {
         let outcome = option.devices.iter().find(|outcome| outcome.device == device);
@@ -80,8 +79,8 @@ pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, 
 }
 
 impl Judge<'_> {
-    /// The outcome with an option; `None` means that no option serves every recorded request in the memory in which they were
-    /// tried. `enough` is the measured need of the option for the recorded requests, on each device that may lack memory.
+    /// The outcome with an option; `None` means that no option serves every recorded request in the memory that was tried.
+    /// `enough` is the option's measured need for the recorded requests, on each device that may lack memory.
     pub(super) fn outcome(&self, option: Option<&AdvisedOption>, enough: &[Enough]) -> Outcome {
         if self.memories.iter().all(|memory| memory.budget == MemoryBudget::default()) {
             return Outcome::Unknown;
@@ -114,7 +113,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the memory is too small, even at the upper end where only a range is known.
+    /// Whether the memory is too small, even at the upper end if only a range is known.
     fn is_short(&self) -> bool {
         let is_short = |(program, memory): (&Program, &DeviceMemory)| {
             memory.range.is_some_and(|range| program.live.bytes >= range.below_bytes)
@@ -127,7 +126,7 @@ impl Judge<'_> {
     /// Whether an option serves every recorded request of the devices whose memory is known.
     pub(super) fn serves_where_known(&self, option: &AdvisedOption) -> bool {
         let serves = |((outcome, memory), program): ((&DeviceOutcome, &DeviceMemory), &Program)| {
-            // More bytes can be live only in the last page of an expandable segment.
+            // More bytes than this can be live only in the last page of an expandable segment.
             let holds = outcome.available_bytes.is_none_or(|available| program.live.bytes <= available);
             memory.range.is_some() || (outcome.gets_past && holds)
         };
@@ -135,16 +134,16 @@ impl Judge<'_> {
     }
 }
 
-/// Why the recorded run's own settings fit or fail.
+/// Why the recorded run's own settings succeed or fail.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Every request is served.
     Fits,
-    /// The live blocks would fit, but free memory is so split that no free block holds the request.
+    /// The live blocks would fit, but free memory is so fragmented that no free block can hold the request.
     Fragmentation,
-    /// The live blocks alone exceed the memory: no setting helps.
+    /// The live blocks alone exceed the memory, so no setting helps.
     Capacity,
-    /// Whether the live blocks exceed the memory depends on where in its range the limit was.
+    /// Whether the live blocks exceed the memory depends on where the limit was within its range.
     Undecided,
     /// When the request fails, most of the free memory belongs to other streams or waits for them.
     Streams,
@@ -192,7 +191,8 @@ pub(super) fn verdict(run: &OwnRun<'_>, own: &AdvisedOption) -> (Verdict, Option
     let Some(place) = failing(&|device| device.fails_at_entry().is_some()).or_else(|| failing(&|_| true)) else {
         return (Verdict::Fits, None);
     };
-    // A device that holds more than its memory decides the verdict, so it comes first; next comes a device that may hold more.
+    // A device whose live blocks exceed its memory decides the verdict, so it comes first; next comes a device whose live
+    // blocks may exceed it.
     if let Some(short) = failing(&|device| run.holds_more(device.device)) {
         return (Verdict::Capacity, first_failure(run, short, own));
     }
@@ -215,7 +215,7 @@ pub(super) fn verdict(run: &OwnRun<'_>, own: &AdvisedOption) -> (Verdict, Option
 }
 
 impl OwnRun<'_> {
-    /// Whether a device's live blocks exceed even the upper end of its memory range.
+    /// Whether a device's live blocks exceed even the upper end of the range for its memory.
     fn holds_more(&self, device: u32) -> bool {
         let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
         of_device.any(|(replay, memory)| {
@@ -227,7 +227,7 @@ impl OwnRun<'_> {
         })
     }
 
-    /// Whether a device's live blocks exceed the lower end of its memory range.
+    /// Whether a device's live blocks exceed the lower end of the range for its memory.
     fn may_hold_more(&self, device: u32) -> bool {
         let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
         of_device.any(|(replay, memory)| memory.range.is_some_and(|range| replay.program.live.bytes > range.least_bytes))
@@ -244,7 +244,7 @@ fn first_failure(run: &OwnRun<'_>, place: usize, own: &AdvisedOption) -> Option<
     };
     let (operation, wanted_bytes, stream, pool) = program.requests.operations.iter().enumerate().rev().find_map(wanted)?;
     let segments = if program.dies_again(available_bytes) == Some(entry) {
-        // The run died there, so the recording has the heap.
+        // The run died there, so the recording contains the heap.
         recorded_heap(run.recordings[place], run.recorded, available_bytes, entry)?
     } else {
         let mut replayed = replay.run(available_bytes, AfterFailure::GoOn);
@@ -272,7 +272,7 @@ fn recorded_heap(
     segments
 }
 
-/// A heap's bytes by state. Free bytes are divided by whether a request of one stream and pool could use them.
+/// A heap's bytes by state. Free bytes are divided by whether a request from one stream and pool could use them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Held {
     /// Reserved.
@@ -292,7 +292,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// What a heap holds, from the point of view of a request of this stream and pool.
+    /// What a heap holds, from the point of view of a request from this stream and pool.
     fn seen_from(segments: &[SegmentInfo], stream: u64, pool: PoolId) -> Held {
         let mut held = Held::default();
         for segment in segments {
@@ -313,7 +313,7 @@ impl Held {
         held
     }
 
-    /// What a device held when its recording was written: all that a file without a trace shows.
+    /// What a device held when its recording was written, which is all that a file without a trace shows.
     #[must_use]
     pub fn at_end(recording: &DeviceRecording) -> Held {
         let mut held = Held::default();

@@ -1,4 +1,5 @@
-//! Tells which features a program uses beside the plain allocator, as far as a recording shows, and how certain that is.
+//! Determines which features a program uses besides the plain allocator, as far as a recording shows them, and how certain
+//! that is.
 //!
 //! A recording covers one process's allocator. Its final segments and requests show private pools, its handles show streams,
 //! blocks that became free late show use by other streams, and memory released without a request that needs it shows
@@ -74,10 +75,10 @@ impl Feature {
     ];
 }
 
-/// How many features there are.
+/// The number of features.
 const FEATURES: usize = Feature::NoMapping as usize + 1;
 
-/// Which features a program uses.
+/// The features that a program uses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InUse {
     evidence: [Evidence; FEATURES],
@@ -92,8 +93,8 @@ impl InUse {
 
     /// What one device's recording shows. `requests` are those of the recording, if it has a trace.
     ///
-    /// A recording that has lost its beginning leaves what it does not show unknown; a file that does not name pools (before 1.13,
-    /// spec 7.8) leaves everything about pools unknown.
+    /// If a recording's oldest entries are missing, whatever it does not show is unknown; in a file that does not name pools
+    /// (before 1.13, spec 7.8), everything about pools is unknown.
     #[must_use]
     pub fn of(device: &DeviceRecording, requests: Option<&Requests>) -> InUse {
         let mut in_use = InUse::unknown();
@@ -112,7 +113,7 @@ impl InUse {
         in_use
     }
 
-    /// The same program, on this many devices.
+    /// The same program on this many devices.
     #[must_use]
     pub fn on_devices(mut self, devices: usize) -> InUse {
         // A file lists every device on which memory was allocated.
@@ -131,14 +132,14 @@ impl InUse {
         self
     }
 
-    /// The same program, known to run with or without a memory limit.
+    /// The same program, but known to run with or without a memory limit.
     #[must_use]
     pub fn limited(mut self, is_limited: bool) -> InUse {
         self.set(Feature::NoLimit, seen(!is_limited, true));
         self
     }
 
-    /// The same program, with the caller's knowledge about one feature.
+    /// The same program, but with the caller's knowledge about one feature.
     #[must_use]
     pub fn with(mut self, feature: Feature, evidence: Evidence) -> InUse {
         self.set(feature, evidence);
@@ -182,14 +183,14 @@ impl InUse {
 }
 
 /// Whether a block became free later than the program freed it. At entry 0 this may also be the second half of a free whose
-/// first half the recording has lost.
+/// first half is missing from the recording.
 fn is_late(operation: &Operation) -> bool {
     let late = |completion| !matches!(completion, Completion::AtOnce | Completion::AtEntry(0));
     matches!(operation, Operation::Free { completion, .. } if late(*completion))
 }
 
-/// The evidence for a feature that a recording shows or does not show. The feature's absence means that it is not in use only
-/// if `is_sure`.
+/// The evidence for a feature that a recording shows or does not show. Only if `is_sure` does the feature's absence mean that
+/// it is not in use.
 fn seen(is_seen: bool, is_sure: bool) -> Evidence {
     match (is_seen, is_sure) {
         (true, _) => Evidence::Shown,
@@ -214,7 +215,7 @@ fn streams_of(requests: &Requests) -> impl Iterator<Item = u64> {
 pub enum Evidence {
     /// The program does not use it: the recording would show it.
     NotShown,
-    /// The recording cannot show it, or has lost the part that would.
+    /// The recording cannot show it, or the part that would show it is missing.
     Unknown,
     /// The recording shows it.
     Shown,
@@ -256,7 +257,7 @@ mod tests {
         let of = |pools: &[_]| pools_of(&InUse::of(&device(pools), Some(&requests)));
         assert_eq!(of(&[Some((0, 0))]), [NotShown, NotShown, Shown, NotShown]);
         assert_eq!(of(&[Some((0, 0)), Some((3, 0))]), [Shown, Shown, NotShown, NotShown]);
-        // Such an id belongs to a MemPool, or to a pool that captures share.
+        // An id of this form belongs to a MemPool or to a pool that captures share.
         assert_eq!(of(&[Some((0, 2))]), [Shown, Unknown, Unknown, Unknown]);
         assert_eq!(of(&[Some((0, 2)), Some((1, 0))]), [Shown, Shown, NotShown, Unknown]);
         assert_eq!(of(&[None]), [Unknown; 4], "an old file does not name pools");

@@ -1,8 +1,9 @@
 //! The table of known issues, each with its source: the settings it concerns, what the program must use for it to matter, and
-//! the releases that have it.
+//! the affected releases.
 //!
-//! To add an issue, add a row. A row states what a replay cannot show, or why a setting that looks good in one run is not safe
-//! in general. What a replay does show, such as how much memory a program needs under a setting, does not belong in the table.
+//! To add an issue, add a row. A row states what a replay cannot show, or why a setting that looks good in one run is not
+//! safe in general. Anything that a replay does show, such as how much memory a program needs under a setting, does not
+//! belong in the table.
 
 use parkade::profile::Profile;
 use parkade::settings::{Backend, Settings};
@@ -12,7 +13,7 @@ use super::in_use::Feature;
 /// The effect of a setting on a program that uses what the issue needs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// The setting has no effect, although its user may expect one.
+    /// The setting has no effect, although a user may expect one.
     NoEffect,
     /// The program may fail, hang or need far more memory, depending on circumstances that are not modelled here.
     MayBreak,
@@ -45,7 +46,7 @@ pub(super) struct KnownIssue {
     pub(super) source: &'static str,
 }
 
-/// The PyTorch releases that have the issue.
+/// The affected PyTorch releases.
 #[derive(Clone, Copy, Debug)]
 enum Versions {
     /// All releases that are modelled here.
@@ -81,13 +82,13 @@ enum Condition {
     CaptureReuse,
     /// The lock is released while the driver allocates.
     ReleaseLock,
-    /// Requests beyond the limit fail at once.
+    /// Requests beyond the limit fail immediately.
     ThrowBeforehand,
     /// `expandable_segments_reserve` is set.
     ExpandableReserve,
     /// A `pinned_*` key is set.
     Pinned,
-    /// The allocator is CUDA's own.
+    /// The allocator is `cudaMallocAsync`.
     AsyncBackend,
     /// The settings have a key that only PyTorch's own allocator honours.
     NativeKeys,
@@ -143,7 +144,7 @@ impl KnownIssue {
     }
 }
 
-/// Every known issue: first those that do harm, then the settings without effect.
+/// Every known issue: first the harmful ones, then the settings that have no effect.
 pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
     KnownIssue {
         id: "expandable-captured-collectives",
@@ -175,8 +176,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::OtherProcesses],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "A process that receives tensors of expandable segments reserves addresses for 9/8 of the whole device for each handle, \
-               and can run out of addresses.",
+        what: "A process that receives tensors from expandable segments reserves addresses for 9/8 of the entire device for each handle and can run out of addresses.",
         instead: "Keep few shared tensors open, or leave expandable_segments off in the process that sends them.",
         source: "pytorch/pytorch#186213",
     },
@@ -187,7 +187,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::Registrations],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "Libraries that register memory by address and length (RDMA, NCCL user buffers) may refuse memory of expandable segments, \
+        what: "Libraries that register memory by address and length (RDMA, NCCL user buffers) may refuse memory from expandable segments, \
                which consists of many mappings and can change while it is registered.",
         instead: "Allocate registered buffers outside expandable segments, or leave expandable_segments off.",
         source: "pytorch/pytorch#165419, uccl-project/uccl#839",
@@ -259,8 +259,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "A request that would exceed the memory limit fails at once, whereas PyTorch normally releases cached memory and \
-               tries again.",
+        what: "A request that would exceed the memory limit fails immediately, whereas PyTorch normally releases cached memory and retries.",
         instead: "Set it only in programs that handle out-of-memory errors themselves.",
         source: "pytorch/pytorch#179057",
     },
@@ -305,9 +304,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::UserPools, Feature::PoolAllocators],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Pools that have their own allocator (sleep modes) do not use expandable segments; before 2.11 such pools \
-               bypassed their allocator instead.",
-        instead: "Expect an effect on the rest of the program's memory only.",
+        what: "Pools that have their own allocator (sleep modes) do not use expandable segments; before 2.11, those pools bypassed their allocator instead.",
+        instead: "Expect an effect only on the rest of the program's memory.",
         source: "pytorch/pytorch#147851, pytorch/pytorch#185818, spec 5.5",
     },
     KnownIssue {
@@ -328,8 +326,8 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::NoLimit],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Without a memory limit below the whole device nothing is ever collected, and there is no warning.",
-        instead: "Set a limit as well: torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction below 1.",
+        what: "Without a memory limit below the device's capacity, nothing is ever collected, and there is no warning.",
+        instead: "Also set a limit: torch.cuda.set_per_process_memory_fraction, or per_process_memory_fraction below 1.",
         source: "pytorch/pytorch#106660, pytorch/pytorch#76648, spec 2.7",
     },
     KnownIssue {
@@ -351,7 +349,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         versions: Versions::All,
         severity: Severity::NoEffect,
         what: "Garbage collection skips private pools, although their memory counts towards the threshold.",
-        instead: "Expect it to release memory of the default pool only.",
+        instead: "Expect it to release memory only from the default pool.",
         source: "spec 2.7",
     },
     KnownIssue {
@@ -361,7 +359,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "A single division does not round up to the next power of two: sizes are rounded to 512 bytes, as if it were not set.",
+        what: "A single division does not round up to the next power of two: sizes are rounded to 512 bytes, as if the setting were absent.",
         instead: "Use 2 or more divisions.",
         source: "pytorch/pytorch#161139, spec 1.2",
     },
@@ -373,7 +371,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         versions: Versions::All,
         severity: Severity::NoEffect,
         what: "Without max_split_size_mb no block is oversize, so a limit on how much larger an oversize block may be has no effect.",
-        instead: "Leave it out, or set max_split_size_mb as well.",
+        instead: "Leave it out, or also set max_split_size_mb.",
         source: "spec 2.5",
     },
     KnownIssue {
@@ -383,8 +381,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::ChangedSettings],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "PyTorch reads per_process_memory_fraction when it creates a device's allocator; changing it later sets no \
-               limit.",
+        what: "PyTorch reads per_process_memory_fraction when it creates a device's allocator; changing it later has no effect on the limit.",
         instead: "Set it in the environment, or call torch.cuda.set_per_process_memory_fraction.",
         source: "spec 8.4",
     },
@@ -407,7 +404,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         versions: Versions::All,
         severity: Severity::NoEffect,
         what: "Without a memory limit no request is rejected early.",
-        instead: "Set per_process_memory_fraction as well.",
+        instead: "Also set per_process_memory_fraction.",
         source: "pytorch/pytorch#179057",
     },
     KnownIssue {
@@ -428,8 +425,7 @@ pub(super) const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "This setting lets other threads allocate while one waits for the driver; the program needs as much memory as \
-               before.",
+        what: "This setting lets other threads allocate while one waits for the driver; the program still needs the same amount of memory.",
         instead: "Set it only for speed with several threads.",
         source: "pytorch/pytorch#108367",
     },

@@ -1,9 +1,9 @@
-//! Collects what a setting may break: known issues of PyTorch's allocator settings in programs that use certain features.
+//! Collects what a setting may break: known issues with PyTorch's allocator settings in programs that use certain features.
 //!
-//! [`InUse`] holds the features that a recording shows in use, [`cautions`] lists the known issues that therefore apply to
-//! settings. `known_issues` lists them all, each with its source. A replay tells how much memory a program needs under a
-//! setting; these issues are what no replay of one process can show: hangs, refused calls, memory of other libraries, and
-//! settings without effect.
+//! [`InUse`] holds the features that a recording shows in use, and [`cautions`] lists the known issues that therefore apply
+//! to the settings. `known_issues` lists all issues, each with its source. A replay shows how much memory a program needs
+//! under a setting; these issues are what no replay of one process can show: hangs, refused calls, memory of other libraries,
+//! and settings that have no effect.
 
 mod in_use;
 mod known_issues;
@@ -21,7 +21,7 @@ use known_issues::{KNOWN_ISSUES, KnownIssue};
 /// A known issue that applies to the settings and that the program does not rule out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caution {
-    /// Identifies the issue in machine-readable output: words joined by hyphens, the same in every release.
+    /// Identifies the issue in machine-readable output: words joined by hyphens, stable across releases.
     pub id: &'static str,
     /// The keys of the settings that the issue concerns, joined by `, `.
     pub setting: &'static str,
@@ -33,13 +33,13 @@ pub struct Caution {
     pub what: &'static str,
     /// What to do instead, in one sentence.
     pub instead: &'static str,
-    /// Where the issue is reported or documented: issues and pull requests as `owner/name#number`; `spec` and a number is a section
-    /// of the behavioural specification, which was found by running PyTorch's own library.
+    /// Where the issue is reported or documented: issues and pull requests as `owner/name#number`; `spec` and a number refer
+    /// to a section of the behavioural specification, which was derived from running PyTorch's own library.
     pub source: &'static str,
 }
 
 impl Caution {
-    /// Whether these settings need a warning: the program uses what the issue needs, and the issue does harm.
+    /// Whether these settings need a warning: the program uses what the issue needs, and the issue is harmful.
     #[must_use]
     pub fn needs_warning(&self) -> bool {
         self.in_use == Evidence::Shown && self.severity > Severity::NoEffect
@@ -56,8 +56,8 @@ pub fn cautions(in_use: &InUse, settings: &Settings, profile: &Profile) -> Vec<C
     found
 }
 
-/// The caution for a program, unless it is known not to use something that the issue needs. The caution is as certain as the
-/// least certain of the needed features.
+/// The caution for a program; `None` if the program is known not to use something that the issue needs. The caution is as
+/// certain as the least certain of the needed features.
 fn caution(issue: &KnownIssue, in_use: &InUse) -> Option<Caution> {
     let least = issue.uses.iter().map(|&feature| in_use.evidence(feature)).min().unwrap_or(Evidence::Shown);
     (least != Evidence::NotShown).then_some(Caution {
@@ -73,7 +73,7 @@ fn caution(issue: &KnownIssue, in_use: &InUse) -> Option<Caution> {
 
 #[cfg(test)]
 mod tests {
-    //! Tests that every known issue applies to the settings it concerns, and to nothing else.
+    //! Tests that every known issue applies to the settings it concerns and to nothing else.
 
     use super::*;
 

@@ -1,15 +1,15 @@
-//! Estimates what a program that died would have done next, as far as its earlier steps show.
+//! Estimates what a program that died would have done next, as far as its earlier steps show it.
 //!
-//! A recording of a run that died ends with the request that failed. If the program is a loop, it was at the same point before,
-//! once in every step (`repeats`). What it did after that point is appended (`splice`): first the rest of the step that failed,
-//! with sizes in proportion to what that step had already requested, then the earlier steps once more, unchanged.
+//! A recording of a run that died ends with the request that failed. If the program is a loop, it has been at the same point
+//! before, once in every step (`repeats`). What it did after that point is appended (`splice`): first the rest of the failed
+//! step, with sizes in proportion to what that step had already requested, and then the earlier steps once more, unchanged.
 //!
-//! [`Doubt`] says why such a program may not fit although all of its estimated rest does. The need of later steps is judged by
-//! how many steps were seen, how much they differ, and how much memory is left free. There are two ways to be sure. Either the
-//! largest size has come back, as happens when sizes are fixed, few, or capped at a longest one. Or so much is left free that
-//! even a size larger than any seen fits: if sizes are spread over a range and `n` of them were seen, the chance that the range
-//! ends `x` times further above their common floor than the largest is at most `x` to the power of `-n`, however many steps
-//! follow.
+//! [`Doubt`] states why a program of this kind may not fit even if all of its estimated rest does. The need of later steps is
+//! judged by how many steps were seen, how much they differ, and how much memory is left free. There are two ways to be
+//! certain. Either the largest size has recurred, as happens when sizes are fixed, few, or capped at a maximum. Or so much
+//! memory is left free that even a size larger than any seen would fit: if sizes are spread over a range and `n` of them were
+//! seen, the chance that the range extends `x` times further above its floor than the largest size seen is at most `x` to the
+//! power of `-n`, however many steps follow.
 
 mod repeats;
 mod splice;
@@ -23,34 +23,34 @@ use splice::{Sizes, Splice};
 
 /// The number of earlier steps that are compared.
 const STEPS: usize = 40;
-/// The sizes of a new step are derived from the copied step and at most this many others.
+/// The sizes of a new step are derived from the copied step and at most this many other steps.
 const COMPARED: usize = 5;
 /// The steps' lowest live memory may differ by one part in this many of what a step adds to it.
 const STEADY_PART: u64 = 50;
 /// Steps leak memory if the lowest live memory rises over at least this many of them.
 const LEAKING: usize = 3;
 
-/// A program that died, continued.
+/// A program that died, with its estimated continuation.
 #[derive(Clone, Debug)]
 pub struct Continuation {
-    /// The recorded requests up to the one that failed, and what would have followed it. Their entries continue those of the trace.
-    /// Empty if the caller has taken the requests.
+    /// The recorded requests up to the one that failed, and what would have followed it. Their entries continue those of the
+    /// trace. Empty if the caller has moved the requests out.
     pub requests: Requests,
     /// The number of recorded operations; the others are estimated.
     pub recorded: usize,
-    /// The number of steps before the one that failed, at most forty. A first step that differs, because it allocates what later
-    /// steps find, counts too.
+    /// The number of steps before the one that failed, at most forty. This includes a first step that differs because it
+    /// allocates what later steps find.
     pub steps: usize,
-    /// The most live bytes in each of these steps, earliest first, including what came before the steps that are alike.
+    /// The peak of live bytes in each of these steps, earliest first, including any before the similar steps begin.
     pub step_peaks: Vec<u64>,
-    /// The most live bytes in the step that failed, had it gone on.
+    /// The peak of live bytes in the failed step if it had continued.
     pub failed_step_peak: u64,
-    /// The certain part of that peak: the most that was recorded in the step, or all of it if the step's sizes so far are those of
-    /// an earlier step.
+    /// The certain part of that peak: the most that was recorded in the step, or the entire peak if the step's sizes so far
+    /// match those of an earlier step.
     pub failed_step_certain_peak: u64,
-    /// The least live bytes since the first of the steps that are alike: the memory that every step finds in use.
+    /// The fewest live bytes since the first of the similar steps: the memory that every step finds in use.
     pub floor_bytes: u64,
-    /// The average memory that each step leaves in use in addition to what it found, if every step does. 0 if not every step does.
+    /// The average memory that each step leaves in use in addition to what it found; 0 unless every step leaves some.
     pub left_by_step_bytes: u64,
     /// The number of estimated steps that follow the one that failed.
     pub more_steps: usize,
@@ -59,12 +59,12 @@ pub struct Continuation {
 }
 
 impl Continuation {
-    /// The most live bytes in each step; the last is the step that failed, had it gone on.
+    /// The peak of live bytes in each step; the last is the failed step as if it had continued.
     fn peaks(&self) -> Vec<u64> {
         self.step_peaks.iter().copied().chain([self.failed_step_peak]).collect()
     }
 
-    /// The most of them.
+    /// The highest of these peaks.
     #[must_use]
     pub fn largest_peak_bytes(&self) -> u64 {
         self.step_peaks.iter().copied().fold(self.failed_step_peak, u64::max)
@@ -76,15 +76,15 @@ impl Continuation {
         self.steps < FEWEST_STEPS
     }
 
-    /// Whether each of the latest steps needed more than the one before.
+    /// Whether each of the most recent steps needed more memory than the one before.
     #[must_use]
     pub fn grows(&self) -> bool {
         grow(&self.peaks())
     }
 }
 
-/// Continues a program whose operation `last` failed. `most` is the number of operations that may be added. `None` if the
-/// program had not reached that point before it failed there.
+/// Continues a program whose operation `last` failed. At most `most` operations are added. Returns `None` if the program had
+/// not reached that point in an earlier step.
 #[must_use]
 pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: usize, most: usize) -> Option<Continuation> {
     let operations = requests.operations.get(..=last)?;
@@ -99,7 +99,7 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
     splice.find_lasting(latest.operation, &latest.before);
     splice.take_peak_bytes();
 
-    // Append the rest of the step that failed, as the most similar earlier step did it.
+    // Append the rest of the failed step, copied from the most similar earlier step.
     let like = most_alike(operations, &words, last, &found);
     let before = align(&words, (moments[like], last), Direction::Backwards, last, last + 1);
     let sizes = StepSizes::of(operations, &words, &moments, like);
@@ -109,7 +109,7 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
     let failed_step_peak = splice.take_peak_bytes();
     splice.copy(ends, moments[like - 1], &|_| None);
 
-    // Then append the steps after that one, and all of them again.
+    // Then append the steps after that one, and then all of them again.
     let (mut more_steps, mut place) = (0, like - 1);
     while more_steps < found.len() || splice.operations.len() - operations.len() < most {
         if place == 0 {
@@ -128,7 +128,8 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
         more_steps += 1;
     }
     let earliest = moments[found.len()];
-    // A step ends where live memory is lowest between two of the moments. The step that failed begins at the last such index.
+    // A step ends where live memory is lowest between two of the moments. The failed step begins at the last of these
+    // indices.
     let ends: Vec<usize> = moments.windows(2).rev().map(|pair| live.lowest(pair[1], pair[0])).collect();
     let begins = [0].into_iter().chain(ends.iter().copied());
     let step_peaks = begins.zip(&ends).map(|(begin, &end)| live.peak(begin, end)).collect();
@@ -181,17 +182,17 @@ impl Live {
         Live { blocks, bytes }
     }
 
-    /// The most live bytes after the operation `from` up to `to`.
+    /// The peak of live bytes after the operation `from`, up to `to`.
     fn peak(&self, from: usize, to: usize) -> u64 {
         self.bytes[from + 1..=to].iter().copied().max().unwrap_or(0)
     }
 
-    /// The index of the lowest live memory after the operation `from` up to `to`; the last of several.
+    /// The index of the lowest live memory after the operation `from`, up to `to`; if there are several, the last.
     fn lowest(&self, from: usize, to: usize) -> usize {
         (from + 1..=to).rev().min_by_key(|&place| self.bytes[place]).unwrap_or(to)
     }
 
-    /// Whether the least live memory between any two of the moments (the latest first) is about the same.
+    /// Whether the lowest live memory between consecutive moments (the latest first) is about the same.
     fn is_steady(&self, moments: &[usize]) -> bool {
         let least = |pair: &[usize]| self.bytes[pair[1]..=pair[0]].iter().copied().min().unwrap_or(0);
         let Some(latest) = moments.windows(2).next() else { return false };
@@ -206,7 +207,7 @@ impl Live {
     }
 }
 
-/// Whether the requests after the operation `since` have the sizes of their counterparts.
+/// Whether the requests after the operation `since` have the same sizes as their counterparts.
 fn repeats_sizes(operations: &[(usize, Operation)], before: &Alignment, since: usize) -> bool {
     before.pairs.iter().filter(|pair| pair.1 > since).all(|&(earlier, later)| {
         match (operations[earlier].1, operations[later].1) {
@@ -216,7 +217,7 @@ fn repeats_sizes(operations: &[(usize, Operation)], before: &Alignment, since: u
     })
 }
 
-/// By how much the floor rises from step to step, if it never falls and rises over several steps.
+/// The amount by which the floor rises from step to step, if it never falls and rises over several steps.
 fn left_by_step(floors: &[u64]) -> u64 {
     match floors {
         [first, .., last] if floors.len() >= LEAKING && floors.windows(2).all(|pair| pair[0] < pair[1]) => {
@@ -226,7 +227,8 @@ fn left_by_step(floors: &[u64]) -> u64 {
     }
 }
 
-/// The moment (1 is the latest) that is most like the end of the program, by the sizes of the requests before both.
+/// The moment (1 is the latest) that is most similar to the end of the program, judged by the sizes of the requests before
+/// each.
 fn most_alike(operations: &[(usize, Operation)], words: &[u64], last: usize, found: &[Repeat]) -> usize {
     let size = |place: usize| match operations[place].1 {
         Operation::Allocate { bytes, .. } => Some(bytes),
@@ -242,7 +244,7 @@ fn most_alike(operations: &[(usize, Operation)], words: &[u64], last: usize, fou
     found.iter().enumerate().min_by_key(|(_, repeat)| difference(repeat)).map_or(1, |(place, _)| place + 1)
 }
 
-/// The sizes of the step that failed.
+/// The sizes in the failed step.
 struct StepSizes {
     sizes: Sizes,
     /// For each compared moment: its operations that correspond to those after the copied moment.
@@ -291,21 +293,23 @@ impl StepSizes {
 
 /// The number of steps that must have come before.
 const FEWEST_STEPS: usize = 4;
-/// With fewer steps than this, including the one that failed, the largest size that came back does not count as the largest of
-/// all, unless all but one step needed it: in 4 of 27 cut runs for which it did count, later steps needed more.
+/// With fewer steps than this, including the failed one, a largest size that has recurred does not count as the overall
+/// maximum unless all but one step needed it: in 4 of 27 cut runs where it did count, later steps needed more.
 const RECURRING_STEPS: usize = 8;
-/// Two steps need the same if they differ by at most one part in this many of what the largest step adds to the common floor.
+/// Two steps count as needing the same if they differ by at most one part in this many of what the largest step adds to the
+/// common floor.
 const SAME_PART: u64 = 50;
-/// The largest size has come back if this many steps needed it ...
+/// The largest size counts as having recurred if this many steps needed it ...
 const RECURS: usize = 2;
-/// ... or one more if more than this many steps were seen, because two of many steps may lie within a fiftieth by chance.
+/// ... or one more if more than this many steps were seen, because two of many steps may lie within a fiftieth of each other
+/// by chance.
 const FEW: usize = 10;
-/// Even if sizes come back, this part of the largest must be free, because the estimate of the rest is not exact.
+/// Even if sizes recur, this fraction of the largest must be free, because the estimate of the rest is not exact.
 const LEAST_FREE_PART: u64 = 100;
 /// The number of steps times the free fraction must reach this: then the chance of a larger size is one in twenty (e to the
 /// power of -3).
 const SURE: u128 = 3;
-/// Steps grow if each of this many is larger than the one before ...
+/// Steps are growing if each of this many is larger than the one before ...
 const GROWING: usize = 4;
 /// ... by more than one part in this many.
 const GROWING_PART: u64 = 100;
@@ -313,25 +317,26 @@ const GROWING_PART: u64 = 100;
 /// Why the beginning of a program does not determine its rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// The program had not reached that point before it failed there.
+    /// The program had not reached that point in an earlier step.
     NoSteps,
-    /// Too few steps came before; the number of them.
+    /// Too few steps came before. The field is their number.
     FewSteps(usize),
     /// The steps leave more or less memory in use than they found.
     NotSteady,
     /// Each step needs more than the one before.
     Growing,
-    /// Only one step needed the largest size, and too little is left free for a larger one.
+    /// Only one step needed the largest size, and too little memory is left free for a larger one.
     Margin,
 }
 
 impl Doubt {
-    /// The reason to doubt the rest of this program, if there is one. `free_bytes` is what would be left at its peak.
+    /// The reason to doubt the rest of this program, if there is one. `free_bytes` is the memory that would be left at its
+    /// peak.
     #[must_use]
     pub fn about(continuation: Option<&Continuation>, free_bytes: u64) -> Option<Doubt> {
         let Some(continuation) = continuation else { return Some(Doubt::NoSteps) };
         let peaks = continuation.peaks();
-        // As many steps again would leave as much memory behind again.
+        // The same number of further steps would leave the same amount of memory behind.
         let left_bytes = continuation.left_by_step_bytes.saturating_mul(continuation.steps as u64);
         if continuation.has_few_steps() {
             Some(Doubt::FewSteps(continuation.steps))
@@ -363,14 +368,14 @@ parkade_recording::names! {
     }
 }
 
-/// Whether each of the latest steps needed more than the one before.
+/// Whether each of the most recent steps needed more memory than the one before.
 fn grow(peaks: &[u64]) -> bool {
     let is_larger = |pair: &[u64]| pair[1] > pair[0] + pair[0] / GROWING_PART;
     let latest = &peaks[peaks.len().saturating_sub(GROWING)..];
     latest.len() >= 3 && latest.windows(2).all(is_larger)
 }
 
-/// How many steps are known to have needed the largest size, and for how many steps this is known.
+/// The number of steps known to have needed the largest size, and the number of steps for which this is known.
 fn largest_recurs(continuation: &Continuation) -> (usize, usize) {
     let certain = || continuation.step_peaks.iter().copied().chain([continuation.failed_step_certain_peak]);
     let largest = certain().max().unwrap_or(0).max(continuation.failed_step_peak);
@@ -378,7 +383,7 @@ fn largest_recurs(continuation: &Continuation) -> (usize, usize) {
     (certain().filter(|&peak| peak >= same).count(), certain().count())
 }
 
-/// Whether enough is left free for a size larger than any seen.
+/// Whether enough memory is left free for a size larger than any seen.
 fn is_wide(peaks: &[u64], floor_bytes: u64, free_bytes: u64) -> bool {
     let largest = peaks.iter().copied().max().unwrap_or(0);
     u128::from(free_bytes) * peaks.len() as u128 >= SURE * u128::from(largest.saturating_sub(floor_bytes))
@@ -452,7 +457,7 @@ mod tests {
     /// Layers of the model.
     const LAYERS: usize = 16;
 
-    /// A program as operations.
+    /// A program as a list of operations.
     #[derive(Default)]
     struct Program {
         operations: Vec<(usize, Operation)>,
@@ -475,8 +480,8 @@ mod tests {
             self.operations.push((self.operations.len(), operation));
         }
 
-        /// A training step: an activation for each layer, a large one at the end, and a gradient for each layer; all are freed
-        /// again. The first step allocates the optimizer's states.
+        /// A training step: an activation for each layer, a large one at the end, and a gradient for each layer, all of which
+        /// are freed again. The first step allocates the optimizer's states.
         fn step(&mut self, length: u64, is_first: bool) {
             let activations: Vec<usize> = (0..LAYERS).map(|_| self.allocate(length * MIB)).collect();
             let logits = self.allocate(4 * length * MIB);
@@ -560,7 +565,8 @@ mod tests {
 
     #[test]
     fn a_peak_belongs_to_one_step() {
-        // The program is cut at the top of the forward pass; what the large step still held there is not what the next one needed.
+        // The program is cut at the top of the forward pass; what the large step still held at that point is not what the
+        // next step needed.
         let lengths = [20, 34, 30, 60, 28];
         let truth = live(&Program::training(&lengths).operations);
         let peak = |step: usize| truth[start_of(&lengths, step)..start_of(&lengths, step + 1)].iter().copied().max();

@@ -1,12 +1,12 @@
-//! Finds earlier moments at which a program was at the same point as now.
+//! Finds earlier moments at which a program was at the same point as it is now.
 //!
-//! In every step a training loop does what it did in the step before. Read backwards from an operation, the program has the
-//! same shape as when read backwards from the same point in the step before, for about as long as the program has run. Other
+//! In every step, a training loop does what it did in the step before. Read backwards from an operation, the program has the
+//! same shape as when read backwards from the same point in the step before, for almost as long as the program has run. Other
 //! points agree only briefly: two layers of a model look alike, but the operations before them do not.
 //!
 //! The shape of a program is the sequence of its operations without sizes ([`Shape`]). Training steps of different lengths
-//! request different sizes, but they request and free in the same order. So an allocation is described by its stream, pool and
-//! stack, and a free by how many requests ago its block was allocated.
+//! request different sizes, but they request and free in the same order. An allocation is therefore described by its stream,
+//! pool and stack, and a free by how many requests ago its block was allocated.
 //!
 //! [`align`] aligns two stretches of a program that did nearly the same. It pairs equal operations one by one. Where the
 //! stretches differ, it searches for the nearest operations from which they agree again.
@@ -19,7 +19,7 @@ use rustc_hash::FxBuildHasher;
 
 /// A candidate must agree for this many operations without a difference.
 const LEAST_REACH: usize = 8;
-/// The number of candidates examined, starting with those whose shape agrees longest without a difference.
+/// The number of candidates examined, starting with those whose shape agrees for longest without a difference.
 const CANDIDATES: usize = 128;
 /// How far back the shape is compared, in operations.
 const LOOK_BACK: usize = 16_384;
@@ -42,16 +42,16 @@ const MORE_BLOCKS: usize = 2;
 /// ... or one part in this many. In a loop over layers the number grows with every layer.
 const MORE_BLOCKS_PART: usize = 100;
 
-/// The point in an earlier step that corresponds to a later one.
+/// The point in an earlier step that corresponds to a later point.
 #[derive(Clone, Debug)]
 pub(super) struct Repeat {
     /// The operation there that corresponds to the later operation.
     pub(super) operation: usize,
-    /// The alignment of the operations before both.
+    /// The alignment of the operations before each of them.
     pub(super) before: Alignment,
 }
 
-/// The points that correspond to the operation `now` in the step before, in the step before that one, and so on, at most `most`
+/// The points that correspond to the operation `now` in the step before, in the step before that, and so on; at most `most`
 /// of them, the latest first. Each is aligned with its successor.
 pub(super) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: usize) -> Vec<Repeat> {
     let mut found: Vec<Repeat> = Vec::new();
@@ -77,10 +77,11 @@ pub(super) fn has_first_step(words: &[u64], earliest: usize, step: usize) -> boo
     one_earlier(words, None, earliest).is_some_and(|first| (earliest - first.operation) * 2 >= step)
 }
 
-/// The corresponding point one step before the operation `now`. With `live_blocks`, about as many blocks must be live there.
+/// The corresponding point one step before the operation `now`. If `live_blocks` is given, about that many blocks must be
+/// live there.
 fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Option<Repeat> {
     let reach = agreements(&words[..=now]);
-    // The first step differs from the others, so the search for it is less strict.
+    // The first step differs from the others, so it is searched for less strictly.
     let least_reach = if live_blocks.is_some() { LEAST_REACH } else { 1 };
     let is_like = |place: usize| {
         live_blocks.is_none_or(|blocks| blocks[place].abs_diff(blocks[now]) <= MORE_BLOCKS.max(blocks[now] / MORE_BLOCKS_PART))
@@ -101,7 +102,7 @@ fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Opti
     let found: Vec<(usize, Repeat)> = candidates.into_iter().map(repeat).collect();
     let score = |repeat: &Repeat| repeat.before.pairs.len().saturating_sub(DIFFERENCE_COST * repeat.before.skipped);
     let highest = found.iter().map(|(_, repeat)| score(repeat)).max()?;
-    // Neighbouring operations score nearly the same; of these, take the one that agrees longest without a difference.
+    // Neighbouring operations score nearly the same; choose the one that agrees for longest without a difference.
     let is_near = |repeat: &Repeat| score(repeat).saturating_mul(NEAR_PART) >= highest.saturating_mul(NEAR_PART - 1);
     let near = found.into_iter().filter(|(_, repeat)| is_near(repeat));
     let (_, best) = near.max_by_key(|(reach, repeat)| (*reach, score(repeat), repeat.operation))?;
@@ -109,8 +110,8 @@ fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Opti
     (agree >= SHORTEST && now - best.operation >= SHORTEST_STEP && differ * DIFFERENCE_COST <= agree).then_some(best)
 }
 
-/// For every distance back: how many consecutive operations, going backwards from the end, agree with those that distance
-/// earlier (the Z function of the reversed words).
+/// For each distance: the number of consecutive operations, counted backwards from the end, that agree with those at that
+/// distance before them (the Z function of the reversed words).
 fn agreements(words: &[u64]) -> Vec<usize> {
     let count = words.len();
     let word = |place: usize| words[count - 1 - place];
@@ -131,14 +132,14 @@ fn agreements(words: &[u64]) -> Vec<usize> {
 
 /// After a difference, this many operations must agree ...
 const AGREE: usize = 6;
-/// ... at most this many operations further on, counted on both sides together.
+/// ... at most this many operations further on, counting both sides together.
 const FURTHEST: usize = 96;
 /// An alignment ends when more than one in this many operations has no counterpart ...
 const SKIPPED_PART: usize = 4;
 /// ... not counting this many.
 const SKIPPED_FREE: usize = 96;
-/// The distance between the stretches may change by one part in this many; a looser bound would let an alignment with a
-/// neighbouring point slip into an alignment of the point with itself.
+/// The distance between the stretches may change by one part in this many. With a looser bound, an alignment with a
+/// neighbouring point could drift until it aligns the point with itself.
 const DRIFT_PART: i64 = 4;
 
 /// The direction in which stretches are compared.
@@ -193,11 +194,11 @@ pub(super) fn align(words: &[u64], (earlier, later): (usize, usize), direction: 
     found
 }
 
-/// A free of a block that was allocated at least this many requests ago is described as the free of an old block, because steps
-/// vary in between.
+/// A free of a block that was allocated at least this many requests ago is described as a free of an old block, because the
+/// steps in between vary.
 const LONG_AGO: u64 = 128;
 
-/// Operations described in such a way that equal descriptions mean that the program did the same.
+/// Descriptions of operations: equal descriptions mean that the program did the same thing.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     /// One description for each operation.
@@ -205,7 +206,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Describes operations of this recording.
+    /// Describes the operations of this recording.
     pub(super) fn of(operations: &[(usize, Operation)], recording: &DeviceRecording) -> Shape {
         let mut next = 0_u64;
         let word = |&(entry, operation): &(usize, Operation)| match operation {

@@ -1,12 +1,12 @@
-//! Appends copies of stretches of a program to its end, such that each copy frees what its original freed, and derives the
-//! sizes of its requests.
+//! Appends copies of stretches of a program to its end, so that each copy frees the counterparts of what its original freed,
+//! and derives the sizes of the copied requests.
 //!
 //! A copy works on its own blocks. A block that the original freed corresponds to a block that is live now: one that the copy
-//! allocated, the same block if it is still live, or the block that the later step allocated at the same point.
+//! allocated, the same block if it is still live, or the block that a later step allocated at the same point.
 //!
 //! The sizes of requests that were never made are derived from the requests of earlier steps ([`Sizes`]). Steps differ in
-//! length: more tokens, larger images. If a request was as large as another one in every earlier step, or in a fixed proportion
-//! to it, it will be so again. So the sizes of a truncated step follow from those that it had already requested.
+//! size: more tokens, larger images. If two requests had the same size, or sizes in a fixed proportion, in every earlier
+//! step, they will again. The sizes in a truncated step therefore follow from those that it had already requested.
 
 use parkade_replay::{Completion, Operation, Requests};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -24,21 +24,22 @@ pub(super) struct Splice<'a> {
     pub(super) operations: Vec<(usize, Operation)>,
     next_id: usize,
     next_entry: usize,
-    /// The recorded blocks that are live at the current position in the recorded program, each with the block that stands for it.
+    /// The recorded blocks that are live at the current position in the recorded program, each with the block that represents
+    /// it now.
     stands_for: FxHashMap<usize, usize>,
-    /// Blocks that have stood for no recorded block since the last jump. The copy frees them at its end.
+    /// Blocks that have represented no recorded block since the last jump. The copy frees them at its end.
     left: Vec<usize>,
-    /// Recorded blocks that are allocated once and stay.
+    /// Recorded blocks that are allocated once and kept.
     lasting: FxHashSet<usize>,
     /// Sizes of live blocks.
     live: FxHashMap<usize, u64>,
     live_bytes: u64,
-    /// The most live bytes since the last call of `take_peak_bytes`.
+    /// The peak of live bytes since the last call to `take_peak_bytes`.
     peak_bytes: u64,
 }
 
 impl<'a> Splice<'a> {
-    /// Begins after the last of the recorded operations, which counts as served.
+    /// Starts after the last recorded operation, which counts as served.
     pub(super) fn new(requests: &'a Requests, last: usize, entries: usize) -> Splice<'a> {
         let recorded = &requests.operations[..=last];
         let mut splice = Splice {
@@ -83,8 +84,8 @@ impl<'a> Splice<'a> {
         splice
     }
 
-    /// Moves the current position in the recorded program from its end back to after the operation `to`. `before` aligns what
-    /// precedes `to` with what precedes the end.
+    /// Moves the current position in the recorded program from the end back to just after the operation `to`. `before` aligns
+    /// what precedes `to` with what precedes the end.
     pub(super) fn jump_back(&mut self, to: usize, before: &Alignment) {
         let later: FxHashMap<usize, usize> = before.pairs.iter().copied().collect();
         let at_end = std::mem::take(&mut self.stands_for);
@@ -100,7 +101,7 @@ impl<'a> Splice<'a> {
                 self.stands_for.insert(id, block);
             }
         }
-        // The next step would have freed these blocks, which the last step allocated and which stand for no recorded block.
+        // The next step would have freed these blocks, which the last step allocated and which represent no recorded block.
         let recent = |id: &usize| self.allocated_at.get(*id).is_some_and(|&at| at > to);
         let mut left: Vec<usize> =
             at_end.iter().filter(|(id, block)| recent(id) && !is_used.contains(block)).map(|(_, &block)| block).collect();
@@ -108,8 +109,9 @@ impl<'a> Splice<'a> {
         self.left.extend(left);
     }
 
-    /// Finds the blocks that are allocated once and stay, given the latest earlier moment like the end of the recorded program:
-    /// those live since before that moment, unless the block that the step before allocated at the same point has been freed.
+    /// Finds the blocks that are allocated once and kept, given the latest earlier moment that corresponds to the end of the
+    /// recorded program: those that have been live since before that moment, unless the block that the step before allocated
+    /// at the same point has been freed.
     pub(super) fn find_lasting(&mut self, moment: usize, before: &Alignment) {
         let earlier: FxHashMap<usize, usize> = before.pairs.iter().map(|&(earlier, later)| (later, earlier)).collect();
         let is_freed = |place: &usize| self.id_at(*place).is_some_and(|id| self.freed_at[id].is_some());
@@ -120,7 +122,8 @@ impl<'a> Splice<'a> {
         self.lasting = (0..self.allocated_at.len()).filter(lasts).collect();
     }
 
-    /// Copies the recorded operations after `from` up to `to`. `size_of` returns the size of a copied request, given its index.
+    /// Copies the recorded operations after `from`, up to `to`. `size_of` returns the size of a copied request, given its
+    /// index.
     pub(super) fn copy(&mut self, from: usize, to: usize, size_of: &dyn Fn(usize) -> Option<u64>) {
         let Some(&(first_entry, _)) = self.recorded.get(from) else { return };
         let base = self.next_entry;
@@ -165,7 +168,7 @@ impl<'a> Splice<'a> {
         }
     }
 
-    /// The most live bytes since the last call.
+    /// Returns the peak of live bytes since the last call.
     pub(super) fn take_peak_bytes(&mut self) -> u64 {
         std::mem::replace(&mut self.peak_bytes, self.live_bytes)
     }
@@ -188,7 +191,7 @@ impl<'a> Splice<'a> {
     }
 }
 
-/// When the memory of a copied free becomes available: as long after the free as in the original.
+/// Returns when the memory of a copied free becomes available: as long after the free as in the original.
 fn moved(completion: Completion, entry: usize, at: usize) -> Completion {
     match completion {
         Completion::AtEntry(completed) => {
@@ -199,10 +202,10 @@ fn moved(completion: Completion, entry: usize, at: usize) -> Completion {
     }
 }
 
-/// Smaller requests are in proportion by chance.
+/// Smaller requests may be in proportion by chance.
 const LEAST_BYTES: u64 = 4096;
 
-/// What the requests of earlier steps say about a step whose beginning alone is known.
+/// What the requests of earlier steps show about a step of which only the beginning is known.
 #[derive(Debug, Default)]
 pub(super) struct Sizes {
     /// The size in the new step, keyed by the sizes of the same request in the earlier steps.
@@ -213,8 +216,8 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Records a request that the new step made too: its sizes in the earlier steps and in the new one. Later requests count more
-    /// than earlier ones, so they are recorded last.
+    /// Records a request that the new step also made: its sizes in the earlier steps and in the new one. Later requests count
+    /// more than earlier ones, so they are recorded last.
     pub(super) fn note(&mut self, earlier: &[u64], new: u64) {
         let divisor = divisor_of(earlier);
         let is_large = earlier.iter().all(|&size| size >= LEAST_BYTES);

@@ -1,13 +1,13 @@
 //! Breaks a heap down into live bytes, rounding, and stranded bytes; each stranded byte has exactly one cause.
 //!
-//! A byte is *stranded* if it is reserved but not allocated. Why it could not serve a request depends on the request, so a heap
-//! is broken down from the point of view of one request ([`stranded`]). The first applicable cause in the order of
-//! [`Cause::ALL`] counts.
+//! A byte is *stranded* if it is reserved but not allocated. The reason why it could not serve a request depends on the
+//! request, so a heap is broken down from the point of view of one request ([`stranded`]). The first applicable cause in the
+//! order of [`Cause::ALL`] counts.
 //!
 //! If no request failed, the question is why reserved memory exceeds allocated memory ([`excess`]): every byte of the excess
 //! has exactly one cause, and that cause does not depend on a request. Whether a hole would serve the next request depends on
-//! that request; whether it is a whole free segment, waits for an event, belongs to a private pool or another stream, or lies
-//! beside blocks in use does not.
+//! that request, but whether it is an entirely free segment, waits for an event, belongs to a private pool or another stream,
+//! or lies beside blocks in use does not.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::units::{Bytes, PoolClass, PoolId, StreamId};
 
-/// Small blocks pin a segment or page if at most one part in this many of it is in use.
+/// Small blocks pin a segment or page if at most one part in this many is in use.
 pub const PINNED_PART: u64 = 10;
 
 /// Why a stranded byte could not serve the request.
@@ -31,23 +31,23 @@ pub enum Cause {
     OtherStream,
     /// It is in the small pool and the request is large, or the reverse (spec 1.5).
     OtherClass,
-    /// The block is large enough, but the rules of `max_split_size_mb` keep it for larger requests, or forbid wasting so much of it
-    /// (spec 2.5, steps 4 and 5).
+    /// The block is large enough, but the rules of `max_split_size_mb` keep it for larger requests, or forbid wasting that
+    /// much of it (spec 2.5, steps 4 and 5).
     Oversize,
     /// The block is large enough, but lies in an expandable segment, and expandable segments have since been switched off (spec
     /// 2.5, step 3).
     ExpandableOff,
     /// The block would serve the request.
     Fits,
-    /// The hole is too small, and so little of its segment or pages is in use, at most one part in [`PINNED_PART`], that a few small
-    /// blocks keep all of it from being released.
+    /// The hole is too small, and so little of its segment or pages is in use (at most one part in [`PINNED_PART`]) that a
+    /// few small blocks keep all of it from being released.
     Pinned,
     /// The hole is too small.
     TooSmall,
 }
 
 impl Cause {
-    /// Every cause, in the order in which they are tested.
+    /// All causes, in the order in which they are tested.
     pub const ALL: [Cause; 9] = [
         Cause::PendingEvent,
         Cause::PrivatePool,
@@ -82,7 +82,7 @@ pub struct Asked {
     pub size: Bytes,
     /// The stream of the request.
     pub stream: StreamId,
-    /// The pool that the request goes to.
+    /// The pool that serves the request.
     pub pool: PoolId,
 }
 
@@ -95,12 +95,12 @@ pub struct Hole {
     pub bytes: u64,
     /// Why the hole could not serve the request.
     pub cause: Cause,
-    /// The bytes that `empty_cache`, or the allocator before it fails, can release to the device: the whole segment, or whole
-    /// pages. 0 in private pools, because a snapshot does not show whether a pool is still used.
+    /// The bytes that can be released to the device, by `empty_cache` or by the allocator before it fails: the whole segment,
+    /// or whole pages. 0 in private pools, because a snapshot does not show whether a pool is still used.
     pub releasable_bytes: u64,
 }
 
-/// All stranded bytes of one cause.
+/// All stranded bytes with the same cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Strand {
     /// The cause.
@@ -122,7 +122,7 @@ pub struct Breakdown {
     pub reserved_bytes: u64,
     /// The bytes that the program requested for the live blocks.
     pub requested_bytes: u64,
-    /// The bytes of these blocks beyond the requested ones.
+    /// The bytes of these blocks in excess of the requested bytes.
     pub rounding_bytes: u64,
     /// The number of live blocks.
     pub live_blocks: usize,
@@ -155,13 +155,13 @@ impl Breakdown {
         self.strands.iter().fold(0, |sum, strand| sum.saturating_add(strand.releasable_bytes))
     }
 
-    /// The stranded bytes of one cause.
+    /// The stranded bytes with one cause.
     #[must_use]
     pub fn of(&self, cause: Cause) -> &Strand {
         &self.strands[cause as usize]
     }
 
-    /// The size of the largest free block, whichever stream or pool may use it.
+    /// The size of the largest free block, regardless of which stream or pool may use it.
     #[must_use]
     pub fn largest_hole_bytes(&self) -> u64 {
         let free = self.strands.iter().filter(|strand| strand.cause != Cause::PendingEvent);
@@ -176,8 +176,8 @@ impl Breakdown {
     }
 }
 
-/// Breaks a heap down from the point of view of the request `asked`, under the policy's rules. Without a request, only the
-/// causes that do not depend on one are distinguished; every other free block counts as too small.
+/// Breaks a heap down from the point of view of the request `asked`, under the policy's rules. Without a request, only causes
+/// that do not depend on a request are distinguished; every other free block counts as too small.
 #[must_use]
 pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch) -> Breakdown {
     let mut breakdown = Breakdown {
@@ -197,7 +197,7 @@ pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorc
         for block in &segment.blocks {
             let size = block.size.get();
             if block.state == BlockActivity::Allocated {
-                // A file may claim that the program requested more than the block has.
+                // A file may claim that the program requested more than the block's size.
                 let requested = block.requested.get().min(size);
                 add(&mut breakdown.requested_bytes, requested);
                 add(&mut breakdown.rounding_bytes, size - requested);
@@ -291,7 +291,7 @@ impl<'a> View<'a> {
         if self.is_pinned(block) { Cause::Pinned } else { Cause::TooSmall }
     }
 
-    /// Why a sufficiently large block does not serve the request.
+    /// The reason why a sufficiently large block does not serve the request.
     fn refusal(&self, block: &BlockInfo, asked: &Asked, policy: &PyTorch) -> Cause {
         let settings = &policy.settings;
         let is_oversize = if asked.size.get() < settings.max_split_bytes {
@@ -332,7 +332,7 @@ pub enum ExcessCause {
     PrivatePool,
     /// It is cached for a stream other than [`Excess::main_stream`] (spec 2.3).
     OtherStream,
-    /// It is in a segment, or in pages of an expandable segment, that are entirely free: `empty_cache` releases it.
+    /// It is in an entirely free segment, or in entirely free pages of an expandable segment: `empty_cache` releases it.
     FreeSegment,
     /// It is a hole in a segment of the small pool that is partly in use.
     SmallPoolHole,
@@ -341,7 +341,7 @@ pub enum ExcessCause {
 }
 
 impl ExcessCause {
-    /// Every cause, in the order in which they are tested.
+    /// All causes, in the order in which they are tested.
     pub const ALL: [ExcessCause; 6] = [
         ExcessCause::PendingEvent,
         ExcessCause::PrivatePool,
@@ -363,7 +363,7 @@ parkade_recording::names! {
     }
 }
 
-/// All bytes of one cause.
+/// All bytes with one cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ExcessPart {
     /// The cause.
@@ -382,15 +382,15 @@ pub struct ExcessPart {
 /// The bytes between reserved and allocated, by cause.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Excess {
-    /// The stream with the most allocated bytes outside private pools; among equals the one with the most reserved bytes, then the
-    /// one with the lowest number. `None` if no segment is outside private pools.
+    /// The stream with the most allocated bytes outside private pools; ties are broken by the most reserved bytes, then by
+    /// the lowest number. `None` if no segment is outside private pools.
     pub main_stream: Option<StreamId>,
     /// The bytes by cause, in the order of [`ExcessCause::ALL`], including causes without bytes.
     pub parts: [ExcessPart; ExcessCause::ALL.len()],
 }
 
 impl Excess {
-    /// The bytes of one cause.
+    /// The bytes with one cause.
     #[must_use]
     pub fn of(&self, cause: ExcessCause) -> &ExcessPart {
         &self.parts[cause as usize]
@@ -413,7 +413,7 @@ impl Excess {
     }
 }
 
-/// Breaks down why this heap has more reserved than allocated. The policy supplies the page size.
+/// Breaks down why this heap has more reserved than allocated bytes. The policy supplies the page size.
 #[must_use]
 pub fn excess(segments: &[SegmentInfo], policy: &PyTorch) -> Excess {
     let main_stream = main_stream(segments);
@@ -515,7 +515,7 @@ mod tests {
     use super::sample_heaps::{Is, KIB, asked, segment_of, under};
     use super::*;
 
-    /// The stranded bytes by cause, without zeros, and how many bytes can be released in all.
+    /// The stranded bytes by cause, without zeros, and the total number of bytes that can be released.
     fn causes(segments: &[SegmentInfo], request: u64, settings: &str) -> (Vec<(Cause, u64)>, u64) {
         let breakdown = stranded(segments, Some(&asked(request)), &under(settings));
         let strands = breakdown.strands.iter().filter(|strand| strand.bytes > 0);
@@ -615,7 +615,7 @@ mod tests {
         assert_eq!((breakdown.of(Cause::PrivatePool).bytes, breakdown.of(Cause::TooSmall).bytes), (30 * MIB, 30 * MIB));
     }
 
-    /// The bytes of each cause, and the part of them in whole segments or pages; without zeros.
+    /// The bytes with each cause, and the part of them in whole segments or pages; without zeros.
     fn excesses(segments: &[SegmentInfo], settings: &str) -> Vec<(ExcessCause, u64, u64)> {
         let found = excess(segments, &under(settings));
         found.parts.iter().filter(|part| part.bytes > 0).map(|part| (part.cause, part.bytes, part.whole_bytes)).collect()

@@ -1,7 +1,7 @@
 //! Finds fences: blocks in use next to free ones. If a fence were freed, it and its free neighbours would coalesce into one
 //! hole.
 //!
-//! [`Owners`] tells which entry allocated a block, with its stack and time, and how much each stack holds.
+//! [`Owners`] records which entry allocated each block, with its stack and time, and how much each stack holds.
 
 use std::cmp::Reverse;
 
@@ -20,7 +20,7 @@ pub struct Fence {
     pub address: u64,
     /// Its size in bytes.
     pub bytes: u64,
-    /// Whether the program has freed it and it waits for events.
+    /// Whether the program has freed it and it is waiting for events.
     pub is_pending: bool,
     /// The free bytes next to it.
     pub beside_bytes: u64,
@@ -30,13 +30,13 @@ pub struct Fence {
     pub is_enough: bool,
     /// Whether that hole would be the whole segment, which could then be released.
     pub frees_segment: bool,
-    /// The allocation that it comes from.
+    /// The allocation that created it.
     pub owner: Owner,
 }
 
-/// The fences in the pool, stream and size class that could serve the request, at most `most` of them. Those that would serve
-/// the request if they alone were freed come first, the smallest first; then those with the most free memory beside them, small
-/// fences before large ones.
+/// The fences in the pool, stream and size class that could serve the request, at most `most` of them. Fences that would make
+/// room for the request if only they were freed come first, the smallest first; then come those with the most free memory
+/// beside them, small fences before large ones.
 pub(super) fn fences(
     segments: &[SegmentInfo],
     asked: Option<&Asked>,
@@ -83,7 +83,7 @@ pub(super) fn fences(
     fences
 }
 
-/// The allocation that a live block comes from.
+/// The allocation that created a live block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {
     /// The entry of the allocation; `None` if it came before the first entry.
@@ -107,7 +107,7 @@ impl Owners {
         let (before, later) = recording.trace.split_at(entries.min(recording.trace.len()));
         let later: FxHashSet<u64> =
             later.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.address).collect();
-        // If a block was in use from before the first entry until the end, the final segments have its stack.
+        // If a block was in use from before the first entry until the end, the final segments record its stack.
         for block in recording.segments.iter().flat_map(|segment| &segment.blocks) {
             if block.state != BlockState::Inactive && !later.contains(&block.address) {
                 served.insert(block.address, Owner { entry: None, stack: block.stack, time_us: None });
@@ -125,7 +125,7 @@ impl Owners {
     }
 }
 
-/// How much of a heap's live blocks each stack holds, the largest first.
+/// The bytes of a heap's live blocks that each stack holds, the largest first.
 pub(super) fn live_by_stack(segments: &[SegmentInfo], owners: &Owners) -> Vec<StackUse> {
     let blocks = segments.iter().flat_map(|segment| &segment.blocks);
     let live = blocks.filter(|block| block.state == BlockActivity::Allocated);

@@ -53,24 +53,24 @@ parkade_recording::names! {
 pub enum MessageVerdict {
     /// The message contains a figure that no device has, so its figures cannot be trusted.
     ImpossibleFigures,
-    /// More is in use than the device has: the driver moved memory to the host, as the Windows driver does.
+    /// More memory is in use than the device has: the driver moved memory to the host, as the Windows driver does.
     SpilledToHost,
     /// The program's own limit refused the request; the device had room.
     Limit,
     /// Other processes, or the rest of this one, hold the memory that would have served the request.
     HeldByOthers,
-    /// The live bytes and the size tried exceed the memory, or nearly all reserved memory is live.
+    /// The live bytes and the size tried exceed the memory, or nearly all the reserved memory is live.
     Capacity,
     /// The live bytes and the size tried would have fitted, but the free bytes were fragmented, waiting for events, or kept by
     /// private pools.
     Fragmentation,
-    /// The device had that much free, and the limit in the message allowed it: the refusal came from elsewhere.
+    /// The device had that much memory free, and the limit in the message allowed it, so the refusal came from elsewhere.
     DeviceHadRoom,
-    /// The request went not to PyTorch's allocator but directly to the driver.
+    /// The request bypassed PyTorch's allocator and went directly to the driver.
     OutsideAllocator,
-    /// The allocator itself failed, a known defect of some releases.
+    /// The allocator itself failed, which is a known defect in some releases.
     KnownDefect,
-    /// Host memory was short, not the device's.
+    /// Host memory was short, not device memory.
     HostMemory,
     /// Nothing has failed yet: the allocator frees what it can and tries again.
     Warning,
@@ -81,7 +81,7 @@ pub enum MessageVerdict {
 }
 
 impl MessageVerdict {
-    /// The verdict that the author of the message implies; `None` if the figures decide.
+    /// The verdict that the message's source implies; `None` if the figures decide.
     const fn of(source: Source) -> Option<MessageVerdict> {
         Some(match source {
             Source::PyTorch | Source::CudaMallocAsync | Source::Mps | Source::Summary => return None,
@@ -118,7 +118,7 @@ parkade_recording::names! {
     }
 }
 
-/// What an out-of-memory message says. A field that the figures do not determine is `None`.
+/// What an out-of-memory message states. A field that the figures do not determine is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageDiagnosis {
     /// The message.
@@ -131,18 +131,18 @@ pub struct MessageDiagnosis {
     pub empty: Option<Size>,
     /// Whether the reserved but unallocated bytes, without those of private pools, are at least the size tried.
     pub unallocated_suffices: Option<Certainty>,
-    /// The sum of the live bytes and the size tried.
+    /// The sum of the live bytes and the size tried, in bytes.
     pub needed: Option<Size>,
     /// The most that the process could reserve: what it had reserved plus what the device had free, at most its limit.
     pub available: Option<Size>,
     /// Whether `available` is at least `needed`.
     pub available_suffices: Option<Certainty>,
-    /// Whether the device had the size tried free and the limit in the message allowed it.
+    /// Whether the device had enough free memory for the size tried and the limit in the message allowed it.
     pub device_had_room: Option<Certainty>,
     /// Memory that was neither reserved by this allocator nor free: memory of other processes and of the rest of this one,
-    /// including about 500 MiB of the driver's own.
+    /// including about 500 MiB used by the driver itself.
     pub held_by_others: Option<Size>,
-    /// The process id under which the message lists this process, as seen from the host of a container.
+    /// The process id that the message lists for this process, as seen from a container's host.
     pub own_pid: Option<u32>,
     /// Why the request failed.
     pub verdict: MessageVerdict,
@@ -151,7 +151,7 @@ pub struct MessageDiagnosis {
 /// Roughly how much device memory the driver itself takes for a process (docs/driver-facts.md).
 const DRIVER_BYTES: u64 = 500 * MIB;
 const GIB: u64 = 1 << 30;
-/// No device has this much memory: such a figure is an error of the program or of the driver.
+/// No device has this much memory: a figure this large is an error in the program or in the driver.
 pub const NO_DEVICE_BYTES: u64 = 1 << 50;
 
 /// Diagnoses an out-of-memory error from its message alone.
@@ -216,8 +216,8 @@ fn held_by_others(message: &OutOfMemoryMessage) -> Option<Size> {
     Some(message.total?.minus(own?.plus(message.free?)))
 }
 
-/// The process id that the host of a container gives this process: if the message does not name this process, the only listed
-/// process that uses at least what is reserved here, and little more.
+/// The process id that a container's host gives this process: if the message does not name this process, the id of the only
+/// listed process that uses at least as much as is reserved here, and little more.
 fn own_pid(message: &OutOfMemoryMessage) -> Option<u32> {
     let reserved = message.reserved?;
     let is_own = |used: Size| used.most() >= reserved.least() && used.bytes <= reserved.bytes.saturating_add(3 * DRIVER_BYTES);
@@ -229,7 +229,7 @@ fn own_pid(message: &OutOfMemoryMessage) -> Option<u32> {
 impl MessageDiagnosis {
     fn by_figures(&self) -> MessageVerdict {
         let message = &self.message;
-        // The missing part of a cut message may contain the figure that leads to another verdict.
+        // The missing part of a truncated message may contain a figure that leads to a different verdict.
         let has_all = [message.total, message.free, message.reserved].iter().all(Option::is_some);
         let is_known = message.is_complete || (has_all && message.is_limit_known());
         if self.has_absurd_size() {
@@ -258,7 +258,7 @@ impl MessageDiagnosis {
         }
     }
 
-    /// Whether some size is one that no device has.
+    /// Whether any size is one that no device has.
     fn has_absurd_size(&self) -> bool {
         let OutOfMemoryMessage { tried, total, free, allocated, reserved, .. } = self.message;
         let used = self.message.processes.iter().map(|process| process.used);
@@ -283,8 +283,8 @@ impl MessageDiagnosis {
         }
     }
 
-    /// Whether the memory that others hold would have served the request and the unallocated memory here would not, or others hold
-    /// most of the device.
+    /// Whether the memory that others hold would have served the request and the unallocated memory here would not, or
+    /// whether others hold most of the device.
     fn is_held(&self) -> bool {
         let (Some(held), Some(total)) = (self.others_bytes(), self.message.total) else { return false };
         let OutOfMemoryMessage { tried, free, unallocated, .. } = self.message;
@@ -304,7 +304,7 @@ impl MessageDiagnosis {
         Some(self.held_by_others?.bytes.saturating_sub(beyond.unwrap_or(DRIVER_BYTES)))
     }
 
-    /// Whether more is needed than the available memory, or nearly all reserved memory is live.
+    /// Whether more memory is needed than is available, or nearly all the reserved memory is live.
     fn is_full(&self) -> bool {
         let OutOfMemoryMessage { source, tried, total, free, limit, reserved, others, .. } = self.message;
         let live = self.live.unwrap_or(NOTHING).plus(others.unwrap_or(NOTHING));
@@ -322,12 +322,12 @@ impl MessageDiagnosis {
     fn is_in_pieces(&self) -> bool {
         let OutOfMemoryMessage { source, tried, free, allocated, unallocated, reserved, active, .. } = self.message;
         if source == Source::Summary {
-            // With a table alone: whether most of the reserved memory is unallocated or waiting.
+            // With only a table: whether most of the reserved memory is unallocated or waiting.
             let waiting = active.zip(allocated).map(|(active, allocated)| active.minus(allocated));
             return waiting.or(unallocated).zip(reserved).is_some_and(|(left, all)| left.bytes > all.bytes / 4);
         }
         if suffices(free, tried) {
-            // Unallocated memory counts only if it is more than every program has.
+            // Unallocated memory counts only if there is more of it than every program has.
             let is_much = unallocated.zip(reserved).is_some_and(|(left, all)| !is_scarce(left, all));
             return is_much && suffices(unallocated, tried);
         }
@@ -338,7 +338,7 @@ impl MessageDiagnosis {
         let OutOfMemoryMessage { is_complete, tried, total, free, reserved, source, .. } = self.message;
         match (source, free) {
             (Source::Mps, _) => true,
-            // The message of a port of PyTorch that never names the free memory.
+            // The message is from a port of PyTorch that never states the free memory.
             (Source::PyTorch, None) if is_complete => suffices(total, sum(reserved, tried)),
             _ => self.device_had_room == Some(Certainty::Yes),
         }
@@ -351,20 +351,21 @@ fn is_scarce(unallocated: Size, reserved: Size) -> bool {
 }
 
 /// Whether a request, alone or together with the live bytes, certainly exceeds one of the known bounds on what the process
-/// could have. Live bytes are a difference of rounded figures, whose error may hide that the request alone is too large; they
-/// are never negative.
+/// could have. The live bytes are a difference of rounded figures, and its rounding error may hide that the request alone is
+/// too large; live bytes are never negative.
 fn exceeds(bounds: [Option<Size>; 3], live: Size, request: Size) -> bool {
     let is_short = |bound, needed| Certainty::at_least(bound, needed) == Certainty::No;
     bounds.into_iter().flatten().any(|bound| is_short(bound, live.plus(request)) || is_short(bound, request))
 }
 
-/// The smallest block for which the allocator tries a segment of this size; the segment's own size if no rule leads to such a
-/// segment.
+/// The smallest block for which the allocator tries a segment of this size; the segment's own size if no rule leads to a
+/// segment of that size.
 fn smallest_block(tried: Size) -> u64 {
     let policy = PyTorch::new(Settings::default());
     let (least, most) = (tried.least(), tried.most());
     let is_tried = |block: u64| policy.segment_for(Bytes(block)).is_some_and(|segment| (least..=most).contains(&segment.get()));
-    // The block sizes at which the segment size changes (spec 1.6): the start of each class, and above them every 2 MiB.
+    // The block sizes at which the segment size changes (spec 1.6): the start of each class and, above the classes, every 2
+    // MiB.
     let granule = least.checked_next_multiple_of(2 * MIB).map_or(0, |segment| segment.saturating_sub(2 * MIB));
     [1, MIB + 1, 10 * MIB, granule.saturating_add(1)].into_iter().filter(|&block| is_tried(block)).min().unwrap_or(tried.bytes)
 }
@@ -399,7 +400,7 @@ mod tests {
         assert_eq!((c4.verdict, c4.unallocated_suffices), (MessageVerdict::Fragmentation, Some(Certainty::Yes)));
         assert_eq!(c4.device_had_room, Some(Certainty::No));
         assert_eq!(c4.held_by_others.expect("figures").to_string(), "1.72 GiB");
-        // The smallest request for which the allocator tries 4.88 GiB is at most a granule smaller.
+        // The smallest request for which the allocator tries 4.88 GiB is smaller by at most a granule.
         let (least, most) = c4.block_bytes.expect("a size");
         assert!(least < bytes(c4.message.tried) && bytes(c4.message.tried) < most && most - least < 16 << 20, "{least} {most}");
     }
@@ -436,7 +437,7 @@ mod tests {
         assert_eq!((least("20.00 MiB"), least("2.00 MiB")), (Some(MIB + 1), Some(1)));
     }
 
-    /// No program uses a device to the last byte.
+    /// No program uses a device down to the last byte.
     #[test]
     fn a_device_of_which_hardly_anything_is_unallocated_is_full() {
         assert_eq!(old("2.00 MiB", "38.60 GiB", "0 bytes", "39.00 GiB").verdict, MessageVerdict::Capacity);
@@ -447,10 +448,10 @@ mod tests {
     fn others_hold_what_would_have_served() {
         let held = old("4.88 GiB", "8.60 GiB", "0.02 GiB", "8.95 GiB");
         assert_eq!((held.verdict, held.others_bytes().map(|bytes| bytes >> 30)), (MessageVerdict::HeldByOthers, Some(30)));
-        // The unallocated memory here would serve the request, unless others hold most of the device.
+        // The unallocated memory here would serve the request unless others hold most of the device.
         assert_eq!(old("1.00 GiB", "20.00 GiB", "0 bytes", "22.00 GiB").verdict, MessageVerdict::Fragmentation);
         assert_eq!(old("1.00 GiB", "5.00 GiB", "0 bytes", "7.00 GiB").verdict, MessageVerdict::HeldByOthers);
-        // Without the others the request would not fit either.
+        // Even without the others, the request would not fit.
         assert_eq!(old("30.00 GiB", "20.00 GiB", "0 bytes", "22.00 GiB").verdict, MessageVerdict::Capacity);
     }
 
@@ -493,10 +494,10 @@ mod tests {
         assert_eq!((bytes(pools.live), bytes(pools.needed)), (5 * GIB, 7 * GIB));
         assert_eq!((bytes(pools.empty), bytes(pools.available)), (15 * GIB + 500 * MIB, 20 * GIB + 500 * MIB));
         assert_eq!((pools.verdict, pools.unallocated_suffices), (MessageVerdict::Fragmentation, Some(Certainty::No)));
-        // Without the pools' memory the request would fit as well.
+        // Even without the pools' memory, the request would fit.
         let pieces = with_private("22.90 GiB", "2.00 GiB", "20.00 GiB", "15.00 GiB", "2.50 GiB");
         assert_eq!((pieces.verdict, pieces.unallocated_suffices), (MessageVerdict::Fragmentation, Some(Certainty::Yes)));
-        // With the pools' memory the request would not fit either.
+        // Even with the pools' memory, the request would not fit.
         let full = with_private("23.90 GiB", "2.00 GiB", "23.00 GiB", "1.00 GiB", "750.00 MiB");
         assert_eq!((full.verdict, bytes(full.live)), (MessageVerdict::Capacity, 22 * GIB));
         let edge = with_private("22.90 GiB", "2.00 GiB", "21.50 GiB", "1.00 GiB", "1.00 GiB");
@@ -585,15 +586,15 @@ mod tests {
 
     #[test]
     fn more_than_the_device_has_is_more_whatever_the_rounded_rest_says() {
-        // The live bytes are 2.73 GiB less 2.73 GiB, each rounded, so the comparison with free and reserved memory holds only up to
-        // the last digit.
+        // The live bytes are 2.73 GiB less 2.73 GiB, each rounded, so the comparison with free and reserved memory is decided
+        // only by the last digit.
         let [whole, _] = texts([1273, 1271, 273, 273, 880, 117], None);
         let part = &whole[..whole.find(" of which").expect("the free bytes")];
         assert_eq!([verdict(&whole), verdict(part)], [Some(MessageVerdict::Capacity); 2]);
     }
 
     proptest! {
-        /// Wherever a message is cut, the part that is left leads to the whole message's verdict or to none.
+        /// Wherever a message is cut, the remaining part leads to the complete message's verdict or to none.
         #[test]
         fn a_cut_message_never_contradicts_the_whole((sizes, limit) in figures(), places in proptest::collection::vec(0..400_usize, 8)) {
             for text in texts(sizes, limit) {

@@ -1,11 +1,11 @@
-//! Explains why a recorded program was out of memory, from its snapshot or from the error message alone.
+//! Explains why a recorded program ran out of memory, from its snapshot or from the error message alone.
 //!
 //! [`diagnose_device`] carries out the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the
-//! snapshot) on the heap that the failing request met. `moment` replays the recording to find that heap, and since when so many
-//! bytes of it have been stranded. `breakdown` breaks the heap down ([`Breakdown`]), `verdict` infers the limit and answers the
-//! five questions, and `fences` names stacks and blocks. If nothing failed, [`excess`] says why more is reserved than allocated
-//! at the peak. A file without a trace is diagnosed from its final segments, because it has nothing else. [`diagnose_message`]
-//! does what is possible without a snapshot, from a whole message or a part of one.
+//! snapshot) on the heap that the failing request met. `moment` replays the recording to find that heap and the time since
+//! which that many bytes have been stranded. `breakdown` breaks the heap down ([`Breakdown`]), `verdict` infers the limit and
+//! answers the five questions, and `fences` names stacks and blocks. If nothing failed, [`excess`] explains why more memory
+//! is reserved than allocated at the peak. A file without a trace is diagnosed from its final segments, because it contains
+//! nothing else. [`diagnose_message`] does what is possible without a snapshot, from a complete or partial message.
 
 mod breakdown;
 mod fences;
@@ -35,7 +35,7 @@ use verdict::judge;
 /// What to diagnose, and what the caller knows in addition to the file.
 #[derive(Clone, Debug)]
 pub struct DiagnoseOptions {
-    /// Settings and limit of the recorded run.
+    /// The recorded run's settings and limit.
     pub own: VerifyOptions,
     /// The device memory that was available to the allocator, if known.
     pub capacity_bytes: Option<u64>,
@@ -46,7 +46,7 @@ pub struct DiagnoseOptions {
 }
 
 impl DiagnoseOptions {
-    /// The smaller of the limit and the capacity that the caller gave.
+    /// The smaller of the limit and the capacity that the caller specified.
     fn known_limit_bytes(&self) -> Option<u64> {
         self.own.limit_bytes.into_iter().chain(self.capacity_bytes).min()
     }
@@ -65,10 +65,10 @@ pub struct Request {
     pub stack: StackId,
 }
 
-/// What the allocator released to the device for lack of memory, before it served the request or failed.
+/// What the allocator, short of memory, released to the device before it served the request or failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GivenBack {
-    /// Segments, or runs of pages.
+    /// The number of segments, or of runs of pages.
     pub segments: usize,
     /// The sum of their bytes.
     pub bytes: u64,
@@ -93,15 +93,15 @@ pub struct Diagnosis {
     pub time_us: Option<u64>,
     /// The request there, if the entry belongs to one.
     pub request: Option<Request>,
-    /// Whether `met` and `heap` are broken down from the point of view of the request. False if there is no request, and also if
-    /// the question is why more is reserved than allocated, because the next request says little about that.
+    /// Whether `met` and `heap` are broken down from the point of view of the request. False if there is no request, and also
+    /// if the question is why more is reserved than allocated, because the next request reveals little about that.
     pub is_for_request: bool,
-    /// The heap that the request found.
+    /// The heap when the request arrived.
     pub met: Breakdown,
-    /// The heap that is judged: after an out-of-memory error, what remained once the allocator had released everything it could;
-    /// for the question why more is reserved than allocated, the heap after the entry; in all other cases `met`.
+    /// The heap that is judged: after an out-of-memory error, what remained once the allocator had released everything it
+    /// could; for the question of why more is reserved than allocated, the heap after the entry; in all other cases, `met`.
     pub heap: Breakdown,
-    /// Why this heap has more reserved than allocated, independently of any request.
+    /// Why more is reserved than allocated in this heap, independently of any request.
     pub excess: Excess,
     /// The peaks of the whole run; `None` without a trace.
     pub peaks: Option<Peaks>,
@@ -109,12 +109,12 @@ pub struct Diagnosis {
     pub reserved_after_bytes: u64,
     /// What the allocator released for the request.
     pub given_back: GivenBack,
-    /// The number of requests in the whole trace that were out of memory.
+    /// The number of requests in the entire trace that ran out of memory.
     pub ooms: usize,
     /// Retries up to this moment, including that of the failing request (`num_alloc_retries`).
     pub retries: i64,
-    /// The limit that the replay assumed, in bytes: garbage collection depends on a limit, the caller gave none, and under this one
-    /// every decision matches the recording.
+    /// The limit that the replay assumed, in bytes; present if garbage collection depends on a limit, the caller specified
+    /// none, and every decision under this limit matches the recording.
     pub assumed_limit_bytes: Option<u64>,
     /// How the run ended.
     pub ending: Ending,
@@ -126,13 +126,13 @@ pub struct Diagnosis {
     pub verdict: Verdict,
     /// The answers of the five-step workflow.
     pub steps: Steps,
-    /// Since when this much memory has been stranded; `None` if nothing is stranded, or without a trace.
+    /// The point since which this much memory has been stranded; `None` if nothing is stranded, or without a trace.
     pub onset: Option<Onset>,
-    /// How much each stack holds, the largest first.
+    /// The memory that each stack holds, the largest first.
     pub stacks: Vec<StackUse>,
     /// The live blocks between the holes.
     pub fences: Vec<Fence>,
-    /// How exactly the replay reproduces the recording; `None` without a trace.
+    /// How accurately the replay reproduces the recording; `None` without a trace.
     pub exactness: Option<DeviceVerdict>,
 }
 
@@ -142,8 +142,8 @@ pub enum DiagnoseError {
     /// The recording cannot be replayed.
     #[error(transparent)]
     Replay(#[from] VerifyError),
-    /// The trace has no such entry.
-    #[error("there is no entry {entry}: the trace has {entries}, counted from 0")]
+    /// The trace does not contain the entry.
+    #[error("there is no entry {entry}: the trace has {entries} entries, counted from 0")]
     NoSuchEntry {
         /// The entry asked for.
         entry: usize,
@@ -152,10 +152,10 @@ pub enum DiagnoseError {
     },
 }
 
-/// Diagnoses one device of a recording. `progress` is called from time to time with the number of entries replayed.
+/// Diagnoses one device of a recording. `progress` is called periodically with the number of entries replayed.
 ///
 /// # Errors
-/// If the recording cannot be replayed, or has no entry of the chosen number.
+/// If the recording cannot be replayed, or has no entry with the chosen number.
 pub fn diagnose_device(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -187,7 +187,7 @@ pub fn diagnose_device(
     let assumed = assumed.or_else(|| if matches!(concluded, Limit::Between { .. }) { hinted() } else { None });
     let judged_by = assumed.map_or(concluded, |bytes| Limit::Given { bytes });
     let failed_bytes = asked.filter(|_| target.why == Why::OutOfMemory).map(|asked| asked.size.get());
-    // A verdict that only the assumed limit decides counts as undecided.
+    // A verdict that depends on the assumed limit counts as undecided.
     let undecided = Some(judge(&heap, failed_bytes, concluded)).filter(|(verdict, _)| *verdict == Verdict::Undecided);
     let (verdict, steps) = undecided.unwrap_or_else(|| judge(&heap, failed_bytes, judged_by));
     Ok(Diagnosis {
@@ -227,7 +227,8 @@ struct Run {
     target: Target,
 }
 
-/// Replays the run and keeps what the diagnosis needs; if no limit was given, under the limit that garbage collection reveals.
+/// Replays the run and keeps what the diagnosis needs. If no limit was specified, the run is replayed under the limit that
+/// garbage collection reveals.
 fn run(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -240,8 +241,8 @@ fn run(
     Ok(Run { exactness, seen, assumed, target })
 }
 
-/// Finds the moment to diagnose and replays the run to see it. The trace nearly always shows beforehand where the peak is; if
-/// not, the run is replayed once more, because the peak is that of the replay, as in every other command.
+/// Finds the moment to diagnose and replays the run to see it. The trace alone nearly always shows where the peak is; if not,
+/// the run is replayed once more, because the peak is the replay's, as in every other command.
 fn see(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -257,7 +258,7 @@ fn see(
     Ok((watch(recording, own, policy, peak)?, peak))
 }
 
-/// The request at an entry, if the entry is one.
+/// The request at an entry, if there is one.
 fn request_at(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -284,7 +285,7 @@ fn request_at(
     Ok(Some(Request { asked, requested_bytes: entry.size, segment_bytes, stack: entry.stack }))
 }
 
-/// What the allocator released to the device for a request, in the entries from `from` on.
+/// What the allocator released to the device for a request, in the entries starting at `from`.
 fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
     let mut given = GivenBack::default();
     for (at, entry) in trace.iter().enumerate().skip(from).filter(|_| is_request) {
@@ -301,7 +302,7 @@ fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
     given
 }
 
-/// Since when the heap has had at least half of its stranded bytes.
+/// The point since which the heap has had at least half of its stranded bytes.
 fn onset(lows: &Lows, heap: &Breakdown, trace: &[Entry]) -> Option<Onset> {
     let level_bytes = heap.stranded_bytes() / 2;
     if level_bytes == 0 {
@@ -320,7 +321,7 @@ fn diagnose_segments(recording: &DeviceRecording, options: &DiagnoseOptions, pol
     let evidence = LimitEvidence { served: Some((heap.reserved_bytes, 0)), ..LimitEvidence::default() };
     let limit = evidence.conclude(options.known_limit_bytes(), heap.reserved_bytes);
     let (verdict, steps) = judge(&heap, None, limit);
-    // Without a history, nobody knows whether a request failed.
+    // Without a history, there is no way to know whether a request failed.
     let steps = Steps { capacity: Applies::Unknown, fragmentation: Applies::Unknown, settings: Applies::Unknown, ..steps };
     Diagnosis {
         device: recording.device,

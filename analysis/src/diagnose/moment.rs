@@ -1,9 +1,9 @@
 //! Finds the moment to diagnose: the entry, and the heap before and after its operation.
 //!
-//! Two heaps matter at an out-of-memory error: the one that the request found, and the one that remained when the allocator had
-//! released all it could and still failed. One pass over the run keeps both, and what else the diagnosis needs of the run up to
-//! that moment: its peaks, one of which is the moment to diagnose if nothing failed ([`Peaks`]), and since when the stranded
-//! bytes have stayed above half of their present amount ([`Onset`]).
+//! Two heaps matter at an out-of-memory error: the one when the request arrived, and the one that remained when the allocator
+//! had released all it could and still failed. One pass over the run keeps both, along with everything else that the
+//! diagnosis needs from the run up to that moment: its peaks, one of which is the moment to diagnose if nothing failed
+//! ([`Peaks`]), and the point since which the stranded bytes have stayed above half of their present amount ([`Onset`]).
 
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
@@ -18,11 +18,12 @@ use crate::ending::Ending;
 /// Why this moment was chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// A request was out of memory there. It is the first such request unless the caller chose another.
+    /// A request ran out of memory there. It is the first request that did, unless the caller chose a different one.
     OutOfMemory,
     /// The caller chose this entry, and no request failed there.
     Chosen,
-    /// Nothing failed: reserved memory was at its peak, and among the moments at the peak the most was allocated at this one.
+    /// Nothing failed. Reserved memory was at its peak and, of the moments at that peak, this one had the most allocated
+    /// memory.
     Peak,
     /// The file has no trace, only the heap at the end.
     End,
@@ -40,7 +41,7 @@ parkade_recording::names! {
 /// The question about the moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
-    /// Why was the request at this entry out of memory?
+    /// Why did the request at this entry run out of memory?
     OutOfMemory,
     /// Why did the request at the entry that the caller chose take memory from the device instead of using free memory?
     NewMemory,
@@ -69,7 +70,7 @@ impl Target {
     pub(super) fn find(recording: &DeviceRecording, chosen: Option<usize>) -> Target {
         let trace = &recording.trace;
         let first_oom = || trace.iter().position(|entry| entry.action == Action::Oom);
-        // The error of which the run died takes precedence over one that it survived.
+        // An error that the run died of takes precedence over one that it survived.
         let death = || Ending::of(recording).death().map(|death| death.entry);
         let Some(entry) = chosen.or_else(death).or_else(first_oom) else { return Target::peak(peak(recording)) };
         let (why, question) = match trace.get(entry).map(|entry| entry.action) {
@@ -85,18 +86,18 @@ impl Target {
         Target { entry, why: Why::Peak, question: Question::ReservedAboveAllocated }
     }
 
-    /// Whether the heap after the operation is judged, not the one before it.
+    /// Whether the heap after the operation is judged, rather than the one before it.
     pub(super) fn is_after(&self) -> bool {
         self.question != Question::NewMemory
     }
 }
 
-/// The moment of the peak as the trace alone shows it: [`Peaks::moment`] without a replay. The trace does not show how much
-/// rounding adds to blocks.
+/// The moment of the peak as far as the trace alone shows it: [`Peaks::moment`] without a replay. The trace does not show how
+/// much rounding adds to blocks.
 fn peak(recording: &DeviceRecording) -> Option<usize> {
     let bytes = |level: i128| u64::try_from(level).unwrap_or(0);
-    // The bytes of blocks from before the first entry are a constant until those blocks are freed; half of 64 bits exceeds any
-    // such sum.
+    // The size of the blocks from before the first entry is a constant until those blocks are freed; half the range of 64
+    // bits exceeds any possible sum.
     let (mut allocated, mut reserved) = (i128::from(u64::MAX / 2), reserved_at_start(recording));
     let mut peaks = Peaks::default();
     peaks.see(0, bytes(allocated), bytes(reserved));
@@ -139,7 +140,7 @@ pub(super) struct Seen {
     pub(super) lows: Lows,
     /// The peaks of the whole run.
     pub(super) peaks: Peaks,
-    /// What the whole run shows about the limit.
+    /// What the entire run shows about the limit.
     pub(super) limit: LimitEvidence,
 }
 
@@ -198,8 +199,9 @@ pub(super) fn watch(
     Ok(seen)
 }
 
-/// The bytes that were reserved when the device or the limit refused memory to the request of this entry; `None` if neither did.
-/// `was_retried`: the request was served only after a retry, and no garbage collection came before the first attempt.
+/// The bytes that were reserved when the device or the limit refused memory to this entry's request; `None` if neither did.
+/// `was_retried` means that the request was served only after a retry and that no garbage collection preceded the first
+/// attempt.
 fn refused_bytes(request: &Entry, before_bytes: u64, after_bytes: u64, was_retried: bool) -> Option<u64> {
     match request.action {
         // The last attempt, after every rung of the retry ladder (the steps taken when no free block serves a request).
@@ -213,7 +215,8 @@ fn refused_bytes(request: &Entry, before_bytes: u64, after_bytes: u64, was_retri
 /// The last time that the stranded bytes rose past half of their present amount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Onset {
-    /// The entry since which reserved minus allocated bytes have been at least `level_bytes`. `None`: since before the first entry.
+    /// The entry since which reserved minus allocated bytes have been at least `level_bytes`. `None` means since before the
+    /// first entry.
     pub entry: Option<usize>,
     /// Half of the bytes that are stranded at the diagnosed moment.
     pub level_bytes: u64,
@@ -221,13 +224,13 @@ pub struct Onset {
     pub time_us: Option<u64>,
 }
 
-/// The lows of a series: only those values below which the series never fell again. They are enough to find the last moment at
-/// which the series was below any level.
+/// The lows of a series: only the values below which the series never fell again. They are enough to find the last moment at
+/// which the series was below any given level.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Lows {
     /// Moments and values, both increasing.
     lows: Vec<(usize, u64)>,
-    /// For each of them, the following moment.
+    /// For each of these values, the following moment.
     left: Vec<Option<usize>>,
 }
 
@@ -245,8 +248,8 @@ impl Lows {
         self.left.push(None);
     }
 
-    /// The first moment since which every value has been at least `level`. `None` if the last value is below `level`, or if no
-    /// value ever was.
+    /// The first moment since which every value has been at least `level`. `None` if the last value is below `level`, or if
+    /// no value was ever below it.
     pub(super) fn since(&self, level: u64) -> Option<usize> {
         let below = self.lows.partition_point(|&(_, low)| low < level);
         self.left.get(below.checked_sub(1)?).copied().flatten()
@@ -262,14 +265,14 @@ pub struct Peak {
     pub entry: Option<usize>,
 }
 
-/// The peaks of a run, seen after every operation.
+/// The peaks of a run, checked after every operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Peaks {
-    /// Of allocated bytes.
+    /// The peak of allocated bytes.
     pub allocated: Peak,
-    /// Of reserved bytes.
+    /// The peak of reserved bytes.
     pub reserved: Peak,
-    /// Of allocated bytes while reserved bytes were at their peak.
+    /// The peak of allocated bytes while reserved bytes were at their peak.
     pub allocated_at_reserved: Peak,
     /// The reserved bytes when allocated bytes reached their peak.
     pub reserved_at_allocated_bytes: u64,
@@ -290,9 +293,9 @@ impl Peaks {
         }
     }
 
-    /// The last entry before the moment to diagnose: among the moments at which reserved memory is at its peak, the first at which
-    /// the most is allocated. Memory that is free even then was never needed for that peak. `None` is the moment before the first
-    /// entry.
+    /// The last entry before the moment to diagnose: among the moments at which reserved memory is at its peak, the first at
+    /// which the most is allocated. Memory that is still free then was not needed for that peak. `None` is the moment before
+    /// the first entry.
     pub(super) fn moment(&self) -> Option<usize> {
         self.allocated_at_reserved.entry
     }
@@ -342,7 +345,7 @@ mod tests {
         assert_eq!((found.reserved.entry, found.reserved_at_allocated_bytes), (Some(2), 20));
     }
 
-    /// The last bytes of a peak are often one small segment, taken at a moment when little is in use.
+    /// The last bytes of a peak are often a single small segment, taken at a moment when little memory is in use.
     #[test]
     fn a_peak_is_looked_at_where_the_most_of_it_is_in_use() {
         assert_eq!(peaks(&[(0, 0), (9, 18), (2, 18), (3, 20), (6, 20), (6, 20), (2, 20)]).moment(), Some(3));

@@ -2,18 +2,18 @@
 //! answers depend on.
 //!
 //! The problem is one of capacity if the live bytes and the request together exceed the memory. If they do not, the request
-//! failed because of where the free bytes are.
+//! failed because the free bytes were in the wrong places.
 //!
 //! A recording does not contain the memory limit, but it shows which requests were served and which were refused
-//! ([`LimitEvidence`]). A limit here is the most that the process could reserve: its memory limit
-//! (`set_per_process_memory_fraction`) or what the device had.
+//! ([`LimitEvidence`]). Here, a limit is the most that the process could reserve: its memory limit
+//! (`set_per_process_memory_fraction`) or the device's memory.
 
 use super::breakdown::{Breakdown, Cause};
 
 /// Why the request failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// The live bytes and the request exceed the memory: no arrangement helps.
+    /// The live bytes and the request exceed the memory, so no arrangement helps.
     Capacity,
     /// The live bytes and the request would have fitted, but the free bytes were in the wrong places.
     Fragmentation,
@@ -43,9 +43,9 @@ parkade_recording::names! {
 pub enum Applies {
     /// It does.
     Yes,
-    /// It does not.
+    /// The step does not apply.
     No,
-    /// The figures do not say.
+    /// The figures do not show it.
     Unknown,
 }
 
@@ -70,13 +70,13 @@ pub struct Steps {
     pub capacity: Applies,
     /// Step 2: is it fragmentation?
     pub fragmentation: Applies,
-    /// Step 3: may other settings help? Unknown if fewer bytes are missing than rounding takes, because settings can change the
-    /// rounding. If most free bytes are in private pools, which no setting releases, the answer is no, or unknown if the request
-    /// would have fitted beside the pools.
+    /// Step 3: may other settings help? Unknown if fewer bytes are missing than are lost to rounding, because settings can
+    /// change the rounding. If most free bytes are in private pools, which no setting releases, the answer is no, or unknown
+    /// if the request would have fitted beside the pools.
     pub settings: Applies,
     /// Step 4: would `empty_cache` release anything?
     pub empty_cache: Applies,
-    /// The live bytes and the request together.
+    /// The sum of the live bytes and the request.
     pub needed_bytes: u64,
     /// The number of missing bytes, if known and not 0.
     pub short_bytes: Option<u64>,
@@ -106,7 +106,7 @@ pub(super) fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) ->
         _ => None,
     };
     let fits = match limit {
-        // Enough reserved bytes are free, whatever the limit is.
+        // Enough reserved bytes are free, regardless of the limit.
         _ if heap.stranded_bytes() >= asked_bytes => Some(true),
         Limit::Given { bytes } | Limit::DeviceFull { bytes } => Some(needed_bytes <= bytes),
         Limit::Between { at_least_bytes, .. } if needed_bytes <= at_least_bytes => Some(true),
@@ -160,9 +160,9 @@ fn main_group(heap: &Breakdown) -> Option<Cause> {
 /// What a recording shows about the limit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LimitEvidence {
-    /// The most bytes that were reserved, and the number of entries before that.
+    /// The largest number of bytes that were reserved, and the number of entries before that.
     pub served: Option<(u64, usize)>,
-    /// The fewest reserved bytes that were refused, and the entry of the request that needed them.
+    /// The smallest number of reserved bytes that was refused, and the entry of the request that needed them.
     pub refused: Option<(u64, usize)>,
     /// The device's free memory at the out-of-memory error, if one occurred.
     pub device_free_bytes: Option<u64>,
@@ -173,7 +173,7 @@ pub struct LimitEvidence {
 /// What is known about the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// The caller stated it.
+    /// The caller specified it.
     Given {
         /// The most that could be reserved.
         bytes: u64,
@@ -187,14 +187,15 @@ pub enum Limit {
     Between {
         /// The limit is at least this many bytes, which were reserved.
         at_least_bytes: u64,
-        /// The limit is below this many bytes, which were refused.
+        /// The limit is less than this many bytes, which were refused.
         below_bytes: u64,
     },
-    /// Fewer bytes were refused at one time than were reserved at another, so the limit was not fixed: others used the device too.
+    /// Fewer bytes were refused at one time than were reserved at another, so the limit was not fixed: other processes also
+    /// used the device.
     NotFixed {
-        /// The most bytes reserved.
+        /// The largest number of bytes reserved.
         reserved_bytes: u64,
-        /// The fewest bytes refused.
+        /// The smallest number of bytes refused.
         refused_bytes: u64,
     },
     /// Nothing was refused.
@@ -214,7 +215,7 @@ parkade_recording::names! {
     }
 }
 
-/// Evidence in a file that contradicts a limit that the caller stated.
+/// Evidence in a file that contradicts a limit that the caller specified.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Contradiction {
     /// More than the limit was reserved.
@@ -257,8 +258,8 @@ impl LimitEvidence {
         reserved.or_else(|| refused.map(|(bytes, entry)| Contradiction::Refused { bytes, entry }))
     }
 
-    /// Concludes from the evidence what is known about the limit. `given_bytes` is the limit that the caller stated,
-    /// `reserved_bytes` the bytes reserved at the out-of-memory error.
+    /// Concludes from the evidence what is known about the limit. `given_bytes` is the limit that the caller specified, and
+    /// `reserved_bytes` is the number of bytes reserved at the out-of-memory error.
     pub(super) fn conclude(&self, given_bytes: Option<u64>, reserved_bytes: u64) -> Limit {
         if let Some(bytes) = given_bytes {
             return Limit::Given { bytes };

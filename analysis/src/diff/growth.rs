@@ -1,7 +1,7 @@
-//! Compares what holds the memory at the two peaks, paired by the code that allocated it.
+//! Compares what holds the memory at the two runs' peaks, paired by the code that allocated it.
 //!
-//! Blocks with stacks are paired by stack if both recordings have stacks. The others are grouped by size class; the class is
-//! that of the requested bytes, which does not depend on settings.
+//! Blocks with stacks are paired by stack if both recordings have stacks. The other blocks are grouped by size class; the
+//! class is that of the requested bytes, which do not depend on settings.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -36,11 +36,11 @@ impl SizeClass {
     }
 }
 
-/// Where blocks come from.
+/// The origin of blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// A call site of the program, as each recording numbers it. Among stacks that differ only in their lines, the one that holds
-    /// most.
+    /// A call site in the program, as each recording numbers it. Among stacks that differ only in their line numbers, the one
+    /// that holds the most.
     Stack {
         /// In the first recording.
         a: Option<StackId>,
@@ -63,7 +63,7 @@ pub struct Held {
 /// The memory that blocks of one origin hold at the two peaks of allocated memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Growth {
-    /// Where they come from.
+    /// The blocks' origin.
     pub origin: Origin,
     /// On the first side.
     pub a: Held,
@@ -79,7 +79,7 @@ impl Growth {
     }
 }
 
-/// How blocks are grouped.
+/// The way in which blocks are grouped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Grouping {
     /// By stack; blocks without a stack by size.
@@ -101,7 +101,7 @@ parkade_recording::names! {
 }
 
 impl Held {
-    /// The sum of these blocks and others.
+    /// The sum of these blocks and the other blocks.
     #[must_use]
     pub const fn and(self, other: Held) -> Held {
         Held { bytes: self.bytes.saturating_add(other.bytes), blocks: self.blocks.saturating_add(other.blocks) }
@@ -119,11 +119,11 @@ enum Key {
 #[derive(Clone, Copy, Default)]
 struct Share {
     held: Held,
-    /// The stack that holds most, and how many bytes it holds.
+    /// The stack that holds the most, and the number of bytes it holds.
     most: Option<(u64, StackId)>,
 }
 
-/// What holds the memory at a moment of each side, the largest change first.
+/// What holds the memory at a moment on each side, the largest change first.
 pub(super) fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &Stacks)) -> (Grouping, Vec<Growth>) {
     let (a_has_stacks, b_has_stacks) = (!a.2.is_empty(), !b.2.is_empty());
     let by_stack = a_has_stacks && b_has_stacks;
@@ -179,7 +179,7 @@ fn of_group(key: Key, [a, b]: [Share; 2]) -> Growth {
     Growth { origin, a: a.held, b: b.held }
 }
 
-/// An order that does not depend on hashes.
+/// Sort in an order that does not depend on hashes.
 fn order(origin: Origin) -> (Option<SizeClass>, Option<StackId>, Option<StackId>) {
     match origin {
         Origin::Stack { a, b } => (None, a, b),

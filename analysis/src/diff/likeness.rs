@@ -1,11 +1,12 @@
-//! Judges whether two recordings are of one program, by the share of requests and of stacks that they have in common.
+//! Judges whether two recordings are of the same program, by the share of requests and stacks that they have in common.
 //!
-//! Two recordings number their stacks independently and may come from different folders or machines, and a change of the
-//! program moves its lines. So a stack's *portable* form consists of its functions with the ends of their files' paths, without
-//! line numbers; its *exact* form has paths and lines. Both are kept as hashes ([`Stacks`]).
+//! Two recordings number their stacks independently and may come from different folders or machines, and a change to the
+//! program shifts its line numbers. A stack's *portable* form therefore consists of its functions with the ends of their
+//! files' paths, without line numbers; its *exact* form has full paths and line numbers. Both are kept as hashes
+//! ([`Stacks`]).
 //!
-//! [`first_difference`] finds where two runs of the same requests begin to differ in what the allocator did, whatever addresses
-//! the driver gave it.
+//! [`first_difference`] finds where two runs with the same requests begin to differ in what the allocator did, regardless of
+//! the addresses that the driver returned.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,23 +16,23 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::stacks::StackNames;
 
-/// Unrelated programs share single sizes (512 bytes, powers of two), but rarely this many consecutive ones.
+/// Unrelated programs share individual sizes (512 bytes, powers of two), but rarely this many consecutive ones.
 const RUN: usize = 4;
-/// Two programs that share less than this have little in common.
+/// Two programs that share less than this fraction have little in common.
 const LITTLE: f64 = 0.1;
 
 /// How two recordings are related.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Relation {
-    /// Trace and segments are equal: the same file twice, or a copy.
+    /// Their traces and segments are equal: the same file twice, or a copy.
     SameRecording,
     /// Both were made during one run.
     SameRun,
-    /// Both request the same sizes equally often, so differences come from the allocator.
+    /// Both request the same sizes equally often, so any differences are due to the allocator.
     SameRequests,
     /// They share many of their requests.
     Related,
-    /// They share few of their requests: another program, or the same one with other shapes.
+    /// They share few of their requests: a different program, or the same one with different shapes.
     LittleInCommon,
     /// One of them has no requests to compare.
     Unknown,
@@ -51,12 +52,12 @@ parkade_recording::names! {
 /// How much two recordings have in common.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Likeness {
-    /// How they are related.
+    /// The relation between them.
     pub relation: Relation,
     /// The share of the shorter recording's requests, in runs of four consecutive sizes, that the longer one also makes, from 0 to
     /// 1.
     pub requests_in_common: Option<f64>,
-    /// The share of stacks of the recording with fewer stacks that the other also has; lines may differ.
+    /// The share of stacks in the recording with fewer stacks that the other also has; line numbers may differ.
     pub stacks_in_common: Option<f64>,
 }
 
@@ -105,7 +106,7 @@ fn requests_in_common(a: &[u64], b: &[u64]) -> Option<f64> {
     Some(both as f64 / (a.len().min(b.len()) + 1 - length) as f64)
 }
 
-/// Whether one recording contains the end of the other, or a scope that began or ended at the same microsecond.
+/// Whether one recording contains the end of the other, or both contain a scope that began or ended in the same microsecond.
 fn is_one_run(a: (&Recording, &DeviceRecording), b: (&Recording, &DeviceRecording)) -> bool {
     let has_end_of = |one: &DeviceRecording, other: &DeviceRecording| {
         let same = |end: &Entry, entry: &Entry| {
@@ -131,7 +132,7 @@ pub(super) struct Forms {
 /// The stacks that allocate in a device's recording.
 pub(super) struct Stacks {
     forms: BTreeMap<StackId, Forms>,
-    /// The exact forms of each portable one.
+    /// The exact forms of each portable form.
     exact: FxHashMap<u64, FxHashSet<u64>>,
 }
 
@@ -163,13 +164,13 @@ impl Stacks {
         self.forms.get(&stack).copied()
     }
 
-    /// Whether the lines of this portable stack are the same in both recordings, so that each line has its own counterpart. If a
-    /// line moved, equal line numbers may mean different code.
+    /// Whether the line numbers of this portable stack are the same in both recordings, so that each line is its own
+    /// counterpart. If a line moved, equal line numbers may refer to different code.
     pub(super) fn has_same_lines(&self, other: &Stacks, portable: u64) -> bool {
         self.exact.get(&portable) == other.exact.get(&portable)
     }
 
-    /// The share of portable stacks of the recording with fewer that the other also has; `None` if either has none.
+    /// The share of portable stacks in the recording with fewer of them that the other also has; `None` if either has none.
     fn in_common(&self, other: &Stacks) -> Option<f64> {
         let fewer = self.exact.len().min(other.exact.len());
         let both = self.exact.keys().filter(|portable| other.exact.contains_key(portable)).count();
@@ -177,7 +178,7 @@ impl Stacks {
     }
 }
 
-/// C++ calls count by the operators that they name, because their symbols depend on the machine and the release.
+/// C++ calls are compared by the operators that they name, because their symbols depend on the machine and the release.
 fn forms_of(names: &StackNames, table: &StackTable, stack: StackId) -> Forms {
     let (mut exact, mut portable) = (DefaultHasher::new(), DefaultHasher::new());
     for number in names.telling(table, stack) {
@@ -210,7 +211,7 @@ pub(super) fn first_difference(a: &[Entry], b: &[Entry]) -> Option<usize> {
     differs.or((a.len() != b.len()).then_some(a.len().min(b.len())))
 }
 
-/// The segments of a run, or the pages of expandable ones, by their first address.
+/// The segments of a run, or the pages of expandable segments, by first address.
 #[derive(Default)]
 struct Places {
     by_address: BTreeMap<u64, (u64, usize)>,

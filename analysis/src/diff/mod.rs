@@ -1,9 +1,9 @@
-//! Compares two recorded runs: peaks, what holds the memory at them, fragmentation, driver calls, and single steps.
+//! Compares two recorded runs: peaks, what holds the memory at them, fragmentation, driver calls, and individual steps.
 //!
 //! [`show`] summarizes one [`Side`], a device of a recording or one of its steps; [`diff`] summarizes two and pairs what they
 //! have in common: it narrows both to the steps that are compared and pairs steps of the same number. `side` replays a
-//! recording and finds steps and their phases, `run` summarizes it and checks a peak against a bound, `growth` finds what grew,
-//! and `likeness` judges whether the runs are comparable at all.
+//! recording and finds steps and their phases, `run` summarizes it and checks a peak against a bound, `growth` finds what
+//! grew, and `likeness` judges whether the runs are comparable.
 
 mod growth;
 mod likeness;
@@ -51,11 +51,12 @@ pub fn show(side: Side<'_>) -> Result<Run, DiffError> {
     Ok(Run::of(&Replayed::of(side)?))
 }
 
-/// Compares two sides. Whole runs are narrowed to what can be compared: if one has no trace, to their ends; if one lost its
-/// beginning or ended earlier, to the steps that both have; if both are of one run, to the last whole step of each.
+/// Compares two sides. Whole runs are narrowed to what can be compared: if one has no trace, to their final states; if one
+/// has lost its oldest entries or ended earlier, to the steps that both have; if both are from the same run, to the last
+/// complete step of each.
 ///
 /// # Errors
-/// [`DiffError`] for the first side that cannot be shown.
+/// [`DiffError`] for the first side that cannot be summarized.
 pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, DiffError)> {
     if a.device.trace.is_empty() || b.device.trace.is_empty() {
         for side in [&mut a, &mut b].into_iter().filter(|side| side.part == Part::Whole) {
@@ -93,14 +94,14 @@ pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, 
     })
 }
 
-/// Finds the steps of both by repetition if only one is annotated, because a mark and a repetition may end at different points
-/// of a step. Without marks, the steps of a run that lost its beginning have no numbers and cannot be paired with another
-/// run's.
+/// Finds the steps of both sides by repetition if only one is annotated, because a mark and a repetition may end at different
+/// points in a step. Without marks, the steps of a run whose oldest entries are missing have no numbers and cannot be paired
+/// with those of another run.
 fn tell_alike<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     let mark = |side: &Replayed<'_>| side.steps.as_ref().ok().map(|steps| steps.mark == REPETITION);
     let is_lost = |side: &Replayed<'_>| side.requests.lost_beginning.is_some();
     let is_repeated = [&*a, &*b].map(|side| mark(side) == Some(true));
-    // If the caller asked for a step by its number, the number counts in that step's own file.
+    // If the caller asked for a step by its number, the number refers to the step's own file.
     if is_repeated == [false; 2] || a.side.part != Part::Whole || b.side.part != Part::Whole {
         return;
     }
@@ -116,16 +117,16 @@ fn tell_alike<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     }
 }
 
-/// The memory of one step.
+/// The memory use of one step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepLevels {
-    /// The step's first entry.
+    /// The step's first entry, counted from 0.
     pub first_entry: usize,
     /// The step's last entry.
     pub last_entry: usize,
-    /// The most allocated bytes during the step.
+    /// The peak of allocated bytes during the step.
     pub peak_allocated_bytes: u64,
-    /// The most reserved bytes during the step.
+    /// The peak of reserved bytes during the step.
     pub peak_reserved_bytes: u64,
     /// Allocated bytes at the end of the step.
     pub allocated_at_end_bytes: u64,
@@ -161,15 +162,15 @@ pub struct Steps {
     pub none_in_b: Option<NoSteps>,
 }
 
-/// Narrows two whole runs to the steps that both have, if one lost its beginning or ended earlier. Peaks of steps that only one
-/// run has would say nothing about what changed.
+/// Narrows two whole runs to the steps that both have, if one has lost its oldest entries or ended earlier. Peaks in steps
+/// that only one run has would reveal nothing about what changed.
 fn narrow_to_common<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     let (Ok(spans_a), Ok(spans_b)) = (&a.steps, &b.steps) else { return };
     let is_cut = a.requests.lost_beginning.is_some() || b.requests.lost_beginning.is_some();
     let numbers = |spans: &StepSpans| Some((spans.spans.first()?.number, spans.spans.last()?.number));
     let (Some((first_a, last_a)), Some((first_b, last_b))) = (numbers(spans_a), numbers(spans_b)) else { return };
     let first = first_a.max(first_b);
-    // A run that died has begun one more step.
+    // A run that died had begun one more step.
     let begun = |side: &Replayed<'_>, last: usize| if has_tail(side) { last + 1 } else { last };
     let last = begun(a, last_a).min(begun(b, last_b));
     let is_same_end = last_a == last_b;
@@ -188,14 +189,14 @@ fn narrow_to_common<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     }
 }
 
-/// Whether the program requested memory after its last whole step.
+/// Whether the program requested memory after its last complete step.
 fn has_tail(side: &Replayed<'_>) -> bool {
     let end = side.steps.as_ref().ok().and_then(|steps| steps.spans.last()).map_or(0, |span| span.to);
     let tail = side.side.device.trace.get(end as usize..).unwrap_or(&[]);
     tail.iter().any(|entry| matches!(entry.action, Action::Alloc | Action::Oom))
 }
 
-/// Narrows two recordings of one run to the last whole step of each.
+/// Narrows two recordings of the same run to the last complete step of each.
 fn narrow_to_last<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     let last = |side: &Replayed<'_>| side.steps.as_ref().ok().and_then(|steps| steps.spans.last()).copied();
     let (Some(last_a), Some(last_b)) = (last(a), last(b)) else { return };

@@ -1,5 +1,5 @@
-//! Summarizes one side: its peaks, how memory is used at them, and its driver calls. Also bounds the peak of reserved memory,
-//! for a check that fails in CI.
+//! Summarizes one side: its peaks, how memory is used at them, and its driver calls. Also checks the peak of reserved memory
+//! against a bound, so that CI can fail.
 
 use parkade_recording::{Action, Entry};
 
@@ -32,15 +32,15 @@ pub struct Peak {
 pub struct DriverUse {
     /// Segments released.
     pub segments_taken: u64,
-    /// Segments given back.
+    /// The number of segments released.
     pub segments_given_back: u64,
-    /// The number of times that pages of expandable segments were mapped.
+    /// The number of times that pages were mapped into expandable segments.
     pub maps: u64,
-    /// The number of times that such pages were unmapped.
+    /// The number of times that those pages were unmapped.
     pub unmaps: u64,
-    /// Bytes taken and mapped together.
+    /// The total number of bytes taken or mapped.
     pub taken_bytes: u64,
-    /// Bytes released and unmapped together.
+    /// The total number of bytes released or unmapped.
     pub given_back_bytes: u64,
 }
 
@@ -55,30 +55,30 @@ pub struct Run {
     pub part: Part,
     /// The first entry of this part, and the one after its last.
     pub part_entries: (usize, usize),
-    /// Recorded decisions that the replay does not reproduce. If there are any, allocated bytes may be slightly wrong; reserved
-    /// bytes are not.
+    /// The number of recorded decisions that the replay does not reproduce. If there are any, allocated bytes may be slightly
+    /// wrong, but reserved bytes are right.
     pub mismatches: u64,
     /// The number of decisions compared.
     pub decisions: u64,
-    /// Bytes reserved before the first entry, if memory was in use then: the file does not show an earlier, higher peak.
+    /// Bytes reserved before the first entry, if memory was in use then: the file would not show an earlier, higher peak.
     pub lost_beginning_bytes: Option<u64>,
-    /// The number of requests that were out of memory.
+    /// The number of requests that ran out of memory.
     pub ooms: u64,
-    /// The entry of the first such request.
+    /// The entry of the first of these requests.
     pub first_oom_entry: Option<usize>,
     /// How the recorded run ended.
     pub ending: Ending,
-    /// The number of times that the device refused memory, after which the allocator released its cache and asked again.
+    /// The number of times that the device refused memory and the allocator then released its cache and retried.
     pub retries: u64,
-    /// The number of calls of `empty_cache` that released memory.
+    /// The number of calls to `empty_cache` that released memory.
     pub empty_cache_calls: u64,
-    /// The number of whole steps in the trace, if steps are known.
+    /// The number of complete steps in the trace, if steps are known.
     pub steps: Option<usize>,
-    /// The most bytes of live blocks.
+    /// The peak of live bytes.
     pub peak_allocated: Peak,
-    /// The most reserved bytes.
+    /// The peak of reserved bytes.
     pub peak_reserved: Peak,
-    /// The most reserved bytes in the whole file, whichever part is compared.
+    /// The peak of reserved bytes in the entire file, regardless of which part is compared.
     pub whole_peak_reserved_bytes: u64,
     /// The driver calls.
     pub driver: DriverUse,
@@ -141,7 +141,7 @@ fn first_highest(level: &[u64], replayed: &Replayed<'_>) -> (u32, u64) {
     (replayed.from + place as u32, highest)
 }
 
-/// A segment is reserved one entry before its first block is handed out; take the heap after that entry.
+/// A segment is reserved one entry before its first block is handed out; use the heap after that entry.
 fn served(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> (u32, u64) {
     let takes = |entry: &&Entry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
     let following = replayed.side.device.trace.get(moment as usize..replayed.to as usize).unwrap_or(&[]);
@@ -196,7 +196,7 @@ fn heap_at(log: &HeapLog, moment: u32) -> (Fragmentation, usize) {
     (sums, segments.len())
 }
 
-/// 100 % in millionths of a percent. Whole numbers keep a check exact.
+/// 100 % in millionths of a percent. Integers keep a check exact.
 const MICRO_PERCENT: u128 = 100_000_000;
 
 /// A bound on the peak of reserved memory.
@@ -204,10 +204,10 @@ const MICRO_PERCENT: u128 = 100_000_000;
 pub enum Bound {
     /// The peak may grow from the first run to the second by this many millionths of a percent.
     Growth {
-        /// Millionths of a percent: 2 % are 2,000,000.
+        /// Millionths of a percent: 2 % is 2,000,000.
         micro_percent: u64,
     },
-    /// The peak may be this many bytes.
+    /// The peak may be at most this many bytes.
     Peak {
         /// The bytes.
         bytes: u64,
@@ -226,15 +226,15 @@ parkade_recording::names! {
 pub struct Check {
     /// The bound.
     pub bound: Bound,
-    /// The most bytes that it allows here.
+    /// The largest number of bytes that the bound allows here.
     pub allowed_bytes: u64,
     /// The peak of reserved memory.
     pub peak_bytes: u64,
 }
 
 impl Bound {
-    /// Checks the peak of a run; `before_bytes` is the peak of the run before it. `None` if growth is bounded and there was no
-    /// earlier run.
+    /// Checks the peak of a run; `before_bytes` is the peak of the run before it. Returns `None` if growth is bounded and
+    /// there was no earlier run.
     #[must_use]
     pub fn check(self, before_bytes: Option<u64>, peak_bytes: u64) -> Option<Check> {
         let allowed_bytes = match self {

@@ -4,10 +4,10 @@
 //! Steps are ranges of moments, found by annotations or, without any, by repetition. Everything in `diff` that needs steps gets
 //! them here.
 //!
-//! Annotations, as far as a file has them, tell the phase of a step in which memory was requested: forward, backward,
-//! optimizer. Scopes are placed by time, so a backward pass is recognised although its allocations come from autograd's own
-//! threads. The innermost scope whose name denotes a phase decides; if there is none, the innermost other scope does. Marks of
-//! whole steps do not count.
+//! If a file has annotations, they show the phase of a step in which memory was requested: forward, backward, optimizer.
+//! Scopes are placed by time, so a backward pass is recognised although its allocations come from autograd's own threads. The
+//! innermost scope whose name denotes a phase decides; if there is none, the innermost other scope does. Marks of whole steps
+//! do not count.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub struct Side<'r> {
     pub recording: &'r Recording,
     /// The device in it.
     pub device: &'r DeviceRecording,
-    /// The settings and the limit of the recorded run.
+    /// The recorded run's settings and limit.
     pub own: &'r VerifyOptions,
-    /// The part that is compared.
+    /// The part of the run that is compared.
     pub part: Part,
 }
 
@@ -45,13 +45,13 @@ pub enum Which {
 /// The part of a run that is compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Everything in the file.
+    /// Everything that the file contains.
     Whole,
-    /// The state at the end: the only part in which a file without a trace can be compared.
+    /// The state at the end, which is the only part of a file without a trace that can be compared.
     End,
     /// The step of this number, as its annotations count them from 0.
     Step(usize),
-    /// The steps that both sides have, from the first to the last, which may be unfinished on one side.
+    /// The steps that both sides have, from the first to the last; the last may be unfinished on one side.
     Common {
         /// The number of the first common step.
         first: usize,
@@ -69,7 +69,7 @@ parkade_recording::names! {
     }
 }
 
-/// Why a side cannot be shown.
+/// Why a side cannot be summarized.
 #[derive(Debug, Error)]
 pub enum DiffError {
     /// The recording contradicts itself.
@@ -80,11 +80,11 @@ pub enum DiffError {
     NoSteps {
         /// The requested step.
         step: usize,
-        /// Why there are none.
+        /// Why there are no steps.
         why: NoSteps,
     },
     /// The caller asked for a step that the trace does not contain.
-    #[error("there is no step {step}: the trace has the whole steps {first} to {last}")]
+    #[error("there is no step {step}: the trace has complete steps {first} to {last}")]
     NoSuchStep {
         /// The requested step.
         step: usize,
@@ -152,7 +152,7 @@ pub(super) struct StepSpan {
     pub(super) to: u32,
 }
 
-/// The whole steps of a run.
+/// The complete steps of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct StepSpans {
     /// What marks them: an annotation's name, or [`REPETITION`].
@@ -167,28 +167,30 @@ pub enum NoSteps {
     /// There is no trace.
     #[error("there is no trace")]
     NoTrace,
-    /// No annotation marks the steps, and nothing repeats.
+    /// No annotation marks the steps, and there is no repetition.
     #[error(
-        "the file marks no steps (PyTorch's optimizers and profiler do if annotations are recorded), and no repetition shows \
-         them"
+        "the file has no step annotations (PyTorch's optimizers and profiler write them if annotations are recorded), and no repetition shows the steps"
     )]
     NoMark,
-    /// The trace's entries have no times to place the marks, and nothing repeats.
-    #[error("the trace has no times, so its annotations cannot be placed, and no repetition shows the steps")]
+    /// The trace's entries have no times by which to place the marks, and there is no repetition.
+    #[error("the trace's entries have no times, so its annotations cannot be placed, and no repetition shows the steps")]
     NoTimes,
-    /// No annotation marks the steps, and a beginning is lost, so the steps of the two runs cannot be matched.
-    #[error("the file marks no steps, and a recording lost its beginning, so steps found by repetition cannot be numbered")]
+    /// No annotation marks the steps, and a recording's oldest entries are missing, so the steps of the two runs cannot be
+    /// matched.
+    #[error(
+        "the file has no step annotations, and a recording's oldest entries are missing, so steps found by repetition cannot be numbered"
+    )]
     NotNumbered,
     /// The trace is shorter than a step.
-    #[error("the trace contains no whole step")]
+    #[error("the trace contains no complete step")]
     NoneWhole,
 }
 
-/// Stands in place of a mark if steps were found by repetition.
+/// Used in place of a mark if steps were found by repetition.
 pub const REPETITION: &str = "repetition";
 
 /// The steps of one device. `lost_beginning` means that memory was in use before the first entry; the first step that ends in
-/// the trace may then have begun before it and is left out.
+/// the trace may then have begun before the trace, so it is left out.
 fn step_spans(recording: &Recording, device: &DeviceRecording, lost_beginning: bool) -> Result<StepSpans, NoSteps> {
     if device.trace.is_empty() {
         return Err(NoSteps::NoTrace);
@@ -215,7 +217,7 @@ pub(super) fn repeated_spans(device: &DeviceRecording, lost_beginning: bool) -> 
     spans(REPETITION.to_owned(), ends.into_iter().enumerate(), !lost_beginning)
 }
 
-/// The steps with these numbers that end at these moments. `has_first` means that the first step is whole.
+/// The steps with these numbers that end at these moments. `has_first` means that the first step is complete.
 fn spans(mark: String, ends: impl Iterator<Item = (usize, u32)>, has_first: bool) -> Result<StepSpans, NoSteps> {
     let mut spans = Vec::new();
     let mut from = 0;
@@ -253,7 +255,7 @@ pub enum Phase {
     Optimizer,
     /// An optimizer's `zero_grad`, which PyTorch marks.
     ZeroGrad,
-    /// Another scope of the program, by its name without a trailing number.
+    /// Another of the program's scopes, by its name without a trailing number.
     Scope(Arc<str>),
     /// Outside all scopes.
     Outside,
@@ -302,11 +304,11 @@ impl Phase {
 pub struct PhaseUse {
     /// Bytes that are live at the peak of allocated memory and were requested in this phase.
     pub held_at_peak_bytes: u64,
-    /// The most bytes that were allocated at once during this phase.
+    /// The peak of allocated bytes during this phase.
     pub peak_allocated_bytes: u64,
 }
 
-/// The memory use of a phase on both sides.
+/// A phase's memory use on both sides.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PhaseChange {
     /// The phase.
@@ -320,7 +322,7 @@ pub struct PhaseChange {
 /// The phase of every entry of a trace.
 pub(super) struct Phases {
     known: Vec<Phase>,
-    /// For each entry its phase, as an index into `known`; empty if the file has no scopes.
+    /// Each entry's phase, as an index into `known`; empty if the file has no scopes.
     of_entry: Vec<u32>,
 }
 
@@ -364,7 +366,7 @@ impl Phases {
 
 /// The phase of each entry. Scopes come in order of their beginnings; those open at an entry form a stack.
 fn paint(scopes: &[Scope], of_scope: &[Option<u32>], is_named: &[bool], entries: usize) -> Vec<u32> {
-    // Each open scope with the phase inside it: its own, unless its name denotes none and an enclosing scope has one.
+    // Each open scope, with the phase inside it: its own, unless its name denotes no phase and an enclosing scope has one.
     let mut open: Vec<(u32, u32)> = Vec::new();
     let mut next = 0;
     let mut of_entry = Vec::with_capacity(entries);

@@ -2,8 +2,8 @@
 //!
 //! Gradients of parameters are allocated in a backward pass and are still in use after it; there is at most one for each
 //! parameter of the same size. The first layers' gradients are often allocated after the backward pass has freed everything.
-//! Their end identifies gradients: they are freed together, or never. Parameters, optimizer states and inputs are allocated
-//! between passes and are in use during the next pass.
+//! Gradients can be identified by their end: they are freed together, or never. Parameters, optimizer states and inputs are
+//! allocated between passes and are in use during the next pass.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,19 +14,19 @@ use super::kind::{How, Kind, Told};
 use super::passes::{Run, Section, size_of};
 use crate::timeline::{BlockLife, NEVER};
 
-/// A block that is freed within this many entries is a temporary wherever it is allocated.
+/// A block that is freed within this many entries is a temporary regardless of where it is allocated.
 pub(super) const SHORT: u32 = 30;
 /// Classifies blocks by their lifetimes.
 pub(super) struct Lives<'r, 'a> {
     run: &'r Run<'a>,
     gradients: Gradients,
     kept: FxHashMap<usize, Told>,
-    /// The sizes of blocks that a forward pass after the first allocated and that outlived the next one.
+    /// The sizes of blocks that were allocated by a forward pass other than the first and that outlived the next pass.
     made_again: FxHashSet<u64>,
 }
 
 impl<'r, 'a> Lives<'r, 'a> {
-    /// `run` loses its passes if nothing shows that they belong to training.
+    /// The passes are removed from `run` if nothing shows that they belong to training.
     pub(super) fn of(run: &'r mut Run<'a>) -> Lives<'r, 'a> {
         let found = gradients(run);
         let trains = found.are_plausible || !run.optimizer.is_empty();
@@ -53,7 +53,7 @@ impl<'r, 'a> Lives<'r, 'a> {
         }
         let block = &self.run.blocks[place];
         let temporary = Told::new(Kind::Temporaries, How::Lifetime);
-        // A block that an out-of-memory error freed may still have been needed.
+        // A block that was freed because of an out-of-memory error may still have been needed.
         if block.freed <= self.run.until && block.freed.saturating_sub(block.born) <= SHORT {
             return match (self.run.section(block.born), self.run.section(block.freed)) {
                 (Section::Forward(pass), Section::Backward(of)) if pass == of => Told::new(Kind::Activations, How::Pairing),
@@ -94,7 +94,7 @@ impl<'r, 'a> Lives<'r, 'a> {
     }
 }
 
-/// A pass shows that the run trains if it has gradients for at least one in this many of the blocks that existed before.
+/// A pass shows that the run trains if it has gradients for at least one in this many of the blocks that existed before it.
 const FEWEST_GRADIENTS: usize = 4;
 
 /// Gradients are allocated at most this many entries after the backward pass has freed everything.
@@ -110,10 +110,10 @@ const SMALL: u64 = 512;
 struct OfPass {
     /// The number of gradients of each size.
     sizes: BTreeMap<u64, usize>,
-    /// The moment at which the last of the gradients that share most gradients' fate is freed; for a pass without gradients, that
-    /// of the passes before.
+    /// The moment at which the last gradient is freed, among those that meet the same end as most gradients; for a pass
+    /// without gradients, that of the passes before it.
     freed: u32,
-    /// The moment after the first of them was allocated.
+    /// The moment after the first gradient was allocated.
     first: u32,
 }
 
@@ -126,7 +126,7 @@ impl OfPass {
 /// The gradients of a run.
 #[derive(Default)]
 struct Gradients {
-    /// How each gradient was recognised, by the block's index.
+    /// How each gradient was recognised, keyed by the block's index.
     told: FxHashMap<usize, How>,
     /// The gradients that each pass allocated.
     passes: Vec<OfPass>,
@@ -134,8 +134,8 @@ struct Gradients {
     are_plausible: bool,
 }
 
-/// Blocks in use that were allocated outside the passes, by size; without those that were allocated while gradients were live,
-/// as optimizer states are.
+/// Blocks in use that were allocated outside the passes, by size; excludes those that were allocated while gradients were
+/// live, as optimizer states are.
 struct Pool {
     counts: FxHashMap<u64, usize>,
     ends: BinaryHeap<Reverse<(u32, u64)>>,
@@ -143,7 +143,7 @@ struct Pool {
 }
 
 impl Pool {
-    /// Advances to a pass's turn. `gradients` are those of the passes before.
+    /// Advances to a pass's turn. `gradients` are those of the passes before it.
     fn go_to(&mut self, run: &Run<'_>, turn: u32, gradients: &[OfPass]) {
         let is_state = |block: &BlockLife| match run.section(block.born) {
             Section::Between(after) if after > 0 => {
@@ -170,7 +170,7 @@ impl Pool {
 
 /// Finds the gradients of all passes.
 ///
-/// A pass turned before its first gradient at the latest; the function corrects its turn accordingly.
+/// A pass turns no later than its first gradient; the function corrects the turn accordingly.
 fn gradients(run: &mut Run<'_>) -> Gradients {
     let mut found = Gradients::default();
     let mut pool = Pool { counts: FxHashMap::default(), ends: BinaryHeap::new(), next: 0 };
@@ -199,14 +199,14 @@ fn gradients(run: &mut Run<'_>) -> Gradients {
 /// The values that a pass's gradients are compared with.
 struct Expected<'a> {
     pool: &'a Pool,
-    /// A pass with fewer gradients allocates none of its own: it accumulates into those of the pass before.
+    /// A pass with fewer gradients allocates no gradients: it accumulates into those of the pass before it.
     fewest: usize,
     /// The gradients of an earlier pass.
     model: Option<&'a BTreeMap<u64, usize>>,
 }
 
 impl Expected<'_> {
-    /// The largest possible number of gradients of a size; if the model is followed, no more than the model has.
+    /// The largest possible number of gradients of a size; if the model is used as a guide, no more than the model has.
     fn of_size(&self, size: u64, follows: bool) -> usize {
         let pool = self.pool.counts.get(&size).copied().unwrap_or(0);
         let model = self.model.filter(|_| follows).map(|sizes| sizes.get(&size).copied().unwrap_or(0));
@@ -243,7 +243,8 @@ fn one_pass(run: &Run<'_>, number: usize, expected: &Expected<'_>, told: &mut Fx
         true => !is_shared || shares(*place),
         false => shares(*place) && (run.blocks[*place].born > pass.turn || run.blocks[*place].requested > SMALL),
     };
-    // A few blocks that the model does not have are inputs of the next pass; many are gradients of another part of the model.
+    // A few blocks that the model does not account for are inputs to the next pass; many are gradients of another part of the
+    // model.
     let is_new = |place: &usize| has_partner(*place) && expected.of_size(size_of(&run.blocks[*place]), true) == 0;
     let has_few_new = candidates().filter(is_backward).filter(is_new).count() < expected.fewest;
     for place in candidates().filter(may_be) {
@@ -266,10 +267,10 @@ fn one_pass(run: &Run<'_>, number: usize, expected: &Expected<'_>, told: &mut Fx
 /// The number of blocks of each size.
 type Sizes = FxHashMap<u64, usize>;
 
-/// An input is in use during at most this many passes: its own, and the next one while the program replaces it.
+/// An input is in use during at most this many passes: its own pass, and the next one while the program replaces it.
 const LONGEST_INPUT: usize = 2;
 
-/// The default workspaces of cuBLAS: 32 MiB on Hopper and later, 8 MiB and 128 KiB on earlier devices.
+/// cuBLAS's default workspaces: 32 MiB on Hopper and later, 8 MiB and 128 KiB on earlier devices.
 const CUBLAS: [u64; 2] = [32 << 20, (8 << 20) + (128 << 10)];
 /// The workspace of cuBLASLt.
 const CUBLAS_LT: u64 = 1 << 20;
@@ -332,8 +333,8 @@ fn is_state(run: &Run<'_>, gradients: &Gradients, place: usize, parameters: &Siz
     (has_gradients && stays && parameters.contains_key(&size_of(block))).then_some(How::Size)
 }
 
-/// In a recording that lost its beginning, the number of blocks of each gradient size that are optimizer states: equally many
-/// for each parameter. Which blocks of a size they are is not known, only how many.
+/// In a recording whose oldest entries are missing, the number of blocks of each gradient size that are optimizer states: the
+/// same number for each parameter. Only their number is known, not which blocks of a size they are.
 fn early_states(run: &Run<'_>, gradients: &Gradients, rest: &[usize]) -> Sizes {
     let mut counts = Sizes::default();
     for &place in rest.iter().filter(|&&place| run.blocks[place].born == 0) {
@@ -367,8 +368,8 @@ fn is_kept(run: &Run<'_>, block: &BlockLife) -> bool {
     block.freed == NEVER || run.turns(block).len() > 1
 }
 
-/// The blocks that are not parameters with gradients. `era_end` is the pass until which the parameters of this pass are in use,
-/// if new ones replace them.
+/// The blocks that are not parameters with gradients. `era_end` is the pass until which the parameters of this pass are in
+/// use, if new parameters replace them.
 fn rest_of(
     run: &Run<'_>,
     pass: usize,

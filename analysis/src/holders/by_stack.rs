@@ -1,4 +1,4 @@
-//! Classifies a block by the Python calls of its allocation, and refines what its lifetime shows.
+//! Classifies a block by the Python calls of its allocation and refines what its lifetime shows.
 //!
 //! Files are recognised by the ends of their paths, because everything before `torch/` depends on the machine.
 
@@ -19,7 +19,7 @@ enum Place {
     NoStack,
     /// Code that creates, loads or moves a model.
     Model,
-    /// An optimizer that allocates its states.
+    /// An optimizer allocating its states.
     OptimizerStates,
     /// Another part of an optimizer's step.
     Optimizer,
@@ -27,7 +27,7 @@ enum Place {
     Data,
     /// A cache of keys and values.
     Cache,
-    /// The workspace of a library, recognised by C++ calls.
+    /// A library's workspace, recognised by its C++ calls.
     Workspace,
     /// Autograd calls: the start of a backward pass, or Python code that it runs.
     Autograd,
@@ -61,7 +61,7 @@ impl Places {
 /// Tests whether a call is of a kind.
 type Rule = fn(&Frame) -> bool;
 
-/// The part of the program that a stack belongs to. The first rule that holds for any of its calls decides.
+/// The part of the program that a stack belongs to. The first rule that matches any of its calls decides.
 fn place(stacks: &StackTable, stack: StackId) -> Place {
     let rules: [(Place, Rule); 9] = [
         (Place::Workspace, is_workspace),
@@ -84,7 +84,7 @@ fn is_in(frame: &Frame, folders: &[&str]) -> bool {
     folders.iter().any(|folder| frame.filename.contains(folder))
 }
 
-/// C++ calls, which a file has if they were recorded.
+/// C++ calls, if the file recorded them.
 fn is_workspace(frame: &Frame) -> bool {
     let is_library = |library: &&str| frame.name.contains(library);
     is_native(frame) && frame.name.contains("orkspace") && ["blas", "Blas", "cudnn", "Cudnn"].iter().any(is_library)
@@ -120,7 +120,7 @@ fn is_loader(frame: &Frame) -> bool {
 }
 
 fn is_autograd(frame: &Frame) -> bool {
-    // `Tensor.backward`, and the `backward` methods of a program's own functions.
+    // `Tensor.backward`, and the `backward` methods of a program's own autograd functions.
     is_in(frame, &["torch/autograd/__init__.py", "torch/autograd/graph.py"])
         || ["backward", "unpack_hook"].contains(&&*frame.name)
         || (is_native(frame) && frame.name.starts_with("torch::autograd::Engine::"))
@@ -132,7 +132,7 @@ fn runs_a_module(frame: &Frame) -> bool {
         || frame.filename.ends_with("torch/nn/functional.py")
 }
 
-/// What calls add to lifetimes.
+/// What a block's calls add to its lifetime.
 pub(super) struct Calls {
     places: Places,
     /// The moments of allocations outside an optimizer's step, in order.
@@ -184,7 +184,7 @@ impl Calls {
         block.born > 0 && is_first && self.forward.get(next).is_some_and(|&born| born < block.freed)
     }
 
-    /// A block that is still live when the program goes on elsewhere is a state.
+    /// A block that is still live when the program continues elsewhere is a state.
     fn of_optimizer(&self, block: &BlockLife, by_life: Told) -> Told {
         let next = self.elsewhere.partition_point(|&born| born <= block.born);
         let is_left = self.elsewhere.get(next).is_some_and(|&born| born < block.freed);

@@ -1,14 +1,14 @@
 //! Classifies a block by the steps of a run: whether it lives within one step or across steps.
 //!
 //! Marks or repetition show where steps end. A block that is in use at the end of a step is carried into the next one. That
-//! alone does not determine its kind: parameters and caches are carried, and so are gradients that are kept until the next step
-//! frees them. A run that does not train has neither gradients nor activations, so its steps are enough to classify what is
-//! left.
+//! alone does not determine its kind: parameters, caches, and gradients that are kept until the next step frees them are all
+//! carried. A run that does not train has neither gradients nor activations, so its steps are enough to classify the
+//! remaining blocks.
 //!
-//! An unfinished step is classified by the step before: the same allocations in the same order. In a run that died, the last
-//! blocks were not freed, or were freed because of the error, so their lifetimes show nothing. A program that repeats itself
-//! makes the same allocations, often with other sizes. The two sequences are aligned; if they do not agree, nothing is
-//! classified.
+//! An unfinished step is classified by the step before it: the same allocations in the same order. In a run that died, the
+//! last blocks were not freed, or were freed because of the error, so their lifetimes show nothing. A program that repeats
+//! itself makes the same allocations, often with different sizes. The two sequences are aligned; if they do not agree,
+//! nothing is classified.
 
 use parkade_recording::{Annotation, DeviceRecording, StackId};
 
@@ -43,7 +43,8 @@ pub enum StepLife {
     Across,
     /// Allocated and freed within one step.
     Within,
-    /// No steps are known, the block was allocated before the end of the first, or the file does not contain its end.
+    /// No steps are known, the block was allocated before the end of the first step, or the file does not contain the block's
+    /// end.
     NotTold,
 }
 
@@ -70,7 +71,8 @@ impl Steps {
         marked.or_else(|| of(StepMark::Repetition, repeated_steps(recording))).unwrap_or_default()
     }
 
-    /// Determines how a block lives relative to the steps. Blocks freed after `until` may have been freed because of an error.
+    /// Determines a block's lifetime relative to the steps. Blocks freed after `until` may have been freed because of an
+    /// error.
     pub(super) fn life(&self, block: &BlockLife, until: u32) -> StepLife {
         let carried = self.ends_in(block);
         match self.ends.first() {
@@ -88,8 +90,8 @@ impl Steps {
     }
 }
 
-/// Classifies the remaining blocks if nothing in the run looks like training: those that a step allocates and frees, and those
-/// that it allocates for later steps.
+/// Classifies the remaining blocks if nothing in the run looks like training: blocks that a step allocates and frees, and
+/// blocks that it allocates for later steps.
 pub(super) fn tell(run: &Run<'_>, steps: &Steps, told: &mut [Told]) {
     if run.looks_trained || steps.mark.is_none() {
         return;
@@ -109,10 +111,10 @@ pub(super) fn tell(run: &Run<'_>, steps: &Steps, told: &mut [Told]) {
     }
 }
 
-/// How far ahead the next agreement is sought where the sequences differ, and how many allocations must agree there.
+/// How far ahead to search for the next agreement where the sequences differ, and how many allocations must agree there.
 const LONGEST_GAP: usize = 32;
 const AGREEMENT: usize = 8;
-/// This many allocations must agree in all, and this share of them, in percent.
+/// At least this many allocations must agree in total, and at least this percentage of them.
 const FEWEST: usize = 20;
 const SHARE: usize = 90;
 
@@ -121,7 +123,7 @@ const SHARE: usize = 90;
 struct Made {
     place: usize,
     stack: StackId,
-    /// Whether it is short-lived; `None` if it might have been.
+    /// Whether the block is short-lived; `None` if it might have been.
     is_short: Option<bool>,
 }
 
@@ -131,15 +133,15 @@ impl Made {
     }
 }
 
-/// Classifies the remaining blocks after the last pass. Returns the pairs of matching blocks: one in the step before, one after
-/// it.
+/// Classifies the remaining blocks after the last pass. Returns the pairs of matching blocks: one from the step before, and
+/// one from after that step.
 pub(super) fn tell_unfinished(run: &Run<'_>, told: &mut [Told]) -> Vec<(usize, usize)> {
     let Some(last) = run.passes.last() else { return Vec::new() };
     let behind = made(run, last.end, run.until);
     let whole = run.passes.len().checked_sub(2).map(|before| made(run, run.passes[before].end, last.end));
     let mut pairs = whole.map(|whole| side_by_side(&whole, &behind)).unwrap_or_default();
     if pairs.is_empty() {
-        // The first optimizer step is unlike the others, so only the pass itself is sought.
+        // The first optimizer step differs from the others, so only the pass itself is searched for.
         let pass = made(run, last.start, last.end);
         let found = (0..behind.len()).map(|offset| side_by_side(&pass, &behind[offset..])).find(|pairs| !pairs.is_empty());
         pairs = found.unwrap_or_default();
@@ -286,7 +288,7 @@ mod tests {
         }
         let (steps, told) = run.told(&marks);
         assert_eq!((&steps.mark, steps.ends.len()), (&Some(StepMark::Annotation("ProfilerStep#".to_owned())), 6));
-        // Whether later steps would use the block that the last step keeps is not known.
+        // It is not known whether later steps would use the block that the last step keeps.
         let kinds: Vec<Kind> = run.kept.iter().map(|&place| told[place].kind).collect();
         assert_eq!(kinds, [Kind::Unknown, Kind::Caches, Kind::Caches, Kind::Caches, Kind::Caches, Kind::Unknown]);
     }

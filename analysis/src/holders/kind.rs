@@ -17,7 +17,8 @@ pub enum Kind {
     Temporaries,
     /// Scratch memory of cuBLAS, cuBLASLt and cuDNN.
     Workspaces,
-    /// Allocated once in a forward pass (or in a step of a run that does not train) and kept, such as keys and values of attention.
+    /// Allocated once in a forward pass (or in a step of a run that does not train) and kept, such as attention keys and
+    /// values.
     Caches,
     /// Not recognised.
     Unknown,
@@ -59,15 +60,15 @@ pub enum How {
     Stack,
     /// By the optimizer's own annotation of its step.
     Annotation,
-    /// By its size: as many gradients of a size as parameters, or the size of a library's workspace.
+    /// By its size: there are as many gradients of that size as parameters, or it is the size of a library's workspace.
     Size,
-    /// By the order of frees: a backward pass frees in the opposite order what the forward pass kept.
+    /// By the order of frees: a backward pass frees what the forward pass kept, in the opposite order.
     Pairing,
     /// By when it was allocated and freed, relative to the passes of the run.
     Lifetime,
-    /// By its position in an unfinished step: like the same allocation in the step before.
+    /// By its position in an unfinished step: it is classified like the same allocation in the step before.
     Repetition,
-    /// By the steps of a run that does not train: allocated and freed within one, or carried through several.
+    /// By the steps of a run that does not train: allocated and freed within one step, or carried through several.
     Steps,
     /// It was not recognised.
     NotTold,
@@ -91,7 +92,7 @@ parkade_recording::names! {
 pub struct Told {
     /// What it holds.
     pub kind: Kind,
-    /// How that was recognised.
+    /// How its kind was recognised.
     pub how: How,
 }
 

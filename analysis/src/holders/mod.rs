@@ -1,20 +1,21 @@
-//! Finds out who holds the memory: parameters, gradients, optimizer states, activations, inputs, temporaries, workspaces,
+//! Determines what holds the memory: parameters, gradients, optimizer states, activations, inputs, temporaries, workspaces,
 //! caches.
 //!
-//! A recording does not say what a block is for. [`Holders::of`] infers it, in this order: by the Python calls of the
-//! allocation (`by_stack`), if the file has them; by its lifetime relative to the forward and backward passes (`by_lifetime`),
-//! which are found in the lifetimes of all blocks (`passes`), with gradients paired to parameters by size; and in an unfinished
-//! step, by the step before (`by_steps`). If steps are known, by marks or by repetition, each block is also classified as
-//! living within one step or across steps. The result records for each block how it was recognised; a block that was not is
-//! [`Kind::Unknown`].
+//! A recording does not state what a block is for. [`Holders::of`] infers it, in this order: by the Python calls of the
+//! allocation (`by_stack`), if the file has them; by its lifetime relative to the forward and backward passes
+//! (`by_lifetime`), which are found in the lifetimes of all blocks (`passes`), with gradients paired to parameters by size;
+//! and, in an unfinished step, by the step before it (`by_steps`). If steps are known, by marks or by repetition, each block
+//! is also classified as living within one step or across steps. The result records how each block was recognised; a block
+//! that was not recognised is [`Kind::Unknown`].
 //!
-//! Lifetimes alone cannot distinguish everything: an input that the program does not keep is classified as an activation, and a
-//! batch that is created once and used in all passes as a parameter. In a run that does not train, only short-lived blocks,
-//! blocks with calls, and blocks that its steps allocate are classified; blocks from before the steps are not.
+//! Lifetimes alone cannot distinguish everything: an input that the program does not keep is classified as an activation, and
+//! a batch that is created once and used in all passes is classified as a parameter. In a run that does not train, only
+//! short-lived blocks, blocks with calls, and blocks that its steps allocate are classified; blocks from before the steps are
+//! not.
 //!
-//! [`Holders::at`] sums the live bytes at a moment by kind, [`Holders::folded`] by stack, in the input format of flame graphs:
-//! one line for each stack, outermost call first. For a block without a stack, its classification and its size take the place
-//! of calls.
+//! [`Holders::at`] sums the live bytes at a moment by kind, and [`Holders::folded`] sums them by stack, in the input format
+//! for flame graphs: one line for each stack, outermost call first. For a block without a stack, its classification and its
+//! size take the place of calls.
 
 mod by_lifetime;
 mod by_stack;
@@ -39,21 +40,22 @@ use passes::{Run, has_stacks};
 /// The classification of every block in a device's run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Holders {
-    /// For each block of the log, in its order.
+    /// One classification for each block in the log, in the log's order.
     pub told: Vec<Told>,
-    /// How each block lives relative to the steps; in an unfinished step, like its counterpart in the step before.
+    /// Each block's lifetime relative to the steps; in an unfinished step, that of its counterpart in the step before.
     pub lives: Vec<StepLife>,
     /// The steps.
     pub steps: Steps,
     /// The number of forward passes, with their backward passes, that were found.
     pub passes: usize,
     /// Whether the file has stacks. If so, a block without a stack was allocated on a thread without Python calls, such as
-    /// autograd's. If not, the file has no stacks at all, or nearly none.
+    /// autograd's. If not, the file has no stacks or hardly any.
     pub has_stacks: bool,
 }
 
 impl Holders {
-    /// Classifies the blocks of a device's run. `log` belongs to that run, `annotations` and `stacks` to the whole recording.
+    /// Classifies the blocks of a device's run. `log` is that run's; `annotations` and `stacks` are those of the entire
+    /// recording.
     #[must_use]
     pub fn of(log: &HeapLog, recording: &DeviceRecording, annotations: &[Annotation], stacks: &StackTable) -> Holders {
         let places = Places::of(stacks, log.blocks.iter().map(|block| block.stack));
@@ -76,7 +78,7 @@ impl Holders {
 /// Live blocks: their bytes and their number.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Held {
-    /// Their bytes, after rounding.
+    /// The bytes of the blocks, after rounding.
     pub bytes: u64,
     /// The number of blocks.
     pub blocks: u64,
@@ -96,11 +98,11 @@ pub struct KindUse {
     pub kind: Kind,
     /// All live blocks of the kind.
     pub held: Held,
-    /// The same by the way they were recognised; the most bytes first.
+    /// The same blocks by the way they were recognised, the most bytes first.
     pub told_by: Vec<(How, Held)>,
     /// The part that is in use at the end of a step.
     pub across_steps: Held,
-    /// The part that is allocated and freed within one step. For the rest, neither is known.
+    /// The part that is allocated and freed within one step. For the remaining blocks, neither is known.
     pub within_step: Held,
 }
 
@@ -109,7 +111,7 @@ pub struct KindUse {
 pub struct WithoutStack {
     /// Allocated on threads without Python calls, such as autograd's: typically in a backward pass.
     pub autograd: Held,
-    /// Allocated before the first entry; the file has stacks only for those blocks that were still live at its end.
+    /// Allocated before the first entry; the file has stacks only for those of these blocks that were still live at its end.
     pub early: Held,
 }
 
@@ -162,7 +164,7 @@ impl Holders {
 pub struct Folded {
     /// The calls, the outermost first. Semicolons and control characters in names are replaced.
     pub frames: Vec<String>,
-    /// Bytes of the blocks.
+    /// The bytes of these blocks.
     pub bytes: u64,
 }
 
@@ -188,7 +190,7 @@ impl Holders {
         sums.into_iter().map(|(frames, bytes)| Folded { frames, bytes }).collect()
     }
 
-    /// Labels that take the place of calls for a block without a stack.
+    /// The label that replaces the calls for a block without a stack.
     fn stand_ins(&self, place: usize, block: &BlockLife) -> Vec<String> {
         let kind = self.told.get(place).copied().unwrap_or(Told::NOTHING).kind.name();
         let why = match (self.has_stacks, block.born) {
@@ -200,7 +202,7 @@ impl Holders {
     }
 }
 
-/// The two neighbouring powers of two between which a size lies.
+/// The two neighbouring powers of two that a size lies between.
 fn size_class(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = bytes.max(512).ilog2();
@@ -214,7 +216,7 @@ fn clean(name: &str) -> String {
     name.chars()
         .map(|c| match c {
             ';' => ':',
-            // Line separators and direction marks are replaced too.
+            // Line separators and direction marks are also replaced.
             c if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {
                 ' '
             }

@@ -1,9 +1,9 @@
-//! A run as its blocks show it: its forward and backward passes, found from the lifetimes of its blocks, and the optimizer's
-//! own marks.
+//! A run as inferred from its blocks: its forward and backward passes, found from the lifetimes of its blocks, and the
+//! optimizer's own marks.
 //!
-//! A forward pass keeps more and more blocks for the backward pass, which frees them in the opposite order. So the number of
-//! blocks in use, not counting blocks that are kept or freed many at a time, rises and falls once per pass, whatever the sizes
-//! of the blocks. A rise and fall whose frees are not in this order is not a pass.
+//! A forward pass keeps more and more blocks for the backward pass, which frees them in the opposite order. The number of
+//! blocks in use, not counting blocks that are kept or are freed many at a time, therefore rises and falls once per pass,
+//! regardless of the blocks' sizes. A rise and fall whose frees are not in this order is not a pass.
 
 use parkade_recording::{Action, Annotation, DeviceRecording, StackId};
 
@@ -30,7 +30,7 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    /// `annotations` are the whole recording's.
+    /// Describes a run. `annotations` are those of the entire recording.
     pub(super) fn of(log: &'a HeapLog, recording: &DeviceRecording, annotations: &[Annotation]) -> Run<'a> {
         let entries = recording.trace.len();
         let runs = FreeRuns::of(recording);
@@ -65,7 +65,7 @@ impl<'a> Run<'a> {
     /// The end of the annotated optimizer step in which a block was allocated.
     pub(super) fn optimizer_end(&self, block: &BlockLife) -> Option<u32> {
         let before = self.optimizer.partition_point(|&(from, _)| from < block.born);
-        // An entry's moment is the one after it, so the scope's first moment is not yet inside.
+        // An entry's moment is the one after it, so the scope's first moment is not yet inside the scope.
         self.optimizer.get(before.checked_sub(1)?).map(|&(_, to)| to).filter(|&to| block.born <= to)
     }
 }
@@ -90,12 +90,12 @@ fn turn_at_first_without_stack(blocks: &[BlockLife], pass: &mut Pass) {
     }
 }
 
-/// The size by which blocks are compared: the requested size, rounded as PyTorch rounds (spec 1.2).
+/// The size by which blocks are compared: the requested size, rounded as PyTorch rounds it (spec 1.2).
 pub(super) fn size_of(block: &BlockLife) -> u64 {
     block.requested.max(1).checked_next_multiple_of(512).unwrap_or(block.requested)
 }
 
-/// A forward pass with its backward pass, in moments.
+/// A forward pass and its backward pass, in moments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pass {
     /// The last moment before the forward pass.
@@ -106,8 +106,8 @@ pub(super) struct Pass {
     pub(super) end: u32,
 }
 
-/// The position of a moment among the passes. The number is that of the pass; between two passes it is that of the earlier one,
-/// counted from 1.
+/// The position of a moment among the passes. Inside a pass, the number is that of the pass; between two passes, it is that
+/// of the earlier pass, counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Section {
     Between(usize),
@@ -115,18 +115,18 @@ pub(super) enum Section {
     Backward(usize),
 }
 
-/// This many frees without an allocation between them free a list of blocks, such as all gradients.
+/// This many frees with no allocation between them free a list of blocks, such as all gradients.
 const FREED_TOGETHER: u32 = 12;
-/// Blocks that live for at most this many entries say nothing about passes.
+/// Blocks that live for at most this many entries reveal nothing about passes.
 const SHORT: u32 = 30;
 /// A pass keeps at least this many blocks.
 const FEWEST: i64 = 6;
 /// The share of blocks that a backward pass frees in the opposite order. 0.5 means no order at all.
 const OPPOSITE: f64 = 0.75;
 
-/// Runs of frees without an allocation between them.
+/// Runs of frees with no allocation between them.
 pub(super) struct FreeRuns {
-    /// For each entry the number of its run; an entry between two runs has the number of the next one.
+    /// The run number of each entry; an entry between two runs has the number of the next run.
     numbers: Vec<u32>,
     lengths: Vec<u32>,
 }
@@ -145,7 +145,7 @@ impl FreeRuns {
         FreeRuns { numbers, lengths }
     }
 
-    /// The run in which a block was freed; `None` if the block never was.
+    /// The run in which a block was freed; `None` if it never was.
     pub(super) fn of_block(&self, block: &BlockLife) -> Option<u32> {
         self.numbers.get((block.freed as usize).checked_sub(1)?).copied()
     }
@@ -162,7 +162,7 @@ fn passes(blocks: &[BlockLife], runs: &FreeRuns, entries: usize) -> Vec<Pass> {
     let counted: Vec<&BlockLife> =
         blocks.iter().filter(|block| block.born > 0 && block.freed != NEVER && !runs.is_of_many(block)).collect();
     let mut rises = rises_and_falls(&level(&counted, SHORT, entries));
-    // The turn is found from the blocks that the pass both allocates and frees and, close to it, from blocks with shorter and
+    // The turn is located by the blocks that the pass both allocates and frees and, close to it, by blocks with shorter and
     // shorter lifetimes.
     let is_inside = |block: &&BlockLife| {
         let place = rises.partition_point(|rise| rise.end < block.born as usize);
@@ -200,7 +200,7 @@ fn level(blocks: &[&BlockLife], longest_ignored: u32, entries: usize) -> Vec<i64
     changes
 }
 
-/// A rise and fall of the number of blocks.
+/// A rise and fall in the number of blocks.
 struct Rise {
     /// The last moment at the lowest level before the rise.
     start: usize,
@@ -228,7 +228,7 @@ fn rises_and_falls(level: &[i64]) -> Vec<Rise> {
             Some(top) if top - low.0 >= least && (now - low.0) * 10 <= (top - low.0) * 3 => {
                 let end = end_of_fall(level, moment, (top - low.0) / 50);
                 let start = found.last().map_or(low.1, |last| low.1.max(last.end));
-                // The end of a long fall may only be found after the next rise has ended.
+                // The end of a long fall may be found only after the next rise has ended.
                 if start < end {
                     found.push(Rise { start, plateau: (start, end), end });
                 }
@@ -240,7 +240,7 @@ fn rises_and_falls(level: &[i64]) -> Vec<Rise> {
     found
 }
 
-/// Where a fall that continues at a moment ends: at its lowest level, ignoring blocks that are freed long after the rest.
+/// The moment at which a continuing fall ends: its lowest level, ignoring blocks that are freed long after the others.
 fn end_of_fall(level: &[i64], from: usize, tolerance: i64) -> usize {
     let rise = level[from..].iter().scan(level[from], |low, &now| {
         *low = now.min(*low);
@@ -263,8 +263,8 @@ fn end_of_fall(level: &[i64], from: usize, tolerance: i64) -> usize {
     from + end
 }
 
-/// Whether the blocks that a pass keeps are freed in the opposite order. The comparison pairs blocks that are a quarter of
-/// their number apart, because neighbours are often freed in either order.
+/// Whether the blocks that a pass keeps are freed in the opposite order. The comparison pairs blocks that are apart by a
+/// quarter of the number of blocks, because neighbours may be freed in either order.
 fn is_opposite(blocks: &[&BlockLife], pass: &Pass) -> bool {
     let from = blocks.partition_point(|block| block.born <= pass.start);
     let to = blocks.partition_point(|block| block.born <= pass.turn);
@@ -276,7 +276,8 @@ fn is_opposite(blocks: &[&BlockLife], pass: &Pass) -> bool {
     kept.len() as i64 >= FEWEST && opposite as f64 >= OPPOSITE * pairs.count() as f64
 }
 
-/// The position of a moment among the passes; a block that an entry allocates or frees counts from the moment after that entry.
+/// The position of a moment among the passes; a block that an entry allocates or frees is counted from the moment after that
+/// entry.
 fn section(passes: &[Pass], moment: u32) -> Section {
     let place = passes.partition_point(|pass| pass.end < moment);
     match passes.get(place) {
@@ -301,7 +302,7 @@ mod tests {
         BlockLife { address: 0, size: 512, requested: 512, stack, born, freed, gone: freed }
     }
 
-    /// Blocks that are allocated one after the other, and freed in the same or the opposite order.
+    /// Blocks that are allocated one after another and freed in the same or the opposite order.
     fn pass(start: u32, blocks: u32, is_opposite: bool) -> Vec<BlockLife> {
         let length = 40 * blocks;
         (0..blocks)

@@ -1,9 +1,9 @@
-//! Finds one setting for all ranks of a job, which has one `PYTORCH_CUDA_ALLOC_CONF`.
+//! Finds one setting for all ranks of a job, because a job has a single `PYTORCH_CUDA_ALLOC_CONF`.
 //!
-//! Each rank first gets its own advice. From that advice [`RankAdvice`] keeps every setting that was tried, in a few numbers,
-//! whatever the recording's size. The best settings of one rank may never have been tried on another: [`still_to_try`] lists
-//! what to try there. Then [`one_setting`] chooses by the rules of the advice on one recording, except that the margin that
-//! counts is that of the tightest rank.
+//! Each rank first gets its own advice. From that advice, [`RankAdvice`] keeps every setting that was tried, as a few
+//! numbers, regardless of the recording's size. One rank's best settings may never have been tried on another, so
+//! [`still_to_try`] lists what to try there. Then [`one_setting`] chooses by the same rules as the advice on one recording,
+//! except that the margin that counts is that of the tightest rank.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,24 +21,25 @@ pub struct Tried {
     pub settings: String,
     /// Whether every recorded request is served.
     pub serves: bool,
-    /// Whether the last page of an expandable segment reaches beyond the memory, which a limit allows and a device does not.
+    /// Whether the last page of an expandable segment extends beyond the memory, which is possible under a limit but not on a
+    /// device.
     pub reaches_beyond: bool,
     /// Whether the rank's program fits.
     pub outcome: Outcome,
-    /// The cut runs that are like the rank's, if its program died.
+    /// The cut runs that are similar to the rank's run, if its program died.
     pub completes: Option<CompletedRuns>,
-    /// The least memory in which every request is served. If the rank's devices differ in memory, this is the memory of the
-    /// smallest device less what the tightest device has left.
+    /// The smallest memory in which every request is served. If the rank's devices differ in memory, this is the memory of
+    /// the smallest device minus what the tightest device has left.
     pub needs_bytes: u64,
-    /// The least memory in which everything is served if every device of the rank has this much.
+    /// The smallest memory in which every request is served if each of the rank's devices has this much.
     pub enough_bytes: u64,
-    /// What the driver calls cost, in microseconds.
+    /// The cost of the driver calls, in microseconds.
     pub driver_us: u64,
     /// The number of keys that the settings set.
     pub keys: usize,
     /// Whether segments are expandable.
     pub is_expandable: bool,
-    /// Whether a part of the settings works only under a memory limit.
+    /// Whether some of these settings work only under a memory limit.
     pub needs_limit: bool,
     /// The cautions about what the setting breaks in this rank's program.
     pub warnings: Vec<Caution>,
@@ -46,7 +47,7 @@ pub struct Tried {
 
 impl Tried {
     fn of(advice: &Advice, place: usize, option: &AdvisedOption) -> Tried {
-        // The live bytes exceed the memory, even if the last page of an expandable segment hides it.
+        // The live bytes exceed the memory, even if the last page of an expandable segment conceals this.
         let is_hopeless = advice.verdict == Verdict::Capacity;
         Tried {
             settings: option.settings.text.clone(),
@@ -81,9 +82,9 @@ fn needs_bytes(option: &AdvisedOption) -> u64 {
 pub struct RankAdvice {
     /// The PyTorch release whose rules applied.
     pub profile: &'static Profile,
-    /// The rank's memory, given or shown by an out-of-memory error. `None` if it is not known.
+    /// The rank's memory, specified or shown by an out-of-memory error. `None` if it is not known.
     pub available_bytes: Option<u64>,
-    /// The most bytes that its recorded run reserved.
+    /// The peak of bytes that its recorded run reserved.
     pub reserved_bytes: u64,
     /// All settings that were tried. The first is the recorded run's own; the others follow in order of usefulness.
     pub tried: Vec<Tried>,
@@ -107,7 +108,7 @@ impl RankAdvice {
         }
     }
 
-    /// Adds the settings that a later search on the same rank tried and this one did not.
+    /// Adds the settings that a later search on the same rank tried and this search did not.
     pub fn add(&mut self, later: &Advice) {
         for tried in RankAdvice::of(later).tried {
             if self.with(&tried.settings).is_none() {
@@ -128,7 +129,8 @@ impl RankAdvice {
         self.tried.first()
     }
 
-    /// The rank's memory: its own, or the memory assumed for ranks that do not show theirs, but at least what the rank reserved.
+    /// The rank's memory: its own, or the memory assumed for ranks whose recordings do not show it, but at least what the
+    /// rank reserved.
     #[must_use]
     pub fn judged_by(&self, assumed_bytes: Option<u64>) -> Option<u64> {
         self.available_bytes.or(assumed_bytes.map(|assumed| assumed.max(self.reserved_bytes)))
@@ -141,19 +143,19 @@ impl RankAdvice {
     }
 }
 
-/// How many of the most useful settings of each rank are candidates ...
+/// The number of each rank's most useful settings that are candidates ...
 const USEFUL: usize = 3;
-/// ... and how many candidates, over all ranks, are tried on every rank.
+/// ... and the number of candidates, across all ranks, that are tried on every rank.
 const MOST_TRIED: usize = 16;
 
-/// How the common setting works on one rank.
+/// The outcome of the common setting on one rank.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Standing {
     /// Whether the rank's program fits.
     pub outcome: Outcome,
-    /// The least memory in which it fits.
+    /// The smallest memory in which it fits.
     pub needs_bytes: u64,
-    /// The rank's memory: its own, or that of the other ranks, but at least what the rank reserved.
+    /// The rank's memory: its own, or that assumed from the other ranks, but at least what the rank reserved.
     pub available_bytes: Option<u64>,
 }
 
@@ -173,21 +175,21 @@ pub struct JobAdvice {
     pub settings: String,
     /// Whether it serves every rank.
     pub serves_all: bool,
-    /// Whether it is every rank's own setting already.
+    /// Whether it is already every rank's own setting.
     pub is_own: bool,
-    /// How the setting works on each rank, in the order of the ranks.
+    /// The outcome of the setting on each rank, in rank order.
     pub ranks: Vec<Standing>,
-    /// The rank with the smallest margin or, if no memory is known, the one that needs most.
+    /// The rank with the smallest margin or, if no memory is known, the one that needs the most.
     pub tightest: usize,
-    /// The memory that is assumed for ranks that do not show theirs: the least that another rank shows.
+    /// The memory that is assumed for ranks whose recordings do not show it: the smallest that any other rank shows.
     pub assumed_bytes: Option<u64>,
-    /// The ranks that none of the settings tried serves.
+    /// The ranks that are not served by any of the settings tried.
     pub hopeless: Vec<usize>,
-    /// The least memory per rank in which one setting serves all ranks, and that setting.
+    /// The smallest memory per rank in which one setting serves all ranks, and that setting.
     pub enough: (u64, String),
 }
 
-/// Settings that are useful for some rank but were not tried on others: for each rank, the settings to try there.
+/// Settings that are useful for some rank but have not been tried on others: for each rank, the settings to try there.
 #[must_use]
 pub fn still_to_try(ranks: &[RankAdvice]) -> Vec<Vec<String>> {
     let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
@@ -208,10 +210,10 @@ pub fn still_to_try(ranks: &[RankAdvice]) -> Vec<Vec<String>> {
 
 /// Chooses one setting for all ranks. `None` if no setting was tried on all of them.
 ///
-/// Among the settings that serve every rank, those with the best outcome and without warnings count; among these, those whose
-/// margin on their tightest rank is near the widest; among these, the one that costs least, then sets the fewest keys, then has
-/// expandable segments, then has the widest margin. If every rank's own settings are best for it, and all ranks have the same
-/// ones, they stay.
+/// Among the settings that serve every rank, those with the best outcome and without warnings are considered; of these, those
+/// whose margin on their tightest rank is near the widest; and of these, the order is the lowest cost, then the fewest keys,
+/// then expandable segments, then the widest margin. If every rank's own settings are the best for it, and all ranks have the
+/// same settings, they are kept.
 #[must_use]
 pub fn one_setting(ranks: &[RankAdvice]) -> Option<JobAdvice> {
     let assumed_bytes = ranks.iter().filter_map(|rank| rank.available_bytes).min();
@@ -239,7 +241,7 @@ pub fn one_setting(ranks: &[RankAdvice]) -> Option<JobAdvice> {
     })
 }
 
-/// The settings of the ranks, if all ranks have the same ones and these are best for each rank alone.
+/// The settings of the ranks, if all ranks have the same settings and these are the best for each rank alone.
 fn stays(ranks: &[RankAdvice]) -> Option<&str> {
     let own = ranks.first()?.own()?.settings.as_str();
     let is_best = |rank: &RankAdvice| rank.best == Some(0) && rank.own().is_some_and(|tried| tried.settings == own);
@@ -258,7 +260,7 @@ fn served(rank: &RankAdvice, tried: &Tried, assumed_bytes: Option<u64>) -> bool 
 struct Candidate {
     settings: String,
     standings: Vec<Standing>,
-    /// The least memory per rank in which the setting serves all ranks.
+    /// The smallest memory per rank in which the setting serves all ranks.
     enough_bytes: u64,
     /// The number of ranks served.
     served: usize,
@@ -266,7 +268,7 @@ struct Candidate {
     worst: u8,
     has_warnings: bool,
     reaches_beyond: bool,
-    /// The driver time of the rank that spends most in the driver.
+    /// The driver time of the rank that spends the most time in the driver.
     driver_us: u64,
     keys: usize,
     is_expandable: bool,
@@ -308,20 +310,20 @@ impl Candidate {
         (0..self.standings.len()).min_by_key(key).unwrap_or(0)
     }
 
-    /// The memory that the tightest rank has left; if no memory is known, the negative of what it needs.
+    /// The memory that the tightest rank has left; if no memory is known, the memory it needs, negated.
     fn margin(&self) -> i64 {
         let standing = self.standings.get(self.tightest());
         standing.map_or(0, |one| one.margin_bytes().unwrap_or_else(|| 0_i64.saturating_sub_unsigned(one.needs_bytes)))
     }
 
-    /// By how much a margin may be smaller than the widest one.
+    /// The amount by which a margin may be smaller than the widest one.
     fn tolerance(&self) -> i64 {
         let needed = self.standings.get(self.tightest()).map_or(0, |one| one.needs_bytes);
         i64::try_from(tolerance_bytes(needed, self.is_expandable)).unwrap_or(i64::MAX)
     }
 }
 
-/// "Fits" ranks before "gets past", and that before an unknown outcome.
+/// "Fits" ranks before "gets past", which ranks before an unknown outcome.
 const fn weight(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Fits => 0,
@@ -355,8 +357,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const EXPANDABLE: &str = "expandable_segments:True";
 
-    /// A rank with this much memory, and what settings need on it. The first settings are its own; the best are those that need
-    /// least.
+    /// A rank with this much memory, and the memory that settings need on it. The first settings are its own; the best are
+    /// those that need the least.
     fn rank(available_mib: Option<u64>, needs: &[(&str, u64)]) -> RankAdvice {
         let tried = |&(settings, needs_mib): &(&str, u64)| {
             let serves = available_mib.is_none_or(|available| needs_mib <= available);
@@ -397,7 +399,7 @@ mod tests {
         let one = rank(Some(1000), &[("", 1200), ("split:1", 700), ("round:1", 980), ("both:1", 850)]);
         let other = rank(Some(1000), &[("", 1200), ("split:1", 990), ("round:1", 700), ("both:1", 860)]);
         let found = one_setting(&[one, other]).expect("advice");
-        // Each rank alone prefers another setting.
+        // Each rank alone prefers a different setting.
         assert_eq!((found.settings.as_str(), found.serves_all, found.tightest), ("both:1", true, 1));
         assert_eq!(found.ranks[1].margin_bytes(), Some(140 * MIB as i64));
         assert!(found.hopeless.is_empty() && !found.is_own && found.assumed_bytes.is_none());

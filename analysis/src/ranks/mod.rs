@@ -1,14 +1,14 @@
-//! Compares the ranks of one job: which ran out of memory first, which differs from the others, and whether they are alike at
-//! all.
+//! Compares the ranks of one job: which one ran out of memory first, which one differs from the others, and whether they are
+//! comparable.
 //!
 //! [`RankRun`] holds the compared numbers of one device of one file; its size does not depend on the file's. [`compare`]
-//! compares any number of them, and judges by release, settings, program and copies whether the files are ranks of one job at
-//! all. [`one_setting`] advises on one setting for all ranks.
+//! compares any number of runs and judges by release, settings, program and copies whether the files are from ranks of one
+//! job. [`one_setting`] advises on one setting for all ranks.
 //!
-//! The odd one out is the rank that deviates most from the others' median. A rank's deviation is measured against the median of
-//! the *other* ranks, in units of their median absolute deviation, so that neither the rank itself nor a second outlier hides
-//! it. The bound comes from Iglewicz and Hoaglin (1993), who use it for their modified z-score. Ranks of one job are often
-//! exactly alike, and then any difference would be infinitely many deviations, so differences below 1 % do not count.
+//! The odd one out is the rank that deviates most from the others' median. A rank's deviation is measured against the median
+//! of the *other* ranks, in units of their median absolute deviation, so that neither the rank itself nor a second outlier
+//! hides it. The bound is from Iglewicz and Hoaglin (1993), who use it for their modified z-score. Ranks of one job are often
+//! exactly alike; any difference would then be infinitely many deviations, so differences below 1 % do not count.
 
 mod job;
 mod run;
@@ -26,9 +26,10 @@ use parkade_replay::recognition::in_words;
 pub struct FailsFirst {
     /// Its index among the compared runs.
     pub run: usize,
-    /// The next rank that failed, and how many microseconds later; `None` if no other rank failed, or if not all files have times.
+    /// The next rank that failed, and how many microseconds later it failed; `None` if no other rank failed, or if not all
+    /// files have times.
     pub next: Option<(usize, u64)>,
-    /// Whether times decided. Without times, the rank with fewer entries counts as first, which is a guess.
+    /// Whether the order was decided by times. Without times, the rank with fewer entries counts as first, which is a guess.
     pub is_by_time: bool,
     /// The number of ranks that ran out of memory.
     pub failed: usize,
@@ -39,17 +40,19 @@ pub struct FailsFirst {
 pub struct Comparison {
     /// The rank that ran out of memory first; `None` if none did.
     pub fails_first: Option<FailsFirst>,
-    /// The runs that differ from the others: by measure, and within a measure the most deviant first. The first is the odd one out.
+    /// The runs that differ from the others, ordered by measure and, within a measure, with the largest deviation first. The
+    /// first is the odd one out.
     pub odd: Vec<Odd>,
-    /// Evidence that the files are not ranks of one job.
+    /// Evidence that the files are not from ranks of one job.
     pub differences: Vec<Difference>,
-    /// The indices of the runs among which outliers were sought: those of the program of most files, each recording once.
+    /// The indices of the runs that were searched for outliers: those of the program that most files have, with each
+    /// recording counted once.
     pub compared: Vec<usize>,
 }
 
 /// Compares the runs of several ranks.
 ///
-/// The times of failures come from the files, so if the clocks of the hosts differ, the order may be wrong.
+/// The failure times are from the files, so if the hosts' clocks differ, the order may be wrong.
 #[must_use]
 pub fn compare(runs: &[RankRun]) -> Comparison {
     let (differences, compared) = differences(runs);
@@ -70,11 +73,11 @@ fn fails_first(runs: &[RankRun]) -> Option<FailsFirst> {
     Some(FailsFirst { run, next, is_by_time, failed: failures.len() })
 }
 
-/// Ranks of one program have at least this share of their requests in common. Recordings of one program, even with one cut
-/// short or with variable lengths, share a third or more; recordings of different programs mostly share less than a fifth.
+/// Ranks of one program have at least this share of their requests in common. Recordings of one program, even if one is cut
+/// short or lengths vary, share a third or more; recordings of different programs mostly share less than a fifth.
 const LEAST_IN_COMMON: f64 = 0.25;
 
-/// Runs that agree in some property.
+/// Runs that share some property.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Variant {
     /// The common value: a release, or settings; empty for programs, which have no names.
@@ -83,7 +86,7 @@ pub struct Variant {
     pub runs: Vec<usize>,
 }
 
-/// A property in which the runs of one job should not differ, but do. The variant of most runs is the first.
+/// A property in which the runs of one job should not differ, but do. The variant that most runs have comes first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Difference {
     /// Releases of PyTorch.
@@ -92,7 +95,7 @@ pub enum Difference {
     Settings(Vec<Variant>),
     /// Programs, or parts of one program that have little in common.
     Program(Vec<Variant>),
-    /// Runs without any difference, such as copies of one recording; each variant is one set of copies.
+    /// Runs with no differences, such as copies of one recording; each variant is one set of copies.
     Copies(Vec<Variant>),
 }
 
@@ -118,8 +121,8 @@ parkade_recording::names! {
     }
 }
 
-/// The differences between the runs, and the indices of the runs that can be compared: those of the most common program, copies
-/// once.
+/// The differences between the runs, and the indices of the runs that can be compared: those of the most common program, with
+/// copies counted once.
 fn differences(runs: &[RankRun]) -> (Vec<Difference>, Vec<usize>) {
     let releases = releases(runs);
     let settings = by(runs, |run| &run.settings);
@@ -169,7 +172,7 @@ fn releases(runs: &[RankRun]) -> Vec<Variant> {
     most_first(groups.into_iter().map(|(releases, runs)| Variant { value: in_words(&releases), runs }).collect())
 }
 
-/// The runs by program: each joins the first group whose first run it has enough in common with.
+/// The runs by program: each joins the first group with whose first run it has enough in common.
 fn programs(runs: &[RankRun]) -> Vec<Variant> {
     let mut groups: Vec<(&RequestSizes, Variant)> = Vec::new();
     for (place, run) in runs.iter().enumerate() {
@@ -190,15 +193,15 @@ fn most_first(mut variants: Vec<Variant>) -> Vec<Variant> {
 pub const LEAST_RANKS: usize = 3;
 /// A modified z-score above this is an outlier.
 const BOUND: f64 = 3.5;
-/// The standard deviation of a normal distribution over its median absolute deviation.
+/// The ratio of a normal distribution's standard deviation to its median absolute deviation.
 const NORMAL: f64 = 1.4826;
 /// A smaller deviation does not count. This is a share of the median; for bytes, a share of the median peak of reserved memory.
 const LEAST_SHARE: f64 = 0.01;
-/// If more than one of this many ranks stands out in a measure, none does.
+/// If more than one in this many ranks stands out in a measure, none of them is reported.
 const MOST_OF: usize = 3;
 
-/// A rank that stands out, listed under the first measure in which it does: the peaks come first, because the memory that is in
-/// use at the end depends on when the snapshot was taken.
+/// A rank that stands out, listed under the first measure in which it does: the peaks come first, because the memory in use
+/// at the end depends on when the snapshot was taken.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Odd {
     /// Its index among the compared runs.
@@ -207,14 +210,14 @@ pub struct Odd {
     pub measure: Measure,
     /// Its value.
     pub value: i64,
-    /// The others' median.
+    /// The median of the others.
     pub median: i64,
-    /// The difference in units of the others' deviation; above 3.5.
+    /// The difference from the median, in units of the others' deviation; greater than 3.5.
     pub score: f64,
 }
 
-/// The runs that stand out among those at the indices `alike`: by measure, and within a measure the most deviant first. Empty
-/// if there are fewer than [`LEAST_RANKS`].
+/// The runs that stand out among those at the indices `alike`, ordered by measure and, within a measure, with the largest
+/// deviation first. Empty if there are fewer than [`LEAST_RANKS`].
 fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     let mut found: Vec<Odd> = Vec::new();
     let reserved = values(runs, alike, Measure::PeakReserved);
@@ -234,8 +237,8 @@ fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     found
 }
 
-/// Whether a low value of the run means something: not if the run is one of several that died, because how far each got is
-/// chance.
+/// Whether a low value in this run is meaningful. It is not if the run is one of several that died, because how far each of
+/// them got is a matter of chance.
 fn is_telling(run: &RankRun, odd: &Odd, died: usize) -> bool {
     let grows = matches!(odd.measure, Measure::PeakAllocated | Measure::PeakReserved | Measure::Entries);
     !(run.is_cut_short && died > 1 && grows && odd.value < odd.median)
@@ -258,7 +261,7 @@ fn deviating(measure: Measure, values: &[(usize, i64)], scale: Option<i64>) -> V
     };
     let mut found: Vec<Odd> = values.iter().filter_map(of_one).collect();
     found.sort_by(|one, other| other.score.total_cmp(&one.score).then(one.run.cmp(&other.run)));
-    // This many outliers are groups, such as the stages of a pipeline.
+    // This many outliers form groups, such as the stages of a pipeline.
     if found.len() * MOST_OF > values.len() { Vec::new() } else { found }
 }
 
@@ -287,18 +290,18 @@ mod tests {
 
     const GIB: i64 = 1 << 30;
 
-    /// A program that requests each of these sizes once.
+    /// A program that requests each of these sizes exactly once.
     fn program(sizes: impl IntoIterator<Item = u64>) -> RequestSizes {
         let trace = sizes.into_iter().map(|size| Entry::new(Action::Alloc, 0, size, 0)).collect();
         RequestSizes::of(&DeviceRecording { trace, ..DeviceRecording::default() })
     }
 
-    /// The releases whose rules are those of this one.
+    /// The releases that share this release's rules.
     fn releases(name: &str) -> Vec<&'static Release> {
         Profile::of(name).expect("a release").releases().collect()
     }
 
-    /// The run of a rank with this peak of allocated memory and this content; everything else is the same.
+    /// The run of a rank with this peak of allocated memory and this content hash; everything else is the same.
     fn run(content: u64, peak_allocated_bytes: i64) -> RankRun {
         RankRun {
             device: 0,
@@ -419,7 +422,7 @@ mod tests {
     }
 
     proptest! {
-        /// The order of the files changes only the indices, and absurd values do not overflow.
+        /// The order of the files affects only the indices, and absurd values do not overflow.
         #[test]
         fn the_order_does_not_matter(peaks in proptest::collection::vec(any::<i64>(), 0..12)) {
             let found = compare(&ranks(&peaks));

@@ -13,7 +13,7 @@ use rustc_hash::FxHasher;
 use crate::ending::Ending;
 use crate::fragmentation::Fragmentation;
 
-/// A request that was out of memory.
+/// A request that ran out of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// Its entry in the trace.
@@ -30,18 +30,18 @@ impl Failure {
     }
 }
 
-/// One device's run, reduced to what is compared with other ranks. Takes about 5 KiB.
+/// One device's run, reduced to what is compared with other ranks. It takes about 5 KiB.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RankRun {
     /// The device's number in its file.
     pub device: u32,
-    /// Entries of its trace.
+    /// The number of entries in its trace.
     pub entries: usize,
-    /// The request of which the run died. One that it survived is not a failure.
+    /// The request that the run died on. A request whose failure it survived does not count.
     pub failure: Option<Failure>,
     /// Whether the recorded run died, so that its peaks and entries cover only its beginning.
     pub is_cut_short: bool,
-    /// The number of requests that were out of memory.
+    /// The number of requests that ran out of memory.
     pub ooms: u64,
     /// `num_alloc_retries`; `None` without a trace, or if the replay differs.
     pub retries: Option<i64>,
@@ -49,17 +49,17 @@ pub struct RankRun {
     pub peak_allocated_bytes: Option<i64>,
     /// The peak of reserved memory; `None` without a trace.
     pub peak_reserved_bytes: Option<i64>,
-    /// The heap when the snapshot was taken; `None` for a run under other settings than those of the recorded run.
+    /// The heap when the snapshot was taken; `None` for a run under settings other than the recorded run's.
     pub end: Option<Fragmentation>,
     /// The PyTorch release by whose rules the recorded run was read.
     pub profile: &'static str,
-    /// The releases that may have made the recording, oldest first.
+    /// The releases that may have made the recording, the oldest first.
     pub releases: Vec<&'static Release>,
     /// The recorded run's settings, as in `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: String,
     /// The sizes that the program requested.
     pub sizes: RequestSizes,
-    /// A hash of trace and segments: equal for copies of a file.
+    /// A hash of the trace and segments, which is equal for copies of a file.
     pub content: u64,
 }
 
@@ -79,8 +79,8 @@ impl RankRun {
         run
     }
 
-    /// The recorded run of a device, after verifying it. A device without a trace has only the heap at its end. A limit that the
-    /// run exceeded cannot have been its limit.
+    /// The recorded run of a device, after verifying it. A device without a trace has only its final heap. A limit that the
+    /// run exceeded cannot have been the run's limit.
     ///
     /// # Errors
     /// [`VerifyError`] if the trace contradicts itself.
@@ -94,7 +94,7 @@ impl RankRun {
         Ok(RankRun::of_verdict(device, &own.settings, &verdict))
     }
 
-    /// The run of a device under other settings. `own` are the settings of the recorded run.
+    /// The run of a device under other settings. `own` holds the recorded run's settings.
     #[must_use]
     pub fn of_outlook(device: &DeviceRecording, own: &ReplaySettings, outlook: &Outlook) -> RankRun {
         let prediction = &outlook.prediction;
@@ -154,7 +154,7 @@ fn content(device: &DeviceRecording) -> u64 {
 /// The number of counters. Sizes with the same hash share a counter.
 const COUNTS: usize = 1024;
 
-/// How often a program requests each size, as a sketch of fixed size.
+/// How often a program requests each size, as a fixed-size sketch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestSizes {
     counts: Vec<u32>,
@@ -162,7 +162,7 @@ pub struct RequestSizes {
 }
 
 impl RequestSizes {
-    /// The request sizes of a device's trace.
+    /// The sizes requested in a device's trace.
     #[must_use]
     pub fn of(device: &DeviceRecording) -> RequestSizes {
         let mut sizes = RequestSizes { counts: vec![0; COUNTS], total: 0 };
@@ -179,8 +179,8 @@ impl RequestSizes {
         self.total += 1;
     }
 
-    /// The share that two programs have in common, from 0 to 1: for each size, the smaller of its shares in either program's
-    /// requests. 1 if one of them has no requests, because nothing then distinguishes them.
+    /// The share that two programs have in common, from 0 to 1: the sum, over all sizes, of the smaller of the size's shares
+    /// in the two programs' requests. 1 if one of them has no requests, because then nothing distinguishes them.
     #[must_use]
     pub fn in_common(&self, other: &RequestSizes) -> f64 {
         if self.total == 0 || other.total == 0 {
@@ -199,26 +199,26 @@ pub enum Measure {
     PeakAllocated,
     /// The peak of reserved memory, in bytes.
     PeakReserved,
-    /// Free memory in the heap at the end, in bytes.
+    /// The free memory in the final heap, in bytes.
     Free,
-    /// The largest free block in the heap at the end, in bytes.
+    /// The largest free block in the final heap, in bytes.
     LargestHole,
-    /// Entries of the trace.
+    /// The number of entries in the trace.
     Entries,
 }
 
 impl Measure {
-    /// Every measure, the most telling first.
+    /// All measures, the most telling first.
     pub const ALL: [Measure; 5] =
         [Measure::PeakAllocated, Measure::PeakReserved, Measure::Free, Measure::LargestHole, Measure::Entries];
 
-    /// Whether it is a number of bytes.
+    /// Whether the measure is a number of bytes.
     #[must_use]
     pub const fn is_bytes(self) -> bool {
         !matches!(self, Measure::Entries)
     }
 
-    /// The run's value; `None` if it has none.
+    /// The run's value for this measure; `None` if it has none.
     #[must_use]
     pub fn of(self, run: &RankRun) -> Option<i64> {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! Levels of memory over a run: at every moment, and aggregated into buckets for drawing.
+//! Memory levels over a run: at every moment, and aggregated into buckets for drawing.
 //!
 //! [`what_if`] replays the requests under other settings and returns a curve of reserved bytes over the recording's entries and
 //! the estimated rest.
@@ -12,12 +12,12 @@ use rustc_hash::FxHashMap;
 
 use super::log::HeapLog;
 
-/// Bytes at every moment. Each list is one longer than the trace.
+/// Bytes at every moment. Each list has one more element than the trace has entries.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Levels {
     /// Bytes of live blocks.
     pub allocated: Vec<u64>,
-    /// The same plus bytes of freed blocks that other streams still use.
+    /// Bytes of live blocks, plus bytes of freed blocks that other streams still use.
     pub active: Vec<u64>,
     /// Reserved bytes.
     pub reserved: Vec<u64>,
@@ -56,8 +56,8 @@ impl HeapLog {
     }
 }
 
-/// For each moment the sum of the sizes of everything that exists then. A lifetime includes its first moment and excludes the
-/// one at its end.
+/// For each moment, the total size of everything that exists then. A lifetime includes its first moment and excludes the
+/// moment at its end.
 fn sum_of(lives: impl Iterator<Item = (u32, u32, u64)>, entries: usize) -> Vec<u64> {
     let mut changes = vec![0_u64; entries + 1];
     for (born, gone, size) in lives {
@@ -77,7 +77,7 @@ fn sum_of(lives: impl Iterator<Item = (u32, u32, u64)>, entries: usize) -> Vec<u
 }
 
 impl Curve {
-    /// Aggregates a level, given at every moment, into at most this many buckets.
+    /// Aggregates a level, known at every moment, into at most this many buckets.
     #[must_use]
     pub fn of(level: &[u64], most_buckets: usize) -> Curve {
         let moments = level.len();
@@ -117,7 +117,7 @@ const ROUNDING: u64 = 512;
 pub struct WhatIf<'a> {
     /// The program's requests.
     pub requests: &'a Requests,
-    /// Where the program's driver places segments.
+    /// The addresses at which the program's driver places segments.
     pub learned: &'a LearnedAddressSpace,
     /// The device's number.
     pub device: u32,
@@ -125,7 +125,7 @@ pub struct WhatIf<'a> {
     pub span: Span,
     /// The PyTorch release whose rules apply.
     pub profile: &'static Profile,
-    /// The most that may be reserved; unlimited if `None`.
+    /// The memory limit; unlimited if `None`.
     pub limit_bytes: Option<u64>,
     /// The device's memory; unlimited if `None`.
     pub capacity_bytes: Option<u64>,
@@ -140,8 +140,8 @@ pub struct Span {
     pub rest: Option<Rest>,
 }
 
-/// The estimated rest of a run that died. It follows the request that failed; anything that the dying run still did is left
-/// out.
+/// The estimated rest of a run that died. It follows the request that failed; anything that the dying run did after that is
+/// left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rest {
     /// The entry of the request that failed.
@@ -157,15 +157,15 @@ impl Span {
         Span { entries, rest: None }
     }
 
-    /// The entries up to the one at which the run died, and the estimated entries of these requests, which begin at the entry
-    /// `first`.
+    /// The entries up to the one at which the run died, and the estimated entries among these requests, which begin at the
+    /// entry `first`.
     #[must_use]
     pub fn continued(requests: &Requests, died_at: usize, first: usize) -> Span {
         let last = requests.operations.last().map_or(0, |&(entry, _)| entry);
         Span { entries: died_at + 1 + (last + 1).saturating_sub(first), rest: Some(Rest { died_at, first }) }
     }
 
-    /// The moment after an entry of the requests.
+    /// The moment after one of the requests' entries.
     #[must_use]
     pub fn moment(&self, entry: usize) -> usize {
         match self.rest {
@@ -182,11 +182,12 @@ impl Span {
 pub struct WhatIfRun {
     /// Reserved bytes over the recording's entries.
     pub reserved: Curve,
-    /// Everything else about the run.
+    /// All other results of the run.
     pub prediction: Prediction,
 }
 
-/// Runs the requests under `settings`. A request that fails does not end the run: some programs catch the error and go on with less.
+/// Runs the requests under `settings`. A request that fails does not end the run: some programs catch the error and continue
+/// with less memory.
 #[must_use]
 pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> WhatIfRun {
     let device = device_like(what.device, what.learned, what.capacity_bytes);
@@ -205,7 +206,7 @@ pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> W
             break;
         }
         let reserved = run.stats().family(Family::ReservedBytes).all;
-        // Within an operation, more may be reserved than at its end.
+        // During an operation, more may be reserved than at its end.
         let most = if reserved.peak > peak { reserved.peak } else { reserved.current };
         peak = reserved.peak;
         curve.add(what.span.moment(entry), as_bytes(reserved.current), as_bytes(most));
@@ -213,8 +214,8 @@ pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> W
     WhatIfRun { reserved: curve.end(), prediction: run.prediction() }
 }
 
-/// The bytes that the requests keep in use, each block rounded up as PyTorch rounds (spec 1.2). A request that fails in the
-/// recording does not count.
+/// The bytes that the requests keep in use, with each block rounded up as PyTorch rounds it (spec 1.2). A request that fails
+/// in the recording does not count.
 #[must_use]
 pub fn in_use(requests: &Requests, span: Span, most_buckets: usize) -> Curve {
     let mut curve = Running::over(span, most_buckets);
@@ -300,7 +301,7 @@ mod tests {
     fn what_is_estimated_follows_the_request_that_failed() {
         let allocate = |id, bytes| Operation::Allocate { id, bytes, stream: 0, pool: PoolId::DEFAULT, failed: false };
         let free = |id| Operation::Free { id, completion: Completion::AtOnce };
-        // The file has ten entries; the run died at the fifth, so the rest is numbered from 10 on.
+        // The file has ten entries; the run died at the fifth, so the rest is numbered from 10.
         let operations = vec![(0, allocate(0, 1000)), (4, allocate(1, 512)), (10, free(0)), (12, allocate(2, 1))];
         let requests = Requests { operations, ..Requests::default() };
         let span = Span::continued(&requests, 4, 10);

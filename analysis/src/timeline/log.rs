@@ -1,8 +1,8 @@
-//! Records the lifetime of every block and segment of a recorded run: from which moment to which. The heap at any moment, and
-//! who holds its memory, follow from the log.
+//! Records the lifetime of every block and segment in a recorded run, as its first and last moments. The heap at any moment,
+//! and what holds its memory, follow from the log.
 //!
-//! The trace entries state addresses and moments. The replay under the run's own settings adds what they lack: the sizes of
-//! blocks after rounding, and the heap before the first entry.
+//! The trace entries contain addresses and moments. The replay under the run's own settings adds what the entries lack: the
+//! sizes of blocks after rounding, and the heap before the first entry.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 /// A moment after the recording's end.
 pub const NEVER: u32 = u32::MAX;
 
-/// A block while it was in use.
+/// A block, over the time it was in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockLife {
     /// Its first byte.
@@ -34,7 +34,8 @@ pub struct BlockLife {
     pub gone: u32,
 }
 
-/// A range of device memory while it was reserved: a segment, or pages of an expandable segment that were mapped together.
+/// A range of device memory, over the time it was reserved: a segment, or pages of an expandable segment that were mapped
+/// together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentLife {
     /// Its first byte.
@@ -45,7 +46,7 @@ pub struct SegmentLife {
     pub stream: u64,
     /// Its pool; `(0, 0)` is the default pool.
     pub pool: (u64, u64),
-    /// Whether it is part of an expandable segment, to which neighbours on the same stream and in the same pool belong too.
+    /// Whether it is part of an expandable segment, which also includes neighbours on the same stream and in the same pool.
     pub expandable: bool,
     /// The first moment at which it was reserved.
     pub born: u32,
@@ -53,7 +54,7 @@ pub struct SegmentLife {
     pub gone: u32,
 }
 
-/// The lifetimes of all blocks and segments, each list in order of their beginnings.
+/// The lifetimes of all blocks and segments, with each list in order of first moments.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct HeapLog {
     /// Blocks in use.
@@ -66,8 +67,8 @@ pub struct HeapLog {
 const ROUNDING: u64 = 512;
 
 impl HeapLog {
-    /// The log of a trace, and the moments after those requests for which the recorded allocator released its cache and tried
-    /// again. `has_pools` means that the recording has private pools to distinguish.
+    /// The log of a trace, and the moments after those requests for which the recorded allocator released its cache and
+    /// retried. `has_pools` means that the recording has private pools to distinguish.
     ///
     /// # Errors
     /// If the recording cannot be replayed.
@@ -117,7 +118,7 @@ impl HeapLog {
     }
 }
 
-/// The stacks of the blocks in use at the end. For blocks from before the first entry the file has no other stacks.
+/// The stacks of the blocks in use at the end. For blocks from before the first entry, the file has no other stacks.
 fn final_stacks(recording: &DeviceRecording) -> FxHashMap<u64, StackId> {
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     blocks.filter(|block| block.state != BlockState::Inactive).map(|block| (block.address, block.stack)).collect()
@@ -127,9 +128,9 @@ fn final_stacks(recording: &DeviceRecording) -> FxHashMap<u64, StackId> {
 #[derive(Default)]
 struct Writer {
     log: HeapLog,
-    /// Blocks in use: address to index in the log.
+    /// Blocks in use, as a map from address to index in the log.
     live: FxHashMap<u64, usize>,
-    /// Reserved memory: address to index in the log.
+    /// Reserved memory, as a map from address to index in the log.
     mapped: BTreeMap<u64, usize>,
     /// Pools of the segments about to be reserved, by address.
     pools: FxHashMap<u64, (u64, u64)>,
@@ -208,8 +209,8 @@ impl Writer {
         self.log.segments.push(segment);
     }
 
-    /// Releases memory. Pages may be unmapped in other pieces than those in which they were mapped; the rest of a piece lives on as
-    /// a new piece.
+    /// Releases memory. Pages may be unmapped in different pieces from those in which they were mapped; the rest of a piece
+    /// continues as a new piece.
     fn unmap(&mut self, address: u64, size: u64, moment: u32) {
         let end = address.saturating_add(size);
         let end_of = |segment: &SegmentLife| segment.address.saturating_add(segment.size);
@@ -295,7 +296,7 @@ impl HeapLog {
         let blocks = self.blocks.iter().enumerate().filter(|(_, block)| block.born <= moment && moment < block.gone);
         for (place, block) in blocks {
             let behind = segments.partition_point(|segment| segment.address <= block.address);
-            // No block lies outside all segments: the replay refuses a trace that contradicts itself.
+            // Every block lies in a segment: the replay refuses a trace that contradicts itself.
             if let Some(segment) = behind.checked_sub(1).and_then(|place| segments.get_mut(place)) {
                 let (address, size, is_pending) = (block.address, block.size, block.freed <= moment);
                 segment.blocks.push(BlockNow { place, address, size, is_pending });
@@ -333,8 +334,8 @@ pub struct Holder {
     pub blocks: u64,
 }
 
-/// The groups that hold the live blocks at a moment, the largest first. Grouped by stack if any block of the run has one, and
-/// by size if none has.
+/// The groups that hold the live blocks at a moment, the largest first. They are grouped by stack if any block of the run has
+/// one, and by size if none has.
 #[must_use]
 pub fn holders(log: &HeapLog, moment: u32) -> Vec<Holder> {
     let has_stacks = log.blocks.iter().any(|block| block.stack != StackId::NONE);

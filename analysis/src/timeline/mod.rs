@@ -1,10 +1,10 @@
 //! A recorded run over time, as plain data for drawing: levels, lifetimes of blocks and segments, and markers.
 //!
 //! A *moment* is a number of completed entries: moment 0 is the state before the first entry, moment `n` the state after `n`
-//! entries. `log` records the moments between which each block and segment existed; the heap at any moment, the levels and who
-//! holds the memory all follow from it. [`Timeline`] has the log of one device's run, its levels and its markers: out-of-memory
-//! errors, retries, calls of `empty_cache`. `levels` aggregates for drawing and runs the same requests under other settings,
-//! and `packed` packs a log into few bytes and reads it back.
+//! entries. `log` records the moments between which each block and segment existed; the heap at any moment, the levels, and
+//! what holds the memory all follow from it. [`Timeline`] holds the log of one device's run, its levels and its markers:
+//! out-of-memory errors, retries, and calls to `empty_cache`. `levels` aggregates levels for drawing and runs the same
+//! requests under other settings, and `packed` packs a log into few bytes and reads it back.
 
 mod levels;
 mod log;
@@ -22,17 +22,17 @@ use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions};
 pub struct Timeline {
     /// The number of entries in its trace.
     pub entries: usize,
-    /// When each block and segment existed.
+    /// The lifetime of each block and segment.
     pub log: HeapLog,
-    /// Its levels of memory at every moment.
+    /// Its memory levels at every moment.
     pub levels: Levels,
-    /// Out-of-memory errors, retries and calls of `empty_cache`, by moment.
+    /// Out-of-memory errors, retries and calls to `empty_cache`, by moment.
     pub markers: Vec<Marker>,
 }
 
 impl Timeline {
-    /// The timeline of one device of a recording. `own` are the settings and the limit of the recorded run, `requests` its requests. A
-    /// device without a trace has a single moment, that of its final segments.
+    /// The timeline of one device of a recording. `own` holds the recorded run's settings and limit, and `requests` holds its
+    /// requests. A device without a trace has a single moment, that of its final segments.
     ///
     /// # Errors
     /// If the recording cannot be replayed.
@@ -53,9 +53,9 @@ impl Timeline {
 /// What happened at a marker.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum MarkerKind {
-    /// A request was out of memory.
+    /// A request ran out of memory.
     OutOfMemory,
-    /// The device refused memory; the allocator released its cache and asked again.
+    /// The device refused memory; the allocator released its cache and retried.
     Retry,
     /// The program called `empty_cache`, and memory was released.
     EmptyCache,
@@ -72,11 +72,11 @@ parkade_recording::names! {
 /// An event at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Marker {
-    /// The moment before the event, at which the heap shows why it happened.
+    /// The moment before the event, when the heap shows why the event happened.
     pub moment: u32,
     /// What happened.
     pub kind: MarkerKind,
-    /// The size of the request that was out of memory or retried.
+    /// The size of the request that ran out of memory or was retried.
     pub bytes: Option<u64>,
 }
 

@@ -1,13 +1,13 @@
-//! Packs a log into few bytes: one column for each field, each number a variable-length integer, mostly the difference to the
-//! previous number.
+//! Packs a log into few bytes: one column for each field, and each number as a variable-length integer, usually the
+//! difference from the previous number.
 //!
-//! A million entries take a few megabytes, and gzip compresses such columns well. Addresses and sizes are counted in `unit`
-//! bytes. The times of evenly spaced entries, from which a reader interpolates the others, are packed in the same way
+//! A million entries take a few megabytes, and gzip compresses columns of this kind well. Addresses and sizes are counted in
+//! `unit` bytes. The times of evenly spaced entries, from which a reader interpolates the others, are packed in the same way
 //! ([`TimeSamples`]).
 //!
-//! Numbers are little-endian base 128; the high bit of a byte means that more bytes follow. Signed differences are folded, so
-//! that 0, -1, 1, -2 become 0, 1, 2, 3. A moment that may be [`NEVER`] is written as 0 if it is, and as one more than the
-//! difference to an earlier moment if it is not.
+//! Numbers are little-endian base 128; the high bit of a byte means that more bytes follow. Signed differences are folded
+//! (zigzag) so that 0, -1, 1, -2 become 0, 1, 2, 3. A moment that may be [`NEVER`] is written as 0 if it is, and otherwise as
+//! one more than the difference from an earlier moment.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use super::log::{BlockLife, HeapLog, NEVER, SegmentLife};
 
-/// One field of all blocks or segments.
+/// One field, for all blocks or segments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Column {
     /// The field's name.
@@ -28,7 +28,7 @@ pub struct Column {
 /// A packed log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packed {
-    /// The address that the others are relative to.
+    /// The address that all others are relative to.
     pub base: u64,
     /// The unit of addresses and sizes, in bytes.
     pub unit: u64,
@@ -54,7 +54,8 @@ const SEGMENT_FIELDS: [&str; 7] =
 const UNIT: u64 = 512;
 
 impl HeapLog {
-    /// The part of the log that exists at one of these moments, which must be in order, and the indices of its blocks in this log.
+    /// The part of the log that exists at any of these moments, which must be in order, and the indices in this log of its
+    /// blocks.
     #[must_use]
     pub fn only(&self, moments: &[u32]) -> (HeapLog, Vec<usize>) {
         let is_seen = |born: u32, gone: u32| {
@@ -201,7 +202,7 @@ pub enum PackedError {
     /// This column is missing.
     #[error("the column {0:?} is missing")]
     Missing(&'static str),
-    /// A column ends too early, or contains a number that exceeds 64 bits or refers to nothing.
+    /// A column ends too early, or contains a number that exceeds 64 bits or is an invalid reference.
     #[error("the column {0:?} is damaged")]
     Damaged(&'static str),
 }
@@ -220,8 +221,8 @@ fn put_signed(bytes: &mut Vec<u8>, difference: u64) {
     put(bytes, difference << 1 ^ (difference.cast_signed() >> 63).cast_unsigned());
 }
 
-/// Packs numbers into one column, each as the difference to the previous one, modulo 2^64; the first one as the difference to
-/// 0.
+/// Packs numbers into one column, each as the difference from the previous number, modulo 2^64; the first as the difference
+/// from 0.
 #[must_use]
 pub fn pack_numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let (mut bytes, mut before) = (Vec::new(), 0);
@@ -262,13 +263,13 @@ impl<'a> Reader<'a> {
         Err(PackedError::Damaged(self.name))
     }
 
-    /// A number stored as the difference to `before`.
+    /// A number stored as the difference from `before`.
     fn signed(&mut self, before: u64) -> Result<u64, PackedError> {
         let folded = self.number()?;
         Ok(before.wrapping_add(folded >> 1 ^ (folded & 1).wrapping_neg()))
     }
 
-    /// A moment stored as the difference to `before`.
+    /// A moment stored as the difference from `before`.
     fn later(&mut self, before: u32) -> Result<u32, PackedError> {
         let later = u64::from(before).checked_add(self.number()?).and_then(|moment| u32::try_from(moment).ok());
         later.ok_or(PackedError::Damaged(self.name))
@@ -299,8 +300,8 @@ pub struct TimeSamples {
     pub start_us: u64,
     /// A sample is taken every this many entries.
     pub every: usize,
-    /// Microseconds since the previous sample, packed as numbers of a column. Never negative: a clock that is set back counts as standing
-    /// still.
+    /// Microseconds since the previous sample, packed as the numbers of a column are. They are never negative: a clock that
+    /// is set back counts as standing still.
     pub bytes: Vec<u8>,
     /// The number of samples.
     pub count: usize,
@@ -309,7 +310,8 @@ pub struct TimeSamples {
 }
 
 impl TimeSamples {
-    /// At most this many samples of a device's trace, including that of the last entry; `None` if an entry has no time.
+    /// Takes at most this many samples of a device's trace, including one of the last entry. Returns `None` if an entry has
+    /// no time.
     #[must_use]
     pub fn of(recording: &DeviceRecording, most: usize) -> Option<TimeSamples> {
         let trace = &recording.trace;
@@ -342,7 +344,7 @@ mod tests {
                 let mut moments = moments;
                 moments.sort_unstable();
                 let (address, size) = if even { (address / 512 * 512, size / 512 * 512) } else { (address, size) };
-                // A block that was never freed was never free again.
+                // A block that was never freed never became free again.
                 let gone = if moments[1] == NEVER { NEVER } else { moments[2] };
                 let born = if moments[0] == NEVER { 0 } else { moments[0] };
                 BlockLife { address, size, requested, stack: StackId::NONE, born, freed: moments[1], gone }

@@ -1,13 +1,14 @@
-//! Measures the accuracy of predictions for programs on several streams, over several runs of each; prints the table of
+//! Measures the accuracy of predictions for programs on several streams, over several runs of each; prints the table in
 //! `docs/predictions.md`.
 //!
 //! `cargo run --release -p parkade-benches --example timing -- simulated [PROGRAM...]`
 //! `cargo run --release -p parkade-benches --example timing -- FOLDER [PROGRAM...]`
 //!
-//! Each run predicts the runs of the same program under each other setting or limit. `simulated` runs eight programs five times
-//! under five settings on the simulated GPU. FOLDER has recordings named `PROGRAM.SETTING.RUN.pickle.xz`, or without RUN if
-//! there is only one; its `limits.txt` has lines with `PROGRAM.SETTING` and the limit in bytes.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for people")]
+//! Each run is used to predict the runs of the same program under every other setting or limit. `simulated` runs eight
+//! programs five times under five settings on the simulated GPU. FOLDER contains recordings named
+//! `PROGRAM.SETTING.RUN.pickle.xz`, or without RUN if there is only one; its `limits.txt` has lines with `PROGRAM.SETTING`
+//! and the limit in bytes.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 mod programs;
 
@@ -86,7 +87,7 @@ fn simulate(wanted: &dyn Fn(&str) -> bool) -> Result<Groups, BoxError> {
             for run in 1..=RUNS {
                 let (recording, ooms) = programs::run(body, &own.settings.settings, limit_bytes, number * RUNS + run);
                 if ooms > 0 {
-                    eprintln!("{program}.{setting}: {ooms} requests failed in run {run}, and it went on");
+                    eprintln!("{program}.{setting}: {ooms} requests failed in run {run}, and it continued");
                 }
                 let live = add(&mut groups, program, setting, own.clone(), recording)?;
                 if number == 0 && run == 1 {
@@ -136,14 +137,14 @@ fn predict(source: &Group, run: &DeviceRecording, target: &Group) -> Result<(i64
 /// The accuracy of the predictions.
 #[derive(Default)]
 struct Count {
-    /// The number of real peaks, and of those within the range of a prediction.
+    /// The number of real peaks, and the number of those within the range of a prediction.
     real: usize,
     inside: usize,
-    /// Widths of the ranges, in percent of the point estimate.
+    /// The widths of the ranges, in percent of the point estimate.
     widths: Vec<f64>,
-    /// Distances of the point estimates from the medians, in percent.
+    /// The distances of the point estimates from the medians, in percent.
     errors: Vec<f64>,
-    /// Point estimates within 5 % of the median or between the lowest and the highest real peak.
+    /// The number of point estimates within 5 % of the median or between the lowest and the highest real peak.
     good: usize,
 }
 
@@ -176,8 +177,8 @@ impl Count {
     }
 }
 
-/// For pairs of runs under one setting without a limit: how often the second peak is within 10 % of the first, and how many
-/// pairs there are. This is how well one run predicts the next without any model.
+/// For pairs of runs under one setting without a limit: the number of times the second peak is within 10 % of the first, and
+/// the number of pairs. This shows how well one run predicts the next without any model.
 fn alike(groups: &Groups) -> (usize, usize) {
     let unlimited = groups.values().flat_map(BTreeMap::values).filter(|group| group.own.limit_bytes.is_none());
     let pairs = unlimited.flat_map(|group| {
@@ -191,7 +192,7 @@ fn alike(groups: &Groups) -> (usize, usize) {
 
 fn main() -> Result<(), BoxError> {
     let mut arguments = std::env::args().skip(1);
-    let source = arguments.next().ok_or("give `simulated` or a folder of recordings")?;
+    let source = arguments.next().ok_or("specify `simulated` or a folder of recordings")?;
     let names: Vec<String> = arguments.collect();
     let wanted = |program: &str| names.is_empty() || names.iter().any(|name| name == program);
     let groups = if source == "simulated" { simulate(&wanted)? } else { load(Path::new(&source), &wanted)? };
@@ -213,7 +214,7 @@ fn main() -> Result<(), BoxError> {
         }
     }
     let (near, all) = alike(&groups);
-    println!("\nA run is within 10 % of another under the same setting without a limit in {near} of {all} pairs.");
+    println!("\nA run is within 10 % of another run under the same setting without a limit in {near} of {all} pairs.");
     println!(
         "\n| predictions | number | point off by, % (most) | within 5 % or among the real | real peaks inside | width, % (most) | at most 20 % |\n\
          |---|---|---|---|---|---|---|"

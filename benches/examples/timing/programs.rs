@@ -1,9 +1,9 @@
-//! Eight programs on several streams that request memory like training runs and servers with copies or communication beside the
-//! computation; and their runs on a simulated GPU, on which every duration varies a little.
+//! Eight programs on several streams that request memory like training runs and servers with copies or communication
+//! alongside the computation, and their runs on a simulated GPU on which every duration varies slightly.
 //!
-//! Between runs the program's time differs by 8 % and the GPU's by 2 % (one standard deviation), and within a run each piece of
-//! the program by 20 % and of the GPU's work by 4 %. Occasionally either pauses for a millisecond or two. The driver takes four
-//! times as long as on an idle GPU.
+//! Between runs, the program's time varies by 8 % and the GPU's by 2 % (one standard deviation); within a run, each piece of
+//! the program varies by 20 % and each piece of the GPU's work by 4 %. Occasionally, either pauses for a millisecond or two.
+//! The driver takes four times as long as on an idle GPU.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ const S2: StreamId = StreamId(0x2000);
 const S3: StreamId = StreamId(0x3000);
 const S4: StreamId = StreamId(0x4000);
 
-/// The duration of a layer of width 1024 over this many rows, in microseconds.
+/// The duration of a layer of width 1024 on this many rows, in microseconds.
 fn layer_us(rows: u64) -> f64 {
     4.0 + rows as f64 * 0.05
 }
@@ -58,7 +58,7 @@ fn train(sim: &mut Sim, rows: u64, depth: usize) {
     sim.free(gradient);
 }
 
-/// The next batch is copied while this one trains.
+/// The next batch is copied while this one is used for training.
 fn double_buffer(sim: &mut Sim) {
     let load = |sim: &mut Sim| {
         let rows = sim.draw.below(1000, 9000);
@@ -84,7 +84,7 @@ fn double_buffer(sim: &mut Sim) {
     sim.free(following.0);
 }
 
-/// Gradients are summed in buckets beside the backward pass; nothing ever waits for the GPU.
+/// Gradients are summed in buckets alongside the backward pass; nothing ever waits for the GPU.
 fn grad_reduce(sim: &mut Sim) {
     for _ in 0..60 {
         let rows = sim.draw.below(300, 6000);
@@ -286,7 +286,7 @@ fn images(sim: &mut Sim) {
     }
 }
 
-/// Three stages, each on its own stream, pass micro-batches on.
+/// Three stages, each on its own stream, pass micro-batches along.
 fn pipeline(sim: &mut Sim) {
     let streams = [S1, S2, S3];
     for step in 0..40 {
@@ -324,7 +324,7 @@ fn pipeline(sim: &mut Sim) {
     }
 }
 
-/// Tokens go to experts and back through a stream of communication.
+/// Tokens go to experts and back on a communication stream.
 fn experts(sim: &mut Sim) {
     for step in 0..70 {
         let rows = sim.draw.below(2000, 12000);
@@ -371,7 +371,7 @@ fn experts(sim: &mut Sim) {
     }
 }
 
-/// All programs. The second half was not examined while the model was being made.
+/// All programs. The second half was not examined while the model was being developed.
 pub(crate) const PROGRAMS: [(&str, Body); 8] = [
     ("double_buffer", double_buffer),
     ("grad_reduce", grad_reduce),
@@ -409,12 +409,12 @@ impl Draw {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// From `low` to below `high`.
+    /// At least `low` and less than `high`.
     fn below(&mut self, low: u64, high: u64) -> u64 {
         low + (self.unit() * (high - low) as f64) as u64
     }
 
-    /// Around 0, with a standard deviation of 1.
+    /// Normally distributed around 0, with a standard deviation of 1.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
@@ -432,19 +432,20 @@ pub(crate) struct Sim {
     ooms: u32,
 }
 
-/// Memory; `None` if the request failed.
+/// The memory; `None` if the request failed.
 type Memory = Option<Allocation>;
 /// The stream on which a program computes.
 const MAIN: StreamId = StreamId(0);
-/// The factor by which the driver takes longer than its listed prices.
+/// The factor by which the driver's calls take longer than their listed prices.
 const DRIVER_TIMES: u64 = 4;
 /// The seed of the sizes, which are the same in every run.
 const SIZES: u64 = 77;
-/// The time of an allocator call without the driver.
+/// The time that an allocator call takes without the driver.
 const CALL_NS: u64 = 150;
 
 impl Sim {
-    /// Records the entries of a call in which the driver spent this long, in equal parts before each of its entries.
+    /// Records the entries of a call in which the driver spent this much time, in equal parts before each of the call's
+    /// entries.
     fn note(&mut self, spent_ns: u64) {
         let now_ns = self.core.device_mut().now_ns();
         let entries = std::mem::take(self.core.observer_mut());
@@ -461,7 +462,7 @@ impl Sim {
         }
     }
 
-    /// A call of the allocator.
+    /// A call to the allocator.
     fn call<T>(&mut self, call: impl FnOnce(&mut Allocator<SimDevice, PyTorch, Vec<TraceEntry>>) -> T) -> T {
         let device = self.core.device_mut();
         let before = device.driver_ns();
@@ -495,7 +496,8 @@ impl Sim {
     /// Requests memory.
     fn get(&mut self, bytes: u64, stream: StreamId) -> Memory {
         self.cpu(2.0);
-        // Every request begins with this; called separately here, so that its entries carry the time before the request waits.
+        // Every request begins with this call; it is made separately here so that its entries carry the time before the
+        // request waits.
         let _ = self.call(|core| core.process_events());
         let memory = self.call(|core| core.raw_allocate(Bytes(bytes), stream).ok());
         self.ooms += u32::from(memory.is_none());
@@ -517,7 +519,7 @@ impl Sim {
         }
     }
 
-    /// Makes a stream wait for the work that is now queued on another one.
+    /// Makes a stream wait for the work that is currently queued on another stream.
     fn wait(&mut self, stream: StreamId, other: StreamId) {
         self.cpu(3.0);
         let device = self.core.device_mut();

@@ -1,11 +1,11 @@
-//! Runs one case of the bench `pairs` a given number of times, so that another program can count its instructions: `count CASE
-//! STEPS`. The cost of a step is the difference between two counts divided by the difference in steps.
+//! Runs one case of the `pairs` benchmark a given number of times so that another program can count its instructions:
+//! `count CASE STEPS`. The cost of a step is the difference between two counts divided by the difference in steps.
 //!
-//! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace one random block of that many;
-//! `expandable` is `2MiB` with expandable segments, `streams` has one other stream recorded. A step of `replay` allocates a
-//! block or frees a random one, with about a thousand live. `pointer` is `4KiB`, and `pointer-mix1000` the mix, through the
-//! wrapper for several threads, by address. With the prefix `floating-` or `breaking-`, a case runs under the policy
-//! `floating-handles` or `breaking-handles`.
+//! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace one random block out of that
+//! many; `expandable` is `2MiB` with expandable segments, and `streams` is `2MiB` with one other stream recorded. A step of
+//! `replay` allocates a block or frees a random one, with about a thousand live. `pointer` is `4KiB`, and `pointer-mix1000`
+//! is the mix, by address through the wrapper for several threads. With the prefix `floating-` or `breaking-`, a case runs
+//! under the policy `floating-handles` or `breaking-handles`.
 #![forbid(unsafe_code)]
 
 use parkade::policy::{Policy, PyTorch};
@@ -75,7 +75,7 @@ fn mix<P: Policy>(core: &mut Core<P>, live: u64, steps: usize) -> Done {
     for _ in 0..live {
         blocks.push(Some(core.raw_allocate(Bytes(random.size()), StreamId::DEFAULT)?));
     }
-    // Drawn once beforehand, so that only replacing is counted.
+    // The sizes are drawn beforehand, so that only replacing is counted.
     let drawn: Vec<(usize, u64)> = (0..200_000).map(|_| ((random.number() % live) as usize, random.size())).collect();
     for &(place, bytes) in drawn.iter().cycle().take(steps) {
         if let Some(old) = blocks[place].take() {
@@ -89,8 +89,8 @@ fn mix<P: Policy>(core: &mut Core<P>, live: u64, steps: usize) -> Done {
 fn replay<P: Policy>(core: &mut Core<P>, steps: usize) -> Done {
     let mut random = Random(1);
     let mut blocks = Vec::new();
-    // Drawn once beforehand, so that only the core is counted: a number below 60 allocates while fewer than a thousand are live,
-    // one below 40 afterwards.
+    // The numbers are drawn beforehand, so that only the core is counted: a number below 60 allocates while fewer than a
+    // thousand are live, one below 40 afterwards.
     let drawn: Vec<(u64, usize, u64)> =
         (0..200_000).map(|_| (random.number() % 100, random.number() as usize >> 1, random.size())).collect();
     for &(chance, place, bytes) in drawn.iter().cycle().take(steps) {

@@ -1,13 +1,13 @@
-//! Times the core on a sequence of requests, as `conformance/oracle/pytorch_harness/src/timed.hpp` times the real allocators:
-//! `timed SEQUENCE`, for `benches/side_by_side.py`.
+//! Times the core on a sequence of requests, in the same way as `conformance/oracle/pytorch_harness/src/timed.hpp` times the
+//! real allocators: `timed SEQUENCE`, for `benches/side_by_side.py`.
 //!
-//! Settings come from `PYTORCH_CUDA_ALLOC_CONF`. With `PARKADE_BY_POINTER=1`, blocks go through the wrapper for several
-//! threads, by their addresses; sequences on threads always do. First the program allocates the blocks of a mix and prints
-//! `ready BYTES`, by which the process has grown. Then it runs the steps once for each line of standard input and answers with
-//! the nanoseconds per step: processor time, which does not count other programs. For threads it is the wall-clock time until
-//! all are done, divided by the steps of all.
+//! Settings are read from `PYTORCH_CUDA_ALLOC_CONF`. With `PARKADE_BY_POINTER=1`, blocks go through the wrapper for several
+//! threads, by their addresses; sequences on threads always do. The program first allocates the blocks of a mix and prints
+//! `ready BYTES`, where BYTES is the amount by which the process has grown. It then runs the steps once for each line of
+//! standard input and answers with the nanoseconds per step: processor time, which excludes other programs. For threads, this
+//! is the wall-clock time until all are done, divided by the total number of steps.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that prints")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::error::Error;
 use std::io::{Write, stdin, stdout};
@@ -68,11 +68,11 @@ fn on_one_thread<I: Interface>(sequence: &Sequence, mut core: I) -> Result<(), F
         Sequence::Recorded { bytes, steps } => recorded(&mut core, *bytes, *steps),
         Sequence::Mix { steps, .. } => mix(&mut core, &mut blocks, steps),
         Sequence::Replay { steps, .. } => replay(&mut core, &mut blocks, steps),
-        Sequence::Threads { .. } => Err("threads have rounds of their own".into()),
+        Sequence::Threads { .. } => Err("threads have their own rounds".into()),
     })
 }
 
-/// Prints that it is ready, then runs the steps once for each line of standard input.
+/// Prints that it is ready, and then runs the steps once for each line of standard input.
 fn rounds(sequence: &Sequence, grown: u64, mut round: impl FnMut() -> Timed) -> Result<(), Failure> {
     println!("ready {grown}");
     for line in stdin().lines() {
@@ -168,8 +168,8 @@ fn resident_bytes() -> u64 {
     kib.unwrap_or_default() << 10
 }
 
-/// The allocator interface of the loops. The core has two: by handle on one thread, and by pointer through the wrapper for
-/// several.
+/// The allocator interface of the loops. The core has two interfaces: by handle on one thread, and by pointer through the
+/// wrapper for several threads.
 trait Interface {
     /// The identity of a block.
     type Block;
@@ -230,9 +230,9 @@ struct Replace {
 enum Sequence {
     /// A block is allocated and freed.
     Pairs { bytes: u64, steps: usize },
-    /// The same, with another stream recorded in between.
+    /// The same, with a second stream recorded in between.
     Recorded { bytes: u64, steps: usize },
-    /// Pairs on several threads at once; the steps are those of one thread.
+    /// Pairs on several threads at once; the number of steps is per thread.
     Threads { threads: usize, bytes: u64, steps: usize },
     /// One of several live blocks is replaced.
     Mix { fill: Vec<u64>, steps: Vec<Replace> },
@@ -241,7 +241,7 @@ enum Sequence {
 }
 
 impl Sequence {
-    /// The sequence of a file; `timed.hpp` describes it.
+    /// Reads a sequence from a file; `timed.hpp` describes the format.
     ///
     /// # Errors
     ///
@@ -281,7 +281,7 @@ impl Sequence {
         }
     }
 
-    /// The steps of a round, over all threads.
+    /// The number of steps in a round, over all threads.
     fn steps(&self) -> usize {
         match self {
             Sequence::Pairs { steps, .. } | Sequence::Recorded { steps, .. } => *steps,
@@ -293,13 +293,17 @@ impl Sequence {
 
 fn next<T: FromStr>(words: &mut SplitWhitespace<'_>) -> Result<T, String> {
     let word = words.next().ok_or("the sequence ends too early")?;
-    word.parse().map_err(|_| format!("{word:?} is no number, where the sequence needs one"))
+    word.parse().map_err(|_| format!("{word:?} is not a number, but the sequence needs one here"))
 }
 
 fn replacements(words: &mut SplitWhitespace<'_>, slots: usize, steps: usize) -> Result<Vec<Replace>, String> {
     let replacement = |_| {
         let step = Replace { slot: next(words)?, bytes: next(words)? };
-        if step.slot < slots { Ok(step) } else { Err(format!("a step names slot {}, and there are {slots}", step.slot)) }
+        if step.slot < slots {
+            Ok(step)
+        } else {
+            Err(format!("a step names slot {}, but there are only {slots} slots", step.slot))
+        }
     };
     (0..steps).map(replacement).collect()
 }

@@ -1,6 +1,6 @@
 //! The errors of a snapshot whose pickle is sound, with their position in the snapshot.
 
-/// A snapshot with invalid contents. Displays as one line.
+/// The error for a snapshot with invalid contents. Displayed as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {problem}")]
 pub struct FormatError {
@@ -13,7 +13,7 @@ pub struct FormatError {
 /// A position in a snapshot. Numbers count from 0, as in Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Place {
-    /// The snapshot as a whole.
+    /// The entire snapshot.
     #[error("the snapshot")]
     Snapshot,
     /// An item of `segments`.
@@ -68,13 +68,13 @@ pub enum FormatProblem {
         found: String,
     },
     /// The file has several snapshots in a list.
-    #[error("it is a list of {count} snapshots, perhaps one of each rank: write each to its own file")]
+    #[error("it is a list of {count} snapshots, perhaps one for each rank: write each to its own file")]
     ListOfSnapshots {
         /// The number of snapshots.
         count: usize,
     },
     /// A required key is missing.
-    #[error("`{key}` is missing; no version of PyTorch leaves it out")]
+    #[error("`{key}` is missing; no PyTorch version omits it")]
     Missing {
         /// The key.
         key: &'static str,
@@ -104,7 +104,7 @@ pub enum FormatProblem {
     UnknownName {
         /// The key.
         key: &'static str,
-        /// Its value, cut at 80 bytes.
+        /// Its value, truncated to 80 bytes.
         value: String,
         /// The known names.
         known: &'static str,
@@ -143,14 +143,14 @@ pub enum FormatProblem {
         /// The first address that both segments contain.
         address: u64,
     },
-    /// A dict with more keys than any version of PyTorch writes.
+    /// A dict with more keys than any PyTorch version writes.
     #[error("it has more than {limit} keys")]
     TooManyKeys {
-        /// The most keys that a dict may have.
+        /// The maximum number of keys in a dict.
         limit: usize,
     },
     /// A few objects are repeated so often that they expand to more than the file's length allows.
-    #[error("the same dicts occur over and over, more of them than a file of this length can contain; no snapshot does that")]
+    #[error("the same dicts are repeated more often than a file of this length can justify; no real snapshot does that")]
     Repeated,
 }
 

@@ -1,4 +1,4 @@
-//! The keys and values of dicts from unknown sources: found by name, typed, and limited in size.
+//! Reads the keys and values of dicts from untrusted sources: found by name, type-checked, and limited in size.
 //!
 //! The reader looks up keys once for each shape of dict, not once for each dict. Every error names the key.
 
@@ -8,7 +8,7 @@ use super::error::FormatProblem;
 use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Dict, Loaded, Tag, Value};
 
-/// The most keys that a dict in a snapshot may have; PyTorch 2.11 writes at most 12.
+/// The maximum number of keys that a dict in a snapshot may have; PyTorch 2.11 writes at most 12.
 const MAX_KEYS: usize = 64;
 /// The position of a key that a shape does not have.
 const NOWHERE: u8 = u8::MAX;
@@ -23,7 +23,7 @@ pub(crate) struct Fields<const N: usize> {
     places: Vec<Option<Places<N>>>,
     /// Unknown keys of dicts without a shape.
     unknown: BTreeMap<String, u64>,
-    /// The part of the snapshot that these dicts belong to, if it has keys that came or went with releases.
+    /// The part of the snapshot that these dicts belong to, if it has keys that some release added or removed.
     part: Option<Part>,
     /// The dated keys in dicts without a shape.
     loose: FileFields,
@@ -47,10 +47,10 @@ impl<const N: usize> Fields<N> {
         Fields { part: Some(part), ..Fields::new(names, ignored) }
     }
 
-    /// The values of the keys; [`Value::ABSENT`] for those that the dict does not have.
+    /// The values of the keys; [`Value::ABSENT`] for keys that the dict does not have.
     ///
     /// # Errors
-    /// The value is not a dict, or has too many keys. `key` is the value's name in messages.
+    /// If the value is not a dict, or has too many keys. `key` is the value's name in messages.
     #[inline]
     pub(crate) fn look_up(&mut self, loaded: &Loaded, dict: Value, key: &'static str) -> Result<[Value; N], FormatProblem> {
         match loaded.objects.as_dict(dict) {
@@ -142,7 +142,7 @@ impl<const N: usize> Fields<N> {
         self.ignored.iter().any(|name| name.as_bytes() == text)
     }
 
-    /// The unknown keys, and how often each occurred.
+    /// The unknown keys, and the number of times that each occurred.
     pub(crate) fn into_unknown(self) -> BTreeMap<String, u64> {
         let mut unknown = self.unknown;
         for places in self.places.into_iter().flatten() {
@@ -276,20 +276,20 @@ pub(crate) fn check_end(address: u64, size: u64) -> Found<u64> {
     address.checked_add(size).ok_or(FormatProblem::EndsBeyond { address, size })
 }
 
-/// The problem of a name that is not one of the known ones.
+/// The problem for a name that is not one of the known ones.
 #[cold]
 pub(crate) fn unknown_name(key: &'static str, value: &[u8], known: &'static str) -> FormatProblem {
     FormatProblem::UnknownName { key, value: shown_name(value), known }
 }
 
-/// The longest name that is kept, in bytes.
+/// The maximum length of a kept name, in bytes.
 const LONGEST_NAME: usize = 80;
-/// How many names are counted separately.
+/// The number of names that are counted separately.
 const MOST_NAMES: usize = 256;
-/// The name that counts all other names.
+/// The name under which all other names are counted.
 const OTHERS: &str = "...";
 
-/// A text for display: cut to length, with replacement characters for bytes that are not UTF-8.
+/// A text for display: truncated, with replacement characters for bytes that are not UTF-8.
 pub(crate) fn shown_name(text: &[u8]) -> String {
     let cut = text.get(..LONGEST_NAME).unwrap_or(text);
     let mut shown = String::from_utf8_lossy(cut).into_owned();
@@ -299,7 +299,7 @@ pub(crate) fn shown_name(text: &[u8]) -> String {
     shown
 }
 
-/// Counts a name; the number of names stays bounded.
+/// Counts a name; the number of names remains bounded.
 pub(crate) fn count_name(names: &mut BTreeMap<String, u64>, name: String, times: u64) {
     let name = if names.len() < MOST_NAMES || names.contains_key(&name) { name } else { OTHERS.to_owned() };
     *names.entry(name).or_insert(0) += times;

@@ -1,9 +1,9 @@
-//! Calls as Python's tracebacks have them: a text for each call, `  File "model.py", line 12, in forward`, then the line of
-//! source.
+//! Parses calls in the form of Python's tracebacks: a text for each call, ` File "model.py", line 12, in forward`, followed
+//! by the source line.
 //!
-//! The `forward_frames` of an entry are a list of such texts, the outermost first: the calls of the forward pass that
-//! created the autograd node in which memory was taken (spec 7.4). They only help to name a block, so the reader ignores any
-//! other text.
+//! The `forward_frames` of an entry are a list of these texts, the outermost first: the calls of the forward pass that
+//! created the autograd node in which memory was allocated (spec 7.4). They only help to name a block, so the reader ignores
+//! any other text.
 
 use crate::recording::Frame;
 
@@ -17,7 +17,7 @@ pub(super) fn read(text: &[u8]) -> Option<Frame> {
     Some(Frame { filename: filename.into(), line, name: name.into() })
 }
 
-/// The text of a call, without the line of source.
+/// The text of a call, without the source line.
 pub(super) fn written(frame: &Frame) -> String {
     format!("  File \"{}\", line {}, in {}\n", frame.filename, frame.line, frame.name)
 }

@@ -1,8 +1,8 @@
 //! The snapshot format: from plain Python data to a [`Recording`](crate::Recording) and back (spec 7.2 to 7.8).
 //!
-//! Add the next format here. For a key that a newer PyTorch writes, extend the `NAMES` of its reader (in `snapshot`:
-//! segments, trace, settings, annotations, stacks), the type in `recording`, and `write`. For a snapshot with another
-//! outer structure, add a case to `snapshot`.
+//! Add new formats here. For a key that a newer PyTorch writes, extend the `NAMES` of its reader (in `snapshot`: segments,
+//! trace, settings, annotations, stacks), the type in `recording`, and `write`. For a snapshot with a different outer
+//! structure, add a case to `snapshot`.
 //!
 //! | file | contents |
 //! |---|---|

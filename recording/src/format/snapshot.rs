@@ -1,8 +1,8 @@
-//! Reading a snapshot: finding its parts, reading each, and putting the recording together.
+//! Reads a snapshot: finds its parts, reads each of them, and assembles the recording.
 //!
 //! The parts are its segments with their blocks (spec 7.3), in the form of every version (spec 7.8); the traces of its
-//! devices (spec 7.4), which are most of every recording; the allocator's settings and the annotations (spec 7.5); and the
-//! stacks that these refer to (spec 7.3). Most stacks are shared: each list and each frame is read once.
+//! devices (spec 7.4), which make up most of every recording; the allocator's settings and the annotations (spec 7.5); and
+//! the stacks that these parts refer to (spec 7.3). Most stacks are shared: each list and each frame is read once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,11 +28,11 @@ struct Root<'l> {
     dated: FileFields,
 }
 
-/// The lowest protocol of Python's own snapshots. C++'s snapshots use protocol 2 and got some keys later than Python's, so a
-/// missing key in one shows nothing about its release.
+/// The lowest protocol of Python's own snapshots. C++'s snapshots use protocol 2 and gained some keys later than Python's, so
+/// a missing key reveals nothing about the release.
 const PYTHON_PROTOCOL: u8 = 3;
 
-/// Makes a recording of a pickle.
+/// Builds a recording from a pickle.
 ///
 /// # Errors
 /// [`FormatError`], with the segment, block or entry, for contents that no recording can represent.
@@ -78,17 +78,16 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), run_limit, fields, tolerated })
 }
 
-/// The keys of a whole snapshot: PyTorch's, and that of what parkade adds.
+/// The keys of a complete snapshot: PyTorch's keys, and the key of what parkade adds.
 const NAMES: [&str; 5] = ["segments", "device_traces", "allocator_settings", "external_annotations", "parkade"];
 
-/// Whether a value is a whole snapshot and not a segment.
+/// Whether a value is a complete snapshot rather than a segment.
 fn is_snapshot(loaded: &Loaded, value: Value) -> bool {
     let found = Fields::of(Part::Snapshot, NAMES, &[]).look_up(loaded, value, "snapshot");
     found.is_ok_and(|[segments, traces, ..]| segments != Value::ABSENT || traces != Value::ABSENT)
 }
 
-/// Finds the parts: in the dict of a whole snapshot, or in the bare list of
-/// segments that `memory_snapshot()` returns.
+/// Finds the parts: in the dict of a complete snapshot, or in the bare list of segments that `memory_snapshot()` returns.
 fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
     if let Some(segments) = loaded.objects.as_items(loaded.root) {
         if segments.first().is_some_and(|&first| is_snapshot(loaded, first)) {
@@ -134,7 +133,8 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
     })
 }
 
-/// The limit that what wrote the snapshot kept. A source that this reader does not know says nothing of what its number means.
+/// The limit stored by the program that wrote the snapshot. If the source is unknown to this reader, so is the meaning of its
+/// number.
 fn read_run_limit(loaded: &Loaded, dict: Value) -> Result<Option<RunLimit>, FormatProblem> {
     let mut fields = Fields::new(["limit_bytes", "limit_source"], &[]);
     let [bytes, source] = fields.look_up(loaded, dict, NAMES[4])?;
@@ -244,7 +244,8 @@ impl SegmentReader {
             let head = head.map_err(|problem| FormatError { place: Place::Segment { segment: number }, problem })?;
             heads.push((number, head));
         }
-        // Before reading the blocks: this refuses segments that share one list of blocks instead of expanding them.
+        // This happens before the blocks are read, so that segments that share one list of blocks are refused instead of
+        // expanded.
         heads.sort_by_key(|(_, head)| (head.device, head.segment.address));
         check_overlap(&heads)?;
         let mut segments = Vec::with_capacity(heads.len());
@@ -342,8 +343,7 @@ impl SegmentReader {
         Ok(Block { address, size, requested, state, stack })
     }
 
-    /// The request that a block serves, in files of 1.x and 2.0: the first one of its `history`, as in PyTorch's
-    /// viewers.
+    /// The request that a block serves, in files of 1.x and 2.0: the first one in its `history`, as in PyTorch's viewers.
     fn last_request(
         &mut self,
         loaded: &Loaded,
@@ -393,19 +393,19 @@ struct TraceReader {
     fields: Fields<9>,
     pools: PoolTable,
     unknown_actions: BTreeMap<String, u64>,
-    /// The actions that occurred, among those that not every release has.
+    /// The actions that occurred, of those that only some releases have.
     actions: FileFields,
-    /// The last text objects seen as `action`, and the actions that they name.
+    /// The text objects last seen as `action`, and the actions that they name.
     recent: [(Value, Option<Action>); RECENT],
     next_recent: usize,
-    /// The last pool object seen, and its index.
+    /// The pool object last seen, and its index.
     last_pool: (Value, PoolId),
 }
 
-/// How many action texts to remember. There are nine actions, and most files share one text object for each.
+/// The number of action texts to remember. There are nine actions, and most files share one text object for each.
 const RECENT: usize = 12;
 
-/// An action since 2.14: a note that the program attaches to an allocation, which affects no decision.
+/// An action added in 2.14: a note that the program attaches to an allocation and that affects no decision.
 const ANNOTATE: &[u8] = b"annotate";
 
 impl TraceReader {
@@ -424,7 +424,7 @@ impl TraceReader {
         }
     }
 
-    /// Reads one device's entries, without those of unknown actions.
+    /// Reads one device's entries, except those with unknown actions.
     ///
     /// # Errors
     /// [`FormatError`] for the first invalid entry.
@@ -530,7 +530,7 @@ impl TraceReader {
 pub(crate) const DIVISION_KEYS: [&str; 16] =
     ["1", "2", "4", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384", "32768"];
 
-/// Reads the allocator settings, and which dated keys they have.
+/// Reads the allocator settings and which dated keys they have.
 ///
 /// # Errors
 /// [`FormatError`] if a setting has the wrong type.
@@ -577,7 +577,7 @@ fn read_divisions(loaded: &Loaded, dict: Value, key: &'static str) -> Result<[u6
     Ok(divisions)
 }
 
-/// Reads the annotations. Equal texts are stored once: one scope's name may occur a million times.
+/// Reads the annotations. Equal texts are stored once: a scope's name may occur a million times.
 ///
 /// # Errors
 /// [`FormatError`] for the first invalid annotation.
@@ -598,18 +598,18 @@ fn read_annotations(loaded: &Loaded, list: &[Value], stacks: &mut StackReader) -
     list.iter().enumerate().map(read).collect()
 }
 
-/// Longer stacks are not paired, one of a backward and one of a forward pass. If they were, a file with a few bytes for each
-/// pair could make the reader process the same stacks again and again.
+/// Stacks longer than this are not paired (one from a backward pass with one from a forward pass). If they were, a file with
+/// only a few bytes for each pair could make the reader process the same stacks again and again.
 const MOST_PAIRED: usize = 1000;
 
 /// The reader of stacks, which collects them in a table.
 struct StackReader {
     fields: Fields<3>,
-    /// Stacks by the list object, frames by the dict object, texts by the text object.
+    /// Stacks by list object, frames by dict object, and texts by text object.
     lists: HashMap<Value, StackId>,
     frames: HashMap<Value, u32>,
     texts: HashMap<Value, Arc<str>>,
-    /// Stacks of the forward pass by the list object, and their calls by the text object.
+    /// Stacks of the forward pass by list object, and their calls by text object.
     forward_lists: HashMap<Value, StackId>,
     forward_calls: HashMap<Value, Option<u32>>,
     table: StackTable,
@@ -718,33 +718,33 @@ impl StackReader {
     }
 }
 
-/// The number of bytes of the file that are not yet accounted for.
+/// The number of bytes in the file that are not yet accounted for.
 ///
-/// Every segment, block, entry and annotation uses up the fewest bytes that it can have in a pickle. Without this, a
-/// file that refers to the same dict or list a million times, at a few bytes each, would expand to far more than its
+/// Every segment, block, entry and annotation uses up the minimum number of bytes that it can take in a pickle. Without this,
+/// a file that refers to the same dict or list a million times, at a few bytes each, would expand to far more than its
 /// length.
 struct Budget {
     left: usize,
 }
 
 impl Budget {
-    /// The fewest bytes of a segment: a dict of three keys, two bytes for each key and value, and a list of one
+    /// The minimum number of bytes for a segment: a dict of three keys, two bytes for each key and value, and a list of one
     /// block.
     const SEGMENT: usize = 29;
-    /// The fewest bytes of a block (size, state), and of an annotation (name, stage).
+    /// The minimum number of bytes for a block (size, state) and for an annotation (name, stage).
     const BLOCK: usize = 11;
-    /// The fewest bytes of a trace entry (action, address, size, stream).
+    /// The minimum number of bytes for a trace entry (action, address, size, stream).
     const ENTRY: usize = 19;
 
-    /// The budget of a file of this length in bytes.
+    /// The budget for a file of this length, in bytes.
     fn new(length: usize) -> Self {
         Budget { left: length.saturating_add(1 << 16) }
     }
 
-    /// Uses up the bytes of `dicts` dicts of one kind.
+    /// Uses up the bytes for `dicts` dicts of one kind.
     ///
     /// # Errors
-    /// [`FormatProblem::Repeated`] once the file is too short to contain them all.
+    /// [`FormatProblem::Repeated`] if the file is too short to contain them all.
     fn spend(&mut self, dicts: usize, bytes_each: usize) -> Result<(), FormatProblem> {
         let left = self.left.checked_sub(dicts.saturating_mul(bytes_each));
         self.left = left.ok_or(FormatProblem::Repeated)?;

@@ -1,7 +1,7 @@
-//! From a [`Recording`] back to a snapshot, in the form of PyTorch 2.11 (spec 7.3 to 7.5), with the keys of the recording's
-//! release ([`FileFields`](crate::FileFields)) where these differ from 2.11's.
+//! Converts a [`Recording`] back to a snapshot, in the form written by PyTorch 2.11 (spec 7.3 to 7.5), with the keys of the
+//! recording's release ([`FileFields`](crate::FileFields)) where these differ from those of 2.11.
 //!
-//! Reading the result gives an equal recording, except for the parts that [`Tolerated`](crate::Tolerated) counts.
+//! Reading the result produces an equal recording, except for the parts that [`Tolerated`](crate::Tolerated) counts.
 
 use std::collections::HashMap;
 
@@ -15,9 +15,9 @@ use crate::recording::{
 
 /// Writes a recording as a pickle, uncompressed.
 ///
-/// PyTorch's devices have numbers up to 127; the trace of a device with a higher number is not written. If
-/// the recording has settings newer than 2.11, of which only their presence is known,
-/// `max_round_threshold` and `max_cached_size` are written as 0.
+/// PyTorch's device numbers go up to 127; the trace of a device with a higher number is not written. If the recording has
+/// settings newer than 2.11, of which only their presence is known, `max_round_threshold` and `max_cached_size` are written
+/// as 0.
 pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
     let pickler = Pickler::new(style);
     let texts = [("compile_context", "N/A"), ("user_metadata", "")];
@@ -32,7 +32,7 @@ pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
 struct Writer<'r> {
     pickler: Pickler,
     recording: &'r Recording,
-    /// Texts that this reader does not keep: their keys, the value to write, and whether the release writes them.
+    /// Texts that this reader does not keep: their keys, the value to write, and whether the release writes the keys.
     texts: [(&'static str, &'static str, bool); 2],
     stacks: HashMap<StackId, u32>,
     forwards: HashMap<StackId, u32>,
@@ -72,8 +72,7 @@ impl<'r> Writer<'r> {
         self.pickler.end_dict();
     }
 
-    /// The traces by device number; empty for a device that is not in the recording. Each position of the list is a
-    /// device.
+    /// The traces by device number; empty for a device that is not in the recording. Each position in the list is a device.
     fn traces(&self) -> Vec<Option<&'r DeviceRecording>> {
         let mut traces = Vec::new();
         for device in self.recording.devices.iter().filter(|device| device.device < 128) {
@@ -150,7 +149,7 @@ impl<'r> Writer<'r> {
         self.pickler.end_dict();
     }
 
-    /// Writes the key `frames` and a stack. Equal stacks are the same list object, equal frames the same dict.
+    /// Writes the key `frames` and a stack. Equal stacks share one list object, and equal frames share one dict.
     fn stack(&mut self, stack: StackId) {
         self.pickler.text("frames");
         match self.stacks.get(&stack) {

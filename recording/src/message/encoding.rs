@@ -1,8 +1,8 @@
-//! Converts UTF-16 to UTF-8 as bytes arrive. On Windows, logs can be UTF-16 (`> log.txt` in PowerShell).
+//! Converts UTF-16 to UTF-8 as bytes arrive. On Windows, logs may be UTF-16 (`> log.txt` in PowerShell).
 
 use std::borrow::Cow;
 
-/// The encoding that the first bytes of a log show.
+/// The encoding that the first bytes of a log indicate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Encoding {
     /// UTF-8, or bytes that are not text.
@@ -17,12 +17,12 @@ enum Encoding {
 #[derive(Default)]
 pub(super) struct Decoder {
     encoding: Option<Encoding>,
-    /// The bytes that have arrived but are not decoded yet: the first bytes of the log, or a part of a character.
+    /// The bytes that have arrived but have not been decoded yet: the first bytes of the log, or part of a character.
     kept: Vec<u8>,
 }
 
 impl Encoding {
-    /// UTF-16 begins with its mark, or has letters in which every other byte is zero.
+    /// UTF-16 begins with a byte order mark or has letters in which every other byte is zero.
     fn of(first: &[u8]) -> Encoding {
         match first {
             [0xff, 0xfe, ..] => Encoding::Little,

@@ -1,7 +1,7 @@
 //! A message: its source, and its figures, each identified by the words around it.
 //!
 //! The order of the figures does not matter, and any of them may be missing: PyTorch's releases, and its ports to other
-//! devices, order them differently, add some and leave some out. White space between words does not matter either, since
+//! devices, order them differently, add some and leave some out. White space between words does not matter either, because
 //! terminals break lines anywhere.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 use super::size::{Found, Size, sizes};
 use super::source::Source;
 
-/// The contents of a message; parts that it does not have are `None`.
+/// The contents of a message; missing parts are `None`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct OutOfMemoryMessage {
     /// The source of the message.
@@ -17,7 +17,7 @@ pub struct OutOfMemoryMessage {
     /// Whether the message is complete. A complete message names everything that existed; if it names no limit or
     /// private pools, there were none.
     pub is_complete: bool,
-    /// Whether it has the form of PyTorch until 2.0, with parentheses, which names no private pools.
+    /// Whether it has the form used by PyTorch up to 2.0, with parentheses, which does not mention private pools.
     pub is_old: bool,
     /// The size of the failed allocation. PyTorch's allocator prints the size of the segment that it asked the device for,
     /// which may exceed the request.
@@ -28,27 +28,27 @@ pub struct OutOfMemoryMessage {
     pub total: Option<Size>,
     /// The device's free memory.
     pub free: Option<Size>,
-    /// The processes that used memory, if NVML knew. Messages from before PyTorch 2.1 have none.
+    /// The processes that used memory, if NVML reported them. Messages from before PyTorch 2.1 list none.
     pub processes: Vec<ProcessUse>,
     /// The memory limit, if one was set.
     pub limit: Option<Size>,
     /// Memory in allocated blocks, including `private_pools`.
     pub allocated: Option<Size>,
-    /// Memory that the process's allocator had reserved from the device.
+    /// Memory that the process's allocator had reserved on the device.
     pub reserved: Option<Size>,
     /// Reserved memory that was not allocated.
     pub unallocated: Option<Size>,
     /// The memory that the message calls allocated in private pools, if there was any. It is in fact their free,
     /// cached memory (spec 2.13).
     pub private_pools: Option<Size>,
-    /// Memory in blocks that are allocated or waiting for other streams, if the message is a table of statistics that
-    /// names it.
+    /// Memory in blocks that are allocated or waiting for other streams, if the message is a table of statistics that states
+    /// it.
     pub active: Option<Size>,
-    /// The device memory that the process used outside this allocator, if the message names it.
+    /// The device memory that the process used outside this allocator, if the message states it.
     pub others: Option<Size>,
 }
 
-/// A process that used memory of the device.
+/// A process that used memory on the device.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ProcessUse {
     /// Its process id; `None` for the process that wrote the message.
@@ -64,18 +64,17 @@ pub enum MessageError {
     #[error("there is no out-of-memory message (such as `out of memory. Tried to allocate`) in the text")]
     NotFound,
     /// The first message is truncated.
-    #[error("the message is cut: {0} missing")]
+    #[error("the message is truncated; missing: {0}")]
     Cut(String),
 }
 
-/// The words before every message of PyTorch's GPU allocator.
+/// The words that precede every message from PyTorch's GPU allocator.
 pub(super) const MARK: &str = "out of memory. ";
-/// The words before the size of the failed allocation.
+/// The words that precede the size of the failed allocation.
 pub(super) const TRIED: &str = "Tried to allocate ";
-/// The words in place of the size if the request was for 2^60 bytes or more.
+/// The words that replace the size if the request was for 2^60 bytes or more.
 const EXABYTE: &str = "more than 1EB";
-/// The words for a request that was refused because of the program's own memory fraction, before the device was
-/// asked.
+/// The words for a request that was refused because of the program's own memory fraction, without asking the device.
 const REJECTED: &str = "Allocation was preemptively rejected";
 /// The words that end the figures of PyTorch's messages, without white space.
 const ENDS: [&str; 6] = [
@@ -110,10 +109,10 @@ impl OutOfMemoryMessage {
         }
     }
 
-    /// Reads the first complete message of PyTorch's GPU allocator in a text.
+    /// Reads the first complete message from PyTorch's GPU allocator in a text.
     ///
     /// # Errors
-    /// [`MessageError`] if the text has none.
+    /// [`MessageError`] if the text contains none.
     pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
         // A log may have broken the message into lines, and the message itself contains double spaces.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -132,7 +131,7 @@ impl OutOfMemoryMessage {
         Err(error)
     }
 
-    /// The message of PyTorch's GPU allocator that continues like this after `out of memory. `, if it is one and has a
+    /// The message from PyTorch's GPU allocator that continues with this text after `out of memory. `, if it is one and has a
     /// figure.
     pub(super) fn after_mark(rest: &str) -> Option<OutOfMemoryMessage> {
         if rest.starts_with(REJECTED) {
@@ -195,13 +194,13 @@ impl OutOfMemoryMessage {
         }
     }
 
-    /// Whether the message has the figures that every message of its source has.
+    /// Whether the message has the figures that every message from its source has.
     fn has_all(&self) -> bool {
         let is_there = [self.tried, self.allocated, self.total.or(self.limit)].iter().all(Option::is_some);
         is_there && (self.reserved.is_some() || self.source != Source::PyTorch)
     }
 
-    /// Whether every figure is also in this message.
+    /// Whether all figures are also in this message.
     pub(super) fn is_part_of(&self, whole: &OutOfMemoryMessage) -> bool {
         let figures = |message: &OutOfMemoryMessage| {
             let OutOfMemoryMessage { tried, total, free, limit, allocated, reserved, unallocated, private_pools, .. } = *message;
@@ -213,7 +212,7 @@ impl OutOfMemoryMessage {
             && figures(self).into_iter().zip(figures(whole)).all(is_part)
     }
 
-    /// Whether there is no figure.
+    /// Whether there are no figures.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lacks().iter().all(|(is_missing, _)| *is_missing)
@@ -221,7 +220,7 @@ impl OutOfMemoryMessage {
             && self.processes.is_empty()
     }
 
-    /// The parts, in words, that a complete message would have and this one lacks.
+    /// The parts, in words, that a complete message would have but this one lacks.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         if self.is_complete {
@@ -232,30 +231,31 @@ impl OutOfMemoryMessage {
 
     fn lacks(&self) -> [(bool, &'static str); 6] {
         [
-            (self.tried.is_none(), "the size that was tried"),
+            (self.tried.is_none(), "the size tried"),
             (self.device.is_none(), "the device"),
             (self.total.is_none(), "the device's memory"),
-            (self.free.is_none(), "what was free on the device"),
-            (self.allocated.is_none(), "what PyTorch had allocated"),
-            (self.reserved.is_none() && self.unallocated.is_none(), "what PyTorch had reserved"),
+            (self.free.is_none(), "the device's free memory"),
+            (self.allocated.is_none(), "PyTorch's allocated memory"),
+            (self.reserved.is_none() && self.unallocated.is_none(), "PyTorch's reserved memory"),
         ]
     }
 
-    /// Whether the message would show a limit if it named one: the limit stands between the free and the reserved memory.
+    /// Whether the message would show a limit if there were one: the limit is stated between the free and the reserved
+    /// memory.
     #[must_use]
     pub fn is_limit_known(&self) -> bool {
         self.is_complete || self.limit.is_some() || (self.free.is_some() && self.reserved.is_some())
     }
 
-    /// Whether the message would show the memory of private pools if it named it: it stands between the allocated and the
-    /// unallocated memory.
+    /// Whether the message would show the memory of private pools if there were any: it is stated between the allocated and
+    /// the unallocated memory.
     #[must_use]
     pub fn is_private_known(&self) -> bool {
         self.is_complete || self.is_old || self.private_pools.is_some() || (self.allocated.is_some() && self.reserved.is_some())
     }
 
     /// Whether the reserved but unallocated memory is at least the size of the failed allocation: there was enough memory,
-    /// but in pieces or pending.
+    /// but it was fragmented or pending.
     #[must_use]
     pub fn is_fragmentation(&self) -> bool {
         self.unallocated.zip(self.tried).is_some_and(|(unallocated, tried)| unallocated.bytes >= tried.bytes)
@@ -263,7 +263,7 @@ impl OutOfMemoryMessage {
 }
 
 impl fmt::Display for OutOfMemoryMessage {
-    /// The allocator's figures that the message has, without those of the device and of other processes.
+    /// The allocator's figures in the message, without those for the device and for other processes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let private = self.private_pools.map_or_else(String::new, |private| format!(" ({private} of it in private pools)"));
         let parts = [
@@ -296,7 +296,7 @@ const AFTER: [(&str, Place); 13] = [
     ("allowed;", |message| &mut message.limit),
 ];
 
-/// The words right before a figure, for figures without words after them.
+/// The words right before a figure, for figures that have no words after them.
 const BEFORE: [(&str, Place); 16] = [
     ("triedtoallocate", |message| &mut message.tried),
     ("requested:", |message| &mut message.tried),
@@ -316,7 +316,7 @@ const BEFORE: [(&str, Place); 16] = [
     ("memoryfraction):", |message| &mut message.limit),
 ];
 
-/// How many bytes of the words around a figure identify it.
+/// The number of bytes of the words around a figure that identify it.
 const NEAR: usize = 64;
 
 /// Whether the text begins with these words, ignoring white space and case.
@@ -332,7 +332,7 @@ fn is_last(text: &str, words: &str) -> bool {
     words.bytes().rev().all(|word| letters.next() == Some(word))
 }
 
-/// The position after the words that end the figures of a message.
+/// The position after the words that end a message's figures.
 fn end_of_figures(text: &str) -> Option<usize> {
     let letters: Vec<(usize, u8)> = text.bytes().enumerate().filter(|(_, byte)| !byte.is_ascii_whitespace()).collect();
     let starts = ENDS.map(|words| words.as_bytes()[0]);
@@ -340,7 +340,7 @@ fn end_of_figures(text: &str) -> Option<usize> {
         let is_next = |(step, word): (usize, u8)| letters.get(at + step).is_some_and(|letter| letter.1 == word);
         let words = ENDS.iter().find(|words| words.bytes().enumerate().all(is_next))?;
         let end = letters[at + words.len() - 1].0 + 1;
-        // In one form, the last figure stands behind these words.
+        // In one form, the last figure comes after these words.
         if words.starts_with("(set") { sizes(&text[end - 1..]).first().map(|found| end - 1 + found.end) } else { Some(end) }
     })
 }
@@ -384,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    /// The message of the document, with its line breaks.
+    /// The message in the document, with its line breaks.
     const DOCUMENT: &str = "OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59\nGiB total capacity; 28.60 GiB \
         already allocated; 3.92 GiB free; 33.95 GiB\nreserved in total by PyTorch). If reserved memory is substantially greater than \
         allocated memory, consider\nsetting max_split_size_mb to counteract fragmentation.";
@@ -439,13 +439,13 @@ mod tests {
         let error = OutOfMemoryMessage::parse(cut).expect_err("it is cut");
         assert_eq!(
             error.to_string(),
-            "the message is cut: what was free on the device, what PyTorch had allocated, what PyTorch had reserved missing"
+            "the message is truncated; missing: the device's free memory, PyTorch's allocated memory, PyTorch's reserved memory"
         );
         let long = "CUDA out of memory. Tried to allocate 99999999999999999999999999.00 GiB. GPU 0";
         assert_eq!(OutOfMemoryMessage::parse(long), Err(MessageError::NotFound), "no size");
     }
 
-    /// A message about a request that was refused before the device was asked names only the request.
+    /// A message about a request that was refused without asking the device states only the request.
     #[test]
     fn requests_that_no_device_was_asked_for_are_messages() {
         let large = OutOfMemoryMessage::parse(MORE_THAN_ONE_EXABYTE).expect("a message");
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!((rejected.source, bytes(rejected.tried)), (Source::Fraction, 5 << 20));
     }
 
-    /// Ports leave figures out, add some and put them in other orders; terminals break lines within words.
+    /// Ports omit figures, add some and reorder them; terminals break lines within words.
     #[test]
     fn the_words_tell_a_figure_and_not_its_place() {
         let read = |text: &str| {
@@ -496,7 +496,7 @@ mod tests {
         assert_eq!((bytes(found.private_pools), found.processes.len()), (1 << 30, 2));
     }
 
-    /// Whatever is cut off, at either end, the remaining figures equal those of the whole message.
+    /// Whatever is cut off, at either end, the remaining figures equal those of the complete message.
     #[test]
     fn a_cut_makes_no_figure() {
         for text in [NEW, OLD] {
@@ -525,7 +525,7 @@ mod tests {
             let message = OutOfMemoryMessage::parse(&format!("{before}{DOCUMENT}"));
             assert_eq!(message.map(|message| bytes(message.tried)), Ok(gib(488)), "{before}");
         }
-        // Of several complete messages the first one counts. If none is complete, the error is about the first.
+        // Of several complete messages, the first one counts. If none is complete, the error refers to the first.
         let second = DOCUMENT.replace("4.88", "9.99");
         let message = OutOfMemoryMessage::parse(&format!("{retry}{DOCUMENT}\n{second}")).expect("a message");
         assert_eq!(bytes(message.tried), gib(488));
@@ -534,7 +534,7 @@ mod tests {
         assert!(matches!(error, MessageError::Cut(_)), "{error}");
     }
 
-    /// A log may consist of beginnings of messages. Each is read only up to the next one.
+    /// A log may consist of only the beginnings of messages. Each is read only up to the next one.
     #[test]
     fn many_beginnings_take_linear_time() {
         let beginning =
@@ -561,7 +561,7 @@ mod tests {
         (any::<Option<u32>>(), any::<u64>()).prop_map(|(pid, used)| ProcessMemory { pid, used: Bytes(used) })
     }
 
-    /// Any size; most are in the range that devices have.
+    /// Any size; most are in the range of real devices.
     fn any_bytes() -> impl Strategy<Value = u64> {
         prop_oneof![0..1_u64 << 11, 0..1_u64 << 21, 0..1_u64 << 31, 0..1_u64 << 40, any::<u64>()]
     }

@@ -1,9 +1,9 @@
-//! The lines of a log, read in pieces of any size. They become one text without prefixes, colours or line breaks, and only
-//! the part that is being searched is kept.
+//! The lines of a log, read in pieces of any size. They are joined into one text without prefixes, colours or line breaks, of
+//! which only the part that is being searched is kept.
 //!
-//! A launcher or a logger puts a prefix before a line: the rank that wrote it and the time. The module knows the prefixes of
-//! torchrun (`[rank3]:`, `[default3]:`), of `srun --label` (`3: `) and of `mpirun --tag-output` (`[1,3]<stderr>:`), those
-//! that programs write themselves (`[Rank 3]`, `rank 3:`, `[GPU 3]`, `[3]:`), and the times that loggers print.
+//! A launcher or a logger puts a prefix before each line: the rank that wrote it and the time. The module knows the prefixes
+//! of torchrun (`[rank3]:`, `[default3]:`), of `srun --label` (`3: `) and of `mpirun --tag-output` (`[1,3]<stderr>:`), the
+//! prefixes that programs write themselves (`[Rank 3]`, `rank 3:`, `[GPU 3]`, `[3]:`), and the times that loggers print.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use regex::{Captures, Regex};
 
 use super::patterns::{Stems, compiled};
 
-/// A rank before a line, in one of the groups.
+/// A rank before a line, captured in one of the groups.
 static RANK: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
         r"(?x)^(?:
@@ -27,7 +27,7 @@ static RANK: LazyLock<Regex> = LazyLock::new(|| {
 /// A rank within a line.
 static NAMED_RANK: LazyLock<Regex> =
     LazyLock::new(|| compiled(r"(?i)(?:^|[^a-z])(local[_ ]|global[_ ])?rank[\x22']?[ :=]{0,3}([0-9]{1,9})(?:[^0-9]|$)"));
-/// Every such text contains this stem; the next letter has a third form.
+/// Every text that matches contains this stem; the next letter has a third form.
 const STEM: Stems = Stems::of(&["ran"]);
 /// A time before a line: the parts of the date, those of the time, the fraction, the zone.
 static TIME: LazyLock<Regex> = LazyLock::new(|| {
@@ -42,17 +42,17 @@ static TIME: LazyLock<Regex> = LazyLock::new(|| {
 /// A terminal's colours.
 static COLOUR: LazyLock<Regex> = LazyLock::new(|| compiled(r"\x1b\[[0-9;]*[A-Za-z]"));
 
-/// Characters that people, pages or boxes put before and after each line that they quote.
+/// Characters that people, web pages or boxes put before and after each line that they quote.
 const QUOTES: [char; 7] = ['>', '#', '\u{2502}', '\u{2503}', '\u{2551}', ' ', '\t'];
-/// Those of them that may stand after a line.
+/// The subset of these characters that may follow a line.
 const BORDERS: [char; 4] = ['\u{2502}', '\u{2503}', '\u{2551}', ' '];
 
-/// The time of a line.
+/// A line's time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogTime {
     /// The time as printed.
     pub text: String,
-    /// Year, month and day; each 0 if not stated.
+    /// Year, month and day; each is 0 if not stated.
     date: (u32, u32, u32),
     zone: String,
     /// The time since midnight.
@@ -80,19 +80,17 @@ impl LogTime {
         }
     }
 
-    /// The parts that the time states: a year, a day, a zone. Times with the same parts can be ordered by their
-    /// moment.
+    /// The parts that the time states: a year, a day, a zone. Times that state the same parts can be ordered.
     pub(super) fn form(&self) -> (bool, bool, &str) {
         (self.date.0 > 0, self.date.1 > 0, &self.zone)
     }
 
-    /// The date and the nanoseconds since midnight. Times of day alone do not show whether midnight lies between
-    /// them.
+    /// The date and the nanoseconds since midnight. Times of day alone do not show whether midnight is between them.
     pub(super) fn moment(&self) -> ((u32, u32, u32), u64) {
         (self.date, self.nanoseconds)
     }
 
-    /// The time of day, in nanoseconds since midnight, if the time states nothing else.
+    /// The time of day, in nanoseconds since midnight, if no other part is stated.
     pub(super) fn time_of_day(&self) -> Option<u64> {
         (self.date.1 == 0).then_some(self.nanoseconds)
     }
@@ -105,19 +103,19 @@ struct Prefix<'a> {
     rest: &'a str,
 }
 
-/// The line without a terminal's colours.
+/// The line without terminal colours.
 fn plain(line: &str) -> Cow<'_, str> {
     if line.contains('\x1b') { COLOUR.replace_all(line, "") } else { Cow::Borrowed(line) }
 }
 
 impl<'a> Prefix<'a> {
-    /// Removes the prefixes from a line, in whatever order they are. torchrun's own prefix (`[default3]:`) has the local
-    /// rank; a prefix that says rank (`[rank11]:`) takes precedence.
+    /// Removes the prefixes from a line, in whatever order they occur. torchrun's own prefix (`[default3]:`) contains the
+    /// local rank; a prefix that says "rank" (`[rank11]:`) takes precedence.
     fn of(line: &'a str) -> Prefix<'a> {
         let mut prefix = Prefix { rank: None, time: None, rest: line.trim_start().trim_start_matches(QUOTES) };
         let mut is_named = false;
         loop {
-            // Nearly all lines begin with a letter that no prefix begins with.
+            // Nearly all lines begin with a letter that does not begin any prefix.
             let is_possible = prefix.rest.starts_with(|c: char| c == '[' || c.is_ascii_digit() || "rRgGEWIFD".contains(c));
             if !is_possible {
                 return prefix;
@@ -142,11 +140,11 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// The rank that a line names before a position, such as `rank=3`; a local rank only if it names no other. In a line with
-/// many messages, every part is read once.
+/// The rank that a line names before a position, such as `rank=3`; a local rank is used only if the line names no other. In a
+/// line with many messages, every part is read once.
 #[derive(Default)]
 pub(super) struct NamedRank {
-    /// How much of the line has been read.
+    /// The length of the part of the line that has been read.
     read: usize,
     local: Option<u32>,
     global: Option<u32>,
@@ -156,7 +154,7 @@ impl NamedRank {
     /// The longest name.
     const LONGEST: usize = 64;
 
-    /// The rank that the line names up to this position. Earlier calls for the same line must have ended before it.
+    /// The rank that the line names up to this position. Earlier calls for the same line must have used positions before it.
     pub(super) fn before(&mut self, line: &str) -> Option<u32> {
         let named = |captures: &Captures<'_>| {
             let is_local = captures.get(1).is_some_and(|word| word.as_str().starts_with(['l', 'L']));
@@ -177,21 +175,21 @@ impl NamedRank {
         self.global
     }
 
-    /// Adjusts for a part of the line's beginning that is no longer kept.
+    /// Adjusts for the part of the line's beginning that is no longer kept.
     pub(super) fn forget(&mut self, bytes: usize) {
         self.read = self.read.saturating_sub(bytes);
     }
 }
 
-/// The most of a line that is read at once. The prefix of a line, and each colour sequence, is much shorter.
+/// The maximum length of a line that is read at once. A line's prefix and each colour sequence are much shorter.
 pub(super) const PIECE: usize = 64 << 10;
-/// The longest colour sequence; a longer sequence is part of the text.
+/// The maximum length of a colour sequence; a longer sequence is part of the text.
 const LONGEST_COLOUR: usize = 4 << 10;
 
 /// A line that is not empty.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// Its position in the kept text; 0 if its beginning is no longer kept.
+    /// The line's position in the kept text; 0 if its beginning is no longer kept.
     pub(super) at: usize,
     /// Its number, from 1.
     pub(super) number: usize,
@@ -201,16 +199,16 @@ pub(super) struct Line {
     pub(super) time: Option<LogTime>,
 }
 
-/// The reader of lines. Its result does not depend on the pieces in which the log arrives.
+/// The reader of lines. Its result does not depend on how the log is split into pieces.
 #[derive(Default)]
 pub(super) struct Lines {
-    /// The part of a line that has arrived but is not in the text yet: less than [`PIECE`].
+    /// The part of a line that has arrived but is not yet in the text: less than [`PIECE`].
     unread: Vec<u8>,
-    /// How many lines have ended.
+    /// The number of lines that have ended.
     ended: usize,
-    /// Whether the prefix of the line has been read.
+    /// Whether the line's prefix has been read.
     has_begun: bool,
-    /// The rank and time of the prefix, until the line has a word.
+    /// The rank and time from the prefix, kept until the line has a word.
     prefix: Option<(Option<u32>, Option<LogTime>)>,
     /// Whether the text ends inside a word.
     is_in_word: bool,
@@ -219,7 +217,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Reads some of the bytes, at most up to the end of the line. Returns the others.
+    /// Reads some of the bytes, at most up to the end of the line. Returns the remaining bytes.
     pub(super) fn read<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
         let (part, rest) = bytes.split_at(bytes.len().min(PIECE - self.unread.len()));
         if let Some(end) = part.iter().position(|&byte| byte == b'\n') {
@@ -297,7 +295,7 @@ impl Lines {
         View { text: &self.text, lines: &self.lines }
     }
 
-    /// Forgets the text before a position, and the lines that end there.
+    /// Forgets the text before a position and the lines that end there.
     pub(super) fn forget(&mut self, end: usize) {
         self.text.drain(..end);
         let first = self.lines.partition_point(|line| line.at <= end).saturating_sub(1);
@@ -308,7 +306,7 @@ impl Lines {
     }
 }
 
-/// Whether these are ASCII words with single spaces between them: nearly all lines are.
+/// Whether these bytes are ASCII words separated by single spaces, as nearly all lines are.
 fn is_normal(words: &str) -> bool {
     let mut is_after_blank = true;
     for byte in words.bytes() {
@@ -321,7 +319,7 @@ fn is_normal(words: &str) -> bool {
     !is_after_blank
 }
 
-/// The position at which to end a piece of a line: after a word, or where no character or colour sequence is cut.
+/// The position at which to end a piece of a line: after a word, or at a point where no character or colour sequence is cut.
 fn end_of_piece(piece: &[u8]) -> usize {
     let half = piece.len() / 2;
     if let Some(blank) = piece[half..].iter().rposition(u8::is_ascii_whitespace) {
@@ -348,7 +346,7 @@ fn end_of_piece(piece: &[u8]) -> usize {
     if is_cut { first } else { piece.len() }
 }
 
-/// A part of a log as one line, without prefixes and with single spaces, and the positions of its lines.
+/// Part of a log as one line, without prefixes and with single spaces, and the positions of its lines.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) text: &'a str,
@@ -361,12 +359,12 @@ impl<'a> View<'a> {
         self.lines.partition_point(|line| line.at <= at).saturating_sub(1)
     }
 
-    /// Where a line begins.
+    /// The position at which a line begins.
     fn start_of(self, place: usize) -> usize {
         self.lines.get(place).map_or(0, |line| line.at)
     }
 
-    /// Where a line ends.
+    /// The position at which a line ends.
     pub(super) fn end_of(self, place: usize) -> usize {
         self.lines.get(place + 1).map_or(self.text.len(), |next| next.at.min(self.text.len()))
     }

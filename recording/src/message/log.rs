@@ -1,9 +1,9 @@
-//! The result of reading a log: each out-of-memory message by rank, without repetitions, and which one came first.
+//! The result of reading a log: the out-of-memory messages by rank, without repetitions, and which of them came first.
 //!
 //! The ranks of a run write to one log, each line after its rank's prefix. The same message may be printed several times: by
-//! the traceback, by a logger, by the launcher. A message may be broken into lines, with lines of other ranks between them.
+//! the traceback, by a logger, by the launcher. A message may be broken into lines, with lines from other ranks between them.
 //!
-//! The distinct messages are kept in bounded memory while `reader` reads the log.
+//! The distinct messages are kept in a bounded amount of memory while `reader` reads the log.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,30 +11,30 @@ use std::collections::hash_map::Entry;
 use super::figures::OutOfMemoryMessage;
 use super::lines::LogTime;
 
-/// How many different messages of a log are kept, the first ones; later ones are only counted.
+/// The number of different messages in a log that are kept; these are the first ones, and later ones are only counted.
 pub const MOST_MESSAGES: usize = 1 << 14;
 
 /// A message in a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoggedMessage {
-    /// The rank that wrote it, if a prefix or the line shows it.
+    /// The rank that wrote it, if a prefix or the line states it.
     pub rank: Option<u32>,
-    /// The time, if its line shows it.
+    /// The time, if its line states it.
     pub time: Option<LogTime>,
-    /// The line on which it begins, from 1.
+    /// The number of the line on which it begins, from 1.
     pub line: usize,
-    /// How often it occurs.
+    /// The number of times that it occurs.
     pub times: usize,
     /// The message.
     pub message: OutOfMemoryMessage,
 }
 
-/// A message of another framework, in a log that has messages of PyTorch too.
+/// A message from another framework, in a log that also has messages from PyTorch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OtherMessage {
-    /// The rank that wrote it, if a prefix shows it.
+    /// The rank that wrote it, if a prefix states it.
     pub rank: Option<u32>,
-    /// Its line, from 1.
+    /// The number of its line, from 1.
     pub line: usize,
     /// The source and the requested size.
     pub message: OutOfMemoryMessage,
@@ -61,30 +61,30 @@ crate::names! {
 pub struct FirstFailure {
     /// Its rank.
     pub rank: Option<u32>,
-    /// Its time, as it is printed.
+    /// Its time, as printed.
     pub time: String,
-    /// Its message in [`MessageLog::messages`], if the log has one of that rank.
+    /// The index of its message in [`MessageLog::messages`], if the log has one from that rank.
     pub message: Option<usize>,
     /// The evidence.
     pub told_by: ToldBy,
 }
 
-/// The out-of-memory messages of a log.
+/// The out-of-memory messages in a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MessageLog {
-    /// The distinct messages of PyTorch's GPU allocator, by rank, in the order of the log; if there are more than
-    /// [`MOST_MESSAGES`], the first ones. If there are none, the most informative message of another source.
+    /// The distinct messages from PyTorch's GPU allocator, by rank, in log order; if there are more than [`MOST_MESSAGES`],
+    /// only the first ones. If there are none, the most informative message from another source.
     pub messages: Vec<LoggedMessage>,
-    /// How many later messages differ from all of these.
+    /// The number of later messages that differ from all of these.
     pub left_out: usize,
-    /// The rank that failed first, if that is known and there are several ranks.
+    /// The rank that failed first, if this is known and there are several ranks.
     pub first: Option<FirstFailure>,
-    /// Messages of other frameworks beside those of PyTorch, one per rank.
+    /// Messages from other frameworks besides those from PyTorch, one per rank.
     pub others: Vec<OtherMessage>,
 }
 
 impl MessageLog {
-    /// The message to explain: that of the first failure; without one, the first complete message; without that, the
+    /// The message to explain: that of the first failure; if there is none, the first complete message; failing that, the
     /// first message.
     #[must_use]
     pub fn explained(&self) -> Option<usize> {
@@ -95,7 +95,7 @@ impl MessageLog {
     }
 }
 
-/// The most complete messages with which a truncated message is compared.
+/// The maximum number of complete messages with which a truncated message is compared.
 const MOST_COMPARED: usize = 1000;
 
 /// The messages read so far. Those that differ from all of the first [`MOST_MESSAGES`] are only counted.
@@ -116,11 +116,11 @@ struct Kept {
 /// The messages that are only counted.
 #[derive(Default)]
 pub(super) struct LeftOut {
-    /// How many there are.
+    /// The number of these messages.
     pub(super) messages: usize,
     /// The earliest and the latest of their times.
     times: Option<(LogTime, LogTime)>,
-    /// Whether one of them has no time, or their times have different forms.
+    /// Whether any of them has no time, or their times have different forms.
     is_open: bool,
 }
 
@@ -139,7 +139,7 @@ impl Messages {
         }
     }
 
-    /// The distinct messages in the order of the log, and the counts of the others.
+    /// The distinct messages in log order, and the counts of the other messages.
     pub(super) fn end(self) -> (Vec<LoggedMessage>, LeftOut) {
         let mut kept: Vec<_> = self.kept.into_iter().collect();
         kept.sort_by_cached_key(|(_, kept)| kept.order);
@@ -175,7 +175,7 @@ impl LeftOut {
         }
     }
 
-    /// The times between which the other messages lie; `None` if these are unknown.
+    /// The times between which the other messages lie; `None` if these times are unknown.
     fn times(&self) -> Option<Vec<&LogTime>> {
         let times = self.times.iter().flat_map(|(earliest, latest)| [earliest, latest]).collect();
         (!self.is_open).then_some(times)
@@ -187,8 +187,8 @@ fn of_whole(message: &LoggedMessage) -> Option<(Option<u32>, &OutOfMemoryMessage
     message.message.is_complete.then_some((message.rank, &message.message))
 }
 
-/// The messages without repetitions. A repetition without a rank belongs to a message of any rank with the same figures. A
-/// truncated repetition belongs to a message whose figures include its own.
+/// The messages without repetitions. A repetition without a rank counts towards a message from any rank with the same
+/// figures. A truncated repetition counts towards a message whose figures include its own.
 fn distinct(mut messages: Vec<LoggedMessage>) -> Vec<LoggedMessage> {
     messages.sort_by_cached_key(|message| (!message.message.is_complete, message.rank.is_none(), message.line));
     let firsts = first_of_each(&messages);
@@ -227,7 +227,7 @@ fn first_of_each(messages: &[LoggedMessage]) -> Vec<usize> {
         });
         firsts.push(same.unwrap_or(place));
         if same.is_none() {
-            // The first rank with these figures gets the repetitions without a rank.
+            // The repetitions without a rank count towards the first rank with these figures.
             places.entry((None, figures)).or_insert(place);
             places.insert((message.rank, figures), place);
             kept.push(place);
@@ -236,16 +236,17 @@ fn first_of_each(messages: &[LoggedMessage]) -> Vec<usize> {
     firsts
 }
 
-/// The first failure that torchrun observed; its summary has the rank and the time.
+/// The first failure that torchrun observed; its summary states the rank and the time.
 pub(super) fn by_launcher(summary: Option<(u32, Option<LogTime>)>, messages: &[LoggedMessage]) -> Option<FirstFailure> {
     let (rank, time) = summary?;
     let message = messages.iter().position(|message| message.rank == Some(rank));
     Some(FirstFailure { rank: Some(rank), time: time?.text, message, told_by: ToldBy::Launcher })
 }
 
-/// The first message, if all messages have times of one form and one message precedes the others.
+/// The first message, if all messages have times of the same form and one message precedes the others.
 pub(super) fn by_times(messages: &[LoggedMessage], left_out: &LeftOut) -> Option<FirstFailure> {
-    /// Times of day within half a day of each other are on the same day, or on two consecutive days in this order.
+    /// Times of day that are within half a day of each other are assumed to be on the same day, or on two consecutive days in
+    /// this order.
     const HALF_A_DAY: u64 = 12 * 3600 * 1_000_000_000;
     let times: Vec<&LogTime> = messages.iter().map(|message| message.time.as_ref()).collect::<Option<_>>()?;
     let form = times.first()?.form();

@@ -1,11 +1,11 @@
-//! Searches a text with regular expressions, after a quick check whether the text may contain a match.
+//! Searches a text with regular expressions, after a quick check of whether the text may contain a match.
 
 use regex::Regex;
 
 /// A pattern of this crate.
 ///
 /// # Panics
-/// It is not a regular expression, which the tests rule out.
+/// If it is not a valid regular expression, which the tests rule out.
 pub(super) fn compiled(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a regular expression")
 }
@@ -13,19 +13,19 @@ pub(super) fn compiled(pattern: &str) -> Regex {
 /// Parts of words, in upper or lower case. Every text that the search looks for contains at least one of them.
 pub(super) struct Stems {
     stems: &'static [&'static str],
-    /// How many bytes of each stem are compared first: the length of the shortest stem.
+    /// The number of bytes of each stem that are compared first: the length of the shortest stem.
     compared: usize,
     /// For each pair of bytes that occurs in a stem, the distance from it to the end of the bytes compared first.
     shifts: [u8; 1 << 10],
 }
 
-/// The index of two bytes in the table; upper and lower case have the same index.
+/// The index of two bytes in the table; upper-case and lower-case letters have the same index.
 const fn place(first: u8, second: u8) -> usize {
     ((first as usize & 31) << 5) | (second as usize & 31)
 }
 
 impl Stems {
-    /// Stems in lower-case ASCII letters, each with at least two.
+    /// Stems of at least two lower-case ASCII letters each.
     pub(super) const fn of(stems: &'static [&'static str]) -> Stems {
         let (mut compared, mut stem) = (u8::MAX as usize, 0);
         while stem < stems.len() {

@@ -1,5 +1,5 @@
-//! Reads a log of any size once, from beginning to end, and searches it part by part for messages. Only a part of the log is
-//! in memory at a time.
+//! Reads a log of any size once, from beginning to end, and searches it part by part for messages. Only part of the log is in
+//! memory at a time.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read};
@@ -16,13 +16,13 @@ use super::patterns::{Stems, compiled};
 use super::signs::{LONGEST_SIGN, Signs, order};
 use super::source::Source;
 
-/// How much of a log is searched at once.
+/// The size of the parts in which a log is searched.
 const PART: usize = 64 << 10;
-/// How much of a log is read at once.
+/// The size of the pieces in which a log is read.
 const BUFFER: usize = 64 << 10;
 
 impl MessageLog {
-    /// Reads all messages of a text, which may be a message alone.
+    /// Reads all messages in a text, which may be a single message.
     #[must_use]
     pub fn read(text: &str) -> MessageLog {
         let mut reader = LogReader::default();
@@ -30,11 +30,11 @@ impl MessageLog {
         reader.end()
     }
 
-    /// Reads all messages of a log of any size, to its end. It may be UTF-16; bytes that are not UTF-8 are replaced by other
-    /// characters.
+    /// Reads all messages in a log of any size, to its end. The log may be UTF-16; bytes that are not UTF-8 are replaced with
+    /// other characters.
     ///
     /// # Errors
-    /// The error of the source; the rest of the log is then unknown.
+    /// Any error from the source; the rest of the log is then unknown.
     pub fn read_from(mut source: impl Read) -> io::Result<MessageLog> {
         let (mut reader, mut buffer) = (LogReader::default(), vec![0; BUFFER]);
         loop {
@@ -54,7 +54,7 @@ struct LogReader {
     decoder: Decoder,
     lines: Lines,
     scan: Scan,
-    /// How far the kept text has been searched.
+    /// The position up to which the kept text has been searched.
     searched: usize,
 }
 
@@ -96,17 +96,17 @@ impl LogReader {
     }
 }
 
-/// The longest message, even if many processes use the device.
+/// The maximum length of a message, even if many processes use the device.
 const LONGEST: usize = 8 << 10;
-/// How much of the text is kept around a part that is searched: after it a message and more, and before it the size that a
-/// message of another framework names before its sign.
+/// The amount of text that is kept around a part that is searched: after it, a message and more; and before it, the size that
+/// another framework's message states before its sign.
 const AROUND: usize = LONGEST + (2 << 10);
-/// The most lines, of its rank and of others, within which a message that is broken into lines ends.
+/// The maximum number of lines, of its rank and of others, within which a message that is broken into lines ends.
 const MOST_LINES: usize = 200;
-/// The most messages of other frameworks to name.
+/// The maximum number of messages from other frameworks to name.
 const MOST_OTHERS: usize = 100;
-/// Each message, of whatever source, contains one of these; so do the words before the end of a message, and
-/// torchrun's report.
+/// Every message, regardless of its source, contains one of these, as do the words before the end of a message and torchrun's
+/// report.
 const STEMS: Stems = Stems::of(&[
     "memory",
     "tried to",
@@ -141,18 +141,18 @@ struct Scan {
     /// The messages whose lines may continue.
     open: VecDeque<OpenMessage>,
     beginning: Beginning,
-    /// How many lines have begun.
+    /// The number of lines that have begun.
     lines: usize,
-    /// The line, by number, in which a rank was last looked for, and the ranks in it.
+    /// The number of the line in which a rank was last looked for, and the ranks in that line.
     named: (usize, NamedRank),
     summary: Option<(u32, Option<LogTime>)>,
     signs: Signs,
-    /// The first message of each source other than PyTorch's GPU allocator.
+    /// The first message from each source other than PyTorch's GPU allocator.
     foreign: Vec<LoggedMessage>,
     others: Others,
 }
 
-/// The text before the first message that has its beginning; it may contain the end of another message.
+/// The text before the first message whose beginning is present; it may contain the end of an earlier message.
 #[derive(Default)]
 struct Beginning {
     has_ended: bool,
@@ -162,7 +162,7 @@ struct Beginning {
     is_tried: bool,
 }
 
-/// A truncated message, unless the next lines of its rank continue it.
+/// A message that is truncated unless the next lines of its rank continue it.
 struct OpenMessage {
     line: Line,
     rank: u32,
@@ -172,7 +172,7 @@ struct OpenMessage {
     is_beginning: bool,
 }
 
-/// The first message of each other framework and rank.
+/// The first message from each other framework and rank.
 #[derive(Default)]
 struct Others {
     found: Vec<OtherMessage>,
@@ -216,7 +216,7 @@ impl Scan {
         }
     }
 
-    /// The result for the whole log.
+    /// Returns the result for the entire log.
     fn end(mut self) -> MessageLog {
         self.end_beginning();
         while let Some(open) = self.open.pop_front() {
@@ -272,7 +272,7 @@ impl Scan {
         self.begin_lines(view, place, part.end);
     }
 
-    /// Reads the message whose mark is at `at`; the next mark is at `end`.
+    /// Reads the message whose mark is at `at`, up to the next mark at `end`.
     fn message(&mut self, view: View<'_>, at: usize, end: usize) {
         let (start, place) = (at + MARK.len(), view.line_at(at));
         let following = from(view.text, start, end);
@@ -281,7 +281,7 @@ impl Scan {
         }
         let line = view.text.get(start..view.end_of(place)).unwrap_or("");
         let is_beginning = is_beginning(line);
-        // The next lines continue the last message of this line.
+        // The next lines continue the last message on this line.
         if let Some((line_of, rank)) = view.lines.get(place).and_then(|line| Some((line, line.rank?)))
             && end >= view.end_of(place)
         {
@@ -293,7 +293,7 @@ impl Scan {
         }
     }
 
-    /// Adds the lines that begin before a position to the messages of their ranks. Returns the line after them.
+    /// Adds the lines that begin before a position to their ranks' messages. Returns the line after them.
     fn begin_lines(&mut self, view: View<'_>, first: usize, before: usize) -> usize {
         let mut place = first;
         while view.lines.get(place).is_some_and(|line| line.at < before) {
@@ -312,7 +312,7 @@ impl Scan {
         place
     }
 
-    /// Ends a message that has no more lines.
+    /// Ends a message that has no further lines.
     fn end_message(&mut self, open: OpenMessage) {
         let OpenMessage { line, rank, text, is_beginning, .. } = open;
         if let Some(message) = what_is_left(&text, is_beginning) {
@@ -376,14 +376,14 @@ impl Others {
     }
 }
 
-/// The text from a position on, up to the length that a message may have.
+/// The text starting at a position, up to the maximum length of a message.
 fn from(text: &str, start: usize, end: usize) -> &str {
     text.get(start..end.max(start)).map_or("", |rest| beginning(rest, LONGEST))
 }
 
 /// The rest of a message; nothing if it has no figure.
 fn what_is_left(rest: &str, is_beginning: bool) -> Option<OutOfMemoryMessage> {
-    // A message cut before its first figure, or no message: other uses of the words do not count.
+    // This is a message cut before its first figure, or no message: other uses of the words do not count.
     OutOfMemoryMessage::after_mark(rest).or_else(|| is_beginning.then(|| OutOfMemoryMessage::of(Source::PyTorch)))
 }
 
@@ -396,8 +396,7 @@ fn headless(text: &str) -> Option<OutOfMemoryMessage> {
     (is_of_pytorch && !is_foreign()).then_some(message)
 }
 
-/// Whether this is all that is left of a message on its line, cut before the end of the size of the failed
-/// allocation.
+/// Whether this is all that is left of a message on its line, and it is cut before the end of the failed allocation's size.
 fn is_beginning(rest: &str) -> bool {
     static CUT_SIZE: LazyLock<Regex> =
         LazyLock::new(|| compiled(r"^(?:[0-9]{1,20}(?:\.[0-9]{0,2})?(?: (?:[KMG]i?|b(?:y(?:t(?:e)?)?)?)?)?)?$"));

@@ -1,5 +1,5 @@
 //! The signs of out-of-memory messages that are not from PyTorch's GPU allocator: the words that identify a source, and how
-//! to read such a message.
+//! to read their messages.
 
 use std::ops::Range;
 use std::sync::LazyLock;
@@ -11,18 +11,18 @@ use super::patterns::{Stems, compiled};
 use super::size::{Size, sizes};
 use super::source::Source;
 
-/// How many sources have signs.
+/// The number of sources that have signs.
 const SIGNED: usize = 22;
 
-/// The words that the messages of one source contain.
+/// The words that one source's messages contain.
 struct Sign {
     source: Source,
-    /// Each message contains one of these stems, in upper or lower case; searching for them is much faster.
+    /// Each message contains one of these stems, in upper or lower case; searching for the stems is much faster.
     stems: Stems,
     pattern: Regex,
 }
 
-/// The signs of all sources. The first match counts, so special signs come before general ones.
+/// The signs of all sources. The first match counts, so specific signs come before general ones.
 static SIGNS: LazyLock<[Sign; SIGNED]> = LazyLock::new(|| {
     let signs: [(Source, &'static [&'static str], &str); SIGNED] = [
         (
@@ -132,13 +132,13 @@ static WANTED: LazyLock<Regex> = LazyLock::new(|| {
 });
 /// A tensor that TensorFlow could not allocate.
 static TENSOR: LazyLock<Regex> = LazyLock::new(|| compiled(r"allocating tensor with shape\[([0-9,]*)\] and type ([a-z0-9_]+)"));
-/// The greatest distance of the size from the sign.
+/// The maximum distance of the size from the sign.
 const NEAR: usize = 400;
-/// The greatest distance of the figures behind the sign, for messages with several figures.
+/// The maximum distance of the figures after the sign, for messages with several figures.
 const FIGURES_NEAR: usize = 2000;
 
 impl OutOfMemoryMessage {
-    /// The first message of another source in a text without line breaks. Does not look for messages of PyTorch's own
+    /// The first message from another source in a text without line breaks. Does not look for messages from PyTorch's own
     /// allocator.
     pub(super) fn find_foreign(text: &str) -> Option<OutOfMemoryMessage> {
         let mut signs = SIGNS.iter();
@@ -189,7 +189,8 @@ impl OutOfMemoryMessage {
         message
     }
 
-    /// The rows `Allocated memory`, `Active memory` and `GPU reserved memory` of a table of statistics: their current values.
+    /// The rows `Allocated memory`, `Active memory` and `GPU reserved memory` of a table of statistics, with their current
+    /// values.
     fn summary(text: &str) -> OutOfMemoryMessage {
         let mut message = OutOfMemoryMessage::of(Source::Summary);
         let row = |name: &str| {
@@ -210,15 +211,15 @@ impl OutOfMemoryMessage {
     }
 }
 
-/// How special a source's signs are: of the messages in one line, the one with the lowest number counts.
+/// The specificity of a source's signs: of the messages in one line, the one with the lowest number counts.
 pub(super) fn order(of: Source) -> usize {
     SIGNS.iter().position(|sign| sign.source == of).unwrap_or(SIGNS.len())
 }
 
-/// The longest sign.
+/// The maximum length of a sign.
 pub(super) const LONGEST_SIGN: usize = 1000;
 
-/// The signs of a text that is read part by part.
+/// The signs in a text that is read part by part.
 #[derive(Default)]
 pub(super) struct Signs {
     /// Whether each sign was found.
@@ -226,8 +227,8 @@ pub(super) struct Signs {
 }
 
 impl Signs {
-    /// The signs that begin in a part of a text, of which more is known on either side, in the order of the text: all signs
-    /// of named sources, and the first sign of each general source if `is_all`.
+    /// The signs that begin in one part of a text that extends further on either side, in text order: all signs of named
+    /// sources and, if `is_all`, the first sign of each general source.
     pub(super) fn read(&mut self, text: &str, part: Range<usize>, is_all: bool) -> Vec<(Range<usize>, Source)> {
         let mut found_signs = Vec::new();
         let near = &text[..text.floor_char_boundary(part.end + LONGEST_SIGN)];
@@ -257,7 +258,7 @@ fn wanted_size(text: &str) -> Option<Size> {
     wanted(text).map(exactly)
 }
 
-/// The requested size; exact if the message also has it in bytes.
+/// The requested size; exact if the message also states it in bytes.
 fn wanted(text: &str) -> Option<u64> {
     let captures = WANTED.captures(text)?;
     captures.get(3).and_then(|bytes| bytes.as_str().parse().ok()).or_else(|| in_units(&captures))
@@ -277,7 +278,7 @@ fn in_units(captures: &Captures<'_>) -> Option<u64> {
     Some((number * (1_u64 << shift) as f64).round() as u64)
 }
 
-/// The size of the tensor: the product of its dimensions and the size of its type.
+/// The size of the tensor: the product of its dimensions and its type's size.
 fn tensor_bytes(text: &str) -> Option<u64> {
     let captures = TENSOR.captures(text)?;
     let element: u64 = match &captures[2] {

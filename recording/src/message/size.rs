@@ -2,21 +2,22 @@
 
 use std::fmt;
 
-/// The units of sizes, as powers of two. Messages that say `MB` also count in powers of 1024.
+/// The units of sizes, as powers of two. Messages that use `MB` also count in powers of 1024.
 const UNITS: [(&str, u32); 9] =
     [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("KB", 10), ("MB", 20), ("GB", 30), ("B", 0)];
 
-/// A number of bytes, known as precisely as the message prints it.
+/// A number of bytes, known only as precisely as the message prints it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Size {
     /// The nearest whole number of bytes.
     pub bytes: u64,
-    /// How far the true number may be from `bytes`.
+    /// The maximum difference between the true number and `bytes`.
     pub within: u64,
 }
 
 impl Size {
-    /// A size of `whole` and `hundredths` of a unit of 2^`shift` bytes. `None` if it does not fit in 64 bits.
+    /// A size of `whole` units and `hundredths` of a unit, where a unit is 2^`shift` bytes. `None` if it does not fit in 64
+    /// bits.
     pub(super) fn new(whole: u64, hundredths: u64, shift: u32) -> Option<Size> {
         let hundredths = u128::from(whole) * 100 + u128::from(hundredths);
         // Each factor is below 2^71 and 2^30.
@@ -52,7 +53,7 @@ impl Size {
 }
 
 impl fmt::Display for Size {
-    /// Uses the unit of the message: a smaller unit would show digits that the message does not have.
+    /// Uses the message's unit: a smaller unit would show digits that the message does not contain.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_in_gibibytes = self.within >= (1 << 30) / 200;
         if is_in_gibibytes && self.bytes <= 1 << 30 {
@@ -62,15 +63,15 @@ impl fmt::Display for Size {
     }
 }
 
-/// The position of a size in a text, and the size.
+/// A size in a text, and its position.
 pub(super) struct Found {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) size: Size,
 }
 
-/// The sizes in a text, such as `1024 bytes` or `4.88 GiB`. Ignores a number at the very beginning, which may have lost
-/// digits, and a number that does not fit in 64 bits.
+/// The sizes in a text, such as `1024 bytes` or `4.88 GiB`. Ignores a number at the very beginning, because its first digits
+/// may be missing, and a number that does not fit in 64 bits.
 pub(super) fn sizes(text: &str) -> Vec<Found> {
     let (bytes, mut found, mut at) = (text.as_bytes(), Vec::new(), 1);
     while let Some(start) = (at..bytes.len()).find(|&at| bytes[at].is_ascii_digit() && !is_of_number(bytes[at - 1])) {
@@ -86,7 +87,7 @@ fn is_of_number(byte: u8) -> bool {
     byte.is_ascii_digit() || byte == b'.'
 }
 
-/// The size whose number begins at this position, and the position after the text that was read.
+/// The size whose number begins at this position, and the position after it.
 fn size_at(text: &str, start: usize) -> (usize, Option<Size>) {
     let digits_from = |from: usize| text[from..].bytes().take_while(u8::is_ascii_digit).count();
     let whole_end = start + digits_from(start);

@@ -1,5 +1,5 @@
-//! Reading the opcodes' arguments from the input: fixed-width numbers, counted bytes and lines of text; and decoding the literals in
-//! them: the little-endian integers of protocol 2 and the text forms of protocols 0 and 1.
+//! Reads the opcodes' arguments from the input (fixed-width numbers, counted bytes and lines of text) and decodes the
+//! literals in them (the little-endian integers of protocol 2 and the text forms of protocols 0 and 1).
 //!
 //! Source: `load_int`, `load_long`, `load_string`, `load_unicode` of CPython's `Lib/pickle.py`.
 
@@ -12,11 +12,11 @@ use super::value::Value;
 /// Appends the next piece of the input to a vector; nothing at the end.
 pub(crate) type NextPiece<'a> = &'a mut dyn FnMut(&mut Vec<u8>);
 
-/// How many bytes are fetched ahead of every opcode, unless the input ends earlier: more than nearly every opcode
-/// has.
+/// The number of bytes that are fetched ahead of every opcode, unless the input ends earlier: more than nearly any opcode
+/// takes.
 const AHEAD: usize = 1 << 12;
 
-/// A position in the input, which arrives piece by piece. The part that was read is forgotten.
+/// A position in the input, which arrives piece by piece. The part that has been read is forgotten.
 pub(crate) struct Cursor<'a> {
     /// The bytes that are in memory.
     pub(crate) input: Vec<u8>,
@@ -34,17 +34,17 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
-    /// The position in the whole input.
+    /// The position in the entire input.
     pub(crate) fn offset(&self) -> u64 {
         self.before + self.at as u64
     }
 
-    /// How many bytes of the whole input were fetched.
+    /// The number of bytes of the entire input that have been fetched.
     pub(crate) fn fetched(&self) -> u64 {
         self.before + self.input.len() as u64
     }
 
-    /// Forgets the part that was read and fetches the next piece. False at the end of the input.
+    /// Forgets the part that has been read and fetches the next piece. Returns false at the end of the input.
     #[cold]
     fn fetch(&mut self) -> bool {
         let Some(next_piece) = &mut self.next_piece else { return false };
@@ -67,8 +67,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes back to `offset` and fetches as many more bytes as there already are, for an opcode that was cut short there.
-    /// False at the end of the input.
+    /// Goes back to `offset` and doubles the bytes that have been fetched, for an opcode that was cut short there. Returns
+    /// false at the end of the input.
     #[cold]
     pub(crate) fn retry_with_more(&mut self, offset: u64) -> bool {
         self.at = (offset - self.before) as usize;
@@ -100,7 +100,7 @@ impl<'a> Cursor<'a> {
         self.input.get(self.at..).unwrap_or(&[])
     }
 
-    /// The next byte, without consuming it; at the end 0, which is not an opcode.
+    /// The next byte, without consuming it; at the end, 0, which is not an opcode.
     #[inline]
     pub(crate) fn peek(&self) -> u8 {
         self.input.get(self.at).copied().unwrap_or(0)
@@ -117,7 +117,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Skips `length` bytes. Returns their beginning and end in `input`.
+    /// Skips `length` bytes. Returns the positions of their beginning and end in `input`.
     #[inline]
     pub(crate) fn skip(&mut self, length: u64) -> Result<Range<usize>, PickleProblem> {
         let left = self.input.len() - self.at;
@@ -245,7 +245,7 @@ pub(crate) fn raw_unicode_escape(line: &[u8]) -> Result<Vec<u8>, PickleProblem> 
             }
         };
         rest = rest.get(1..).unwrap_or(&[]);
-        // A lone surrogate (part of an undecodable file name) has no UTF-8; it becomes the replacement character.
+        // A lone surrogate (part of an undecodable file name) has no UTF-8 form; it becomes the replacement character.
         let code = hex(&mut rest, digits)?;
         let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
         text.extend_from_slice(character.encode_utf8(&mut buffer).as_bytes());
@@ -262,7 +262,7 @@ fn hex(rest: &mut &[u8], digits: usize) -> Result<u32, PickleProblem> {
     })
 }
 
-/// Up to three octal digits, of which the first was read already.
+/// Up to three octal digits, of which the first has already been read.
 fn octal(first: u8, rest: &mut &[u8]) -> u8 {
     let mut code = u32::from(first - b'0');
     for _ in 0..2 {

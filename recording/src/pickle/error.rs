@@ -1,8 +1,8 @@
-//! The errors of a pickle, with the byte offset of the opcode.
+//! The errors in a pickle, with the byte offset of the opcode.
 
 use super::opcode;
 
-/// A pickle that cannot be read. Displays as one line.
+/// The error for a pickle that cannot be read. Displayed as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("pickle byte {offset}: {problem}")]
 pub struct PickleError {
@@ -18,9 +18,9 @@ pub enum PickleProblem {
     /// The file ends before the opcode or its argument is complete.
     #[error("the file ends where {needed} more bytes are needed ({left} left); it was cut short: copy or dump it again")]
     Truncated {
-        /// Bytes that the opcode needs.
+        /// The number of bytes that the opcode needs.
         needed: u64,
-        /// Bytes that the file still has.
+        /// The number of bytes left in the file.
         left: u64,
     },
     /// A text argument has no end of line.
@@ -36,16 +36,16 @@ pub enum PickleProblem {
         /// The opcode's byte.
         code: u8,
     },
-    /// The opcode is valid in a pickle, but no snapshot has it (sets).
+    /// The opcode is valid in a pickle, but no snapshot contains it (sets).
     #[error("opcode {} (0x{code:02x}) has no place in a memory snapshot", opcode::name(*code).unwrap_or("?"))]
     Unsupported {
         /// The opcode's byte.
         code: u8,
     },
-    /// The byte is not an opcode of any pickle protocol up to 5.
+    /// The byte is not an opcode in any pickle protocol up to 5.
     #[error("0x{code:02x} is not a pickle opcode; this is not a pickle, or it is damaged")]
     UnknownOpcode {
-        /// The byte found.
+        /// The byte that was found.
         code: u8,
     },
     /// A protocol newer than 5.
@@ -72,14 +72,14 @@ pub enum PickleProblem {
         /// The slot.
         index: u64,
     },
-    /// A list or dict operation on a value of another type.
+    /// A list or dict operation on a value of a different type.
     #[error("opcode {} needs a {expected}, not a {found}; the file is damaged", opcode::name(*code).unwrap_or("?"))]
     WrongTarget {
         /// The opcode's byte.
         code: u8,
         /// The type that it needs.
         expected: &'static str,
-        /// The type that it found.
+        /// The type of the value that it found.
         found: &'static str,
     },
     /// A key without a value.
@@ -94,7 +94,7 @@ pub enum PickleProblem {
         /// The key's type.
         found: &'static str,
     },
-    /// A text that should be a number and is not.
+    /// A text that should be a number but is not.
     #[error("the text is not a number; the file is damaged")]
     BadNumber,
     /// A quoted or escaped text that cannot be decoded.
@@ -106,8 +106,8 @@ pub enum PickleProblem {
         /// The length.
         length: i32,
     },
-    /// The values need far more memory than the file's length justifies.
-    #[error("the values need more than {limit} bytes, far too much for a file of this length; no snapshot does that")]
+    /// The values need far more memory than the file's length can justify.
+    #[error("the values need more than {limit} bytes, far too much for a file of this length; no real snapshot does that")]
     TooMuchMemory {
         /// The limit, in bytes: see [`memory_bound`](super::load::memory_bound).
         limit: u64,

@@ -1,12 +1,13 @@
-//! A short cut for dicts of scalars, which make up nearly all of a recording: keys and values are stored directly, without
+//! A shortcut for dicts of scalars, which make up nearly all of a recording: keys and values are stored directly, without
 //! passing through the stack.
 //!
-//! The short cut leaves everything else, including damage, to the machine's loop, with the stack and the position as the
-//! loop expects them.
+//! The shortcut leaves everything else, including damage, to the machine's loop, with the stack and the position as the loop
+//! expects them.
 //!
-//! Dicts with the same keys as the dict before are read even faster: a trace can have a million consecutive dicts that
-//! differ only in their values. The keys of such dicts are references to the memo, the same bytes each time, so they are
-//! compared as bytes and never looked up. A dict that differs is read key by key; in doing so, the reader learns its form.
+//! Dicts with the same keys as the previous dict are read even faster: a trace can contain a million consecutive dicts that
+//! differ only in their values. The keys of these dicts are references to the memo, the same bytes each time, so they are
+//! compared as bytes and never looked up. A dict that differs is read key by key, and the reader learns its form in the
+//! process.
 
 use super::error::PickleProblem;
 use super::machine::{Machine, Memo, Outcome};
@@ -14,7 +15,7 @@ use super::objects::{Container, EMPTY_SHAPE};
 use super::opcode::*;
 use super::value::{Texts, Value};
 
-/// The most keys of a dict whose form is learned; trace entries have eight to eleven.
+/// The maximum number of keys in a dict whose form is learned; trace entries have eight to eleven.
 const MOST_KEYS: usize = 16;
 
 /// A key as bytes: `BINGET` or `LONG_BINGET`, and the memo slot.
@@ -28,9 +29,9 @@ struct Key {
 /// The form of the last dict that was read key by key.
 pub(crate) struct Template {
     keys: Vec<Key>,
-    /// The shape of the whole dict; [`EMPTY_SHAPE`] if no form is known.
+    /// The shape of the entire dict; [`EMPTY_SHAPE`] if no form is known.
     shape: u32,
-    /// The memo's change count when the form was learned: if a slot was overwritten since, it may hold another key.
+    /// The memo's change count when the form was learned: if a slot has been overwritten since, it may hold a different key.
     changes: u64,
     learns: bool,
 }
@@ -40,7 +41,7 @@ impl Template {
         Template { keys: Vec::with_capacity(MOST_KEYS), shape: EMPTY_SHAPE, changes: 0, learns: false }
     }
 
-    /// Starts to learn the form of a dict that is read key by key.
+    /// Starts learning the form of a dict that is read key by key.
     fn begin(&mut self, changes: u64) {
         self.keys.clear();
         self.shape = EMPTY_SHAPE;
@@ -72,7 +73,7 @@ impl Template {
         }
     }
 
-    /// Reads an EMPTY_DICT and everything up to SETITEMS, if that is as simple as usual.
+    /// Reads an EMPTY_DICT and everything up to SETITEMS, if it has the usual simple form.
     #[inline]
     pub(crate) fn begin_dict(&mut self, machine: &mut Machine<'_>) -> Outcome {
         let dict = machine.objects.new_dict();
@@ -87,8 +88,8 @@ impl Template {
         Ok(())
     }
 
-    /// Reads the rest of a dict after its MARK, if it has the keys of the dict before and simple values. If not,
-    /// reads nothing and returns false.
+    /// Reads the rest of a dict after its MARK, if it has the previous dict's keys and simple values. If not, reads nothing
+    /// and returns false.
     #[inline]
     fn like_the_last(&mut self, machine: &mut Machine<'_>, dict: Value) -> bool {
         if self.shape == EMPTY_SHAPE || self.changes != machine.memo.changes() || machine.memo.has_gaps() {
@@ -148,7 +149,7 @@ impl Template {
 }
 
 impl Machine<'_> {
-    /// Abandons the short cut: pushes the pairs so far, and `rest`, onto the stack above a MARK.
+    /// Abandons the shortcut: pushes the pairs so far, and `rest`, onto the stack above a MARK.
     fn leave_pairs(&mut self, start: usize, shape: u32, rest: &[Value]) {
         self.open_mark();
         let keys = self.objects.shapes.keys(shape);
@@ -158,7 +159,7 @@ impl Machine<'_> {
         self.stack.extend_from_slice(rest);
     }
 
-    /// Reads a scalar, a reference or a new empty list, and memoises it if the file says so. For anything else, reads
+    /// Reads a scalar, a reference or a new empty list, and memoises it if the file requires this. For anything else, reads
     /// nothing and returns `None`.
     #[inline]
     fn scalar(&mut self) -> Option<Value> {
@@ -225,10 +226,10 @@ impl Machine<'_> {
     }
 }
 
-/// Reads the value that follows a key, if that key is next and the value is simple.
+/// Reads the value that follows a key, if that key comes next and the value is simple.
 #[inline(always)]
 fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo, texts: &mut Texts) -> Option<Value> {
-    // Long enough for the key, an opcode, a length and eight bytes.
+    // This is long enough for the key, an opcode, a length and eight bytes.
     let ahead = input.get(*at..)?.first_chunk::<16>()?;
     let word = |from: usize| ahead.get(from..from + 8).and_then(<[u8]>::first_chunk::<8>).map(|bytes| u64::from_le_bytes(*bytes));
     if word(0)? & key.mask != key.bytes {

@@ -1,6 +1,6 @@
-//! Reading a whole pickle: one loop over the opcodes.
+//! Reads an entire pickle, in one loop over the opcodes.
 //!
-//! Sources: `Lib/pickle.py` of CPython (semantics), spec 7.6 (the opcodes that snapshots use).
+//! Sources: `Lib/pickle.py` of CPython (semantics) and spec 7.6 (the opcodes that snapshots use).
 
 use super::arguments::{self, NextPiece};
 use super::error::{PickleError, PickleProblem};
@@ -10,10 +10,10 @@ use super::objects::Objects;
 use super::opcode::*;
 use super::value::{Texts, Value};
 
-/// The most memory that reading a pickle of `length` bytes may use in addition to the file, in bytes.
+/// The maximum memory that reading a pickle of `length` bytes may use in addition to the file, in bytes.
 ///
-/// Four times the length, or 64 MiB for small files; real recordings use less than twice their length. Only memory in
-/// use counts: the vectors may reserve up to twice as much address space.
+/// Four times the length, or 64 MiB for small files; real recordings use less than twice their length. Only memory in use
+/// counts; the vectors may reserve up to twice as much address space.
 pub fn memory_bound(length: usize) -> u64 {
     (length as u64).saturating_mul(4).max(64 << 20)
 }
@@ -23,11 +23,11 @@ pub(crate) struct Loaded {
     pub(crate) root: Value,
     pub(crate) objects: Objects,
     pub(crate) texts: Texts,
-    /// The length of the pickle in bytes.
+    /// The length of the pickle, in bytes.
     pub(crate) length: u64,
-    /// The protocol that the file states, 0 if it states none.
+    /// The protocol that the file states, or 0 if it states none.
     pub(crate) protocol: u8,
-    /// The number of pickles before it: a program that dumps repeatedly into one file writes one pickle after another.
+    /// The number of pickles before it: a program that dumps repeatedly to one file writes one pickle after another.
     pub(crate) earlier: u64,
 }
 
@@ -38,12 +38,12 @@ impl Loaded {
     }
 }
 
-/// Reads a pickle, or the last of several that follow one another. It arrives in pieces: `next_piece` appends the next
-/// piece, or nothing at the end. If the length is not known, the caller may estimate it; then the bytes that have arrived so
-/// far bound the memory.
+/// Reads a pickle, or the last of several consecutive pickles. The input arrives in pieces: `next_piece` appends the next
+/// piece, or nothing at the end. If the length is not known, the caller may estimate it; the memory is then bounded by the
+/// bytes that have arrived so far.
 ///
 /// # Errors
-/// [`PickleError`], with the byte offset, for anything that is not a whole pickle of plain data.
+/// [`PickleError`], with the byte offset, for anything that is not a complete pickle of plain data.
 pub(crate) fn load(length: Length, next_piece: NextPiece<'_>) -> Result<Loaded, PickleError> {
     let machine = Machine::new(length.expected(), next_piece);
     let mut loader = Loader { machine, template: Template::new(), length };
@@ -75,7 +75,7 @@ impl Length {
         }
     }
 
-    /// The most memory that may be in use after `fetched` bytes.
+    /// The maximum memory that may be in use after `fetched` bytes.
     fn memory_bound(self, fetched: u64) -> u64 {
         match self {
             Length::Known(length) => memory_bound(length),
@@ -93,7 +93,7 @@ pub(crate) fn load_bytes(bytes: &[u8]) -> Result<Loaded, PickleError> {
     load(Length::Known(bytes.len()), &mut |input| input.extend_from_slice(pieces.next().unwrap_or_default()))
 }
 
-/// How many bytes of a pickle in memory to read at a time: few enough to stay in a cache.
+/// The number of bytes of an in-memory pickle to read at a time: few enough to fit in a cache.
 const PIECE: usize = 1 << 18;
 
 /// The result of a step.
@@ -115,7 +115,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Whether another pickle follows, judging by its first opcode, which all but the oldest protocols have.
+    /// Whether another pickle follows, judging by the first opcode, which all but the oldest protocols write.
     fn begins_another(&mut self) -> bool {
         self.machine.cursor.look_ahead();
         matches!(self.machine.cursor.rest(), [PROTO, 2..=5, ..])
@@ -130,7 +130,7 @@ impl Loader<'_> {
                 match self.step() {
                     Ok(Step::GoOn) => {}
                     Ok(Step::Done(value)) => return Ok(value),
-                    // Nothing had changed when the opcode turned out to be incomplete.
+                    // Nothing has changed when an opcode turns out to be incomplete.
                     Err(PickleProblem::Truncated { .. } | PickleProblem::UnfinishedLine)
                         if self.machine.cursor.retry_with_more(offset) => {}
                     Err(problem) => return Err(PickleError { offset, problem }),
@@ -210,7 +210,7 @@ impl Loader<'_> {
     }
 }
 
-/// The opcodes that are rare in a large file: all except the two dozen in the loop.
+/// Handles the opcodes that are rare in a large file: all except the two dozen in the loop.
 impl Machine<'_> {
     /// Executes an opcode that the loop does not handle.
     #[inline(never)]
@@ -224,7 +224,7 @@ impl Machine<'_> {
                 self.protocol = version;
             }
             FRAME => {
-                // A frame only states that this many bytes follow. CPython does not check more either.
+                // A frame states only that this many bytes follow. CPython checks nothing more either.
                 let length = u64::from_le_bytes(self.cursor.array()?);
                 let left = (self.cursor.input.len() - self.cursor.at) as u64;
                 if length > left {
@@ -269,7 +269,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The less common literals, and the text forms of protocols 0 and 1.
+    /// Handles the less common literals and the text forms of protocols 0 and 1.
     fn literal_step(&mut self, code: u8) -> Outcome {
         let value = match code {
             BINFLOAT => {
@@ -324,9 +324,9 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// GLOBAL and REDUCE, in their one accepted use: very old C++ dumps wrap containers in
-    /// `torch.jit._pickle.restore_type_tag(container, "type")`, which stands for the container itself (spec 7.6). The
-    /// reader calls nothing.
+    /// Handles GLOBAL and REDUCE in their only accepted use: very old C++ dumps wrap containers in
+    /// `torch.jit._pickle.restore_type_tag(container, "type")`, which represents the container itself (spec 7.6). The reader
+    /// calls nothing.
     fn type_tag_step(&mut self, code: u8) -> Outcome {
         if code == GLOBAL {
             let is_module = self.cursor.line()? == b"torch.jit._pickle";
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
     use crate::pickle::Dict;
 
-    /// The one key and value of each dict of a list that begins with two texts, `a` in slot 0 and `b` in slot 1.
+    /// The only key and value of each dict in a list that begins with two texts, `a` in slot 0 and `b` in slot 1.
     fn read(items: &[&[u8]]) -> Vec<(Vec<u8>, i64)> {
         let mut bytes = b"\x80\x02](\x8c\x01aq\x00\x8c\x01bq\x01".to_vec();
         bytes.extend(items.concat());
@@ -362,10 +362,10 @@ mod tests {
         read_pickle(&bytes)
     }
 
-    /// The one key and value of each dict of a list.
+    /// The only key and value of each dict in a list.
     fn read_pickle(bytes: &[u8]) -> Vec<(Vec<u8>, i64)> {
         let mut bytes = bytes.to_vec();
-        // Bytes after the end, so that the short cut can read ahead.
+        // There are bytes after the end so that the shortcut can read ahead.
         bytes.extend([0; 32]);
         let loaded = load_bytes(&bytes).expect("a pickle");
         let items = loaded.objects.as_items(loaded.root).expect("a list");
@@ -404,7 +404,7 @@ mod tests {
         assert_eq!(read_pickle(bytes), pairs(&[("a", 1), ("b", 2), ("b", 3)]));
     }
 
-    /// A text is memoised once, even if the dict is read a second time: the next slots are 2 and 3.
+    /// A text is memoised only once, even if the dict is read a second time: the next slots are 2 and 3.
     #[test]
     fn a_text_read_before_a_dict_turns_out_different_is_memoised_once() {
         let texts: [&[u8]; 3] = [b"}(h\x00\x8c\x01x\x94u", b"}(h\x00\x8c\x01y\x94u", b"}(h\x00\x8c\x01z\x94h\x01K\x00u"];

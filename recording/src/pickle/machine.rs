@@ -1,5 +1,5 @@
-//! The pickle machine's state, and what opcodes do to it: the value stack with its MARKs, the containers that are filled
-//! from it, and the memo. `load` has the loop over the opcodes.
+//! The pickle machine's state, and what opcodes do to it: the value stack with its MARKs, the containers that are filled from
+//! it, and the memo. `load` contains the loop over the opcodes.
 //!
 //! The machine cannot import or call anything. Neither this code nor any object that it builds recurses over the file's
 //! nesting.
@@ -61,7 +61,7 @@ impl<'a> Machine<'a> {
         (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64
     }
 
-    /// LONG1. It usually has the six or seven bytes of an address or a time.
+    /// LONG1. It usually consists of the six or seven bytes of an address or a time.
     #[inline]
     pub(crate) fn long1(&mut self) -> Result<Value, PickleProblem> {
         let length = self.cursor.byte()?;
@@ -230,12 +230,12 @@ impl Machine<'_> {
 pub(crate) struct Memo {
     dense: Vec<Value>,
     sparse: BTreeMap<u64, Value>,
-    /// How often a slot was overwritten, or written beyond a gap.
+    /// The number of times that a slot was overwritten or written beyond a gap.
     changes: u64,
 }
 
 impl Memo {
-    /// No slots, with the capacity that a recording of `length` bytes needs.
+    /// An empty memo, with the capacity that a recording of `length` bytes needs.
     fn for_input(length: usize) -> Self {
         Memo { dense: Vec::with_capacity(length / 30), sparse: BTreeMap::new(), changes: 0 }
     }
@@ -282,7 +282,7 @@ impl Memo {
         }
     }
 
-    /// A count that stays the same as long as no slot changes its value. It may grow even if none does.
+    /// A count that stays the same as long as no slot changes its value. It may also grow when no value changes.
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes
@@ -300,7 +300,7 @@ impl Memo {
         self.dense.len()
     }
 
-    /// Drops the slots memoised since there were `length` slots. There must be no gaps.
+    /// Drops the slots that have been added since there were `length` slots. There must be no gaps.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.dense.truncate(length);
     }

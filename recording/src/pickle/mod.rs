@@ -1,8 +1,8 @@
-//! Pickles of plain data: dicts, lists, tuples, text, numbers, booleans and None. Protocols 0 to 5 are read.
+//! Reads pickles of plain data (dicts, lists, tuples, text, numbers, booleans and None) in protocols 0 to 5.
 //!
-//! The reader must be safe for files from unknown sources. It imports and calls nothing: it refuses an opcode that
-//! would do so, and names the opcode and its offset. [`memory_bound`] bounds the memory, the time is linear in the
-//! file's length, and nothing recurses over the file's nesting.
+//! The reader must be safe for files from untrusted sources. It imports and calls nothing: it refuses any opcode that would
+//! do so and names the opcode and its offset. [`memory_bound`] bounds the memory, the time is linear in the file's length,
+//! and nothing recurses over the file's nesting.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,19 +1,19 @@
 //! The objects of a pickle: flat tables in which lists, dicts and tuples refer to each other by number.
 //!
-//! Nearly all containers are filled in one go. Such a container is a range of one large vector (`slots`); a dict has only
-//! its values there, and a [shape](Shapes) for its keys. If a container grows again after something else was written, it
-//! moves to a separate vector (it is "loose"). References are numbers. So a container that is shared, or changed after it
-//! was memoised, looks the same through every reference, and a container that contains itself is harmless.
+//! Nearly all containers are filled in one go. These containers are ranges of one large vector (`slots`); a dict has only its
+//! values there, and a [shape](Shapes) for its keys. If a container grows again after something else has been written, it
+//! moves to a separate vector (it is "loose"). References are numbers. A container that is shared, or changed after it has
+//! been memoised, therefore looks the same through every reference, and a container that contains itself is harmless.
 //!
 //! A shape is the sequence of keys that a dict has, stored once: a recording has a million dicts with the same seven keys.
-//! Shapes form a tree: each is its parent plus one key. Every shape remembers the child found last, so one more dict of a
-//! known shape costs seven comparisons of a word.
+//! Shapes form a tree: each is its parent plus one key. Every shape remembers the child that was found last, so another dict
+//! of a known shape costs seven word comparisons.
 
 use std::collections::HashMap;
 
 use super::value::{Tag, Texts, Value};
 
-/// The location of a container's contents.
+/// Where a container's contents are stored.
 #[derive(Clone, Copy)]
 pub(crate) enum Container {
     Tuple { start: u32, length: u32 },
@@ -23,14 +23,14 @@ pub(crate) enum Container {
     LooseDict { index: u32 },
 }
 
-/// The tables. All indices are `u32`: a normal file reaches [`memory_bound`](super::load::memory_bound) long before
-/// they overflow; for other files there is [`Objects::full`].
+/// The tables. All indices are `u32`: a normal file reaches [`memory_bound`](super::load::memory_bound) long before they
+/// overflow; [`Objects::full`] protects against other files.
 pub(crate) struct Objects {
     pub(crate) slots: Vec<Value>,
     containers: Vec<Container>,
     loose_lists: Vec<Vec<Value>>,
     loose_dicts: Vec<Vec<(Value, Value)>>,
-    /// How many values are in loose containers.
+    /// The number of values in loose containers.
     loose_values: usize,
     pub(crate) shapes: Shapes,
     wide_ints: Vec<i128>,
@@ -45,7 +45,7 @@ pub(crate) enum Dict<'h> {
 }
 
 impl Objects {
-    /// Empty tables, with the capacity that a recording of `length` bytes needs. Memory is used only as they fill.
+    /// Empty tables, with the capacity that a recording of `length` bytes needs. Memory is used only as the tables fill.
     pub(crate) fn for_input(length: usize) -> Self {
         Objects {
             slots: Vec::with_capacity(length / 7),
@@ -67,7 +67,7 @@ impl Objects {
             + (self.loose_lists.len() + self.loose_dicts.len()) * 4 * size_of::<Vec<Value>>()
     }
 
-    /// Whether the next 65,536 steps, of 64 keys at most, could overflow a `u32` index.
+    /// Whether the next 65,536 steps, each with at most 64 keys, could overflow a `u32` index.
     pub(crate) fn full(&self) -> bool {
         const NEARLY: usize = u32::MAX as usize - (1 << 23);
         self.slots.len() > NEARLY || self.containers.len() > NEARLY || self.wide_ints.len() > NEARLY
@@ -167,7 +167,7 @@ impl Objects {
         }
     }
 
-    /// Appends to a list; `false` if the value is not a list.
+    /// Appends to a list. Returns `false` if the value is not a list.
     pub(crate) fn extend_list(&mut self, list: Value, items: &[Value]) -> bool {
         let end = self.slots.len();
         let Some(container) = self.containers.get_mut(list.index()).filter(|_| list.tag() == Tag::Container) else {
@@ -202,8 +202,8 @@ impl Objects {
         true
     }
 
-    /// Adds `key, value, key, value ...` to a dict. Returns `false` if the target is not a dict. A key that the dict
-    /// already has is added again: the last one counts.
+    /// Adds `key, value, key, value ...` to a dict. Returns `false` if the target is not a dict. A key that the dict already
+    /// has is added again; the last one counts.
     pub(crate) fn extend_dict(&mut self, dict: Value, items: &[Value], texts: &Texts) -> bool {
         let Some(mut container) = self.container(dict) else {
             return false;
@@ -263,11 +263,11 @@ impl Objects {
     }
 }
 
-/// Dicts with more keys than this have no shape.
+/// Dicts with more keys than this do not get a shape.
 const MAX_KEYS: usize = 64;
-/// Dicts with a key longer than this, in bytes, have no shape.
+/// Dicts with a key longer than this, in bytes, do not get a shape.
 const MAX_KEY_LENGTH: usize = 128;
-/// The most shapes that are kept. Real files have about twenty.
+/// The maximum number of shapes that are kept. Real files have about twenty.
 const MAX_SHAPES: usize = 4096;
 
 /// The shape of the empty dict.
@@ -278,7 +278,7 @@ struct Node {
     length: u32,
     /// The key that this shape adds to its parent, as first seen.
     key: Value,
-    /// The key that was looked up last, and the child it leads to.
+    /// The key that was looked up last, and the child that it leads to.
     last_key: Value,
     last_child: u32,
 }
@@ -302,8 +302,8 @@ impl Shapes {
         self.nodes.get(shape as usize).map_or(0, |node| node.length as usize)
     }
 
-    /// The shape with one more key. `None` if there is no such shape, because the key is not a short text or
-    /// there are too many; then the dict must be loose.
+    /// The shape with one more key. `None` if there is no such shape, because the key is not a short text or there are too
+    /// many shapes; the dict must then be loose.
     #[inline]
     pub(crate) fn step(&mut self, shape: u32, key: Value, texts: &Texts) -> Option<u32> {
         let node = self.nodes.get(shape as usize)?;

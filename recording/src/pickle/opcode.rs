@@ -1,6 +1,6 @@
-//! The pickle opcodes, under the names of Python's `pickletools`, and which of them the reader refuses.
+//! The pickle opcodes, under their names in Python's `pickletools`, and which of them the reader refuses.
 //!
-//! Sources: `Lib/pickle.py` of CPython (protocols 0 to 5), spec 7.6 (those that memory snapshots use).
+//! Sources: CPython's `Lib/pickle.py` (protocols 0 to 5) and spec 7.6 (the opcodes that memory snapshots use).
 
 macro_rules! opcodes {
     ($($name:ident = $code:literal),* $(,)?) => {

@@ -1,28 +1,29 @@
 //! Steps through the opcodes of a pickle without building anything, while the pickle is still being decompressed.
 //!
-//! A few kilobytes can decompress to gigabytes. The bytes so far show whether it is worth reading more: all opcodes
-//! must exist, texts must not be longer than in a snapshot, and the number of values must be in proportion to the
+//! A few kilobytes can decompress to gigabytes. The bytes so far show whether it is worth reading more: all opcodes must
+//! exist, texts must not be longer than those in a snapshot, and the number of values must be in proportion to the number of
 //! bytes.
 
 use super::opcode::*;
 
-/// The longest text, in bytes: 16 MiB. The longest that a snapshot has is its settings string.
+/// The maximum length of a text, in bytes: 16 MiB. The longest text in a snapshot is its settings string.
 const LONGEST_TEXT: u64 = 16 << 20;
-/// The most values that one list, dict or tuple opcode takes from the stack. Python's picklers write 1,000 at a time.
+/// The maximum number of values that one list, dict or tuple opcode takes from the stack. Python's picklers write 1,000 at a
+/// time.
 const MOST_AT_ONCE: u64 = 1 << 22;
-/// The most memory for each byte, in bytes, if every value stays: that of numbers of one byte in a list, twice.
+/// The maximum memory for each byte, in bytes, if every value is kept: that of one-byte numbers in a list, doubled.
 const MEMORY_A_BYTE: u64 = 6;
-/// The memory that a small pickle may need, however few bytes it has.
+/// The memory that a small pickle may need, regardless of how few bytes it has.
 const MEMORY_AT_LEAST: u64 = 64 << 20;
 
-/// How much of a pickle has been processed.
+/// The state of processing a pickle.
 #[derive(Debug, Default)]
 pub(crate) struct Skim {
     /// The next opcode's offset, which may lie beyond the bytes so far.
     at: u64,
-    /// About how many bytes of memory the values take.
+    /// The approximate number of bytes of memory that the values take.
     memory: u64,
-    /// The number of values since an opcode last took values from the stack.
+    /// The number of values pushed since an opcode last took values from the stack.
     loose: u64,
     /// The offset at which the pickle ended, and why.
     ended: Option<(u64, &'static str)>,
@@ -31,19 +32,19 @@ pub(crate) struct Skim {
 /// The operand of an opcode.
 enum Follows {
     Bytes(u64),
-    /// This many lines.
+    /// The operand is this many lines.
     Lines(usize),
-    /// A length of this many bytes, and then as many bytes as it says.
+    /// A length of this many bytes, followed by that number of bytes.
     Counted(usize),
 }
 
 impl Skim {
-    /// How many bytes have been processed. The bytes before that are not needed again.
+    /// The number of bytes that have been processed. These bytes are not needed again.
     pub(crate) fn done(&self) -> u64 {
         self.at
     }
 
-    /// Continues with the bytes so far; `bytes` begins at `offset`. Once the pickle has ended, returns where and why.
+    /// Continues with the bytes so far; `bytes` begins at `offset`. When the pickle has ended, returns where and why.
     pub(crate) fn advance(&mut self, bytes: &[u8], offset: u64) -> Option<(u64, &'static str)> {
         while self.ended.is_none() {
             let at = self.at.checked_sub(offset).and_then(|at| usize::try_from(at).ok());
@@ -56,13 +57,14 @@ impl Skim {
         self.ended
     }
 
-    /// The length of an opcode's operand in bytes. `None` if the bytes so far do not contain it, or if the pickle
-    /// ends.
+    /// The length of an opcode's operand, in bytes. `None` if the bytes so far do not contain it, or if the pickle ends.
     fn length(&mut self, code: u8, operand: &[u8]) -> Option<u64> {
         match follows(code) {
             None => {
-                self.ended =
-                    Some((self.at, if code == STOP { "the pickle ends" } else { "there is an opcode that no snapshot has" }));
+                self.ended = Some((
+                    self.at,
+                    if code == STOP { "the pickle ends" } else { "there is an opcode that no snapshot contains" },
+                ));
                 None
             }
             Some(Follows::Bytes(count)) => Some(count),
@@ -102,12 +104,12 @@ impl Skim {
         self.memory += memory;
         self.loose = if takes { 0 } else { self.loose + u64::from(memory > 0) };
         if self.memory > MEMORY_AT_LEAST.max(self.at.saturating_mul(MEMORY_A_BYTE)) || self.loose > MOST_AT_ONCE {
-            self.ended = Some((self.at, "there are far more values than in a snapshot of this length"));
+            self.ended = Some((self.at, "there are far more values than a snapshot of this length contains"));
         }
     }
 }
 
-/// The operand of an opcode; `None` for STOP and for opcodes that are refused or do not exist.
+/// The operand of an opcode; `None` for STOP, and for opcodes that are refused or do not exist.
 fn follows(code: u8) -> Option<Follows> {
     Some(match code {
         PROTO | BINGET | BINPUT | BININT1 => Follows::Bytes(1),
@@ -120,7 +122,7 @@ fn follows(code: u8) -> Option<Follows> {
         BINUNICODE8 | BINBYTES8 | BYTEARRAY8 => Follows::Counted(8),
         MARK | POP | POP_MARK | DUP | NONE | NEWTRUE | NEWFALSE | APPEND | APPENDS | SETITEM | SETITEMS | MEMOIZE | DICT
         | LIST | TUPLE | EMPTY_DICT | EMPTY_LIST | EMPTY_TUPLE | TUPLE1 | TUPLE2 | TUPLE3 | REDUCE => Follows::Bytes(0),
-        // The one accepted import: a module and a name.
+        // The only accepted import: a module and a name.
         GLOBAL => Follows::Lines(2),
         _ => return None,
     })
@@ -153,9 +155,9 @@ mod tests {
 
     #[test]
     fn what_no_snapshot_has_ends_it() {
-        let many = "there are far more values than in a snapshot of this length";
+        let many = "there are far more values than a snapshot of this length contains";
         let said = |bytes: &[u8]| end(bytes).map(|(at, what)| (at < 16 << 20, what));
-        assert_eq!(end(b"\x80\x02\0\0"), Some((2, "there is an opcode that no snapshot has")));
+        assert_eq!(end(b"\x80\x02\0\0"), Some((2, "there is an opcode that no snapshot contains")));
         assert_eq!(said(&[b"(".to_vec(), vec![b'N'; 16 << 20]].concat()), Some((true, many)));
         assert_eq!(said(&b"](]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]e0".repeat(1 << 18)), Some((true, many)));
         assert_eq!(

@@ -1,7 +1,7 @@
-//! One pickled value in eight bytes, a tag in the low four bits and a payload in the other sixty; and the bytes of texts.
+//! One pickled value in eight bytes (a tag in the low four bits and a payload in the other sixty), and the bytes of texts.
 //!
-//! Integers over 60 bits and floats do not fit: they are stored in a table of [`objects`](super::objects), and the payload
-//! is their index. Texts are stored one after another, because the file itself is not kept; the payload is a text's
+//! Integers of more than 60 bits and floats do not fit: they are stored in a table in [`objects`](super::objects), and the
+//! payload is their index. Texts are stored one after another, because the file itself is not kept; the payload is a text's
 //! position, or the index of a very long text. Values are plain copies, so a tree of any depth is dropped without recursion.
 
 /// A value, or the index of one that is stored elsewhere. Equal bits mean the same object, not just an equal one.
@@ -20,14 +20,14 @@ pub(crate) enum Tag {
     Int = 3,
     /// An integer of at most 128 bits; an index.
     WideInt = 4,
-    /// An integer over 128 bits. Its value is not kept: nothing in a snapshot is that large.
+    /// An integer of more than 128 bits. Its value is not kept, because nothing in a snapshot is that large.
     HugeInt = 5,
     Float = 6,
-    /// A text: 36 bits of offset, 24 of length.
+    /// A text: 36 bits of offset and 24 bits of length.
     Text = 7,
-    /// A text that is too long for that, or too far into the file; an index.
+    /// A text that is too long for [`Tag::Text`], or too far into the file; an index.
     LongText = 8,
-    /// Bytes. Only the type is kept: nothing in a snapshot is bytes.
+    /// Bytes. Only the type is kept, because nothing in a snapshot is bytes.
     Bytes = 9,
     /// A list, dict or tuple; an index.
     Container = 10,
@@ -143,7 +143,7 @@ impl Value {
 #[derive(Default)]
 pub(crate) struct Texts {
     bytes: Vec<u8>,
-    /// How many of these bytes are also in the file, unchanged.
+    /// The number of these bytes that are also in the file, unchanged.
     copied: usize,
     /// Offset and length of the texts that do not fit in a value.
     long: Vec<(usize, usize)>,
@@ -165,13 +165,13 @@ impl Texts {
         Value::text(offset as u64, text.len() as u64).unwrap_or_else(|| self.long_text(offset, text.len()))
     }
 
-    /// Forgets the texts that were copied since there were `length` bytes.
+    /// Forgets the texts that have been copied since there were `length` bytes.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.copied -= self.bytes.len() - length;
         self.bytes.truncate(length);
     }
 
-    /// How many bytes there are.
+    /// The number of bytes.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         self.bytes.len()

@@ -1,19 +1,19 @@
-//! Writing pickles of plain data, with only the opcodes that every reader of snapshots knows (spec 7.6).
+//! Writes pickles of plain data, using only the opcodes that every snapshot reader knows (spec 7.6).
 
 use std::collections::HashMap;
 
 use super::opcode::*;
 
-/// Which pickles to write.
+/// The kind of pickles to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     /// Pickles like those of Python's `_dump_snapshot`: protocol 4, MEMOIZE, integers as short as possible.
     Python,
-    /// Pickles like those of C++'s `_memory_snapshot_pickled`: protocol 2, BINPUT, integers over 32 bits in 8 bytes.
+    /// Pickles like those of C++'s `_memory_snapshot_pickled`: protocol 2, BINPUT, integers of more than 32 bits in 8 bytes.
     Cpp,
 }
 
-/// How many items one APPENDS adds, as in CPython.
+/// The number of items that one APPENDS adds, as in CPython.
 const BATCH: usize = 1000;
 
 /// The pickle so far.
@@ -27,7 +27,7 @@ pub(crate) struct Pickler {
 impl Pickler {
     pub(crate) fn new(style: Style) -> Self {
         let bytes = match style {
-            // The length of the one frame is filled in at the end.
+            // The length of the only frame is filled in at the end.
             Style::Python => vec![PROTO, 4, FRAME, 0, 0, 0, 0, 0, 0, 0, 0],
             Style::Cpp => vec![PROTO, 2],
         };
@@ -69,7 +69,7 @@ impl Pickler {
         }
     }
 
-    /// Writes a text; from the second time on, writes a reference to it.
+    /// Writes a text the first time, and a reference to it after that.
     pub(crate) fn text(&mut self, text: &str) {
         if let Some(&slot) = self.texts.get(text) {
             return self.again(slot);

@@ -1,4 +1,4 @@
-//! Replaying a whole recording, more than once if the file can be read in several ways.
+//! Replays an entire recording, more than once if the file can be read in several ways.
 
 use parkade::Allocator;
 use parkade::policy::PyTorch;
@@ -18,18 +18,18 @@ use crate::inputs::VerifyOptions;
 /// The number of entries between two progress reports.
 const PROGRESS_STEP: usize = 1 << 14;
 
-/// The most ambiguous requests to read differently, one after another, if the stats differ.
+/// The maximum number of ambiguous requests to read differently, one after another, if the stats differ.
 const MOST_REREAD: usize = 48;
-/// The most retries beyond one for each assumed size; one block's size may be corrected more than once.
+/// The maximum number of retries beyond one for each assumed size; a block's size may be corrected more than once.
 const SPARE_RETRIES: usize = 8;
 
-/// The most entries to replay and blocks to copy while trying guesses at the pools that the file does not name.
+/// The maximum number of entries to replay and blocks to copy while trying guesses for the pools that the file does not name.
 const MOST_WORK: u64 = 1 << 23;
 
-/// How many pairs of segments the search compares in the time that copying one block takes.
+/// The number of pairs of segments that the search compares in the time it takes to copy one block.
 const PAIRS_A_BLOCK: u64 = 16;
 
-/// What a replay to the end found.
+/// The result of a replay to the end.
 pub(crate) struct Replayed {
     pub(crate) stats: Stats,
     pub(crate) tally: Tally,
@@ -37,19 +37,19 @@ pub(crate) struct Replayed {
     pub(crate) guess: Option<Guess>,
     /// Whether the search for private pools stopped early because it would have taken too long.
     pub(crate) gave_up: bool,
-    /// How many entries were replayed and blocks copied.
+    /// The number of entries replayed and blocks copied.
     work: u64,
 }
 
 impl Replayed {
-    /// The cost of a replay. Of two replays that agree with the recording, the one with the lower cost is likelier:
-    /// its stats differ less, it needs fewer events that no entry shows, and its requests change pools less often.
+    /// The cost of a replay. Of two replays that agree with the recording, the one with the lower cost is more likely to be
+    /// right: its stats differ less, it needs fewer events that no entry shows, and its requests change pools less often.
     fn cost(&self, options: &VerifyOptions, start: &Start) -> (bool, u64, u64, u64) {
         let is_unsound = self.guess.as_ref().is_some_and(|guess| !guess.is_sound());
         (is_unsound, self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
     }
 
-    /// How much the stats differ from the recorded ones, ignoring peaks.
+    /// The amount by which the stats differ from the recorded stats, ignoring peaks.
     fn distance(&self, options: &VerifyOptions, start: &Start) -> u64 {
         let Some(file) = &options.stats_file else { return 0 };
         let is_reset = || Some((0, 0));
@@ -58,10 +58,10 @@ impl Replayed {
     }
 }
 
-/// Replays the whole trace from its start.
+/// Replays the entire trace from its start.
 ///
 /// If the entries agree but the stats do not, it reads ambiguous requests differently, one after another: no entry
-/// distinguishes a refused request from a call of empty_cache before it, but the stats count refusals.
+/// distinguishes a refused request from a request preceded by a call to `empty_cache`, but the stats count refusals.
 pub(crate) fn replay_to_end(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -86,8 +86,8 @@ pub(crate) fn replay_to_end(
     Ok(best)
 }
 
-/// Replays the whole trace from its start, with the pools that its entries name. If that differs, replays it as if the
-/// entries named none, and then with guesses at the private pools that the file does not name.
+/// Replays the entire trace from its start, with the pools that its entries name. If that replay differs, replays it as if
+/// the entries named none, and then with guesses for the private pools that the file does not name.
 fn replay_with_pools(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -132,7 +132,7 @@ fn replay_with_pools(
     Ok(plain)
 }
 
-/// Replays the trace from its start in the likeliest reading, up to the first difference that nothing explains.
+/// Replays the trace from its start in the likeliest reading, up to the first unexplained difference.
 pub(crate) fn replay_until_it_differs(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -145,8 +145,8 @@ pub(crate) fn replay_until_it_differs(
     replay_with_restores(recording, options, start, Extent::UntilItDiffers { most_copied: u64::MAX }, progress)
 }
 
-/// Replays the trace from its start. If that differs, replays it again with restored checkpoints of private pools, if they
-/// explain more.
+/// Replays the trace from its start. If that replay differs, replays it again with restored checkpoints of private pools, if
+/// they explain more.
 fn replay_with_restores(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -178,8 +178,7 @@ struct Tried {
     gave_up: bool,
 }
 
-/// Replays the whole trace under one guess after another. Returns the best sound guess that agrees with the
-/// recording.
+/// Replays the entire trace under one guess after another. Returns the best sound guess that agrees with the recording.
 fn try_guesses(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -222,7 +221,7 @@ fn try_guesses(
     Ok(tried)
 }
 
-/// Replays the whole trace from its start, and starts again each time a mismatch shows that an assumed size is wrong.
+/// Replays the entire trace from its start, and starts over each time a mismatch shows that an assumed size is wrong.
 fn replay_inferring(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -244,7 +243,7 @@ fn replay_inferring(
 #[derive(Clone, Copy, Debug)]
 enum Extent {
     Whole,
-    /// Until a mismatch shows that a guess is wrong, or until more than this many blocks were copied.
+    /// Until a mismatch shows that a guess is wrong, or until more than this many blocks have been copied.
     UntilItDiffers {
         most_copied: u64,
     },
@@ -267,7 +266,7 @@ enum Attempted {
     Inferred(SmallerGap),
 }
 
-/// Replays from the first entry to the end, or to a mismatch that proves an assumed size wrong.
+/// Replays from the first entry to the end, or to a mismatch that proves that an assumed size is wrong.
 fn replay(
     recording: &DeviceRecording,
     options: &VerifyOptions,

@@ -1,8 +1,9 @@
-//! A flush: cached memory went back to the device right before a request that then took more memory than was ever reserved.
+//! Flushes: cached memory that went back to the device right before a request which then took more memory than had ever been
+//! reserved.
 //!
-//! No entry says why. The device may have refused the request, so that the allocator released its cache and asked again (a
-//! retry). Or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. Both leave the same entries,
-//! except for their stacks, if the recording has stacks.
+//! No entry shows why. Either the device refused the request, so that the allocator released its cache and asked again (a
+//! retry), or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. Both leave the same entries,
+//! except for the stacks, if the recording has stacks.
 
 use parkade_recording::{Entry, StackId};
 
@@ -13,15 +14,15 @@ use crate::entries::gives_memory;
 pub struct Flush {
     /// The request's entry.
     pub entry: usize,
-    /// The bytes that would have been reserved if nothing had been given back. If the flush was a retry, the device had less
+    /// The bytes that would have been reserved if nothing had been released. If the flush was a retry, the device had less
     /// memory than this.
     pub wanted_bytes: u64,
-    /// Why the replay read it that way.
+    /// The reason for this reading.
     pub reason: FlushReason,
 }
 
 impl Flush {
-    /// The flush according to its final reading: as a call of `empty_cache`, or as a retry after a refusal. `None` if it was
+    /// The flush according to its final reading: as a call to `empty_cache` or as a retry after a refusal. `None` if it was
     /// neither, for example garbage collection.
     pub(super) fn read_as(self, is_call: bool, is_retry: bool) -> Option<Flush> {
         match (is_call, is_retry) {
@@ -34,11 +35,11 @@ impl Flush {
     }
 }
 
-/// If this many requests each wanted more than was ever reserved, it is no coincidence that memory went back right before
-/// them.
+/// If this many requests each needed more than had ever been reserved, it is no coincidence that memory went back right
+/// before them.
 const OFTEN: usize = 3;
 
-/// Judges the flushes of a whole recording together: if there are many, none of them is in doubt.
+/// Judges all flushes of a recording together: if there are many, none of them is in doubt.
 pub(crate) fn taken_together(mut flushes: Vec<Flush>) -> Vec<Flush> {
     let wanted = |flush: &Flush| flush.reason == FlushReason::NeverHadMore;
     if flushes.iter().filter(|flush| wanted(flush)).count() >= OFTEN {
@@ -47,36 +48,36 @@ pub(crate) fn taken_together(mut flushes: Vec<Flush>) -> Vec<Flush> {
     flushes
 }
 
-/// Why a flush was read as a retry or as a call of `empty_cache`.
+/// Why a flush was read as a retry or as a call to `empty_cache`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlushReason {
-    /// A call of `empty_cache`: a private pool is first used after it, as in a capture.
+    /// A call to `empty_cache`: a private pool is first used after it, as in a capture.
     CaptureFollows,
-    /// A call of `empty_cache`: the program often makes one when memory is not short.
+    /// A call to `empty_cache`: the program often calls it when memory is not short.
     OftenEmptied,
-    /// A retry: so much was never reserved, and nothing suggests a call.
+    /// A retry: that much had never been reserved, and nothing suggests a call.
     NeverHadMore,
-    /// A retry: so much was never reserved, and this holds for so many requests that it is no coincidence. A program
+    /// A retry: that much had never been reserved, and this is true of so many requests that it is no coincidence. A program
     /// that calls `empty_cache` would also do so at other times.
     OftenRefused,
     /// A retry: other requests ran out of memory.
     OthersFailed,
-    /// A retry: the entries that give memory back have the stack of the request.
+    /// A retry: the entries that release memory have the stack of the request.
     StackOfRequest,
-    /// A call of `empty_cache`: the entries that give memory back have a different stack from the request.
+    /// A call to `empty_cache`: the entries that release memory have a different stack from the request's.
     OtherStack,
-    /// A retry: a call would have left other entries.
+    /// A retry: a call would have left different entries.
     NoCall,
-    /// A call of `empty_cache`: a retry would have left other entries.
+    /// A call to `empty_cache`: a retry would have left different entries.
     NoRetry,
 }
 
 impl FlushReason {
-    /// What the stacks of a request's entries show; the last entry is the request. `None` if some entry has no stack, or no
-    /// entry gives memory back.
+    /// What the stacks of a request's entries show; the last entry is the request. `None` if some entry has no stack, or if
+    /// no entry releases memory.
     ///
-    /// All entries of one request have its stack. The entries of `empty_cache` have its own stack, or, if the recording has
-    /// stacks of requests only, the stack of the request that first took the memory (spec 7.4).
+    /// All entries of one request have its stack. The entries of `empty_cache` have its own stack or, if the recording has
+    /// stacks only for requests, the stack of the request that first took the memory (spec 7.4).
     pub(super) fn of_stacks(entries: &[Entry]) -> Option<FlushReason> {
         let stack = entries.last()?.stack;
         let mut given = entries.iter().filter(|entry| gives_memory(entry)).map(|entry| entry.stack).peekable();

@@ -1,4 +1,4 @@
-//! Exact replay: the core repeats every decision of the recorded allocator and compares it.
+//! Exact replay: the core repeats every decision of the recorded allocator, and each decision is compared.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,9 +1,9 @@
 //! What a recording shows about the device's capacity: whether the device may have refused a request for a segment.
 //!
-//! After a refusal the allocator gives its cached segments back and asks again. A call of empty_cache before the request
-//! leaves the same entries. The device cannot have refused an amount that the process had reserved at some other time. If so
-//! much was never reserved, a call is likelier if a capture follows, because `torch.cuda.graph` empties the cache first. A
-//! call is also likelier in a program that often empties its cache without need and never runs out of memory.
+//! After a refusal, the allocator releases its cached segments and asks again. A call to `empty_cache` before the request
+//! leaves the same entries. The device cannot have refused an amount that the process had reserved at some other time. If
+//! that much was never reserved, a call is likelier if a capture follows, because `torch.cuda.graph` empties the cache first.
+//! A call is also likelier in a program that often empties its cache without need and never runs out of memory.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,29 +15,30 @@ use super::flushes::FlushReason;
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 use crate::pools::{PoolTracker, RecordedPools};
 
-/// If memory goes back before requests that the device had room for this many times as often as before requests that
-/// it may have refused, all flushes count as calls to empty_cache.
+/// If memory goes back before requests that the device had room for at least this many times as often as before requests that
+/// it may have refused, all flushes count as calls to `empty_cache`.
 ///
-/// In known recordings without errors the ratio is at least 6 if nothing was refused, and 0 if a limit was near.
+/// In known recordings without errors, the ratio is at least 6 if nothing was refused, and 0 if a limit was near.
 const MOSTLY: u64 = 4;
 
-/// The weight of memory that goes back before a request which a cached block then serves: no rule of the allocator does
-/// that. Memory that goes back before another request may show that the device had less memory for a while.
+/// The weight of memory that goes back before a request which a cached block then serves: no allocator rule does that. Memory
+/// that goes back before any other request may show that the device had less memory for a while.
 const CERTAIN: u64 = 2;
 
-/// Before a capture, `torch.cuda.graph` empties the cache, and PyTorch then makes a few tensors for random numbers. So the
-/// first request of the captured work is one of this many after the flush, and none of this many before the flush went to
-/// its pool.
+/// Before a capture, `torch.cuda.graph` empties the cache, and PyTorch then creates a few tensors for random numbers. The
+/// first request of the captured work is therefore one of this many after the flush, and none of this many before the flush
+/// went to its pool.
 const NEAR: usize = 8;
 
-/// What the recording shows about the device's capacity, if there is no limit.
+/// What the recording shows about the device's capacity if there is no limit.
 #[derive(Clone, Debug)]
 pub(crate) struct Capacity {
-    /// The most bytes reserved at any entry.
+    /// The largest number of bytes reserved at any entry.
     most_reserved: u64,
-    /// The fewest bytes that would have been reserved by a failed request; the largest number if none failed.
+    /// The smallest number of bytes to which a failed request would have raised the reserved memory; the largest possible
+    /// number if no request failed.
     least_failed: u64,
-    /// Whether the device probably refused nothing.
+    /// Whether the device probably refused no request.
     is_roomy: bool,
     /// The requests after a flush, by entry, that are the last before a capture.
     before_capture: BTreeSet<usize>,
@@ -72,16 +73,16 @@ impl Capacity {
         capacity
     }
 
-    /// Learns from the flushes: where memory goes back.
+    /// Learns from the flushes, the places where memory goes back.
     fn learn_from_flushes(&mut self, trace: &[Entry], reserved_bytes: u64, pools: &RecordedPools, settings: &Settings) {
-        // Garbage collection, and requests for oversize blocks, give memory back before they take memory.
+        // Garbage collection and requests for oversize blocks release memory before they take memory.
         let is_plain = settings.garbage_collection_threshold <= 0.0 && settings.max_split_bytes == u64::MAX;
         let (mut reserved, mut pools, mut at) = (reserved_bytes, PoolTracker::new(pools), 0);
         let (mut without_need, mut with_need) = (0_u64, 0_u64);
         let mut captures = Captures::default();
         for group in trace.chunk_by(|one, _| is_inner(one)) {
             let asked = group.iter().filter(|entry| takes_memory(entry)).fold(0_u64, |sum, entry| sum.saturating_add(entry.size));
-            // When a private pool is dropped, it gives back its own memory.
+            // When a private pool is dropped, it releases its own memory.
             let is_flush = pools.default_gives(group);
             let has_need = asked > 0 && reserved.saturating_add(asked) > self.most_reserved;
             with_need += u64::from(is_flush && has_need);
@@ -101,13 +102,13 @@ impl Capacity {
         self.before_capture = captures.found;
     }
 
-    /// Whether the device may have lacked room for this many reserved bytes, because so many were never reserved.
+    /// Whether the device may have lacked room for this many reserved bytes, because that many were never reserved.
     pub(crate) fn may_lack(&self, bytes: u64) -> bool {
         bytes > self.most_reserved
     }
 
     /// The probable reason why memory went back before a request (given by its entry) that would have raised the reserved
-    /// bytes to `bytes`. `None` if the device had room; then the program certainly called empty_cache.
+    /// bytes to `bytes`. `None` if the device had room; then the program certainly called `empty_cache`.
     pub(crate) fn reason(&self, bytes: u64, request: usize) -> Option<FlushReason> {
         if !self.may_lack(bytes) {
             return None;

@@ -1,7 +1,7 @@
 //! The allocator that a replay runs: a core whose outside world is the recording.
 //!
 //! Its rules are PyTorch's. The recording supplies the device's answers, the facts that the rules cannot know, and the
-//! position of the replay. Its observer compares each decision with the recording's next entry.
+//! position of the replay. The core's observer compares each decision with the recording's next entry.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -28,16 +28,16 @@ pub(crate) struct Position {
     pub(crate) end: Cell<usize>,
     /// Events that completed before this entry are reported as complete.
     pub(crate) visible: Cell<usize>,
-    /// How many requests for a segment were refused because the recording has no segment at this point.
+    /// The number of requests for a segment that were refused because the recording has no segment at that point.
     pub(crate) refusals: Cell<u64>,
-    /// How many blocks were copied in total to try readings.
+    /// The total number of blocks copied to try readings.
     pub(crate) copied: Cell<u64>,
-    /// An entry and the first entry from there on that maps pages. All entries in between have the same answer.
+    /// An entry, and the first entry at or after it that maps pages. All entries in between have the same answer.
     mapped: Cell<Option<(usize, Option<usize>)>>,
 }
 
 impl Position {
-    /// The first entry from the next one on that maps pages.
+    /// The first entry, starting at the next one, that maps pages.
     fn next_map(&self, trace: &[Entry]) -> Option<usize> {
         let next = self.next.get();
         if let Some((from, known)) = self.mapped.get()
@@ -51,18 +51,18 @@ impl Position {
     }
 }
 
-/// Observes the core, and advances the replay as long as the decisions agree.
+/// Observes the core and advances the replay as long as the decisions agree.
 #[derive(Clone, Debug)]
 pub(crate) struct Comparer<'a> {
     trace: &'a [Entry],
     position: &'a Position,
     /// The first decision of this operation that the recording does not have, and the entry before which it came.
     pub(crate) stray: Option<(usize, Decision)>,
-    /// How many decisions in this operation the recording does not have.
+    /// The number of decisions in this operation that the recording does not have.
     stray_count: u64,
     /// Set while the state before the first entry is rebuilt: nothing is compared then.
     muted: bool,
-    /// The addresses at which this operation took memory from the device, with the pools that it was for; `None` if
+    /// The addresses at which this operation took memory from the device, with the pools that the memory was for; `None` if
     /// no caller needs them.
     pub(crate) taken: Option<Vec<(u64, PoolId)>>,
 }
@@ -72,7 +72,7 @@ impl<'a> Comparer<'a> {
         Comparer { trace, position, stray: None, stray_count: 0, muted: false, taken: None }
     }
 
-    /// Ends an operation. Returns its first decision that did not agree, and how many did not.
+    /// Ends an operation. Returns its first decision that did not agree, and the number that did not.
     pub(crate) fn take_stray(&mut self) -> (Option<(usize, Decision)>, u64) {
         (self.stray.take(), std::mem::take(&mut self.stray_count))
     }
@@ -107,18 +107,17 @@ impl Observer for Comparer<'_> {
 /// A device that takes its answers from the recording.
 ///
 /// The allocator did not decide where a segment was placed (the driver did), whether there was room (other processes
-/// mattered) or when an event was complete (the GPU did). So this device takes these answers from the recording. It
-/// grants a request for a segment at the recorded address if the recording's next entry is that segment, and refuses
-/// it if the next entry shows that it failed. If the recording shows no such request, the device grants it at an
-/// address that no recording has, and the observer reports the mismatch.
+/// mattered) or when an event was complete (the GPU did). This device therefore takes these answers from the recording. It
+/// grants a request for a segment at the recorded address if the recording's next entry is that segment, and refuses it if
+/// the next entry shows that it failed. If the recording shows no request there, the device grants it at an address that no
+/// recording contains, and the observer reports the mismatch.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedDevice<'a> {
     trace: &'a [Entry],
     position: &'a Position,
     index: u32,
     elsewhere: u64,
-    /// Reserved ranges of addresses: the first byte of each, and the highest end of memory that was ever mapped in
-    /// it.
+    /// Reserved ranges of addresses: the first byte of each, and the highest end of the memory that was ever mapped in it.
     reserved: BTreeMap<u64, u64>,
 }
 
@@ -139,14 +138,13 @@ impl<'a> RecordedDevice<'a> {
         Ok(address)
     }
 
-    /// Adds a range that was reserved before the first entry, and mapped up to `end`.
+    /// Adds a range that was reserved before the first entry and mapped up to `end`.
     fn adopt_range(&mut self, address: u64, end: u64) {
         self.reserved.insert(address, end);
     }
 
-    /// The beginning of the next reserved range: the first address that is mapped and that no range reserved so far
-    /// grows into. A range grows upwards from its lowest address without gaps (spec 4.2), so its end shows which
-    /// addresses belong to it.
+    /// The beginning of the next reserved range: the first mapped address that no range reserved so far grows into. A range
+    /// grows upwards from its lowest address without gaps (spec 4.2), so its end shows which addresses belong to it.
     fn next_base(&self) -> Option<u64> {
         let first = self.position.next_map(self.trace)?;
         if self.reserved.range(..=self.trace[first].address).next_back().is_none_or(|(_, end)| self.trace[first].address > *end) {
@@ -167,7 +165,7 @@ impl<'a> RecordedDevice<'a> {
     }
 }
 
-/// Records that addresses are mapped; false if they belong to no range.
+/// Records that addresses are mapped. Returns false if they belong to no range.
 fn grow(reserved: &mut BTreeMap<u64, u64>, address: u64, size: u64) -> bool {
     match reserved.range_mut(..=address).next_back() {
         Some((_, end)) if address <= *end => {
@@ -214,8 +212,7 @@ impl DeviceBackend for RecordedDevice<'_> {
             Some(entry) if !matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc) => {
                 Err(self.refuse(size))
             }
-            // The recording has a segment of another size at this point, or none: the observer will report the
-            // mismatch.
+            // The recording has a segment of a different size at this point, or none; the observer will report the mismatch.
             _ => self.place_elsewhere(size).map(DeviceAddress),
         }
     }
@@ -240,7 +237,7 @@ impl DeviceBackend for RecordedDevice<'_> {
             Some(entry) if !matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap | Action::Alloc) => {
                 Err(self.refuse(size))
             }
-            // The recorded settings may specify pages of any size, and no device has a page this large.
+            // The recorded settings may specify any page size, and no device has a page this large.
             _ if size.0 > TOTAL_MEMORY => Err(self.refuse(size)),
             _ => Ok(()),
         }
@@ -267,7 +264,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         u64::MAX
     }
 
-    /// All or none: the recording contains one answer to whether a request found memory.
+    /// All or none: the recording contains a single answer to whether a request found memory.
     fn create_run(&mut self, page: Bytes, pages: u64) -> Result<((), u64), BackendError> {
         self.create(page).map(|()| ((), pages))
     }
@@ -301,19 +298,19 @@ impl DeviceBackend for RecordedDevice<'_> {
     fn destroy_event(&mut self, _: usize) {}
 }
 
-/// PyTorch's rules, except that a garbage collection takes its victims from the recording if block ages are unknown.
+/// PyTorch's rules, except that garbage collection takes its victims from the recording if block ages are unknown.
 ///
-/// A collection chooses free blocks by age (spec 2.7). The age of a block that has been free since before the first
-/// entry is unknown; all that is known is that no other block is older. So if such a block is a candidate, the
-/// victims are those that the recording releases next, provided that there are ages for which PyTorch would release
-/// them. All other decisions, and all collections once the ages are known, follow the rules.
+/// A collection chooses free blocks by age (spec 2.7). The age of a block that has been free since before the first entry is
+/// unknown, except that no other block is older. If such a block is a candidate, the victims are therefore those that the
+/// recording releases next, provided that PyTorch would release them at some ages. All other decisions, and all collections
+/// once the ages are known, follow the rules.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded<'a> {
     rules: PyTorch,
     trace: &'a [Entry],
     position: &'a Position,
     has_lost_beginning: bool,
-    /// How many collections took their victims from the recording.
+    /// The number of collections that took their victims from the recording.
     pub(crate) assumed: u64,
 }
 
@@ -322,7 +319,7 @@ impl<'a> Recorded<'a> {
         Recorded { rules, trace, position, has_lost_beginning, assumed: 0 }
     }
 
-    /// The most bytes that PyTorch requests from the device for a block of this size.
+    /// The maximum number of bytes that PyTorch requests from the device for a block of this size.
     ///
     /// With expandable segments this includes one page: the limit counts sizes, but whole pages are mapped, so the
     /// recorded run may have reserved that much more than its limit.
@@ -332,7 +329,7 @@ impl<'a> Recorded<'a> {
         Bytes(self.rules.segment_for(block).unwrap_or(Bytes::MAX).get().saturating_add(beyond))
     }
 
-    /// The blocks that a due collection releases, if only the recording can tell; `None` if the rules decide.
+    /// The blocks that a due collection releases, if only the recording shows them; `None` if the rules decide.
     fn recorded_victims(&self, heap: &Heap) -> Option<Vec<BlockId>> {
         let target = self.rules.collection_target(heap)?;
         let pool = PoolSlot::default_pool(PoolClass::Large);
@@ -343,9 +340,9 @@ impl<'a> Recorded<'a> {
         let rest = self.trace[..self.position.end.get()].get(self.position.next.get()..)?;
         let released = rest.iter().map_while(|entry| released_by(entry, &candidates));
         let run: Vec<BlockView> = released.collect();
-        // If the next entry asks the device, the collection released the whole run. If not, the device had no room
-        // after the collection, and later steps of the retry ladder released the rest. Then the shortest run that
-        // explains it leads to the same state.
+        // If the next entry is a request to the device, the collection released the entire run. If not, the device had no
+        // room after the collection, and later rungs of the retry ladder released the rest. In that case, the shortest run
+        // that explains it leads to the same state.
         let is_whole = rest.get(run.len()).is_some_and(|entry| entry.action == Action::SegmentAlloc);
         let is_legal = |&count: &usize| explains(&run[..count], &candidates, target);
         let count = if is_whole { (1..=run.len()).rev().find(is_legal) } else { (1..=run.len()).find(is_legal) };
@@ -353,8 +350,7 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// Whether a block has been free since before the first search, as is every block that was free before the first
-/// entry.
+/// Whether a block has been free since before the first search, as every block that was free before the first entry has been.
 fn is_of_unknown_age(block: &BlockView) -> bool {
     block.stamp == 0
 }
@@ -365,11 +361,11 @@ fn released_by(entry: &Entry, candidates: &[BlockView]) -> Option<BlockView> {
     candidates.iter().find(is_it).copied().filter(|_| entry.action == Action::SegmentFree)
 }
 
-/// Whether there are ages for which a collection releases exactly these blocks.
+/// Whether a collection would release exactly these blocks at some ages.
 ///
-/// Each pass of a collection releases all blocks above some age. So the blocks that stay are younger than those that
-/// go, and blocks of the same known age go together. The collection ends once enough is reclaimed, or when only
-/// blocks of expandable segments are left, which always stay.
+/// Each pass of a collection releases all blocks above some age. The blocks that are kept are therefore younger than those
+/// that are released, and blocks of the same known age are released together. The collection ends when enough has been
+/// reclaimed, or when only blocks in expandable segments are left, which are always kept.
 fn explains(victims: &[BlockView], candidates: &[BlockView], target: Bytes) -> bool {
     let youngest = victims.iter().map(|block| block.stamp).max().unwrap_or(0);
     let stays = |block: &&BlockView| !block.is_expandable && !victims.iter().any(|victim| victim.id == block.id);

@@ -1,23 +1,23 @@
 //! A replay in progress: the operations of the recorded program, one by one.
 //!
-//! A trace shows the allocator's actions, not the program's calls: a call of `empty_cache` shows only as segments given
-//! back, and the completion of an event only as a block that becomes free. So the runner first groups the entries into
-//! operations, and then repeats each operation on the core.
+//! A trace shows the allocator's actions, not the program's calls: a call to `empty_cache` shows only as released segments,
+//! and the completion of an event only as a block that becomes free. The runner therefore first groups the entries into
+//! operations and then repeats each operation on the core.
 //!
-//! A run of entries that ends in a request may have several readings: no entry says whether `empty_cache` was called before
-//! the request, or which events were complete when it began. The runner tries each reading on a copy of the core, and takes
-//! the first that gives exactly these entries. Only if none does is there a mismatch. There are never more than a few
-//! readings, because each costs a copy.
+//! A run of entries that ends in a request may have several readings: no entry shows whether `empty_cache` was called before
+//! the request, or which events were complete when it began. The runner tries each reading on a copy of the core and takes
+//! the first that produces exactly these entries. There is a mismatch only if none does. The number of readings is kept
+//! small, because each costs a copy.
 //!
-//! The program may have restored checkpoints of private pools, as CUDA graph trees do (spec 5.8). No entry names a restore.
-//! A restore takes back the pool's blocks in use, which looks like ordinary frees. Then it hands out the blocks of the saved
-//! segments one by one, each segment from its first byte on, including the free blocks, and gives the free ones back. So a
-//! run of entries of this form, at a point where no block of the pool is in use, spells out a checkpoint. If requests do not
-//! explain the run, and the pool may have been in that state before, the core restores that checkpoint, and its decisions
-//! are compared like any others.
+//! The program may have restored checkpoints of private pools, as CUDA graph trees do (spec 5.8). No entry names a restore. A
+//! restore first frees the pool's blocks in use, which looks like ordinary frees. It then hands out the blocks of the saved
+//! segments one by one, each segment starting from its first byte and including the free blocks, and frees the latter again.
+//! A run of entries of this form, at a point where no block of the pool is in use, therefore describes a checkpoint. If
+//! requests do not explain the run, and the pool may have been in that state before, the core restores that checkpoint, and
+//! its decisions are compared like any others.
 //!
-//! Requests explain most runs of that form. So the runner looks for restores only after a replay without them has differed,
-//! and only for restores that end behind that first difference.
+//! Requests explain most runs of that form. The runner therefore looks for restores only after a replay without them has
+//! differed, and only for restores that end after that first difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,12 +45,12 @@ pub(crate) struct Runner<'a> {
     pub(crate) core: ReplayCore<'a>,
     /// The allocations in use, by recorded address.
     live: FxHashMap<u64, Allocation>,
-    /// For each entry that frees a block which does not become free for reuse at once: the entry at which the block
-    /// does, if any.
+    /// For each entry that frees a block which does not immediately become free for reuse: the entry at which it does, if
+    /// any.
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pools: PoolTracker<'a>,
     capacity: Capacity,
-    /// The requests to read in another way than the likeliest.
+    /// The requests to read in a way other than the likeliest.
     read_differently: &'a BTreeSet<usize>,
     /// What is known about restored checkpoints, if the replay looks for them.
     restores: Option<Restores>,
@@ -125,8 +125,7 @@ impl<'a> Runner<'a> {
             let place = stray.map_or(reached, |(place, _)| place);
             let recorded = self.trace[..end].get(place).map(Decision::from);
             let replayed = stray.map(|(_, decision)| decision);
-            // An out-of-memory entry has no real address, and the recording has nothing at addresses from ELSEWHERE
-            // on.
+            // An out-of-memory entry has no real address, and the recording has nothing at addresses at or above ELSEWHERE.
             let has_history =
                 |decision: &&Decision| !matches!(decision.action, Action::Oom | Action::Snapshot) && decision.address < ELSEWHERE;
             let mut addresses: Vec<u64> =
@@ -141,14 +140,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Repeats the request of the entry `at`. An out-of-memory entry has the rounded size, and rounding it again
-    /// changes nothing.
+    /// Repeats the request at the entry `at`. An out-of-memory entry contains the rounded size; rounding it again changes
+    /// nothing.
     #[inline]
     fn request(&mut self, from: usize, at: usize) -> Option<Allocation> {
         self.request_from(self.pools.of_request(from, &self.trace[from..=at]), at)
     }
 
-    /// Repeats the request of the entry `at`, from this pool.
+    /// Repeats the request at the entry `at`, from this pool.
     #[inline]
     fn request_from(&mut self, pool: PoolId, at: usize) -> Option<Allocation> {
         let entry = &self.trace[at];
@@ -168,12 +167,12 @@ impl<'a> Runner<'a> {
                 self.tally.ooms += 1;
                 None
             }
-            // A request for no bytes, or over 64 bits: it does nothing, which does not agree with the entry.
+            // A request for zero bytes, or one that exceeds 64 bits: it does nothing, which does not agree with the entry.
             Err(_) => None,
         }
     }
 
-    /// Keeps the memory that the request of the entry `at` got, until the recording frees it.
+    /// Keeps the memory that the request at the entry `at` received until the recording frees it.
     #[inline]
     fn keep(&mut self, at: usize, allocation: Option<Allocation>) {
         let entry = &self.trace[at];
@@ -189,7 +188,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Makes the core give cached memory back.
+    /// Makes the core release its cached memory.
     fn release(&mut self, release: Release) {
         self.tally.releases.push((self.at(), release));
         // Cannot fail: the recorded device does not fail.
@@ -200,8 +199,8 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// After its first mismatch, a replay reads entries only in the likeliest way once it has copied this many blocks to
-/// try other readings.
+/// After its first mismatch, a replay reads entries only in the likeliest way after it has copied this many blocks to try
+/// other readings.
 const MOST_COPIED: u64 = 1 << 24;
 
 impl Runner<'_> {
@@ -236,7 +235,7 @@ impl Runner<'_> {
         let end = if deferred.is_some() { at + 1 } else { at + 2 };
         self.waiting += usize::from(deferred.is_some());
         self.open(end, at);
-        // Missing only if the core failed to serve the request.
+        // It is missing only if the core failed to serve the request.
         if let Some(allocation) = self.live.remove(&entry.address) {
             if let Some(completed_at) = deferred {
                 self.core.record_stream(&allocation, stream_of(completed_at));
@@ -247,8 +246,8 @@ impl Runner<'_> {
         self.close(at, end);
     }
 
-    /// Marks private pools as unused if these entries give back their segments. If PyTorch's hash table has two of
-    /// them at one position, the order of these calls decides which is released first (spec 13.1).
+    /// Marks private pools as unused if these entries release their segments. If two pools share a position in PyTorch's hash
+    /// table, the order of these calls decides which is released first (spec 13.1).
     fn abandon_pools(&mut self, from: usize, end: usize) {
         for pool in self.pools.giving(&self.trace[from..end]) {
             if self.core.pool_use_count(pool).is_ok_and(|uses| uses > 0) {
@@ -258,10 +257,10 @@ impl Runner<'_> {
         }
     }
 
-    /// Repeats the entries that belong to one request, or to none.
+    /// Repeats the entries that belong to one request, or to no request.
     fn group(&mut self, at: usize) {
         let run = self.trace[at..].iter().take_while(|entry| is_inner(entry)).count();
-        // A recording that lost its beginning may begin inside a free, which is independent of the entries after it.
+        // A recording whose oldest entries are missing may begin inside a free, which is independent of the entries after it.
         let is_half_a_free = at == 0 && self.trace[at].action == Action::FreeCompleted;
         let end = if is_half_a_free { 1 } else { at + run };
         let completed = self.trace[at..end].iter().filter(|entry| entry.action == Action::FreeCompleted).count();
@@ -274,8 +273,8 @@ impl Runner<'_> {
         self.pools.pass(at, &self.trace[at..end]);
     }
 
-    /// Repeats entries that no request follows and that give back segments or complete events: calls to empty_cache,
-    /// and dropped pools.
+    /// Repeats entries that are not followed by a request and that release segments or complete events: calls to
+    /// `empty_cache`, and dropped pools.
     fn group_without_request(&mut self, at: usize, end: usize) {
         self.open(end, end);
         self.check_that_none_waits(at, end);
@@ -306,10 +305,10 @@ impl Runner<'_> {
         self.tally.mismatches == 0 || self.position.copied.get() < MOST_COPIED
     }
 
-    /// Counts a mismatch if some blocks become free here while others keep waiting. The allocator checks events when a
-    /// request begins (spec 3.6), but no request follows; and empty_cache waits for all events (spec 3.7).
+    /// Counts a mismatch if some blocks become free here while others continue to wait. The allocator checks events when a
+    /// request begins (spec 3.6), but no request follows, and `empty_cache` waits for all events (spec 3.7).
     fn check_that_none_waits(&mut self, at: usize, end: usize) {
-        // A private pool can be emptied alone, and a trace may begin inside a free.
+        // A private pool can be emptied on its own, and a trace may begin inside a free.
         let is_plain =
             at > 0 && self.trace[at..end].iter().all(|entry| entry.action == Action::FreeCompleted) && !self.pools.has_private();
         if is_plain && self.waiting > 0 {
@@ -324,7 +323,7 @@ impl Runner<'_> {
         }
     }
 
-    /// Repeats the entries from `at` to the request at `request`.
+    /// Repeats the entries from `at` up to the request at `request`.
     fn request_group(&mut self, at: usize, request: usize) {
         let inner = &self.trace[at..request];
         let completes = inner.iter().any(|entry| entry.action == Action::FreeCompleted);
@@ -342,8 +341,8 @@ impl Runner<'_> {
             self.tally.decisions += (end - at) as u64;
             return;
         }
-        // No reading explains the entries: take the first one, with its mismatches. Then nothing supports a doubtful call of
-        // empty_cache.
+        // No reading explains the entries: take the first one, with its mismatches. Nothing then supports a doubtful call to
+        // `empty_cache`.
         self.open(end, end);
         let is_doubtful = flush.is_some_and(|flush| flush.reason.is_doubtful());
         if let Reading::Release(release) = readings[0]
@@ -369,25 +368,25 @@ impl Runner<'_> {
             self.tally.first.get_or_insert(Mismatch {
                 entry: Some(at),
                 recorded: "the device had no room".to_owned(),
-                replayed: format!("the limit of {limit} bytes leaves room; was the limit different, or the device full?"),
+                replayed: format!("the limit of {limit} bytes leaves room; was the limit different, or was the device full?"),
                 addresses: Vec::new(),
             });
         }
     }
 }
 
-/// A pool without memory, for requests that failed in a pool that no entry names. No recording has this id: in
-/// PyTorch's ids one part counts from 1 and the other is 0. One pool serves for all these requests, because it stays:
-/// PyTorch forgets no pool while requests are routed to one.
+/// A pool without memory, for requests that failed in a pool that no entry names. No recording has this id: in PyTorch's ids
+/// one part counts from 1 and the other is 0. One pool is enough for all these requests, because it persists: PyTorch forgets
+/// no pool while requests are routed to one.
 const WITHOUT_MEMORY: PoolId = PoolId(u64::MAX, u64::MAX);
 
-/// The pool of such a request when the program is replayed under other settings, which may serve it. Each request
+/// The pool for one of these requests when the program is replayed under other settings, which may serve it. Each request
 /// gets a different pool, because the program may have used a separate pool for each.
 fn new_pool(request: usize) -> PoolId {
     PoolId(u64::MAX, request as u64)
 }
 
-/// Copying the index of a pool takes as long as copying about this many blocks.
+/// Copying a pool's index takes about as long as copying this many blocks.
 const BLOCKS_A_POOL: usize = 64;
 
 /// A reading of a run of entries that ends in a request.
@@ -398,17 +397,17 @@ enum Reading {
     Request { visible: usize },
     /// Like [`Reading::Request`], but the request went to this private pool.
     InPool { visible: usize, pool: PoolId },
-    /// The entries begin with a call that gave cached memory back.
+    /// The entries begin with a call that released cached memory.
     Release(Release),
 }
 
 impl<'a> Runner<'a> {
     /// The readings to try, in order.
     ///
-    /// The last step of the retry ladder (what the allocator tries when no free block serves a request) and a call of
-    /// empty_cache before the request leave the same entries. With a limit, it was the ladder if the limit required it.
-    /// Without a limit, the stacks decide. Without stacks, it was the ladder if so much was never reserved, unless a capture
-    /// follows or the program calls empty_cache often.
+    /// The last rung of the retry ladder (what the allocator tries when no free block serves a request) and a call to
+    /// `empty_cache` before the request leave the same entries. With a limit, it was the ladder if the limit required it.
+    /// Without a limit, the stacks decide. Without stacks, it was the ladder if that much was never reserved, unless a
+    /// capture follows or the program often calls `empty_cache`.
     fn readings(&self, at: usize, request: usize) -> Vec<Reading> {
         let inner = &self.trace[at..request];
         let first_run = inner.iter().take_while(|entry| entry.action == Action::FreeCompleted).count();
@@ -424,15 +423,15 @@ impl<'a> Runner<'a> {
                 readings.push(Reading::Release(Release::Pool(pool)));
             }
         }
-        // The first completed events were noticed either by the request's poll or by the ladder's wait for all
-        // events. If the wait directly follows the poll, it does not matter which of them noticed how many: the poll
-        // yielded no block, and nothing was released in between.
+        // The first completed events were noticed either by the request's poll or by the ladder's wait for all events. If the
+        // wait directly follows the poll, it does not matter how many each of them noticed: the poll yielded no block, and
+        // nothing was released in between.
         if first_run > 0 {
             readings.push(Reading::Request { visible: at + first_run });
         }
-        // No entry says in which pool a request failed. While requests are routed to a private pool, the default pool
-        // gives nothing back (spec 2.10). The request failed, so its pool had no fitting block; a pool without any
-        // memory always explains that.
+        // No entry shows the pool in which a request failed. While requests are routed to a private pool, the default pool
+        // releases nothing (spec 2.10). The request failed, so its pool had no fitting block; a pool without any memory
+        // always explains that.
         let entry = &self.trace[request];
         let named = self.pools.of_failure(request);
         if let Some(pool) = named.filter(|&pool| pool != PoolId::DEFAULT) {
@@ -446,8 +445,7 @@ impl<'a> Runner<'a> {
             let visible = [request + 1, at];
             let in_pool = |pool: PoolId| visible.map(|visible| Reading::InPool { visible, pool });
             let new = in_pool(WITHOUT_MEMORY);
-            // A private pool is likelier if the next request that was served went to a private pool; then it is that
-            // pool.
+            // A private pool is likelier if the next request that was served went to a private pool; it is then that pool.
             match self.next_private(request + 1) {
                 Some(next) => drop(readings.splice(0..0, in_pool(next).into_iter().chain(new))),
                 None => readings.extend(new),
@@ -456,7 +454,7 @@ impl<'a> Runner<'a> {
         readings
     }
 
-    /// The bytes that would be reserved if the request's entries from `at` on took memory but gave none back.
+    /// The bytes that would be reserved if the request's entries, starting at `at`, took memory but released none.
     fn wanted_bytes(&self, at: usize, request: usize) -> u64 {
         let takes = self.trace[at..request].iter().filter(|entry| takes_memory(entry));
         takes.fold(self.core.heap().reserved().get(), |sum, entry| sum.saturating_add(entry.size))
@@ -473,8 +471,8 @@ impl<'a> Runner<'a> {
         Some(Flush { entry: request, wanted_bytes: self.wanted_bytes(at, request), reason: self.reason(at, request)? })
     }
 
-    /// The probable reason why memory went back in the request's entries from `at` on. `None` if the device had room; then
-    /// it was a call of empty_cache.
+    /// The probable reason why memory went back in the request's entries, starting at `at`. `None` if the device had room;
+    /// then it was a call to `empty_cache`.
     fn reason(&self, at: usize, request: usize) -> Option<FlushReason> {
         let likely = self.capacity.reason(self.wanted_bytes(at, request), request);
         match FlushReason::of_stacks(&self.trace[at..=request]) {
@@ -490,7 +488,7 @@ impl<'a> Runner<'a> {
         self.core.heap().limit().map_or_else(|| self.capacity.may_lack(then), |limit| then > limit.get())
     }
 
-    /// The pool of the first request from this entry on that is served, if that pool is private.
+    /// The pool of the first request at or after this entry that is served, if that pool is private.
     fn next_private(&self, from: usize) -> Option<PoolId> {
         let rest = &self.trace[from..];
         let end = rest.iter().position(|entry| entry.action == Action::Alloc)?;
@@ -519,8 +517,8 @@ impl<'a> Runner<'a> {
         self.position.copied.set(self.position.copied.get() + blocks + (counts + pools) as u64);
     }
 
-    /// Takes the first reading that agrees. For a request that must be read differently, takes the next one that
-    /// agrees and leads to other stats.
+    /// Takes the first reading that agrees. For a request that must be read differently, takes the next one that agrees and
+    /// leads to different stats.
     fn try_likeliest(&mut self, at: usize, request: usize, readings: &[Reading]) -> bool {
         if !self.read_differently.contains(&request) {
             return self.try_readings(at, request, readings);
@@ -593,7 +591,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Creates the pool without memory at its first use. This use never ends.
+    /// Creates the pool without memory at its first use. The pool then stays in use.
     fn keep_pool_without_memory(&mut self, pool: PoolId) {
         if pool == WITHOUT_MEMORY && self.core.pool_use_count(pool).is_err() {
             // Cannot fail unless there are too many pools, and then the request fails in the same way.
@@ -601,8 +599,8 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Tries to read all entries up to `end`, which no request follows, as calls that give memory back. Returns true
-    /// at the first reading that agrees up to the last entry, and keeps its state.
+    /// Tries to read all entries up to `end`, where no request follows, as calls that release memory. Returns true at the
+    /// first reading that agrees up to the last entry, and keeps its state.
     fn try_releases(&mut self, end: usize) -> bool {
         let at = self.at();
         let rest = &self.trace[at..end];
@@ -632,7 +630,7 @@ impl<'a> Runner<'a> {
 /// Every block's size is a multiple of this (spec 1.1).
 const SMALLEST_BLOCK: u64 = 512;
 
-/// A segment of a pool that is free from its first byte on.
+/// A segment of a pool that is free from its first byte.
 #[derive(Clone, Copy)]
 struct FreeSegment {
     free_bytes: u64,
@@ -640,9 +638,9 @@ struct FreeSegment {
     is_expandable: bool,
 }
 
-/// The data that shows whether a pool may have been in a given state.
+/// The data that show whether a pool may have been in a given state.
 struct Restores {
-    /// Runs that end up to this entry are requests.
+    /// Runs that end at or before this entry are requests.
     from: usize,
     history: Option<History>,
 }
@@ -651,7 +649,7 @@ struct Restores {
 struct History {
     /// The blocks that were ever handed out, by address and size.
     handed_out: FxHashSet<(u64, u64)>,
-    /// The addresses at which segments began, each with the entry that made the segment, in order.
+    /// The addresses at which segments began, each with the entry that created the segment, in order.
     made: Vec<(u64, usize)>,
 }
 
@@ -677,9 +675,9 @@ impl Restores {
 }
 
 impl History {
-    /// Whether a pool may have been in this state before the entry `at`, given the other segments that it has there too. The
-    /// state's blocks in use must have been handed out. A checkpoint contains all segments of its time, so the other
-    /// segments must be newer.
+    /// Whether a pool may have been in this state before the entry `at`, given the other segments that it also has there. The
+    /// state's blocks in use must have been handed out. A checkpoint contains all segments of its time, so the other segments
+    /// must be newer.
     fn allows(&self, checkpoint: &PoolCheckpoint, others: impl Iterator<Item = u64>, at: usize) -> bool {
         let saved = || checkpoint.segments.iter().map(|segment| segment.address.get());
         let newest = saved().filter_map(|address| self.made_at(address, at)).max();
@@ -694,7 +692,7 @@ impl History {
         newest.zip(oldest).is_none_or(|(newest, oldest)| newest < oldest) && checkpoint.segments.iter().all(was_in_use)
     }
 
-    /// The entry that made the segment at this address, before the entry `at`.
+    /// The entry that created the segment at this address, before the entry `at`.
     fn made_at(&self, address: u64, at: usize) -> Option<usize> {
         let end = self.made.partition_point(|&made| made < (address, at));
         self.made[..end].last().filter(|made| made.0 == address).map(|made| made.1)
@@ -702,8 +700,8 @@ impl History {
 }
 
 impl Runner<'_> {
-    /// Reads the entries from `at` on as a restored checkpoint, if they have that form and requests do not explain
-    /// them. If they cannot be read this way, returns false and changes nothing.
+    /// Reads the entries starting at `at` as a restored checkpoint, if they have that form and requests do not explain them.
+    /// If they cannot be read this way, returns false and changes nothing.
     fn try_restore(&mut self, at: usize) -> bool {
         let Some((checkpoint, end)) = self.checkpoint_at(at).filter(|&(_, end)| self.is_looked_for(end)) else { return false };
         let (core, tally) = self.copy();
@@ -776,7 +774,7 @@ impl Runner<'_> {
         self.at() == entry && self.core.observer().stray.is_none()
     }
 
-    /// The checkpoint that the entries from `at` on spell out, and the entry where they end.
+    /// The checkpoint that the entries starting at `at` describe, and the entry where they end.
     fn checkpoint_at(&self, at: usize) -> Option<(PoolCheckpoint, usize)> {
         let (first, next) = (self.trace.get(at)?, self.trace.get(at + 1)?);
         if next.action != Action::Alloc && !is_free_of(next, first.address) {
@@ -795,7 +793,7 @@ impl Runner<'_> {
         (end > at).then_some((PoolCheckpoint { pool, segments }, end))
     }
 
-    /// Whether a free block of a private pool begins at this address and may be a whole segment.
+    /// Whether a free block of a private pool begins at this address and may be an entire segment.
     fn begins_segment(&self, address: u64) -> bool {
         let heap = self.core.heap();
         let is_default = |slot: PoolSlot| slot == PoolSlot::default_pool(slot.class());
@@ -819,8 +817,8 @@ impl Runner<'_> {
         Some(starts)
     }
 
-    /// The saved segment that the entries from `at` on spell out, and the entry where they end. They hand out blocks
-    /// without gaps from the first byte of one of these segments on, and then free some of them in the same order.
+    /// The saved segment that the entries starting at `at` describe, and the entry where they end. They hand out blocks
+    /// without gaps, starting from the first byte of one of these segments, and then free some of them in the same order.
     fn saved_segment_at(&self, at: usize, starts: &mut BTreeMap<u64, FreeSegment>) -> Option<(SavedSegment, usize)> {
         let address = self.trace.get(at)?.address;
         let FreeSegment { free_bytes, stream, is_expandable } = *starts.get(&address)?;

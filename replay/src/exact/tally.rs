@@ -1,14 +1,14 @@
 //! The counts of a replay, its first mismatch, and the comparisons at the end of the trace.
 //!
 //! At the end, the replay compares the heap: its segments and blocks. It also compares facts that a recording states twice
-//! and that the core does not decide: the sums of a segment with its blocks, and the times with the order of entries. In a
-//! file from PyTorch they agree; in a file that was changed by hand they may not.
+//! and that the core does not decide: a segment's sums against its blocks, and the times against the order of entries. In a
+//! file from PyTorch they agree; in a file that was edited by hand they may not.
 //!
-//! The replay compares its stats with PyTorch's at the end of the recorded run, if the recording has any. A call of
+//! The replay compares its stats with PyTorch's at the end of the recorded run, if the recording has any. A call to
 //! `reset_peak_memory_stats` leaves no entry but shows in the stats: every peak is then the largest value since the call. If
-//! recorded peaks differ from those of the whole run, a single reset must explain all of them. For each peak, a reset
-//! explains it within a range of operations: after the last operation at which the value was higher, and no later than the
-//! last one at which the value was reached. These ranges must have an operation in common.
+//! recorded peaks differ from those of the entire run, a single reset must explain all of them. For each peak, a reset
+//! explains it if it lies within a range of operations: after the last operation at which the value was higher, and no later
+//! than the last one at which the value was reached. These ranges must have an operation in common.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::{Family, Stats};
@@ -38,25 +38,25 @@ pub struct Mismatch {
 pub(crate) struct Tally {
     /// Decisions compared.
     pub(crate) decisions: u64,
-    /// How many of them differ.
+    /// The number of decisions that differ.
     pub(crate) mismatches: u64,
     /// The first mismatch.
     pub(crate) first: Option<Mismatch>,
-    /// The core's decision at that point that the recording does not have, and the entry before which it came.
+    /// The core's decision at that point that the recording does not contain, and the entry before which it came.
     pub(crate) stray: Option<(usize, Decision)>,
-    /// The first such decision in the whole replay.
+    /// The first decision of this kind in the entire replay.
     pub(crate) first_stray: Option<(usize, Decision)>,
     /// The requests that ran out of memory.
     pub(crate) ooms: u64,
-    /// The calls that gave cached memory back, each with the entry before which the program made it.
+    /// The calls that released cached memory, each with the entry before which the program made it.
     pub(crate) releases: Vec<(usize, Release)>,
     /// The requests that failed, with their private pool. No entry names the pool; the reading that agrees assumes
     /// it.
     pub(crate) failed_in: Vec<(usize, PoolId)>,
     /// The requests whose entries can be read in several ways.
     pub(crate) ambiguous: Vec<usize>,
-    /// The flushes before requests that the device may have refused, in order. The list only grows: a state to return to
-    /// never has more flushes than the current one.
+    /// The flushes before requests that the device may have refused, in order. The list only grows: a state that can be
+    /// returned to never has more flushes than the current one.
     pub(crate) flushes: Vec<Flush>,
     /// Restored checkpoints of private pools.
     pub(crate) restores: u64,
@@ -65,12 +65,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// How many events the replay needed that no entry shows. Of two readings, the one with fewer is likelier.
+    /// The number of events that the replay needed although no entry shows them. Of two readings, the one with fewer is
+    /// likelier.
     pub(crate) fn effort(&self) -> u64 {
         self.releases.len() as u64 + self.refusals + self.restores
     }
 
-    /// The present state, to return to.
+    /// Captures the current state, to return to.
     pub(crate) fn mark(&self) -> Mark {
         let lengths = [self.releases.len(), self.failed_in.len(), self.ambiguous.len()];
         let (first, releases, flushes) = (self.first.clone(), Vec::new(), Vec::new());
@@ -93,17 +94,17 @@ impl Tally {
 /// A state of a tally. The lists only grow, so their lengths are enough. Copying the lists would make every reading cost as
 /// much as all calls before it.
 pub(crate) struct Mark {
-    /// Everything but the lists.
+    /// Everything except the lists.
     counts: Tally,
     lengths: [usize; 3],
 }
 
-/// A call that gives cached memory back.
+/// A call that releases cached memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Release {
     /// `empty_cache`.
     All,
-    /// The end of a MemPool: all memory of this pool, which has no uses any more (spec 5.4).
+    /// The end of a MemPool: it releases all memory of this pool, which is no longer used (spec 5.4).
     Pool(PoolId),
 }
 
@@ -171,7 +172,7 @@ fn compare_segment(recorded: &Segment, replayed: &SegmentInfo, tally: &mut Tally
     }
 }
 
-/// Whether two blocks agree. The requested size only matters while a block is in use (spec 7.3).
+/// Whether two blocks agree. The requested size matters only while a block is in use (spec 7.3).
 fn agrees(recorded: &Block, replayed: &BlockInfo) -> bool {
     let (state, is_active) = match recorded.state {
         BlockState::ActiveAllocated => (BlockActivity::Allocated, true),
@@ -252,7 +253,7 @@ fn sum(segment: &Segment, of_block: impl Fn(&Block) -> Option<u64>) -> Option<u6
     segment.blocks.iter().filter_map(of_block).try_fold(0_u64, u64::checked_add)
 }
 
-/// The requested bytes of the active blocks; `None` if a block does not state them.
+/// The requested bytes of the active blocks; `None` if a block does not state its requested bytes.
 fn requested(segment: &Segment) -> Option<u64> {
     let mut active = segment.blocks.iter().filter(|block| is_active(block));
     active.try_fold(0_u64, |sum, block| sum.checked_add(block.requested?))
@@ -272,18 +273,17 @@ pub struct StatsDifference {
 /// The result of comparing stats.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct StatsCheck {
-    /// How many keys were compared.
+    /// The number of keys compared.
     pub compared: usize,
     /// Differences that nothing explains.
     pub differences: Vec<StatsDifference>,
-    /// How many keys cannot be known, because the trace lost its beginning.
+    /// The number of keys that cannot be known because the trace's oldest entries are missing.
     pub unknowable: usize,
-    /// How many calls to empty_cache freed nothing; such a call leaves no entry.
+    /// The number of calls to `empty_cache` that freed nothing; these calls leave no entry.
     pub silent_empty_caches: i64,
-    /// The entries between which a single call of reset_peak_memory_stats explains all peaks; such a call leaves no
-    /// entry.
+    /// The entries between which a single call to `reset_peak_memory_stats` explains all peaks; the call leaves no entry.
     pub peaks_reset: Option<(usize, usize)>,
-    /// Keys of the file that parkade does not know.
+    /// Keys in the file that parkade does not know.
     pub unknown_keys: Vec<String>,
 }
 
@@ -333,7 +333,7 @@ struct Target {
     peak: i64,
     /// The first operation before which a reset explains it.
     earliest: usize,
-    /// The last operation before which a reset explains it; `None` if the peak was never reached.
+    /// The last operation before which a reset explains it; `None` if the peak is never reached.
     latest: Option<usize>,
 }
 
@@ -358,18 +358,18 @@ fn currents(stats: &Stats) -> impl Iterator<Item = i64> + '_ {
 }
 
 impl PeakWatch {
-    /// Watches for the peaks of `recorded`.
+    /// Starts watching for the peaks in `recorded`.
     pub(crate) fn new(recorded: &Stats) -> PeakWatch {
         let targets = peaks(recorded).map(|peak| Target { peak, earliest: 0, latest: None }).collect();
         PeakWatch { targets, operation: 0, entries: Vec::new() }
     }
 
-    /// An operation begins at the entry `at`.
+    /// Notes that an operation begins at the entry `at`.
     pub(crate) fn before(&mut self, at: usize) {
         self.entries.push(at as u32);
     }
 
-    /// An operation is over. The peaks were reset before it, so they are now its largest values.
+    /// Notes that an operation is over. The peaks were reset before it, so they are now its largest values.
     pub(crate) fn after(&mut self, core: &mut ReplayCore<'_>) {
         for (target, peak) in self.targets.iter_mut().zip(peaks(core.stats())) {
             if peak > target.peak {

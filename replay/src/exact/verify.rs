@@ -1,7 +1,7 @@
-//! The entry points: the verdict on a recording, and a view of the recorded run from inside.
+//! The entry points: the verdict on a recording, and an inside view of the recorded run.
 //!
-//! The heap and the stats after every operation come from the replay that verifies the recording, so they are as exact as
-//! its verdict says.
+//! The heap and the stats after every operation come from the replay that verifies the recording, so they are as exact as its
+//! verdict states.
 
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
@@ -17,26 +17,26 @@ use crate::hidden_pools::Guess;
 use crate::initial_state::{LostBeginning, Start};
 use crate::inputs::{StatsFile, VerifyOptions};
 
-/// What a snapshot does not contain, so that it was inferred or remains unknown.
+/// What a snapshot does not contain, and was therefore inferred or remains unknown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NotInFile {
     /// What existed before the first entry.
     pub lost_beginning: Option<LostBeginning>,
-    /// Calls of empty_cache, which show only as segments given back that no request needed.
+    /// Calls to `empty_cache`, which show only as released segments that no request needed.
     pub empty_caches: u64,
-    /// Requests that the device refused for unknown reasons: a limit that the caller did not give, or a full device.
+    /// Requests that the device refused for unknown reasons: a limit that the caller did not specify, or a full device.
     pub refusals: u64,
-    /// Restored checkpoints of private pools (spec 5.8). They only show as blocks handed out in a way that no request
+    /// Restored checkpoints of private pools (spec 5.8). They show only as blocks handed out in a way that no request
     /// explains.
     pub restores: u64,
     /// Whether block ages from before the first entry matter: garbage collection depends on them.
     pub unknown_ages: bool,
     /// Garbage collections whose victims were taken from the recording, because the ages are unknown.
     pub assumed_collections: u64,
-    /// The guessed private pools that no longer existed at the end.
+    /// The guesses for private pools that no longer existed at the end.
     pub guess: Option<Guess>,
-    /// Whether the search for such pools stopped early because there were too many possibilities: a difference may be
-    /// due to such a pool.
+    /// Whether the search for these pools stopped early because there were too many possibilities; a difference may then be
+    /// due to a pool that was not found.
     pub gave_up_on_pools: bool,
 }
 
@@ -47,30 +47,30 @@ pub struct DeviceVerdict {
     pub device: u32,
     /// The number of entries in the trace.
     pub entries: usize,
-    /// How many decisions were compared: entries, the segments and blocks at the end, and stats.
+    /// The number of decisions compared: entries, the segments and blocks at the end, and stats.
     pub decisions: u64,
-    /// How many of them differed.
+    /// The number of decisions that differed.
     pub mismatches: u64,
     /// The first difference.
     pub first: Option<Mismatch>,
     /// The stats at the end of the replay.
     pub stats: Stats,
-    /// Requests that were out of memory.
+    /// The number of requests that ran out of memory.
     pub ooms: u64,
     /// What the snapshot does not contain.
     pub not_in_file: NotInFile,
-    /// The comparison of stats, if the options had any.
+    /// The comparison of stats, if the options contained any.
     pub stats_check: Option<StatsCheck>,
 }
 
 impl DeviceVerdict {
-    /// The most bytes that were allocated at once.
+    /// The peak of allocated bytes.
     #[must_use]
     pub fn peak_allocated_bytes(&self) -> i64 {
         self.stats.family(Family::AllocatedBytes).all.peak
     }
 
-    /// The most bytes that were reserved from the device at once.
+    /// The peak of bytes reserved from the device.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> i64 {
         self.stats.family(Family::ReservedBytes).all.peak
@@ -79,11 +79,11 @@ impl DeviceVerdict {
 
 /// Replays one device of a recording and compares every decision.
 ///
-/// It calls `progress` from time to time with the number of entries done so far. The number starts again at 0 if the
-/// trace has to be replayed more than once.
+/// It calls `progress` periodically with the number of entries done so far. The number starts over at 0 if the trace has to
+/// be replayed more than once.
 ///
 /// # Errors
-/// [`VerifyError`] if there is no trace, or it contradicts itself.
+/// [`VerifyError`] if there is no trace, or if it contradicts itself.
 pub fn verify_device(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -94,12 +94,12 @@ pub fn verify_device(
     Ok(verdict(recording, options, &start, replayed))
 }
 
-/// The result of a replay up to the first difference.
+/// The result of a replay that stops at the first difference.
 #[derive(Clone, Debug)]
 pub enum Trial {
     /// There is no difference; this is the verdict of [`verify_device`].
     Same(Box<DeviceVerdict>),
-    /// There is a difference in the first reading of the file. [`verify_device`] tries other readings.
+    /// There is a difference in the first reading of the file. [`verify_device`] also tries other readings.
     Differs {
         /// The entry of the first difference, or `None` if it is at the end.
         entry: Option<usize>,
@@ -168,7 +168,7 @@ fn verdict(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, 
     }
 }
 
-/// Replays once more and watches the peaks, to find where they were reset.
+/// Replays once more and watches the peaks to find where they were reset.
 fn find_reset(recording: &DeviceRecording, options: &VerifyOptions, start: &Start, file: &StatsFile) -> Option<(usize, usize)> {
     let position = Position::default();
     let mut runner = make_runner(recording, options, start, &position).ok()?;
@@ -202,14 +202,14 @@ pub struct Moment<'a> {
 }
 
 impl Moment<'_> {
-    /// The heap: the segments in the order of their addresses, with their blocks.
+    /// The heap: the segments in address order, with their blocks.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         (self.segments)()
     }
 
-    /// The addresses at which the operation took memory from the device, in order, with the pools that it was for: the first
-    /// bytes of segments and of mapped pages.
+    /// The addresses at which the operation took memory from the device, in order, with the pools that the memory was for:
+    /// the first bytes of segments and of mapped pages.
     #[must_use]
     pub fn taken(&self) -> &[(u64, PoolId)] {
         self.taken
@@ -243,7 +243,7 @@ pub fn watch_device(
     })
 }
 
-/// Replays from a start that an earlier, complete replay has settled, and visits the state after every operation.
+/// Replays from a start that an earlier, complete replay determined, and visits the state after every operation.
 fn watch(
     recording: &DeviceRecording,
     options: &VerifyOptions,

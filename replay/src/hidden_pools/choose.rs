@@ -1,5 +1,5 @@
-//! Turns the evidence into a division into pools, with as few segments in private pools and as few pools as possible.
-//! Then the pools get ids, in the order in which they were freed.
+//! Turns the evidence into a division into pools, with as few segments in private pools and as few pools as possible. The
+//! pools then get ids in the order in which they were freed.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use super::evidence::Evidence;
 use super::layout::{Life, LifeId};
 use crate::pools::AssumedPools;
 
-/// How many of the lives that one pool may have freed at once are checked for each life that is assigned to a pool.
+/// The number of lives, among those that one pool may have freed at once, that are checked for each life assigned to a pool.
 const MOST_MATES: usize = 16;
 
-/// A division of lives into private pools. A life in none of them belongs to the default pool.
+/// A division of lives into private pools. A life that is in none of them belongs to the default pool.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Partition {
     pub(super) pools: Vec<Pool>,
-    /// Pairs of sets of lives, one of which must be private: the chosen set, and the other one.
+    /// Pairs of sets of lives, one of which must be private: the chosen set and the other one.
     pub(super) instead: Vec<(Vec<LifeId>, Vec<LifeId>)>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Pool {
     pub(super) known: Option<PoolId>,
     /// The lives of the pool's segments.
     pub(super) members: Vec<LifeId>,
-    /// The first entry that frees memory of the pool: the pool has no uses from then on.
+    /// The first entry that frees memory of the pool: the pool is not used from then on.
     pub(super) abandoned_at: Option<usize>,
 }
 
@@ -54,17 +54,17 @@ impl Graph {
     }
 }
 
-/// What follows from the evidence alone, whatever the choice.
+/// What follows from the evidence alone, regardless of the choice.
 #[derive(Debug)]
 pub(super) struct Grounds {
-    /// Pairs of lives that are not both in the default pool.
+    /// Pairs of lives that cannot both be in the default pool.
     both: Graph,
-    /// Pairs of lives that are not both in one private pool.
+    /// Pairs of lives that cannot both be in one private pool.
     apart: Graph,
     weights: Vec<u64>,
     /// For each life, the lives that were freed together with it.
     goes_with: Vec<BTreeSet<LifeId>>,
-    /// Those of these lives that one pool may have freed at once with it.
+    /// Those of these lives that one pool may have freed in one go with it.
     mates: Vec<BTreeSet<LifeId>>,
 }
 
@@ -94,18 +94,18 @@ impl Grounds {
 pub(super) struct Trial {
     /// Lives that are assumed to be private.
     pub(super) private: BTreeSet<LifeId>,
-    /// Whether a pool frees all its memory at once. If not, it may free memory later that is in use then.
+    /// Whether a pool frees all its memory at once. If not, it may later free memory that was in use at that time.
     pub(super) goes_at_once: bool,
 }
 
 impl Trial {
-    /// The same assumptions, but these lives are private too.
+    /// The same assumptions, with these lives also private.
     pub(super) fn also_private(&self, lives: impl IntoIterator<Item = LifeId>) -> Trial {
         Trial { private: self.private.iter().copied().chain(lives).collect(), ..self.clone() }
     }
 }
 
-/// Chooses a division into pools. `None` if no division agrees with the evidence. `work` counts the pairs examined.
+/// Chooses a division into pools. `None` if no division agrees with the evidence. Counts the pairs examined in `work`.
 pub(super) fn choose(evidence: &Evidence, grounds: &Grounds, trial: &Trial, work: &mut u64) -> Option<Partition> {
     let private = &trial.private;
     let lives = &evidence.lives;
@@ -134,8 +134,8 @@ pub(super) fn choose(evidence: &Evidence, grounds: &Grounds, trial: &Trial, work
     Some(Partition { pools: partition(evidence, grounds, &is_private, trial.goes_at_once), instead })
 }
 
-/// Returns lives to the default pool that need not be private, because all lives that exclude them are private.
-/// Starts with the heaviest.
+/// Moves lives back to the default pool if they need not be private because all lives that exclude them are private. Starts
+/// with the heaviest.
 fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weights: &[u64]) {
     order.retain(|&life| is_private[life]);
     order.sort_by_key(|&life| std::cmp::Reverse(weights[life]));
@@ -144,7 +144,7 @@ fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weig
     }
 }
 
-/// A connected set of lives that are not private so far and cannot all be in the default pool, in order.
+/// A connected set of lives, in order, that are not private so far and cannot all be in the default pool.
 fn open_component(both: &Graph, is_private: &[bool]) -> Option<Vec<LifeId>> {
     let is_open = |life: LifeId| !is_private[life] && both.neighbours(life).any(|other| !is_private[other]);
     let first = (0..is_private.len()).find(|&life| is_open(life))?;
@@ -163,9 +163,9 @@ fn open_component(both: &Graph, is_private: &[bool]) -> Option<Vec<LifeId>> {
     Some(component)
 }
 
-/// For each life, the weight of evidence that it belongs to the default pool: the number of requests that it served.
-/// The weight is much higher if several pools freed memory at once and this life was freed first, starting with a
-/// large segment, as empty_cache does.
+/// For each life, the weight of evidence that it belongs to the default pool: the number of requests that it served. The
+/// weight is much higher if several pools freed memory at once and this life was among the first to be freed, starting with a
+/// large segment, as `empty_cache` does.
 fn weights(evidence: &Evidence) -> Vec<u64> {
     let mut weights: Vec<u64> = evidence.lives.iter().map(|life| life.requests + 1).collect();
     let most: u64 = weights.iter().sum();
@@ -179,8 +179,8 @@ fn weights(evidence: &Evidence) -> Vec<u64> {
     weights
 }
 
-/// Of two parts that exclude each other, first the lighter one, which becomes private, and then the heavier one. If
-/// the lives do not form two parts, the one life that excludes the most others relative to its weight.
+/// Of two parts that exclude each other: first the lighter one, which becomes private, and then the heavier one. If the lives
+/// do not form two parts: the single life that excludes the most others relative to its weight.
 fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, Option<Vec<LifeId>>) {
     let mut is_in = vec![false; weights.len()];
     component.iter().for_each(|&life| is_in[life] = true);
@@ -199,7 +199,7 @@ fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, O
     (most.map(|(life, _)| life).into_iter().collect(), None)
 }
 
-/// For each life of a component, which of two parts it is in, if lives in the same part never exclude each other.
+/// For each life in a component, the part (of two) that it is in, if lives in the same part never exclude each other.
 fn two_sides(both: &Graph, component: &[LifeId], is_in: &[bool]) -> Option<Vec<Option<bool>>> {
     let mut side: Vec<Option<bool>> = vec![None; is_in.len()];
     let mut rest: Vec<LifeId> = component.first().copied().into_iter().collect();
@@ -223,7 +223,7 @@ fn partition(evidence: &Evidence, grounds: &Grounds, is_private: &[bool], goes_a
     let lives = &evidence.lives;
     let mut pools: Vec<Pool> = Vec::new();
     let mut pool_of: Vec<Option<usize>> = vec![None; lives.len()];
-    // First come the lives whose pool the file names, because they may exclude later ones.
+    // The lives whose pool the file names come first, because they may exclude later ones.
     let named = |id: &LifeId| lives[*id].known.is_some();
     let private = || (0..lives.len()).filter(|&id| is_private[id]);
     for id in private().filter(named).chain(private().filter(|id| !named(id))) {
@@ -244,7 +244,7 @@ fn partition(evidence: &Evidence, grounds: &Grounds, is_private: &[bool], goes_a
     pools
 }
 
-/// Whether a life fits into a pool that no evidence excludes: the pool serves no request after it was abandoned.
+/// Whether a life fits into a pool that no evidence excludes: the pool serves no request after it has been abandoned.
 fn fits(pool: &Pool, life: &Life, lives: &[Life]) -> bool {
     let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < life.last_used_at);
     let goes_early =
@@ -268,7 +268,7 @@ fn best_of(
     let goes_with = &grounds.goes_with[id];
     let goes = places(&mut goes_with.iter().copied());
     let is_excluded = places(&mut grounds.apart.neighbours(id));
-    // Lives that one pool may have freed at once belong to one pool. So none of them is in a pool that excludes
+    // Lives that one pool may have freed at once belong to one pool. None of them can therefore be in a pool that excludes
     // another of them.
     let mut excludes_mates = vec![false; pools.len()];
     for &mate in grounds.mates[id].iter().take(MOST_MATES) {
@@ -288,8 +288,8 @@ fn best_of(
     open.max_by_key(|&(rank, _)| rank).map(|(_, place)| place)
 }
 
-/// The pools, sorted by the order in which pools that were freed together were freed, if there is one: PyTorch
-/// iterates over a hash map. Each comes with the number of pools that must be freed before it.
+/// The pools, sorted by the order in which pools released together were freed, if there is one: PyTorch iterates over a hash
+/// map. Each pool comes with the number of pools that must be freed before it.
 pub(super) fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
     let mut pool_of = vec![None; evidence.lives.len()];
@@ -329,13 +329,13 @@ pub(super) fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
     (1..).zip(pools).map(|(number, (_, depth))| PoolId::walked_at(depth * distance + number)).collect()
 }
 
-/// Lives with their pools, as the replay looks them up.
+/// Lives with their pools, in the form in which the replay looks them up.
 pub(super) fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -> AssumedPools {
     let mut pools = AssumedPools::default();
     for (life, &pool) in lives {
         match life.made_at {
-            // For an expandable segment, the default pool is stated too: the nearest segment below may belong to
-            // another pool.
+            // For an expandable segment, the default pool is also stated: the nearest segment below may belong to a different
+            // pool.
             Some(at) if pool != PoolId::DEFAULT || life.expandable => {
                 pools.made.insert(at as u32, pool);
             }

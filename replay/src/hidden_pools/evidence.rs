@@ -1,12 +1,12 @@
 //! What a trace shows about which segments cannot be in the same pool.
 //!
-//! Three rules of the allocator make pools visible without naming them:
-//! - The best-fitting free block of its pool serves a request (spec 2.5). So a better block that was passed over
-//!   belongs to another pool. So does every block that would have fitted when a new segment was allocated.
-//! - A pool that gives memory back gives back all that it can (spec 2.10). So memory that could have been freed but
-//!   was not belongs to another pool.
-//! - A pool gives memory back in a fixed order, by stream, size and address: the default pool begins with large
-//!   segments, a private pool with small ones.
+//! Three allocator rules reveal pools without naming them:
+//! - The best-fitting free block of its pool serves a request (spec 2.5). A better block that was passed over therefore
+//!   belongs to a different pool, as does every block that would have fitted when a new segment was allocated.
+//! - A pool that releases memory releases all that it can (spec 2.10). Memory that could have been released but was not
+//!   therefore belongs to a different pool.
+//! - A pool releases memory in a fixed order, by stream, size and address: the default pool begins with large segments, a
+//!   private pool with small ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +19,13 @@ use crate::entries::{is_inner, is_request, takes_memory};
 use crate::initial_state::Start;
 use crate::pools::pool_of;
 
-/// If more segments than this are freed at once, the search for pools is skipped: its work grows with the third
-/// power.
+/// If more segments than this are freed at once, the search for pools is skipped: its cost grows with the cube of their
+/// number.
 const MOST_AT_ONCE: usize = 300;
-/// If more pairs of segments than this exclude each other, the search for pools is skipped: their number grows with
-/// the square of the number of segments. The recordings in this repository have up to 1,018.
+/// If more pairs of segments than this exclude each other, the search for pools is skipped: the number of pairs grows with
+/// the square of the number of segments. The recordings in this repository have up to 1,018 pairs.
 const MOST_PAIRS: usize = 1 << 17;
-/// The most segments to examine in total, for a trace of any length.
+/// The maximum total number of segments to examine, for a trace of any length.
 const MOST_LOOKED_AT: usize = 1 << 24;
 
 /// Why the evidence is not used.
@@ -37,28 +37,28 @@ pub(crate) enum Unused {
     TooMuch,
 }
 
-/// How to interpret releases before a request that takes no memory from the device.
+/// The interpretation of releases before a request that takes no memory from the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Releases {
-    /// They belong to the request, which may have been served by a pool that serves when the device is out of memory.
+    /// They belong to the request, which may have been served by a pool that is used when the device is out of memory.
     OfRequests,
-    /// They belong to calls before the request: a request that makes the allocator release memory also asks the
-    /// device for more.
+    /// They belong to calls before the request: a request that makes the allocator release memory also asks the device for
+    /// more memory.
     OfCalls,
 }
 
 /// Two lives, the lower number first.
 type Pair = (LifeId, LifeId);
 
-/// The lives of a trace, and which pairs exclude each other.
+/// The lives in a trace, and the pairs that exclude each other.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
     pub(super) lives: Vec<Life>,
-    /// Pairs that are not in the same pool of any kind.
+    /// Pairs that cannot be in the same pool, whether default or private.
     pub(super) apart: BTreeSet<Pair>,
-    /// Pairs that are not both in the default pool.
+    /// Pairs that cannot both be in the default pool.
     pub(super) not_default: BTreeSet<Pair>,
-    /// Pairs that are not both in one private pool.
+    /// Pairs that cannot both be in one private pool.
     pub(super) not_private: BTreeSet<Pair>,
     /// The requests that a single pool would have served differently, with the two lives that show it.
     pub(super) contradictions: Vec<(usize, Pair)>,
@@ -69,8 +69,8 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Extends the evidence within each run of releases. The releases of one pool are consecutive. So if two lives
-    /// exclude each other, every life freed before the first of them excludes every life freed after the second.
+    /// Extends the evidence within each run of releases. The releases from one pool are consecutive. If two lives exclude
+    /// each other, every life freed before the first of them therefore excludes every life freed after the second.
     ///
     /// # Errors
     /// [`Unused::TooMuch`] if there is too much evidence to process.
@@ -123,7 +123,7 @@ struct Walk<'a> {
     layout: Layout<'a>,
     releases: Releases,
     found: Evidence,
-    /// How many segments and blocks were examined so far.
+    /// The number of segments and blocks examined so far.
     looked_at: usize,
 }
 
@@ -144,7 +144,7 @@ pub(super) fn gather(
     let trace = &recording.trace;
     let mut at = 0;
     while at < trace.len() {
-        // A block that became free at once was free before the next operation.
+        // A block that became free immediately was free before the next operation.
         let is_plain_free = trace[at].action == Action::FreeRequested && !start.deferred.contains_key(&(at as u32));
         if is_plain_free && let Some(completed) = trace.get(at + 1) {
             walk.layout.free(at + 1, completed);
@@ -164,7 +164,7 @@ pub(super) fn gather(
     let Walk { layout, mut found, .. } = walk;
     found.lives = layout.lives;
     name_known(&mut found.lives, recording);
-    // If no block was in use before the first entry, no private pool was either: a segment from before is one whose
+    // If no block was in use before the first entry, neither was any private pool: a segment from before it is one whose
     // entry is missing.
     if start.lost.is_none_or(|lost| lost.blocks == 0) {
         let early = found.lives.iter_mut().filter(|life| life.made_at.is_none());
@@ -191,8 +191,8 @@ fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
 }
 
 impl Walk<'_> {
-    /// A pool has one expandable segment for each stream and class (spec 4.1), so expandable segments of one stream
-    /// and class that exist at first belong to different pools.
+    /// A pool has one expandable segment for each stream and class (spec 4.1), so expandable segments with the same stream
+    /// and class that exist at the start belong to different pools.
     fn tell_ranges_apart(&mut self) {
         let mut alike: BTreeMap<(u64, bool), Vec<LifeId>> = BTreeMap::new();
         for (id, life) in self.layout.lives.iter().enumerate().filter(|(_, life)| life.expandable) {
@@ -237,14 +237,13 @@ impl Walk<'_> {
                 }
                 _ => {
                     self.layout.free(place, entry);
-                    // If a block becomes free in between, a second call may have released it.
+                    // If a block becomes free between the releases, a second call may have released it.
                     is_new_run = true;
                 }
             }
         }
         if !runs.is_empty() {
-            // Garbage collection, and requests for oversize blocks, release only a part of the memory that could be
-            // freed.
+            // Garbage collection, and requests for oversize blocks, release only part of the memory that could be freed.
             let settings = &self.policy.settings;
             let is_partial = settings.garbage_collection_threshold > 0.0 || settings.max_split_bytes != u64::MAX;
             let takes = trace[at..end].iter().any(takes_memory);
@@ -252,7 +251,7 @@ impl Walk<'_> {
                 self.releases == Releases::OfCalls && !takes && request.is_some_and(|entry| entry.action == Action::Alloc);
             let is_whole = request.is_none() || !is_partial || is_call;
             let all: Vec<LifeId> = runs.iter().flatten().map(|&(_, life)| life).collect();
-            // These release only large segments, and come last unless everything is released after them.
+            // These release only large segments and come last, unless everything is released after them.
             let is_small = |&life: &LifeId| self.layout.lives[life].class == PoolClass::Small;
             let certain = if is_whole { all.len() } else { all.iter().rposition(is_small).map_or(0, |last| last + 1) };
             for &stayed in could_go.iter().filter(|life| !all.contains(life)) {
@@ -300,7 +299,7 @@ impl Walk<'_> {
     }
 
     fn class_and_size(&self, entry: &Entry) -> Option<(PoolClass, u64)> {
-        // An out-of-memory entry has the rounded size, and rounding it again changes nothing.
+        // An out-of-memory entry contains the rounded size; rounding it again changes nothing.
         let size = self.policy.round(Bytes(entry.size.max(1)))?;
         Some((self.policy.classify(size), size.get()))
     }
@@ -313,8 +312,7 @@ impl Walk<'_> {
         if !self.layout.lives[chosen.life].expandable {
             let is_new = trace[group..at].iter().any(|entry| entry.action == Action::SegmentAlloc);
             let until = (entry.stream, class == PoolClass::Large, chosen.size, entry.address);
-            // A block that became free after the search began may have become free because the allocator waited for
-            // it.
+            // A block that became free after the search began may have done so because the allocator waited for it.
             let was_there = |since: Option<usize>| since.is_some_and(|since| !is_new || since <= group);
             let passed_over: Vec<LifeId> = self
                 .layout

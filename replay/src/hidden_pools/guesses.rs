@@ -1,5 +1,5 @@
-//! The guesses at the pools of one recording. Each guess learns from how the one before it failed. Also decides whether a
-//! guess explains more than it assumes.
+//! Makes guesses for the pools of one recording. Each guess learns from how the one before it failed. This module also
+//! decides whether a guess explains more than it assumes.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -19,16 +19,16 @@ const FEW_POOLS: u64 = 8;
 /// A guess may always have this many windows, however little it explains.
 const FEW_WINDOWS: u64 = 6;
 
-/// The guessed private pools, which the file does not name, and the evidence for them.
+/// The guesses for private pools that the file does not name, and the evidence for them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Guess {
     /// The segments that the guess assigned to private pools. An expandable segment counts as one.
     pub segments: Vec<GuessedSegment>,
-    /// The number of private pools that these segments are in.
+    /// The number of private pools that contain these segments.
     pub pools: usize,
     /// The number of windows: runs of requests that these segments served.
     ///
-    /// A long run does not count if memory of a private pool that the file names served it too.
+    /// A long run does not count if memory from a private pool that the file names also served it.
     pub windows: u64,
     /// The number of requests in the windows.
     pub requests: u64,
@@ -41,21 +41,21 @@ pub struct Guess {
 impl Guess {
     /// Whether the guess explains more than it assumes.
     ///
-    /// With enough pools, any allocator's trace can be explained. But real pools are used in windows of several
-    /// requests, most of which a single pool would have served differently. A segment that is wrongly assigned to a
-    /// private pool serves single requests all over the trace, and few of them are contradictions. And no real pool
-    /// serves only a single request.
+    /// With enough pools, any allocator's trace can be explained. Real pools, however, are used in windows of several
+    /// requests, most of which a single pool would have served differently. A segment that is wrongly assigned to a private
+    /// pool serves isolated requests all over the trace, and few of them are contradictions. Moreover, no real pool serves
+    /// only a single request.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        // All requests that support a segment from before the first entry may be lost.
+        // All requests that support a segment from before the first entry may be missing.
         let made = self.segments.iter().filter(|segment| segment.made_at.is_some()).count() as u64;
         let early = self.segments.len() as u64 - made;
-        // Two expandable segments of one stream and class prove two pools.
+        // Two expandable segments with the same stream and class prove that there are two pools.
         let is_explained = self.windows <= self.contradictions / 2 + self.ranges * 2 + early + FEW_WINDOWS;
         let is_used = self.windows <= self.requests / 2 + FEW_WINDOWS;
         // If only the order of release supports the pools, each window must have at least two requests.
         let is_evident = self.contradictions > 0 || self.ranges > 0 || self.requests >= 2 * self.windows;
-        // Of 215 real recordings none exceeds these limits.
+        // None of 215 real recordings exceeds these limits.
         let has_few_pools = self.pools as u64 <= self.contradictions / 4 + FEW_POOLS;
         let has_few_segments = made <= self.contradictions + FEW_WINDOWS;
         has_few_pools && has_few_segments && is_explained && is_used && is_evident
@@ -75,35 +75,35 @@ pub struct GuessedSegment {
     pub pool: usize,
 }
 
-/// A window with at least this many requests is long: a captured step has hundreds, while chance alternation gives
-/// two or three.
+/// A window with at least this many requests is long: a captured step has hundreds, whereas chance alternation produces two
+/// or three.
 const LONG_WINDOW: usize = 8;
-/// The most guesses to try for one recording.
+/// The maximum number of guesses to try for one recording.
 pub(crate) const MOST_GUESSES: usize = 48;
-/// The most points at which to try simpler variants of a good guess.
+/// The maximum number of points at which to try simpler variants of a good guess.
 const MOST_SIMPLER: usize = 8;
 
-/// The guesses at one recording's pools.
+/// The guesses for one recording's pools.
 ///
-/// The evidence is about pairs of segments. So it may not settle which of the segments that were freed together
-/// belonged to the default pool. When a guess fails at such a point, variants for that point follow, until one gets
+/// The evidence concerns pairs of segments. It may therefore not determine which of the segments that were freed together
+/// belonged to the default pool. When a guess fails at a point like this, variants for that point follow until one gets
 /// further.
 pub(crate) struct Guesses {
     evidence: Evidence,
     grounds: Grounds,
-    /// How many pairs of segments were examined so far.
+    /// The number of pairs of segments examined so far.
     pub(crate) work: u64,
-    /// The assumptions that hold by now, because guesses without them failed.
+    /// The assumptions that are now settled, because guesses without them failed.
     settled: Trial,
     /// The assumptions of the current guess.
     trial: Trial,
     /// The lives that are private in the current guess.
     chosen: BTreeSet<LifeId>,
-    /// Pairs of sets of lives, one of which must be private in the current guess: the chosen set, and the other one.
+    /// Pairs of sets of lives, one of which must be private in the current guess: the chosen set and the other one.
     instead: Vec<(Vec<LifeId>, Vec<LifeId>)>,
     /// The variants still to try; the last one comes next.
     others: Vec<Trial>,
-    /// How far the best guess got: its first entry that differed.
+    /// The progress of the best guess: its first entry that differed.
     reached: Option<usize>,
 }
 
@@ -111,7 +111,7 @@ impl Guesses {
     /// Gathers the evidence in a trace.
     ///
     /// # Errors
-    /// No segment was freed before the end, no division into pools explains the evidence, or there is too much of it.
+    /// No segment was freed before the end, no division into pools explains the evidence, or there is too much evidence.
     pub(crate) fn of(
         recording: &DeviceRecording,
         start: &Start,
@@ -129,7 +129,7 @@ impl Guesses {
         Ok(Guesses { evidence, grounds, work: 0, settled, trial, chosen, instead, others, reached: None })
     }
 
-    /// The next guess, if there is one left.
+    /// Returns the next guess, if there is one left.
     pub(crate) fn next(&mut self) -> Option<(AssumedPools, Guess)> {
         while let Some(trial) = self.others.pop() {
             self.trial = trial;
@@ -142,8 +142,8 @@ impl Guesses {
         None
     }
 
-    /// Records that the current guess agrees with the recording, with calls that give memory back before the entries
-    /// `calls`. If it needs several calls for memory that was freed at once, simpler guesses come next.
+    /// Records that the current guess agrees with the recording, with calls that release memory before the entries `calls`.
+    /// If it needs several calls for memory that was freed at once, simpler guesses come next.
     pub(crate) fn simplify(&mut self, calls: &[usize]) {
         self.settled.clone_from(&self.trial);
         let has_several = |run: &&Vec<(usize, LifeId)>| {
@@ -151,7 +151,7 @@ impl Guesses {
             calls.iter().filter(|&&call| first.0 <= call && call <= last.0).count() > 1
         };
         let runs: Vec<&Vec<(usize, LifeId)>> = self.evidence.releases.iter().filter(has_several).collect();
-        // In these guesses the default pool's memory is the first stretch, or none.
+        // In these guesses, the default pool's memory is the first stretch, or there is none.
         let without = |run: &[(usize, LifeId)], kept: usize| -> BTreeSet<LifeId> {
             let stretches = self.evidence.default_stretches(run);
             stretches.iter().skip(kept).flatten().copied().collect()
@@ -176,18 +176,18 @@ impl Guesses {
         self.others = trials.into_iter().flatten().filter(|other| *other != self.settled).collect();
     }
 
-    /// Records that the current guess first differs from the recording at the entry `at`, or at its end if `None`.
+    /// Records that the current guess first differs from the recording at the entry `at`, or at its end if `at` is `None`.
     ///
-    /// `released` is the first segment that the replay's default pool frees but the recorded one kept, with the entry
-    /// before which that happens. `addresses` are the addresses involved in the difference.
+    /// `released` is the first segment that the replay's default pool frees but the recorded pool kept, with the entry before
+    /// which that happens. `addresses` are the addresses involved in the difference.
     pub(crate) fn fail(&mut self, at: Option<usize>, released: Option<(usize, u64)>, addresses: &[u64]) {
         let place = at.unwrap_or(usize::MAX);
-        // A garbage collection passed over the segment, and collections only look at the default pool.
+        // A garbage collection passed over the segment, and collections look only at the default pool.
         let stayed =
             released.and_then(|(at, address)| self.life_at(at, address)).filter(|life| !self.trial.private.contains(life));
         match self.reached {
             Some(reached) if place < reached || (place == reached && stayed.is_none()) => return,
-            // The collection may have passed over several.
+            // The collection may have passed over several segments.
             Some(reached) if place == reached => {}
             _ => {
                 self.reached = Some(place);
@@ -220,15 +220,15 @@ impl Guesses {
         others.map(|(_, other)| self.settled.also_private(other.iter().copied())).collect()
     }
 
-    /// The possibilities for the memory that was freed together at this point; the likeliest comes last.
+    /// The possibilities for the memory that was freed together at this point, the likeliest last.
     fn by_release(&self, place: usize) -> Vec<Trial> {
-        // A segment that should not have been freed shows right after those that were.
+        // A segment that should not have been freed shows up right after those that were.
         let is_there = |run: &&Vec<(usize, LifeId)>| {
             run.first().is_some_and(|first| first.0 <= place) && run.last().is_some_and(|last| place <= last.0.saturating_add(1))
         };
         let Some(run) = self.evidence.releases.iter().find(is_there) else { return Vec::new() };
-        // The default pool's segments are one stretch. The first stretch is the likeliest, because empty_cache begins
-        // with the default pool. An empty stretch is the least likely: then a single private pool freed its memory.
+        // The default pool's segments are one stretch. The first stretch is the likeliest, because empty_cache begins with
+        // the default pool. An empty stretch is the least likely: it means that a single private pool freed its memory.
         let stretches = self.evidence.default_stretches(run);
         let outside = |stretch: &Vec<LifeId>| -> Vec<LifeId> {
             run.iter().map(|&(_, life)| life).filter(|life| !stretch.contains(life)).collect()
@@ -274,7 +274,7 @@ impl Guesses {
         }
         let (mut windows, mut requests) = (0, 0);
         for window in self.evidence.served.chunk_by(|&one, &other| is_named[one].is_some() == is_named[other].is_some()) {
-            // A long window that uses memory of a named private pool is certain.
+            // A long window that uses memory from a named private pool is certain.
             if window.len() >= LONG_WINDOW && window.iter().any(|life| !private.contains(life)) {
                 continue;
             }

@@ -1,8 +1,8 @@
 //! The blocks of all segments at each point of a trace, from the trace alone.
 //!
-//! Which block serves a request depends on the pools. What then happens to the block does not: the entry says where
-//! the block begins, the rules say how much is split off, and free neighbours in one segment coalesce. So the blocks
-//! of every segment are known even if its pool is not.
+//! The pools affect which block serves a request, but not what then happens to the block: the entry states where the block
+//! begins, the rules determine how much is split off, and free neighbours in one segment coalesce. The blocks of every
+//! segment are therefore known even if its pool is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(super) type LifeId = usize;
 /// A segment from its allocation to its release, or an expandable segment from mapping its first page to unmapping
 /// its last.
 ///
-/// This is not just a segment: several lives can use an address, one after another.
+/// This is not the same as an address range: several lives can use an address, one after another.
 #[derive(Clone, Debug)]
 pub(super) struct Life {
     pub(super) base: u64,
@@ -30,9 +30,9 @@ pub(super) struct Life {
     pub(super) gone_at: Option<usize>,
     /// The first entry that freed any of its memory.
     pub(super) first_given_at: Option<usize>,
-    /// Its pool, if the recording lists the segment at its end.
+    /// Its pool, if the recording lists the segment at the end.
     pub(super) known: Option<PoolId>,
-    /// How many requests it served.
+    /// The number of requests it served.
     pub(super) requests: u64,
     /// The entry of the last request that it served, or the entry that allocated it.
     pub(super) last_used_at: usize,
@@ -42,7 +42,7 @@ pub(super) struct Life {
 pub(super) struct Block {
     pub(super) size: u64,
     pub(super) life: LifeId,
-    /// The number of entries done when it became free with this size; `None` while it is in use.
+    /// The number of entries completed when it became free with this size; `None` while it is in use.
     pub(super) free_since: Option<usize>,
 }
 
@@ -53,8 +53,8 @@ type FreeKey = (u64, bool, u64, u64);
 pub(super) struct Layout<'a> {
     policy: &'a PyTorch,
     pub(super) lives: Vec<Life>,
-    /// The segments that exist: address, end and life. For an expandable segment, the end is the highest end of
-    /// memory that was ever mapped in it.
+    /// The segments that exist: address, end and life. For an expandable segment, the end is the highest end of the memory
+    /// that was ever mapped in it.
     places: BTreeMap<u64, (u64, LifeId)>,
     blocks: BTreeMap<u64, Block>,
     free: BTreeSet<FreeKey>,
@@ -158,8 +158,7 @@ impl<'a> Layout<'a> {
         self.blocks.get(&address).copied().filter(|block| block.free_since.is_some())
     }
 
-    /// The free blocks of a stream and class with at least `size` bytes, in the order of best fit, up to `until` if
-    /// given.
+    /// The free blocks of a stream and class with at least `size` bytes, in best-fit order, up to `until` if given.
     pub(super) fn fitting(
         &self,
         stream: u64,
@@ -173,12 +172,12 @@ impl<'a> Layout<'a> {
         self.free.range(first..end).filter_map(|key| Some((key.3, *self.blocks.get(&key.3)?)))
     }
 
-    /// How many segments exist.
+    /// The number of segments that exist.
     pub(super) fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// The lives that could free memory: a segment that is one free block, or an expandable one with a whole free
+    /// The lives that could free memory: a segment that is one free block, or an expandable segment with an entirely free
     /// page.
     pub(super) fn releasable(&self) -> Vec<LifeId> {
         let mut lives: Vec<LifeId> = self
@@ -224,8 +223,8 @@ impl<'a> Layout<'a> {
         range.is_none().then_some(life)
     }
 
-    /// Frees memory: a segment, or pages of an expandable one. Returns its life, or `None` if some of the memory is
-    /// not free.
+    /// Frees memory: a segment, or pages of an expandable segment. Returns its life, or `None` if some of the memory is not
+    /// free.
     pub(super) fn give(&mut self, at: usize, entry: &Entry) -> Option<LifeId> {
         let (&address, block) = self.blocks.range(..=entry.address).next_back()?;
         let (life, end) = (block.life, address + block.size);
@@ -251,7 +250,7 @@ impl<'a> Layout<'a> {
         Some(life)
     }
 
-    /// Serves a request from the free block at its address. `None` if no free block there is large enough.
+    /// Serves a request from the free block at its address. Returns `None` if no free block there is large enough.
     pub(super) fn serve(&mut self, at: usize, entry: &Entry, size: u64) -> Option<LifeId> {
         let block = self.free_at(entry.address).filter(|block| block.size >= size)?;
         let request = Request {
@@ -280,7 +279,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Expandable segments of a stream and class that exist.
+    /// The existing expandable segments of a stream and class.
     pub(super) fn ranges(&self, stream: u64, class: PoolClass) -> impl Iterator<Item = LifeId> {
         let is_it = move |&life: &LifeId| {
             let life = &self.lives[life];

@@ -1,4 +1,4 @@
-//! The pools that a trace names: from PyTorch 2.12 on, every entry has the id of its pool.
+//! The pools that a trace names: since PyTorch 2.12, every entry has the id of its pool.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::entries::{is_inner, is_request};
 use crate::initial_state::Start;
 use crate::pools::AssumedPools;
 
-/// The pools of a trace's segments and failed requests, as its entries name them.
+/// The pools of a trace's segments and failed requests, as named by its entries.
 ///
-/// The order in which several pools give back their memory at once follows a hash table of their ids, and so it also depends
-/// on pools that no entry names. So the result has the pools twice: with their own ids, and with ids whose order is that of
-/// the trace. Empty if the entries name no private pool, or if a name does not fit the blocks before it.
+/// The order in which several pools release their memory at once follows a hash table of their ids, so it also depends on
+/// pools that no entry names. The result therefore contains the pools twice: with their own ids, and with ids whose order is
+/// that of the trace. Empty if the entries name no private pool, or if a name does not fit the blocks before it.
 pub(crate) fn named(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<[AssumedPools; 2]> {
     let name = |entry: &Entry| recording.pools.get(entry.pool).map(|(first, second)| PoolId(first, second));
     if recording.pools.is_empty() || !recording.trace.iter().filter_map(name).any(|pool| pool != PoolId::DEFAULT) {
@@ -36,7 +36,7 @@ pub(crate) fn named(recording: &DeviceRecording, start: &Start, policy: &PyTorch
         }
         let end = at + trace[at..].iter().take_while(|entry| is_inner(entry)).count();
         let asked = trace.get(end).filter(|entry| is_request(entry));
-        // An out-of-memory entry has the rounded size, and rounding it again changes nothing.
+        // An out-of-memory entry contains the rounded size; rounding it again changes nothing.
         let size = asked.and_then(|entry| policy.round(Bytes(entry.size.max(1))));
         let class = size.map_or(PoolClass::Large, |size| policy.classify(size));
         walk.releases.push(Vec::new());
@@ -60,7 +60,7 @@ struct Walk<'a> {
     layout: Layout<'a>,
     /// The pool of each life, if an entry has named it.
     names: Vec<Option<PoolId>>,
-    /// The lives that gave memory back between two requests, in order, each with the entry of its release.
+    /// The lives that released memory between two requests, in order, each with the entry of its release.
     releases: Vec<Vec<(usize, LifeId)>>,
 }
 
@@ -72,7 +72,7 @@ impl Walk<'_> {
         self.names[life] = self.names[life].or(pool);
     }
 
-    /// Processes an entry for memory that was taken or given back, or for a block that became free.
+    /// Processes an entry for memory that was taken or released, or for a block that became free.
     fn inner(&mut self, at: usize, entry: &Entry, class: PoolClass, pool: Option<PoolId>) -> Option<()> {
         let life = match entry.action {
             Action::SegmentAlloc => {

@@ -1,17 +1,16 @@
 //! The lengths of the blocks that were in use before the first entry.
 //!
-//! An entry states the requested size, not the block's. By the rules a block has the rounded size of its request, or
-//! more if the free block that served it was not worth splitting (spec 3.1): in the small pool a remainder of 512
-//! bytes or more is always split off, in the large pool one of up to 1 MiB is not. So a gap after a block belongs to
-//! the block if it is too small to be a block of that pool. A larger gap is a free block, but up to 1 MiB at its
-//! beginning may still belong to the block before it. This shows when the program allocates in the gap while the
-//! block is in use. If it does not, this only shows in decisions that the recorded allocator did not make
-//! ([`Extents`]).
+//! An entry states the requested size, not the block's. By the rules, a block has the rounded size of its request, or more if
+//! the free block that served it was not worth splitting (spec 3.1): in the small pool, a remainder of 512 bytes or more is
+//! always split off; in the large pool, one of up to 1 MiB is not. A gap after a block therefore belongs to the block if it
+//! is too small to be a block of that pool. A larger gap is a free block, but up to 1 MiB at its beginning may still belong
+//! to the block before it. This becomes visible when the program allocates in the gap while the block is in use. If the
+//! program does not, it is visible only in decisions that the recorded allocator did not make ([`Extents`]).
 //!
-//! If nothing is ever allocated in the gap after a block, the block is assumed to be as long as its rounded request,
-//! and the gap may be up to 1 MiB smaller than it looks. If the core then serves a request from the beginning of the
-//! gap where the recording serves it from elsewhere, the gap was too small for it, so the block must be longer. The
-//! replay then assumes the least length that explains this, and starts again.
+//! If nothing is ever allocated in the gap after a block, the block is assumed to be as long as its rounded request, and the
+//! gap may be up to 1 MiB smaller than it appears. If the core then serves a request from the beginning of the gap where the
+//! recording serves it from elsewhere, the gap was too small for it, so the block must be longer. The replay then assumes the
+//! smallest length that explains this and starts over.
 
 use std::collections::BTreeMap;
 
@@ -33,9 +32,9 @@ const BLOCK_SIZE: u64 = 512;
 pub(crate) struct Assumed {
     /// The address at which the block is assumed to end and the gap to begin.
     gap: u64,
-    /// By how many bytes the block is longer than its rounded request, as inferred so far.
+    /// The number of bytes by which the block is longer than its rounded request, as inferred so far.
     own: u64,
-    /// The entry at which the block is freed, if that is in the trace.
+    /// The entry at which the block is freed, if it is in the trace.
     pub(crate) freed_at: Option<u32>,
 }
 
@@ -54,8 +53,8 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// The smaller gap that explains why the recorded allocator, at `entry`, did not make the core's decision; `None`
-    /// if no gap explains it.
+    /// The smaller gap that explains why, at `entry`, the recorded allocator did not make the core's decision; `None` if no
+    /// gap explains it.
     pub(crate) fn explain(&self, entry: usize, decision: &Decision, policy: &PyTorch) -> Option<SmallerGap> {
         if decision.action != Action::Alloc {
             return None;
@@ -66,8 +65,7 @@ impl Extents {
         let (segment, block) = self.find_gap(decision.address)?;
         let rounded = policy.round(Bytes(decision.size))?.get();
         let by = self.segments[segment].blocks[block].size.get().checked_sub(rounded.checked_sub(BLOCK_SIZE)?)?;
-        // The gap must shrink but not vanish, and the block's remainder must be one that is not split off: at most 1
-        // MiB.
+        // The gap must shrink but not vanish, and the block's remainder must not be one that is split off: at most 1 MiB.
         (by > 0 && rounded > BLOCK_SIZE && self.assumed[place].own + by <= MIB).then_some(SmallerGap { place, by })
     }
 
@@ -79,12 +77,12 @@ impl Extents {
         self.assumed[place].own += by;
     }
 
-    /// How many assumed blocks turned out to be longer.
+    /// The number of assumed blocks that turned out to be longer.
     pub(crate) fn inferred(&self) -> usize {
         self.assumed.iter().filter(|assumed| assumed.own > 0).count()
     }
 
-    /// The free block at an address: the index of its segment, and its index there.
+    /// The free block at an address: the index of its segment, and its index in the segment.
     fn find_gap(&self, address: u64) -> Option<(usize, usize)> {
         for (place, segment) in self.segments.iter().enumerate() {
             let mut at = segment.address.get();
@@ -112,21 +110,21 @@ fn extend(segment: &mut AdoptedSegment, gap: usize, own: u64) {
 /// A block of the large pool that may be longer than its rounded request, by a part of the free block after it.
 #[derive(Clone, Copy, Debug)]
 struct Hidden {
-    /// The segment that the block is in, and the index of the free block after the block.
+    /// The segment that contains the block, and the index of the free block after the block.
     segment: usize,
     place: usize,
     /// The address at which the block's rounded request ends.
     rounded_end: u64,
-    /// The entry at which the block is freed, if that is in the trace.
+    /// The entry at which the block is freed, if it is in the trace.
     freed_at: Option<u32>,
 }
 
 /// Cuts each segment into blocks.
 ///
-/// `segments` and `blocks` must be in the order of their addresses.
+/// `segments` and `blocks` must be in address order.
 ///
 /// # Errors
-/// Segments or blocks overlap, or a block is in no segment.
+/// If segments or blocks overlap, or if a block is in no segment.
 pub(crate) fn cut(
     segments: &[EarlySegment],
     blocks: &[EarlyBlock],
@@ -216,8 +214,8 @@ impl Cut<'_> {
         Ok(if is_worth_splitting { rounded.0 } else { room })
     }
 
-    /// Searches the trace for allocations that show where such blocks end. Returns the blocks for which there is no
-    /// such allocation.
+    /// Searches the trace for allocations that show where these blocks end. Returns the blocks for which there is no such
+    /// allocation.
     fn uncover(&mut self, trace: &[Entry]) -> Vec<Assumed> {
         let mut open: BTreeMap<u64, Hidden> = self.hidden.drain(..).map(|hidden| (hidden.rounded_end, hidden)).collect();
         let mut assumed = Vec::new();

@@ -1,8 +1,8 @@
 //! Finds the mapped runs that belong to one expandable segment, that is, to one reserved range of addresses.
 //!
-//! A recording lists an expandable segment as its runs. If a segment was gone by the end, only the trace shows it, so
-//! neither its pool nor its class is known. But ranges lie far apart: a range is 9/8 of the device's memory long
-//! (spec 4.1) and is mapped from its lowest address on (spec 4.2).
+//! A recording lists an expandable segment as its runs. If a segment was gone by the end, only the trace shows it, so neither
+//! its pool nor its class is known. Ranges lie far apart, however: a range is 9/8 as long as the device's memory (spec 4.1)
+//! and is mapped starting from its lowest address (spec 4.2).
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId};
 use parkade::{AdoptedBlock, AdoptedContent, AdoptedSegment, PoolSlot};
 use parkade_recording::{Action, Entry};
 
-/// The total memory that the device reports to the core, in bytes: more than any GPU has, so that no reserved range
-/// runs out. A recording does not contain the real amount.
+/// The total memory that the device reports to the core, in bytes: more than any GPU has, so that no reserved range runs out.
+/// A recording does not contain the actual amount.
 pub(crate) const TOTAL_MEMORY: u64 = 1 << 39;
 
 /// A mapped run, already cut into blocks.
@@ -61,7 +61,7 @@ impl Range {
         self.runs.iter().find(|run| run.is_listed).unwrap_or(&self.runs[0])
     }
 
-    /// Whether a run can belong to this range, if no range is longer than `longest` bytes.
+    /// Whether a run can belong to this range if no range is longer than `longest` bytes.
     fn takes(&self, run: &Run, longest: u64) -> bool {
         let known = self.known();
         let is_alike = !known.is_listed || !run.is_listed || known.key() == run.key();
@@ -79,9 +79,9 @@ fn may_be_one(low: (u64, u64), high: (u64, u64), longest: u64) -> bool {
     high.0.saturating_sub(low.1) <= longest / 2 && high.1.saturating_sub(low.0) <= longest
 }
 
-/// Joins the runs of each range into one segment that covers it. `runs` are in the order of their addresses.
+/// Joins the runs of each range into one segment that covers it. `runs` must be in address order.
 ///
-/// A recording does not say where a range begins; it is assumed to begin at the lowest address in the recording.
+/// A recording does not state where a range begins; each range is assumed to begin at its lowest address in the recording.
 pub(crate) fn join(runs: Vec<Run>, trace: &[Entry], policy: &PyTorch) -> Vec<AdoptedSegment> {
     let reach = TOTAL_MEMORY + TOTAL_MEMORY / 8;
     let longest = longest(&runs).unwrap_or(reach);
@@ -111,8 +111,8 @@ fn longest(runs: &[Run]) -> Option<u64> {
     bases.windows(2).map(|pair| pair[1] - pair[0]).min()
 }
 
-/// The class of each range: as listed, or as shown by its pages or by the requests that it serves. A run that is not
-/// a whole number of large pages consists of small pages.
+/// The class of each range: as listed, or as shown by its pages or by the requests that it serves. A run whose size is not a
+/// whole number of large pages consists of small pages.
 fn classes(ranges: &[Range], trace: &[Entry], policy: &PyTorch) -> Vec<PoolClass> {
     let class_of = |bytes: u64| policy.round(Bytes(bytes.max(1))).map(|size| policy.classify(size));
     let mut classes: Vec<Option<PoolClass>> = ranges.iter().map(|range| of_memory(range, policy, class_of)).collect();
@@ -132,7 +132,7 @@ fn classes(ranges: &[Range], trace: &[Entry], policy: &PyTorch) -> Vec<PoolClass
     classes.into_iter().map(|class| class.unwrap_or(PoolClass::Large)).collect()
 }
 
-/// The class of a range, if its own memory shows it.
+/// The class of a range, if its own memory reveals it.
 fn of_memory(range: &Range, policy: &PyTorch, class_of: impl Fn(u64) -> Option<PoolClass>) -> Option<PoolClass> {
     let known = range.known();
     if known.is_listed {
@@ -149,11 +149,11 @@ fn of_memory(range: &Range, policy: &PyTorch, class_of: impl Fn(u64) -> Option<P
         .next()
 }
 
-/// Where each range begins.
+/// The address at which each range begins.
 ///
-/// A range grows upwards from its lowest address without gaps (spec 4.2). So memory that is mapped beyond the reach
-/// of all known ranges belongs to a new range, or lies below the remaining memory of an old one. The request that it
-/// is mapped for shows its class.
+/// A range grows upwards from its lowest address without gaps (spec 4.2). Memory that is mapped beyond the reach of all known
+/// ranges therefore belongs to a new range or lies below the remaining memory of an old one. The request that the memory is
+/// mapped for shows its class.
 fn find_bases(ranges: &[Range], classes: &[PoolClass], trace: &[Entry], policy: &PyTorch, longest: u64) -> Vec<u64> {
     let known = |(place, range): (usize, &Range)| (range.base(), (range.end(), place));
     let mut reached: BTreeMap<u64, (u64, usize)> = ranges.iter().enumerate().map(known).collect();

@@ -1,9 +1,9 @@
-//! The state before a recording's first entry, worked out from its end.
+//! The state before a recording's first entry, reconstructed from its end.
 //!
-//! A trace is a ring buffer, so its beginning may be lost. `rewind` undoes the entries, last first. This gives the
-//! blocks and segments from before the first entry and finds contradictions. `block_sizes` works out how long those
-//! blocks are, and corrects the lengths when a replay shows more. `expandable_ranges` finds which mapped memory
-//! belongs to one expandable segment. `state` is the result; it checks the whole trace once more, forwards.
+//! A trace is a ring buffer, so its oldest entries may be missing. `rewind` undoes the entries, the last one first. This
+//! yields the blocks and segments from before the first entry and finds contradictions. `block_sizes` determines how long
+//! those blocks are and corrects the lengths when a replay shows more. `expandable_ranges` finds which mapped memory belongs
+//! to one expandable segment. `state` is the result; it checks the whole trace once more, forwards.
 
 mod block_sizes;
 mod expandable_ranges;

@@ -1,8 +1,8 @@
-//! Walking a trace backwards: from the heap at the end of a recording to the heap before its first entry.
+//! Walks a trace backwards, from the heap at the end of a recording to the heap before its first entry.
 //!
-//! The heap before the first entry follows from the heap at the end and from the entries: the walk undoes them, last
-//! first. The walk also finds contradictions (a block freed twice, memory outside any segment) and the entry at which
-//! each freed block becomes free for reuse.
+//! The heap before the first entry follows from the heap at the end and from the entries: the walk undoes the entries, the
+//! last one first. The walk also finds contradictions (a block freed twice, memory outside any segment) and the entry at
+//! which each freed block becomes free for reuse.
 //!
 //! A recording lists an expandable segment as its mapped runs of addresses, and the trace maps and unmaps parts of
 //! them. Adjacent runs of one stream count as one run: in PyTorch they also belong to one pool.
@@ -24,11 +24,11 @@ pub(crate) struct EarlyBlock {
     pub(crate) requested: u64,
     /// Its size, if the block still exists at the recording's end.
     pub(crate) size: Option<u64>,
-    /// Whether it was freed before the first entry and waits for events.
+    /// Whether it was freed before the first entry and is waiting for events.
     pub(crate) is_pending: bool,
-    /// The entry at which it is freed, if that is in the trace.
+    /// The entry at which it is freed, if it is in the trace.
     pub(crate) freed_at: Option<u32>,
-    /// The entry at which the block becomes free for reuse, if that is in the trace.
+    /// The entry at which the block becomes free for reuse, if it is in the trace.
     pub(crate) completed_at: Option<u32>,
 }
 
@@ -43,11 +43,11 @@ pub(crate) struct EarlySegment {
     pub(crate) expandable: bool,
     /// Its pool; the default pool if the recording does not name one.
     pub(crate) pool: PoolId,
-    /// Whether the recording lists it at its end, so that its class and pool are known.
+    /// Whether the recording lists it at the end, so that its class and pool are known.
     pub(crate) is_listed: bool,
 }
 
-/// What the walk backwards finds.
+/// The result of the walk backwards.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rewound {
     /// Blocks in use before the first entry, in no particular order.
@@ -56,8 +56,8 @@ pub(crate) struct Rewound {
     pub(crate) segments: Vec<EarlySegment>,
     /// The private pools of segments that are allocated within the trace, by entry.
     pub(crate) made: FxHashMap<u32, PoolId>,
-    /// For each entry that frees a block which does not become free for reuse at once: the entry at which the block
-    /// does, or `None` if that is not in the trace.
+    /// For each entry that frees a block which does not immediately become free for reuse: the entry at which it does, or
+    /// `None` if that entry is not in the trace.
     pub(crate) deferred: FxHashMap<u32, Option<u32>>,
 }
 
@@ -85,7 +85,7 @@ impl Runs {
         }
         if let Some(&after) = self.by_address.get(&end).filter(|after| same(after)) {
             self.by_address.remove(&end);
-            // If the file lists one of them, its pool and class apply to both.
+            // If the file lists one of the runs, its pool and class apply to both.
             let known = if run.is_listed { run } else { after };
             run = EarlySegment { address: run.address, total: run.total + after.total, ..known };
         }
@@ -122,13 +122,13 @@ impl Runs {
         true
     }
 
-    /// All runs, in the order of their addresses.
+    /// All runs, in address order.
     fn into_iter(self) -> impl Iterator<Item = EarlySegment> {
         self.by_address.into_values()
     }
 }
 
-/// Every segment is at least this large (spec 1.6), and so is every page that is mapped (spec 4.1).
+/// Every segment (spec 1.6) and every mapped page (spec 4.1) is at least this large.
 const SMALLEST_SEGMENT: u64 = 2 << 20;
 /// Far more than any GPU's memory: a larger segment means that the file is damaged.
 const LARGEST_SEGMENT: u64 = 1 << 50;
@@ -157,7 +157,7 @@ struct Walk {
     has_segments: bool,
 }
 
-/// Walks the whole trace backwards.
+/// Walks the entire trace backwards.
 pub(crate) fn rewind(recording: &DeviceRecording, large_page: u64) -> Result<Rewound, VerifyError> {
     if u32::try_from(recording.trace.len()).is_err() {
         return Err(VerifyError::TooLong(recording.trace.len()));
@@ -238,7 +238,7 @@ impl Walk {
                 }
                 Some(_) => Ok(()),
                 None if !self.has_segments => contradiction(
-                    "which is never freed, but the file lists no segments: a snapshot has all that are reserved at its end in `segments`",
+                    "which is never freed, but the file lists no segments: a snapshot lists all segments that are reserved at its end in `segments`",
                 ),
                 None => unless_missing(
                     &[&[Action::FreeRequested, Action::FreeCompleted]],
@@ -265,8 +265,8 @@ impl Walk {
                 }
             }
             Action::SegmentUnmap => {
-                // The pages of the large pool are 20 MiB, unless settings change that; the pages of the small pool
-                // are 2 MiB (spec 4.1).
+                // Pages in the large pool are 20 MiB, unless the settings change that; pages in the small pool are 2 MiB
+                // (spec 4.1).
                 let large = entry.size.is_multiple_of(self.large_page);
                 let run = unlisted(entry, large, true);
                 if self.runs.insert(run) {
@@ -335,7 +335,7 @@ impl Walk {
     }
 }
 
-/// A segment, or a mapped run of one, that existed before the first entry and that the recording gives back.
+/// A segment, or a mapped run of one, that existed before the first entry and that the recording releases.
 fn unlisted(entry: &Entry, large: bool, expandable: bool) -> EarlySegment {
     EarlySegment {
         address: entry.address,

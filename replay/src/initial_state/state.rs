@@ -1,6 +1,6 @@
-//! The state before a recording's first entry, as data, and a check of whether the trace is possible from that state.
+//! The state before a recording's first entry, as data, and a check that the trace is possible from that state.
 //!
-//! Walking backwards ([`super::rewind`]) finds entries that are missing or occur twice. A second pass, forwards, finds the
+//! Walking backwards ([`super::rewind`]) finds entries that are missing or occur twice. A second, forward pass finds the
 //! other contradictions, which no allocator can produce: blocks where there is no memory, memory allocated where there
 //! already is some, and memory freed while in use.
 
@@ -18,21 +18,21 @@ use crate::entries::SEGMENT_ACTIONS;
 use crate::error::{Missing, VerifyError};
 use crate::pools::{AssumedPools, RecordedPools};
 
-/// What existed before a trace's first entry, because the recording began later
-/// than the program or lost its beginning.
+/// What existed before a trace's first entry, because the recording began later than the program or its oldest entries are
+/// missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LostBeginning {
     /// The segments before the first entry.
     pub segments: usize,
     /// The blocks in use before the first entry.
     pub blocks: usize,
-    /// The bytes in these segments.
+    /// The total bytes in these segments.
     pub reserved_bytes: u64,
-    /// Blocks that may be up to 1 MiB longer than their rounded request, although no entry shows it. The rounded
-    /// request is assumed.
+    /// Blocks that may be up to 1 MiB longer than their rounded request, although no entry shows it. They are assumed to be
+    /// as long as the rounded request.
     pub assumed_sizes: usize,
-    /// Such blocks that must be longer, because a request did not fit after them. The least length that explains this
-    /// is assumed.
+    /// The blocks that must be longer than their rounded request, because a request did not fit after them. The smallest
+    /// length that explains this is assumed.
     pub inferred_sizes: usize,
 }
 
@@ -40,17 +40,17 @@ pub struct LostBeginning {
 #[derive(Clone)]
 pub(crate) struct Start {
     pub(crate) extents: Extents,
-    /// Blocks freed before the first entry that wait to become free, by address, with the entry at which they become
+    /// Blocks freed before the first entry that are waiting to become free, by address, with the entry at which they become
     /// free.
     pub(crate) pending: FxHashMap<u64, Option<u32>>,
-    /// For each entry that frees a block which does not become free for reuse at once: the entry at which the block
-    /// does, if any.
+    /// For each entry that frees a block which does not immediately become free for reuse: the entry at which it does, if
+    /// any.
     pub(crate) deferred: FxHashMap<u32, Option<u32>>,
     /// The private pools and their segments.
     pub(crate) pools: RecordedPools,
     pub(crate) lost: Option<LostBeginning>,
     pub(crate) reserved_bytes: u64,
-    /// The requests whose entries are read not in the likeliest way but in the next one that leads to other stats.
+    /// The requests whose entries are read not in the likeliest way but in the next one that leads to different stats.
     pub(crate) read_differently: BTreeSet<usize>,
     /// The entry that restored checkpoints of private pools should explain: the replay ignores restores that end before
     /// it.
@@ -58,7 +58,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Works out the state by walking back through the trace.
+    /// Reconstructs the state by walking back through the trace.
     ///
     /// # Errors
     /// [`VerifyError`] if the trace contradicts itself.
@@ -95,7 +95,7 @@ impl Start {
         })
     }
 
-    /// Adopts a guess at the pools that the file does not name.
+    /// Adopts a guess for the pools that the file does not name.
     pub(crate) fn assume(&mut self, assumption: &AssumedPools) {
         for segment in &mut self.extents.segments {
             segment.pool = assumption.before.get(&segment.address.get()).copied().unwrap_or(segment.pool);
@@ -123,7 +123,7 @@ pub(crate) struct EarlyRequest {
 }
 
 impl Start {
-    /// The requests for what was in use before the first entry, in the order of addresses within each segment.
+    /// The requests for what was in use before the first entry, in address order within each segment.
     pub(crate) fn early_requests(&self) -> Vec<EarlyRequest> {
         let mut requests = Vec::new();
         for segment in &self.extents.segments {
@@ -145,9 +145,9 @@ impl Start {
 struct Map {
     /// Segments, and mapped runs of expandable segments; adjacent runs are merged.
     memory: BTreeMap<u64, u64>,
-    /// The blocks in use or waiting to become free, with their requested sizes: the trace does not say more.
+    /// The blocks in use or waiting to become free, with their requested sizes, because the trace states nothing more.
     blocks: BTreeMap<u64, u64>,
-    /// The number of entries that `blocks` reflects. The positions of blocks matter only when memory is given back, and most
+    /// The number of entries that `blocks` reflects. The positions of blocks matter only when memory is released, and most
     /// blocks are gone by then.
     settled: usize,
     /// Memory that was looked up recently, indexed by the lowest bits of its page: a program keeps returning to a few
@@ -155,12 +155,12 @@ struct Map {
     recent: [(u64, u64); RECENT],
 }
 
-/// How many recent lookups to keep. A power of two.
+/// The number of recent lookups to keep; a power of two.
 const RECENT: usize = 64;
 /// The size of the smallest segments.
 const PAGE_BYTES: u64 = 2 << 20;
 
-/// Checks a trace from the state before its first entry on.
+/// Checks a trace, starting from the state before its first entry.
 ///
 /// # Errors
 /// [`VerifyError::Contradiction`] for the first entry that is not possible.
@@ -171,8 +171,8 @@ fn check_consistency(trace: &[Entry], before: &[AdoptedSegment]) -> Result<(), V
     }
     for (at, entry) in trace.iter().enumerate() {
         map.follow(trace, at).map_err(|problem| {
-            // If some segments come and go within the trace and others do not, an entry is wrong; no kind of entry is
-            // missing.
+            // If some segments are taken and released within the trace and others are not, an entry is wrong; no kind of
+            // entry is missing.
             let missing: Missing = if entry.action == Action::Alloc { &[&SEGMENT_ACTIONS] } else { &[] };
             VerifyError::contradiction(at, entry.action, entry.address, problem).unless_missing(missing)
         })?;
@@ -208,7 +208,7 @@ impl Map {
             }
             Action::SegmentAlloc | Action::SegmentMap => {
                 if is_touched(&self.memory, address, end) {
-                    return Err("but there is memory already");
+                    return Err("but there is already memory");
                 }
                 if entry.action == Action::SegmentMap {
                     self.join(address, end);
@@ -231,7 +231,7 @@ impl Map {
         Ok(())
     }
 
-    /// Brings `blocks` up to date. Blocks that come and go within these entries are never sorted in.
+    /// Brings `blocks` up to date. Blocks that are allocated and freed within these entries are never sorted in.
     fn settle(&mut self, entries: &[Entry]) {
         let mut young = FxHashMap::default();
         for entry in entries {

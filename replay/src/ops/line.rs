@@ -1,6 +1,6 @@
 //! A line of a script, and the numbers in it.
 //!
-//! The C library reads the harness's numbers, and this module reads them in the same way: it ignores trailing characters,
+//! The C library reads the harness's numbers, and this module reads them the same way: it ignores trailing characters,
 //! recognises base 16 and 8 where `strtoull` does, and wraps negative numbers. The error for an unreadable number is the C++
 //! function's name.
 
@@ -15,7 +15,7 @@ pub(super) struct Line<'a> {
 pub(super) type Unreadable = &'static str;
 
 impl<'a> Line<'a> {
-    /// Reads a line; `None` if it holds only space and a comment.
+    /// Reads a line; Returns `None` if it contains only spaces and a comment.
     pub(super) fn read(line: &'a str) -> Option<Line<'a>> {
         let text = line.split('#').next().unwrap_or("");
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -37,7 +37,7 @@ impl<'a> Line<'a> {
         self.words.get(n..).unwrap_or(&[])
     }
 
-    /// How many words there are.
+    /// The number of words.
     pub(super) fn len(&self) -> usize {
         self.words.len()
     }

@@ -1,8 +1,8 @@
 //! Scripts of allocator operations, run on the core over a simulated device.
 //!
-//! The harness runs the same script on PyTorch's own allocator; it is the program that `conformance/oracle/pytorch_harness/`
-//! builds. Both print one JSON object per operation, and the lines must be equal. The harness defines the operations, the
-//! answers and the meaning of each field, in `conformance/oracle/pytorch_harness/src/oracle.cpp`.
+//! The harness, the program that `conformance/oracle/pytorch_harness/` builds, runs the same script on PyTorch's own
+//! allocator. Both print one JSON object per operation, and the lines must be equal. The harness defines the operations, the
+//! answers and the meaning of each field in `conformance/oracle/pytorch_harness/src/oracle.cpp`.
 //!
 //! ```rust
 //! use parkade::profile::Profile;

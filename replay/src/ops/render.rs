@@ -1,5 +1,5 @@
-//! The text of answers: JSON fragments in the harness's form, field by field. Also the statistics of an answer: those
-//! that changed since they were last printed, or all of them as numbers.
+//! Renders the text of answers: JSON fragments in the harness's form, field by field. Also renders an answer's statistics:
+//! those that have changed since they were last printed, or all of them as numbers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use parkade_sim::SimDevice;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seen {
     Entry(TraceEntry),
-    /// The callback ran, and freed something or not.
+    /// The callback ran. The field states whether it freed anything.
     Callback(bool),
 }
 
@@ -37,7 +37,7 @@ impl Observer for Watcher {
     }
 }
 
-/// A string in JSON's quotes.
+/// A JSON string, with quotes.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -45,8 +45,8 @@ pub(super) fn quoted(text: &str) -> String {
         match c {
             '"' | '\\' => out.extend(['\\', c]),
             '\n' => out.push_str("\\n"),
-            // The harness writes control characters from U+007F on unchanged, and a terminal would obey them. Escaped, they
-            // are the same JSON string.
+            // The harness writes control characters at and above U+007F unchanged, and a terminal would obey them. Escaped,
+            // the JSON string is the same.
             c if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}') => {
                 let _ = write!(out, "\\u{:04x}", u32::from(c));
             }
@@ -168,8 +168,8 @@ fn segment(device: &SimDevice, info: &SegmentInfo, profile: &Profile) -> String 
     )
 }
 
-/// Calls `each` for the stats that precede those of private pools, in the harness's order, with the two parts of the name
-/// and the numbers.
+/// Calls `each` for each of the stats that precede those of private pools, in the harness's order, with the two parts of the
+/// name and the numbers.
 fn each_stat(stats: &Stats, profile: &Profile, mut each: impl FnMut(&'static str, &'static str, &[i64])) {
     for family in Family::ALL {
         let set = stats.family(family);
@@ -200,7 +200,7 @@ pub(super) fn stat_values(stats: &Stats, profile: &Profile) -> Vec<i64> {
     all
 }
 
-/// The bytes that each private pool has reserved, by name.
+/// The bytes reserved in each private pool, by name.
 fn by_private_pool(stats: &Stats, profile: &Profile) -> BTreeMap<String, [i64; 4]> {
     let mut all = BTreeMap::new();
     for (pool, set) in stats.reserved_by_pool.iter().filter(|_| profile.counts_private_pools) {
@@ -212,7 +212,7 @@ fn by_private_pool(stats: &Stats, profile: &Profile) -> BTreeMap<String, [i64; 4
     all
 }
 
-/// The values of the stats when they were last printed. A stat that was never printed counts as zero.
+/// The values of the stats when they were last printed. A stat that has never been printed counts as zero.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
     /// The stats that precede those of private pools.
@@ -227,12 +227,12 @@ impl Printed {
         format!("{{{}}}", self.print(stats, profile, false))
     }
 
-    /// The stats that changed since they were last printed; empty if none did.
+    /// The stats that have changed since they were last printed; empty if none have.
     pub(super) fn changes(&mut self, stats: &Stats, profile: &Profile) -> String {
         self.print(stats, profile, true)
     }
 
-    /// The stats of private pools that changed.
+    /// The private pools' stats that have changed.
     pub(super) fn changes_of_pools(&mut self, stats: &Stats, profile: &Profile) -> String {
         let mut out = String::new();
         self.print_pools(&mut out, stats, profile, true);

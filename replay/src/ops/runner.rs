@@ -1,4 +1,4 @@
-//! Runs a script line by line and prints the answers, or digests of them.
+//! Runs a script line by line and prints the answers or digests of them.
 
 use parkade::device::DeviceBackend;
 use parkade::profile::HandleTypes;
@@ -38,9 +38,10 @@ impl OpsRunner {
         Some(finished(out, &printed.changes(allocator.stats(), profile)))
     }
 
-    /// Runs one line of the script like [`OpsRunner::run_line`]. Returns 16 hexadecimal digits, a digest of its answer.
+    /// Runs one line of the script, like [`OpsRunner::run_line`]. Returns a digest of its answer, as 16 hexadecimal digits.
     ///
-    /// Two runs with equal digests gave the same answers and have the same statistics. A digest takes a third of the time.
+    /// Two runs with equal digests produced the same answers and have the same statistics. A digest takes a third of the
+    /// time.
     pub fn run_line_to_digest(&mut self, line: &str) -> Option<String> {
         let out = self.answer(line)?;
         let Session { allocator, printed, profile, .. } = &mut self.session;
@@ -79,7 +80,7 @@ impl OpsRunner {
         // reserves addresses.
         let (index, total) = (device.index(), device.total_memory());
         let properties = || format!("[\"cudaGetDeviceProperties\",0,{index},{total}]");
-        // Earlier releases read the properties at other points and any number of times; their answers do not show it.
+        // Earlier releases read the properties at different points and any number of times; their answers do not show it.
         let shows_properties = !profile.asks_for_total;
         if self.count == 0 && shows_properties {
             calls.push(properties());
@@ -103,7 +104,7 @@ impl OpsRunner {
     }
 }
 
-/// The complete answer: appends the statistics that changed, and its end.
+/// Completes the answer: appends the statistics that changed and the closing text.
 fn finished(mut answer: String, changes: &str) -> String {
     if !changes.is_empty() {
         answer.push_str(&format!(",\"st\":{{{changes}}}"));
@@ -112,12 +113,12 @@ fn finished(mut answer: String, changes: &str) -> String {
     answer
 }
 
-/// The digest of an answer's text and numbers: a few digits that represent the answer, so that two runs can be compared
+/// The digest of an answer's text and numbers: a few digits that represent the answer so that two runs can be compared
 /// without their text.
 ///
 /// The harness has the same function, `put_digest` in `pytorch_harness/src/oracle.cpp`. Text is cheap to compare but
-/// expensive to make. Most of it is statistics, which the digest takes as numbers; it takes all of them, not only those that
-/// changed. Every step is invertible, so answers that differ in a single word have different digests.
+/// expensive to make. Most of it is statistics, which the digest includes as numbers; it includes all of them, not only those
+/// that changed. Every step is invertible, so answers that differ in a single word have different digests.
 fn digest(text: &str, numbers: &[i64]) -> u64 {
     let words = text.as_bytes().chunks(8).map(|chunk| {
         let mut word = [0; 8];

@@ -1,5 +1,5 @@
-//! The state of a running script: the allocator, its simulated device, and everything that persists from one operation
-//! to the next. Also the operations themselves, as methods of [`Session`].
+//! The state of a running script: the allocator, its simulated device, and everything that persists from one operation to the
+//! next. It also contains the operations themselves, as methods of [`Session`].
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -111,10 +111,10 @@ impl From<SettingsError> for Failure {
 /// Where the simulated device places new segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Addresses {
-    /// Each segment above the one before.
+    /// Each segment is placed above the previous one.
     #[default]
     Up,
-    /// Each segment below the one before.
+    /// Each segment is placed below the previous one.
     Down,
 }
 
@@ -127,7 +127,7 @@ pub struct OpsOptions {
     pub capacity_bytes: u64,
     /// Where the device places new segments.
     pub addresses: Addresses,
-    /// The PyTorch release whose rules decide.
+    /// The PyTorch release whose rules apply.
     pub profile: &'static Profile,
 }
 
@@ -137,8 +137,8 @@ type Core = Allocator<SimDevice, PyTorch, Watcher>;
 /// The fields that an operation adds to its answer, or the exception that the harness would have caught.
 type Answer = Result<String, Failure>;
 
-/// The most pages of expandable segments on the fake device. Each driver call for one page appears in an answer, so
-/// this bounds the cost of one line of a script. It amounts to half a tebibyte in pages of 2 MiB.
+/// The maximum number of pages in expandable segments on the fake device. Each driver call for a page appears in an answer,
+/// so this bounds the cost of one line of a script. It amounts to half a tebibyte in 2 MiB pages.
 const MOST_HANDLES: u64 = 1 << 18;
 
 /// The state of a running script.
@@ -174,7 +174,7 @@ impl Session {
         });
         let mut allocator = Allocator::new(device, PyTorch::of(profile, settings), Watcher::default());
         if fraction < 1.0 {
-            // Cannot fail: the parser has refused anything outside 0 to 1.
+            // Cannot fail: the parser refuses anything outside 0 to 1.
             let _ = allocator.set_memory_fraction(fraction);
         }
         let names = SharedNames::default();
@@ -199,7 +199,7 @@ fn handle(number: i64) -> StreamId {
     StreamId((number as u64).wrapping_mul(0x1000))
 }
 
-/// The pool that the line's second and third words name, or the default pool if they are missing.
+/// The pool named by the line's second and third words, or the default pool if they are missing.
 fn pool_of(line: &Line<'_>) -> Result<PoolId, Unreadable> {
     if line.len() > 2 { Ok(PoolId(line.number(1)?, line.number(2)?)) } else { Ok(PoolId::DEFAULT) }
 }
@@ -213,7 +213,7 @@ fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
     }
 }
 
-/// A callback that, when no free block serves a request, frees the names given to `oom_free`, once.
+/// A callback that, when no free block serves a request, frees the names passed to `oom_free`, once.
 fn free_on_miss(names: SharedNames) -> impl FnMut(&mut Core) -> bool + Send {
     move |allocator| {
         let chosen = std::mem::take(&mut names.lock().freed_on_miss);
@@ -225,7 +225,7 @@ fn free_on_miss(names: SharedNames) -> impl FnMut(&mut Core) -> bool + Send {
             let held = names.lock().live.remove(name);
             if let Some(held) = held {
                 freed = true;
-                // If the device refused the events of a block, the block stays pending, which a later line shows.
+                // If the device refused a block's events, the block remains pending, which a later line shows.
                 let _ = release(allocator, held);
             }
         }
@@ -234,7 +234,7 @@ fn free_on_miss(names: SharedNames) -> impl FnMut(&mut Core) -> bool + Send {
     }
 }
 
-/// Runs the line's operation, which its first word names.
+/// Runs the line's operation, which is named by its first word.
 pub(super) fn operate(session: &mut Session, line: &Line<'_>) -> Answer {
     match line.name() {
         "alloc" => session.alloc(line),
@@ -277,7 +277,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// A request at an address: a number of bytes behind the last address of a name.
+    /// A request at an address: a number of bytes past the last address of a name.
     fn alloc_at(&mut self, line: &Line<'_>) -> Answer {
         let stream = handle(line.stream(3)?);
         let name = self.new_name(line, stream)?;
@@ -311,7 +311,7 @@ impl Session {
         if self.names.lock().live.contains_key(name) { Err(Failure::std("id already live")) } else { Ok(name) }
     }
 
-    /// Tells the allocator whether the current stream is captured.
+    /// Tells the allocator whether the current stream is being captured.
     fn look_at_capture(&mut self) {
         let is_captured = self.allocator.device().is_captured(self.current_stream);
         self.allocator.set_capturing(is_captured);
@@ -398,7 +398,7 @@ impl Session {
     }
 
     fn free_all(&mut self) -> Answer {
-        // In the order of the names as strings, which is the map's order.
+        // The order is that of the names as strings, which is the map's order.
         let live = std::mem::take(&mut self.names.lock().live);
         // An error does not stop the loop; the first one is reported.
         let released = live.into_values().map(|held| release(&mut self.allocator, held)).collect::<Vec<_>>();
@@ -421,7 +421,7 @@ impl Session {
     }
 }
 
-/// Operations on private pools, and on checkpoints of them.
+/// Operations on private pools and on their checkpoints.
 impl Session {
     /// `pool_create`, `pool_begin`, `pool_end`, `pool_release` and `pool_use_count`.
     fn pool(&mut self, line: &Line<'_>) -> Answer {
@@ -453,7 +453,7 @@ impl Session {
         Ok(String::new())
     }
 
-    /// `ckpt_save KEY A B`: saves the live blocks of pool (A, B) as KEY. If that fails, KEY keeps its older checkpoint.
+    /// `ckpt_save KEY A B`: saves the live blocks of pool (A, B) as KEY. If that fails, KEY keeps its previous checkpoint.
     fn save_checkpoint(&mut self, line: &Line<'_>) -> Answer {
         let pool = PoolId(line.number(2)?, line.number(3)?);
         let checkpoint = self.allocator.checkpoint_pool(pool)?;
@@ -504,7 +504,7 @@ impl Session {
             }
             "get_fraction" => {
                 if self.profile.asks_for_total && self.allocator.heap().limit().is_some() {
-                    // Only the log shows this call.
+                    // This call shows only in the log.
                     let _ = self.allocator.device_mut().memory_info();
                 }
                 return Ok(format!(",\"fraction\":{}", render::number(self.allocator.memory_fraction(), 17)));
@@ -565,7 +565,7 @@ fn unsupported(line: &Line<'_>) -> Failure {
     Failure::std(format!("{} needs several devices or a newer PyTorch, and neither is simulated", line.name()))
 }
 
-/// Operations that only read: snapshots, stats, free memory, the driver's totals.
+/// Read-only operations: snapshots, stats, free memory, the driver's totals.
 impl Session {
     fn query(&mut self, line: &Line<'_>) -> Answer {
         Ok(match line.name() {

@@ -1,5 +1,5 @@
-//! The simulated devices of predictions. One places segments where the recorded process's driver would have placed
-//! them. The other adds to it that waiting blocks become free at given moments.
+//! The simulated devices that predictions use. One places segments where the recorded process's driver would have placed
+//! them. The other also makes waiting blocks become free at given moments.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -10,9 +10,9 @@ use parkade_sim::{SimDevice, SimOptions, SimPhysical};
 use super::requests::Requests;
 use crate::completions::moment_of;
 
-/// The segments that the recording allocates and frees, each with the entry of the request that it was for.
+/// The segments that the recording allocates and frees, each with the entry of the request that it served.
 ///
-/// This excludes expandable segments, because the driver chooses their addresses by other rules.
+/// This excludes expandable segments, because the driver chooses their addresses by different rules.
 #[must_use]
 pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacementStep> {
     let mut steps = Vec::new();
@@ -36,28 +36,27 @@ pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacementStep> {
 /// More memory than any device has: 4 TiB.
 const LARGEST_BYTES: u64 = 1 << 42;
 
-/// Where the recorded process's driver places segments, as far as the recording shows it.
+/// The addresses at which the recorded process's driver places segments, as far as the recording shows them.
 ///
-/// Empty for a recording that lost its beginning.
+/// Empty for a recording whose oldest entries are missing.
 #[must_use]
 pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> LearnedAddressSpace {
     let knows_all = requests.lost_beginning.is_none();
     if knows_all { LearnedAddressSpace::from_steps(&placed_steps(recording)) } else { LearnedAddressSpace::default() }
 }
 
-/// A simulated device that places segments by this layout. Without `capacity_bytes` it has 4 TiB, more than any real
-/// device.
+/// A simulated device that places segments by this layout. Without `capacity_bytes`, it has 4 TiB, more than any real device.
 #[must_use]
 pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Option<u64>) -> SimDevice {
     let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
     SimDevice::new(options.address_model(ObservedDriver::learned(learned)))
 }
 
-/// A simulated device on which waiting blocks become free at entries of the recording, and how far the replay is.
+/// A simulated device on which waiting blocks become free at entries of the recording, and the progress of the replay.
 ///
-/// Memory and addresses come from the simulated device. The moment at which other streams finish with a block does
-/// not: it depended on the recorded program and the GPU. So the replay supplies it through the stream that it records
-/// on the block ([`crate::completions`]).
+/// Memory and addresses come from the simulated device. The moment at which other streams finish with a block does not,
+/// because it depended on the recorded program and the GPU. The replay therefore supplies it through the stream that it
+/// records on the block ([`crate::completions`]).
 #[derive(Clone, Debug)]
 pub(crate) struct TimedDevice {
     pub(crate) device: SimDevice,
@@ -65,12 +64,12 @@ pub(crate) struct TimedDevice {
     pub(crate) now: u64,
     /// Whether `now` is a time, so that a wait for an event lasts until the event is complete.
     pub(crate) waits: bool,
-    /// Whether the run is over. Then no memory goes back any more: the device is dropped with the allocator.
+    /// Whether the run is over. After that, no more memory is released, because the device is dropped with the allocator.
     pub(crate) is_over: bool,
 }
 
 impl DeviceBackend for TimedDevice {
-    /// The moment at which the event's block becomes free, in the unit of `now`; the largest number for never.
+    /// The moment at which the event's block becomes free, in the unit of `now`; the largest number means never.
     type Event = u64;
     type Physical = SimPhysical;
 

@@ -1,8 +1,8 @@
-//! Prediction: the requests of a recording under other settings, another limit or on another device.
+//! Prediction: a recording's requests under other settings, under a different limit, or on a different device.
 //!
 //! The core makes every decision again on a simulated device. A prediction does not use the decisions of the recorded
-//! allocator, only the facts that the allocator could not decide: the requests with their order, the requests at which
-//! events were found complete, and where the driver placed segments.
+//! allocator, only the facts that the allocator could not decide: the requests and their order, the requests at which events
+//! were found complete, and the addresses at which the driver placed segments.
 //!
 //! | file | contents |
 //! |---|---|

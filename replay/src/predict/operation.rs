@@ -7,9 +7,9 @@ use parkade::units::PoolId;
 pub enum Completion {
     /// At once.
     AtOnce,
-    /// At this entry: other streams were using it until then.
+    /// At this entry: other streams use it until then.
     AtEntry(u32),
-    /// Not within the recording: other streams were using it.
+    /// Not within the recording: other streams are still using it at its end.
     Never,
 }
 
@@ -24,7 +24,7 @@ pub enum Operation {
         bytes: u64,
         /// The stream's handle.
         stream: u64,
-        /// The pool that the request went to.
+        /// The pool that served the request.
         pool: PoolId,
         /// Whether the request failed in the recording, so that the program never frees the memory.
         failed: bool,
@@ -36,10 +36,10 @@ pub enum Operation {
         /// When the memory becomes free for reuse.
         completion: Completion,
     },
-    /// The program called empty_cache.
+    /// The program called `empty_cache`.
     EmptyCache,
     /// The program stopped using this private pool.
     AbandonPool(PoolId),
-    /// The program destroyed a MemPool, which gives back the cached memory of this private pool.
+    /// The program destroyed a MemPool, which releases the cached memory of this private pool.
     ReleasePool(PoolId),
 }

@@ -1,15 +1,15 @@
-//! How much memory a recorded program would have needed under other settings. One call returns everything about one
-//! device's recording, and how much the timing of other streams matters.
+//! Predicts how much memory a recorded program would have needed under other settings. One call returns everything about one
+//! device's recording, including how much the timing of other streams matters.
 //!
-//! The prediction places segments where the recorded process's driver would have placed them, as far as the recording
-//! shows ([`ObservedDriver`](parkade_sim::address::ObservedDriver)). A recording that lost its beginning, or has no
-//! segments from cudaMalloc, shows nothing, and only the driver's general rules apply. If other streams delay a free,
-//! it happens as late as the times of the entries say. Predictions with other delays show how much that matters.
+//! The prediction places segments where the recorded process's driver would have placed them, as far as the recording shows
+//! ([`ObservedDriver`](parkade_sim::address::ObservedDriver)). A recording whose oldest entries are missing, or that has no
+//! segments from `cudaMalloc`, does not show it, and only the driver's general rules apply. If other streams delay a free, it
+//! happens as late as the entries' times indicate. Predictions with different delays show how much this matters.
 //!
 //! If the entries have times, the outlook also predicts likely runs, in which the program, the GPU and the driver take
-//! a little longer or shorter. The range covers their peaks and a little more. It extends at least a little on either
-//! side of the recorded timing's peak, but not beyond the peaks of all timings. Without times, or if a lack of memory
-//! held up the recorded program much of the time, it is the range over all timings tried.
+//! slightly more or less time. The range covers their peaks and slightly more. It extends by a minimum amount on either side
+//! of the recorded timing's peak, but not beyond the peaks of all timings. Without times, or if a lack of memory held up the
+//! recorded program for much of the time, it is the range over all timings tried.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
@@ -41,15 +41,15 @@ pub const TIMINGS: [Timing; 9] = [
 /// The number of likely runs to predict ([`Variation::likely`](super::Variation::likely)).
 pub const LIKELY: u32 = 12;
 
-/// The least extent of the range on either side of the recorded timing's peak, in permille. Six programs ran five times
-/// each under three settings on an H200. The peaks of one program differed by 2 to 33 % of their median, and by 9 % in the
-/// middle case. One recording does not show more (`docs/predictions.md`).
+/// The minimum extent of the range on either side of the recorded timing's peak, in permille. Six programs were run five
+/// times each under three settings on an H200. The peaks of one program differed by 2 to 33 % of their median, and by 9 % in
+/// the median case. A single recording does not show more than this (`docs/predictions.md`).
 const LEAST_REACH_PERMILLE: i128 = 90;
 
 /// The result of one timing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Extreme {
-    /// The most bytes reserved from the device at once.
+    /// The peak of bytes reserved from the device.
     pub peak_reserved_bytes: i64,
     /// Whether no request runs out of memory.
     pub fits: bool,
@@ -62,7 +62,7 @@ impl Extreme {
         Extreme { peak_reserved_bytes: prediction.peak_reserved_bytes(), fits: prediction.first_failure.is_none() }
     }
 
-    /// Whether one of them serves a request that the other does not, or the peaks differ by more than 1 %.
+    /// Whether one of the results serves a request that the other does not, or whether the peaks differ by more than 1 %.
     #[must_use]
     pub fn is_another_answer_than(&self, other: Extreme) -> bool {
         let permille = u64::try_from(other.peak_reserved_bytes).unwrap_or(0) / 1000;
@@ -71,7 +71,7 @@ impl Extreme {
     }
 }
 
-/// How much the timing matters: the results of the two extremes, and the range of peaks.
+/// The effect of the timing: the results of the two extremes, and the range of peaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingRange {
     /// The result if waiting memory becomes free at the next request.
@@ -81,7 +81,7 @@ pub struct TimingRange {
     /// The lowest likely peak of reserved bytes. If no run is likely, the lowest peak over [`TIMINGS`] and the recorded
     /// timing.
     pub least_peak_reserved_bytes: i64,
-    /// The highest such peak.
+    /// The highest likely peak, determined in the same way.
     pub most_peak_reserved_bytes: i64,
     /// Whether the range comes from likely runs.
     pub is_likely: bool,
@@ -92,7 +92,7 @@ pub struct TimingRange {
 pub(super) struct Likely {
     /// Their peaks of reserved bytes.
     pub peaks: Vec<i64>,
-    /// How far a peak may lie outside these peaks, in permille.
+    /// The amount by which a peak may lie outside these peaks, in permille.
     pub uncertain_permille: u64,
 }
 
@@ -132,20 +132,20 @@ pub struct OutlookOptions {
     pub settings: Settings,
     /// The memory limit to predict for, in bytes.
     pub limit_bytes: Option<u64>,
-    /// The device's memory in bytes; if `None`, more than any device has.
+    /// The device's memory in bytes; if `None`, unlimited.
     pub capacity_bytes: Option<u64>,
 }
 
-/// How much memory a recorded program would have needed.
+/// The amount of memory that a recorded program would have needed.
 #[derive(Clone, Debug)]
 pub struct Outlook {
     /// The device's number.
     pub device: u32,
-    /// The program's requests, and how exactly they are known.
+    /// The program's requests, and how accurately they are known.
     pub requests: Requests,
     /// The prediction with the recorded timing.
     pub prediction: Prediction,
-    /// How much the timing matters; `None` if it does not.
+    /// The effect of the timing; `None` if it has none.
     pub timing: Option<TimingRange>,
 }
 
@@ -159,8 +159,8 @@ impl Outlook {
 
 /// Predicts one device of a recording under other settings.
 ///
-/// A request that fails does not end the run: some programs catch the error and continue with less. It calls
-/// `progress` from time to time with the number of entries read so far.
+/// A request that fails does not end the run: some programs catch the error and continue with less. It calls `progress`
+/// periodically with the number of entries read so far.
 ///
 /// # Errors
 /// As [`verify_device`](crate::verify_device).
@@ -190,12 +190,12 @@ pub fn replay_device(
     Ok(Outlook { device: recording.device, requests, prediction, timing: timing.flatten() })
 }
 
-/// How much the peaks of two readings of a recording may differ and still count as the same answer, in permille.
+/// The amount by which the peaks of two readings of a recording may differ while counting as the same answer, in permille.
 const SAME_ANSWER_PERMILLE: u64 = 10;
 
-/// The outlook's result if every doubtful flush ([`Requests::flushes`]) is read the other way, as a call of empty_cache or
-/// as a retry. `None` if no flush is doubtful, or if the answer stays the same: the run fits or fails alike, and the peak is
-/// within 1 %. `options` are those of the outlook.
+/// The outlook's result if every doubtful flush ([`Requests::flushes`]) is read the other way, as a call to `empty_cache` or
+/// as a retry. `None` if no flush is doubtful, or if the answer stays the same: the run fits in both readings or fails in
+/// both, and the peak is within 1 %. `options` are the outlook's.
 #[must_use]
 pub fn read_otherwise(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<Extreme> {
     let requests = outlook.requests.read_otherwise(recording)?;
@@ -211,7 +211,7 @@ pub fn read_otherwise(recording: &DeviceRecording, outlook: &Outlook, options: &
     otherwise.is_another_answer_than(Extreme::of(&outlook.prediction)).then_some(otherwise)
 }
 
-/// How many of [`TIMINGS`] serve every request.
+/// The share of [`TIMINGS`] that serve every request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TimingsThatFit {
     /// The number of timings that do.
@@ -220,8 +220,8 @@ pub struct TimingsThatFit {
     pub of: usize,
 }
 
-/// Replays a device's program in the same memory with each of [`TIMINGS`]. `None` if no free waits for another stream, or if
-/// the memory is unlimited, so that the program always fits. `options` are those of the outlook.
+/// Replays a device's program in the same memory with each of [`TIMINGS`]. Returns `None` if no free waits for another
+/// stream, or if the memory is unlimited, so that the program always fits. `options` are the outlook's.
 #[must_use]
 pub fn timings_that_fit(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<TimingsThatFit> {
     let range = outlook.timing?;
@@ -238,7 +238,7 @@ pub fn timings_that_fit(recording: &DeviceRecording, outlook: &Outlook, options:
         };
         predict(&outlook.requests, device, &options).first_failure.is_none()
     };
-    // The outlook has the two extremes.
+    // The outlook already contains the two extremes.
     let extremes = [range.earliest, range.latest].iter().filter(|extreme| extreme.fits).count();
     let between = TIMINGS[1..TIMINGS.len() - 1].iter().filter(|&&timing| fits(timing)).count();
     Some(TimingsThatFit { fit: extremes + between, of: TIMINGS.len() })

@@ -1,19 +1,19 @@
-//! How fast the recorded program and its GPU were, according to the times of the entries. Also when other streams finish
-//! with memory in a run that differs from the recorded one.
+//! Determines how fast the recorded program and its GPU were, according to the times of the entries, and when other streams
+//! finish with memory in a run that differs from the recorded one.
 //!
-//! The entries of a request have the time at which the allocator finished it. So the program itself used the time between
-//! two operations, except for the driver calls that the entries show and for waits of the allocator before it gave memory
-//! back. Work on other streams finished between the last request that found it unfinished and the first that found it
-//! done.
+//! A request's entries carry the time at which the allocator finished it. The time between two operations was therefore used
+//! by the program itself, except for the driver calls that the entries show and for the allocator's waits before it released
+//! memory. Work on other streams finished between the last request that found it unfinished and the first that found it done.
 //!
-//! Times are nanoseconds since the first entry and grow with each operation, so that no two are the same.
+//! Times are nanoseconds since the first entry and increase with each operation, so that no two are equal.
 //!
-//! The GPU does the work in the order of the frees that wait for it. A piece of work starts when the piece before it is
-//! done, or when the program submits it, whichever is later. For the recorded run, it is known which of the two was later.
-//! In a predicted run the program and the GPU may each be ahead of the recorded run or behind it, because the driver calls
-//! come at other points. If nothing differs, every time equals the recorded one.
+//! The GPU does its work in the order of the frees that wait for it. A piece of work starts when the previous piece is done
+//! or when the program submits it, whichever is later. For the recorded run, it is known which of the two was later. In a
+//! predicted run, the program and the GPU may each be ahead of the recorded run or behind it, because the driver calls occur
+//! at different points. If nothing differs, every time equals the recorded time.
 //!
-//! A [`Variation`] is another run of the same program, in which each of them takes a little longer or shorter.
+//! A [`Variation`] is a different run of the same program, in which the program, the GPU and the driver each take slightly
+//! more or less time.
 
 use std::collections::BTreeMap;
 
@@ -23,14 +23,14 @@ use parkade_sim::{CallName, CostModel, MeasuredH200};
 use super::operation::{Completion, Operation};
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 
-/// A gap this many times as long as usual counts as a wait.
+/// A gap this many times the usual length counts as a wait.
 const LONG: u64 = 10;
 /// No gap shorter than this counts as a wait.
 const SHORTEST_WAIT_NS: u64 = 100_000;
 /// The usual lag is the median over this many completions.
 const RECENT: usize = 9;
 /// A trace that spans more time than this (52 days) does not show how fast a program was, and products of its times could
-/// exceed 64 bits.
+/// overflow 64 bits.
 const LONGEST_NS: u64 = 1 << 52;
 /// The times are only meaningful if, on average, they change at least once in this many entries.
 const LEAST_CHANGES: usize = 10;
@@ -42,18 +42,17 @@ const SMALL_PAGE: u64 = 2 << 20;
 /// One operation of a recorded run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Step {
-    /// The time that the program itself used before the operation.
+    /// The time used by the program itself before the operation.
     pub own_ns: u64,
-    /// When the operation began. The allocator checks at once which events are complete.
+    /// When the operation began. The allocator immediately checks which events are complete.
     pub began_ns: u64,
-    /// How long the allocator took, including driver calls and waits.
+    /// The time that the allocator took, including driver calls and waits.
     pub allocator_ns: u64,
-    /// Bytes taken from the device.
+    /// The bytes taken from the device.
     pub taken_bytes: u64,
-    /// Bytes given back to the device.
+    /// The bytes released to the device.
     pub given_bytes: u64,
-    /// When the GPU had no work left, if the step shows that, because the program or the allocator waited for the
-    /// GPU.
+    /// When the GPU had no work left, if the step shows this because the program or the allocator waited for the GPU.
     pub drained_ns: Option<u64>,
     /// Whether the program waited for the GPU before the operation.
     pub has_waited: bool,
@@ -69,7 +68,7 @@ impl Step {
     }
 }
 
-/// The pace of a recorded run: its operations in time.
+/// The pace of a recorded run: the timing of its operations.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
     pub(crate) steps: Vec<Step>,
@@ -77,30 +76,29 @@ pub struct Pace {
     wait_ns: u64,
     /// The cost of taking memory, in permille of the simulated device's prices.
     driver_permille: u64,
-    /// How long requests waited for memory to go back.
+    /// The time that requests waited for memory to be released.
     held_up_ns: u64,
 }
 
-/// The uncertainty of a peak beyond that from the durations, in permille, as found for half of the simulated programs
-/// of `examples/timing`.
+/// The uncertainty of a peak beyond that due to the durations, in permille, as found for half of the simulated programs in
+/// `examples/timing`.
 const UNCERTAIN_PERMILLE: u64 = 40;
-/// The additional uncertainty for the time during which the recorded program was held up, because nothing shows how
-/// far ahead of its GPU it would have been. The number is in permille and applies if the program was held up all the
-/// time.
+/// The additional uncertainty for the time during which the recorded program was held up, because nothing shows how far ahead
+/// of its GPU it would have been. It is in permille and applies in full to a program that was held up all the time.
 const HELD_UP_PERMILLE: u64 = 160;
-/// If the program was held up for more than this part of the time, its times do not show how fast it would have been.
+/// If the program was held up for more than this fraction of the time, its times do not show how fast it would have been.
 const MOST_HELD_UP_PERMILLE: u64 = 100;
 
 impl Pace {
-    /// How far a peak may lie outside the peaks of likely runs, in permille. `None` if the recorded run was held up
-    /// so much that no run is likely.
+    /// The amount by which a peak may lie outside the peaks of likely runs, in permille. `None` if the recorded run was held
+    /// up for so long that no run is likely.
     pub(crate) fn uncertain_permille(&self) -> Option<u64> {
         let all = self.steps.last().map_or(0, Step::end_ns).max(1);
         let held_up = (u128::from(self.held_up_ns.min(all)) * 1000 / u128::from(all)) as u64;
         (held_up <= MOST_HELD_UP_PERMILLE).then_some(UNCERTAIN_PERMILLE + HELD_UP_PERMILLE * held_up / 1000)
     }
 
-    /// The pace of a trace. `None` if an entry has no time, no free waited, or the times cannot belong to one run.
+    /// The pace of a trace. `None` if an entry has no time, if no free waited, or if the times cannot belong to one run.
     pub(crate) fn of(trace: &[Entry], operations: &[(usize, Operation)]) -> Option<Pace> {
         let waits = |operation: &Operation| matches!(operation, Operation::Free { completion: Completion::AtEntry(_), .. });
         if !operations.iter().any(|(_, operation)| waits(operation)) {
@@ -136,7 +134,7 @@ struct Reader<'a> {
     waiting: BTreeMap<usize, usize>,
     lags_ns: [u64; RECENT],
     lags: usize,
-    /// The index of the longest time that the program itself used since the last request.
+    /// The index of the longest time that the program itself has used since the last request.
     longest: usize,
 }
 
@@ -150,8 +148,8 @@ impl<'a> Reader<'a> {
             last = entry.time()?.saturating_sub(first).saturating_mul(1000).max(last);
             times_ns.push(last);
         }
-        // In files that a program wrote, two thirds of the times differ from the time before; in files with a single
-        // time, or with seconds, almost none.
+        // In files that a program wrote, two thirds of the times differ from the preceding time; in files with a single time,
+        // or with a resolution of seconds, almost none do.
         let changes = times_ns.windows(2).filter(|pair| pair[0] < pair[1]).count();
         if last > LONGEST_NS || changes < trace.len() / LEAST_CHANGES {
             return None;
@@ -244,8 +242,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// How long the allocator took in these entries, when the GPU was drained, and the first entry whose completions
-    /// come from a wait of the allocator.
+    /// The time that the allocator took in these entries, when the GPU was drained, and the first entry whose completions are
+    /// due to a wait by the allocator.
     fn of_allocator(&self, inner: &std::ops::Range<usize>, end_ns: u64) -> (u64, Option<u64>, usize) {
         let gap = |at: usize| if at == 0 { 0 } else { self.times_ns[at] - self.times_ns[at - 1] };
         let last_giving = inner.clone().rev().find(|&at| gives_memory(&self.trace[at]));
@@ -262,7 +260,7 @@ impl<'a> Reader<'a> {
         (end_ns - self.times_ns[from].min(end_ns) + before, drained, from)
     }
 
-    /// Records which work was found done at the entries of the last step.
+    /// Records the work that was found done at the last step's entries.
     fn complete(&mut self, inner: &std::ops::Range<usize>, waits_from: usize, began_ns: u64, end_ns: u64) {
         let mut lags = self.lags_ns;
         let usual_lag = median(&mut lags[..self.lags]);
@@ -270,7 +268,7 @@ impl<'a> Reader<'a> {
         self.complete_between(inner.start..split, self.looked_ns, began_ns);
         let is_idle = self.waiting.is_empty();
         self.complete_between(split..inner.end, began_ns, end_ns);
-        // Nothing is pending after a stretch of the program's own time in which the GPU could finish its usual work.
+        // Nothing is pending after a stretch of the program's own time in which the GPU could have finished its usual work.
         if is_idle
             && let Some(step) = self.pace.steps.get_mut(self.longest)
             && step.own_ns >= self.pace.wait_ns.max(usual_lag / 4)
@@ -280,8 +278,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Spreads the work that was found done at these entries over the time during which it was done. Returns the
-    /// number of pieces.
+    /// Spreads the work that was found done at these entries over the time in which it was done. Returns the number of
+    /// pieces.
     fn complete_between(&mut self, entries: std::ops::Range<usize>, after_ns: u64, before_ns: u64) -> usize {
         let frees: Vec<usize> = entries.filter_map(|entry| self.waiting.remove(&entry)).collect();
         let count = frees.len() as u64;
@@ -329,37 +327,37 @@ fn price_ns(entry: &Entry) -> u64 {
     calls.map(|call| MeasuredH200.cost_of_handles_ns(call, &handles)).iter().sum()
 }
 
-/// How another run of the same program differs from the recorded one.
+/// The way in which a different run of the same program differs from the recorded run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Variation {
     /// The time that the program itself uses, in permille of the recorded time.
     pub program_permille: u32,
-    /// The GPU's time for its work, in permille of the recorded time.
+    /// The time that the GPU takes for its work, in permille of the recorded time.
     pub gpu_permille: u32,
     /// The driver's time, in permille of the recorded time.
     pub driver_permille: u32,
     /// The moment at which work finished, between the last check that found it unfinished (0) and the first that
     /// found it done.
     pub place_permille: u32,
-    /// The longest time before a free at which its work began, in permille of the work's lag.
+    /// The maximum time between the beginning of the work and the free that waits for it, in permille of the work's lag.
     pub reach_permille: u32,
-    /// How much each of the program's own times varies, in permille.
+    /// The amount by which each of the program's own times varies, in permille.
     pub noise_permille: u32,
-    /// The seed that decides which of these times are longer.
+    /// The seed that determines which of these times are longer.
     pub seed: u64,
 }
 
-/// The most that the program's own time differs between runs, in permille.
+/// The maximum difference in the program's own time between runs, in permille.
 const PROGRAM: u32 = 100;
-/// The most that the GPU's time differs between runs, in permille.
+/// The maximum difference in the GPU's time between runs, in permille.
 const GPU: u32 = 50;
-/// The most that the driver's time differs between runs, in permille.
+/// The maximum difference in the driver's time between runs, in permille.
 const DRIVER: u32 = 300;
-/// The most that a single one of the program's own times differs between runs, in permille.
+/// The maximum difference in any single one of the program's own times between runs, in permille.
 const NOISE: u32 = 300;
 
-/// Steps of a sequence that fills five dimensions evenly, whatever its length: powers of the inverse of the root of
-/// x^6 = x + 1, in parts of 2^32.
+/// Steps of a sequence that fills five dimensions evenly, regardless of its length: powers of the inverse of the root of x^6
+/// = x + 1, in units of 2^-32.
 const STEPS: [u32; 5] = [3_679_390_609, 3_152_041_523, 2_700_274_805, 2_313_257_605, 1_981_709_430];
 
 impl Variation {
@@ -374,7 +372,7 @@ impl Variation {
         seed: 0,
     };
 
-    /// A likely run, by its number from 1. The same number always gives the same run.
+    /// A likely run, by its number from 1. The same number always produces the same run.
     #[must_use]
     pub fn likely(number: u32) -> Variation {
         let part = |dimension: usize, width: u32| {
@@ -397,9 +395,9 @@ impl Variation {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     variation: Variation,
-    /// How much later the GPU is than in the recorded run, in nanoseconds.
+    /// How far the GPU lags behind the recorded run, in nanoseconds.
     gpu_shift: i64,
-    /// When the GPU last finished a piece of work, in the recorded run.
+    /// When the GPU last finished a piece of work in the recorded run.
     done_ns: i64,
 }
 
@@ -408,7 +406,7 @@ impl Clock {
         Clock { variation, gpu_shift: 0, done_ns: 0 }
     }
 
-    /// When an operation begins if the one before it ended at `now_ns`.
+    /// When an operation begins if the previous operation ended at `now_ns`.
     pub(crate) fn begins(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         if step.has_waited {
@@ -420,7 +418,7 @@ impl Clock {
         now_ns + step.own_ns * u64::from(self.variation.program_permille) / 1000 * noise / 1000
     }
 
-    /// When the work finishes that the memory freed by an operation waits for.
+    /// When the work that the memory freed by an operation waits for is finished.
     pub(crate) fn completes(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         let within = step.done_before_ns - 1 - step.done_after_ns;
@@ -428,7 +426,7 @@ impl Clock {
         let done = (step.done_after_ns + (u128::from(within) * u128::from(place) / 1000) as u64) as i64;
         let freed = (step.began_ns + step.allocator_ns) as i64;
         let lag = done - freed;
-        // How long the GPU was idle before the free, or (if negative) how much work it still had.
+        // How long the GPU was idle before the free, or (if negative) how much work it still had to do.
         let idle = (freed - self.done_ns - lag * i64::from(self.variation.reach_permille) / 1000).max(0);
         let queued = (self.done_ns - freed).max(0);
         let worked = (done - self.done_ns.max(freed)).max(0);
@@ -439,8 +437,8 @@ impl Clock {
         (done + self.gpu_shift).max(now_ns as i64) as u64
     }
 
-    /// When an operation ends that began at `began_ns` and waited until `now_ns`. `driver_ns` is the time that the
-    /// driver took, if its calls differ from those in the recorded run.
+    /// When an operation that began at `began_ns` and waited until `now_ns` ends. `driver_ns` is the time that the driver
+    /// took, if its calls differ from those in the recorded run.
     pub(crate) fn ends(&mut self, pace: &Pace, operation: usize, began_ns: u64, now_ns: u64, driver_ns: Option<u64>) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         self.done_ns = self.done_ns.max(step.drained_ns.map_or(0, |ns| ns as i64));
@@ -477,7 +475,7 @@ mod tests {
         entry
     }
 
-    /// Two blocks are freed while another stream uses them; one request finds both done.
+    /// Two blocks are freed while another stream uses them; one request finds that both are done.
     fn run() -> (Vec<Entry>, Vec<(usize, Operation)>) {
         let times = [
             (Action::Alloc, 1, 1000),
@@ -545,7 +543,7 @@ mod tests {
         }
     }
 
-    /// At 10, 20 and 30 us the program frees memory whose work finishes at 25, 40 and 41 us.
+    /// At 10, 20 and 30 us, the program frees memory whose work finishes at 25, 40 and 41 us.
     fn pace() -> Pace {
         let step = |began_ns, done_ns| Step {
             own_ns: 10_000,
@@ -562,7 +560,7 @@ mod tests {
         }
     }
 
-    /// When the work finishes if the driver takes `driver_ns` in the first operation.
+    /// When the work is finished if the driver takes `driver_ns` in the first operation.
     fn done(pace: &Pace, variation: Variation, driver_ns: Option<u64>) -> Vec<u64> {
         let mut clock = Clock::new(variation);
         let mut now_ns = 0;

@@ -1,4 +1,4 @@
-//! A predicted run, operation by operation: its settings and its result.
+//! Replays a predicted run, operation by operation; also defines its settings and its result.
 
 use parkade::policy::PyTorch;
 use parkade::profile::Profile;
@@ -17,13 +17,13 @@ use super::requests::{Requests, Slots};
 use crate::completions::stream_of_moment;
 use crate::pools::request_from;
 
-/// What the program does after a request that failed.
+/// What the program does after a request has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AfterFailure {
     /// It ends, as most programs do.
     #[default]
     Stop,
-    /// It continues with its other requests, without the memory that it did not get.
+    /// It continues with its other requests, without the memory that it did not receive.
     GoOn,
 }
 
@@ -37,9 +37,9 @@ pub enum Timing {
     Earliest,
     /// Only when the allocator waits for it.
     Latest,
-    /// After this percentage of the number of entries that passed until the recorded allocator noticed it.
+    /// After this percentage of the entries that passed before the recorded allocator noticed it.
     Scaled(u32),
-    /// As recorded, but in another run of the program, which takes a little longer or shorter.
+    /// As recorded, but in a different run of the program, which takes slightly more or less time.
     InTime(Variation),
 }
 
@@ -52,9 +52,9 @@ pub struct PredictOptions {
     pub settings: Settings,
     /// The memory limit in bytes, if any.
     pub limit_bytes: Option<u64>,
-    /// What the program does after a request that failed.
+    /// What the program does after a request has failed.
     pub after_failure: AfterFailure,
-    /// When memory that other streams use becomes free.
+    /// When memory used by other streams becomes free.
     pub timing: Timing,
 }
 
@@ -65,23 +65,23 @@ pub struct Prediction {
     pub stats: Stats,
     /// The recording's entry whose request failed first, if one did.
     pub first_failure: Option<usize>,
-    /// How many operations the simulated device refused and a real one would not refuse, for example because its
+    /// The number of operations that the simulated device refused but a real one would not refuse, for example because its
     /// address model was full.
     pub device_errors: u64,
-    /// How many driver calls for memory the run made.
+    /// The number of driver calls for memory that the run made.
     pub driver_calls: u64,
-    /// How long they took, in nanoseconds of simulated time.
+    /// The time that these calls took, in nanoseconds of simulated time.
     pub driver_ns: u64,
 }
 
 impl Prediction {
-    /// The most bytes reserved from the device at once.
+    /// The peak of bytes reserved from the device.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> i64 {
         self.stats.family(Family::ReservedBytes).all.peak
     }
 
-    /// The most bytes allocated at once.
+    /// The peak of allocated bytes.
     #[must_use]
     pub fn peak_allocated_bytes(&self) -> i64 {
         self.stats.family(Family::AllocatedBytes).all.peak
@@ -105,7 +105,7 @@ pub struct PredictedRun<'a, O: Observer = ()> {
     done: usize,
     core: Allocator<TimedDevice, PyTorch, O>,
     slots: Slots,
-    /// The live requests, by slot: the number of each and its memory.
+    /// The live requests, by slot: each request's number and memory.
     live: Vec<Option<(usize, Allocation)>>,
     timing: Timing,
     after_failure: AfterFailure,
@@ -179,7 +179,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         true
     }
 
-    /// Carries out an operation at the time that the clock gives.
+    /// Carries out an operation at the clock's time.
     fn step_in_time(&mut self, entry: usize, operation: Operation) {
         let (Some(mut clock), Some(pace)) = (self.clock, &self.requests.pace) else { return };
         let began_ns = clock.begins(pace, self.done, self.core.device().now);
@@ -198,7 +198,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.clock = Some(clock);
     }
 
-    /// All bytes taken from the device so far, and all bytes given back.
+    /// All bytes taken from the device so far, and all bytes released.
     fn reserved_so_far(&self) -> (i64, i64) {
         let reserved = self.core.stats().family(Family::ReservedBytes).all;
         (reserved.allocated, reserved.freed)
@@ -228,19 +228,19 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.core.stats()
     }
 
-    /// The bytes reserved now.
+    /// The bytes currently reserved.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
         self.core.heap().reserved().get()
     }
 
-    /// The most requests that have been live at once so far.
+    /// The largest number of requests that have been live at once so far.
     #[must_use]
     pub fn most_live(&self) -> usize {
         self.live.len()
     }
 
-    /// The present heap: the segments with their blocks.
+    /// The current heap: the segments with their blocks.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.core.segments()
@@ -252,12 +252,12 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.core.observer()
     }
 
-    /// The core's observer, mutable.
+    /// Mutable access to the core's observer.
     pub fn observer_mut(&mut self) -> &mut O {
         self.core.observer_mut()
     }
 
-    /// Changes the memory limit, in bytes, from here on.
+    /// Changes the memory limit, in bytes, from this point on.
     pub fn set_limit(&mut self, limit_bytes: Option<u64>) {
         self.core.set_limit(limit_bytes.map(Bytes));
     }
@@ -286,7 +286,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
                 }
             }
             Operation::Free { id, completion } => {
-                // Missing if the request failed.
+                // It is missing if the request failed.
                 let live = self.slots.of_request(id).and_then(|slot| self.live.get_mut(slot));
                 let Some((_, allocation)) = live.and_then(|live| live.take_if(|(live, _)| *live == id)) else { return };
                 if let Some(moment) = self.completed_at(entry, completion) {
@@ -316,8 +316,8 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.device_errors += u64::from(self.core.free(allocation).is_err());
     }
 
-    /// For memory that must wait, the moment at which it becomes free, if any. `None` for memory that becomes free at
-    /// once.
+    /// For memory that must wait, the moment at which it becomes free, if any. `None` for memory that becomes free
+    /// immediately.
     fn completed_at(&mut self, entry: usize, completion: Completion) -> Option<Option<u64>> {
         let entry = entry as u64;
         match (completion, self.timing) {

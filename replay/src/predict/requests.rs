@@ -1,10 +1,10 @@
-//! The requests that a recorded program made, without the answers. Also the slots in which a run keeps their memory: as few
-//! as requests are live at once, so that a copy of a run is small.
+//! The requests that a recorded program made, without the answers, and the slots in which a run keeps their memory. There are
+//! only as many slots as requests live at once, so that a copy of a run is small.
 //!
-//! A trace does not contain everything. A call of empty_cache shows only if it released memory (the exact replay finds
-//! where), and the completion of an event shows only as a block that becomes free. An out-of-memory entry counts as a
-//! request of the rounded size, which may succeed under other settings. Memory that was in use before the first entry
-//! counts as requested before it.
+//! A trace does not contain everything. A call to `empty_cache` shows only if it released memory (the exact replay finds
+//! where), and the completion of an event shows only as a block that becomes free. An out-of-memory entry counts as a request
+//! of the rounded size, which may succeed under other settings. Memory that was in use before the first entry counts as
+//! requested before it.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::initial_state::{LostBeginning, Start};
 use crate::inputs::VerifyOptions;
 use crate::pools::PoolTracker;
 
-/// The requests in one device's recording, and how exactly they are known.
+/// The requests in one device's recording, and how accurately they are known.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
     /// The operations in order, each with the entry at which it happened.
@@ -33,27 +33,27 @@ pub struct Requests {
     pub pools: Vec<PoolId>,
     /// The number of requests that ran out of memory in the recording.
     pub ooms: u64,
-    /// The most bytes that the recorded run had reserved at once.
+    /// The recorded run's peak of reserved bytes.
     pub recorded_peak_reserved_bytes: i64,
-    /// How many recorded decisions the core makes differently under the recording's own settings. If not 0, the
-    /// given settings or limit are probably not the run's.
+    /// The number of recorded decisions on which the core differs under the recording's own settings. If it is not 0, the
+    /// specified settings or limit are probably not the run's.
     pub mismatches: u64,
-    /// How many decisions were compared.
+    /// The number of decisions compared.
     pub decisions: u64,
-    /// How fast the run was, if its entries have times, a free waits for other streams, and there are no private pools.
+    /// The pace of the run, if its entries have times, a free waits for other streams, and there are no private pools.
     pub pace: Option<Pace>,
-    /// What existed before the first entry, if the trace lost its beginning.
+    /// What existed before the first entry, if the trace's oldest entries are missing.
     pub lost_beginning: Option<LostBeginning>,
     /// The flushes before requests, in order, and how they were read: as a retry, which another run may not make, or as a
-    /// call of empty_cache, which every run makes.
+    /// call to `empty_cache`, which every run makes.
     pub flushes: Vec<Flush>,
 }
 
 impl Requests {
-    /// Works out the requests in a recording by replaying it exactly.
+    /// Reconstructs the requests in a recording by replaying it exactly.
     ///
-    /// `own` are the settings and the limit of the recorded run. It calls `progress` from time to time with the
-    /// number of entries done so far.
+    /// `own` holds the recorded run's settings and limit. The function calls `progress` periodically with the number of
+    /// entries done so far.
     ///
     /// # Errors
     /// As [`verify_device`](crate::verify_device).
@@ -87,14 +87,14 @@ impl Requests {
         reader.read_early(&start);
         reader.read(&recording.trace);
         let mut requests = reader.requests;
-        // Graph captures delay frees until they end, whatever the GPU does.
+        // Graph captures delay frees until they end, regardless of what the GPU does.
         if requests.pools.is_empty() {
             requests.pace = Pace::of(&recording.trace, &requests.operations);
         }
         Ok(requests)
     }
 
-    /// The same requests with every doubtful flush read the other way. `None` if no flush is doubtful.
+    /// The same requests, with every doubtful flush read the other way. `None` if no flush is doubtful.
     #[must_use]
     pub fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Requests> {
         let mut doubtful = self.flushes.iter().filter(|flush| flush.reason.is_doubtful()).peekable();
@@ -127,7 +127,7 @@ impl Requests {
 struct Reader<'a> {
     requests: Requests,
     next: usize,
-    /// Requests whose memory is in use, by address.
+    /// The requests whose memory is in use, by address.
     live: FxHashMap<u64, usize>,
     deferred: &'a FxHashMap<u32, Option<u32>>,
     pools: PoolTracker<'a>,
@@ -177,22 +177,22 @@ impl Reader<'_> {
         }
     }
 
-    /// Returns the number of entries of the free: memory that becomes free for reuse at once has a second entry.
+    /// Returns the number of entries of the free: memory that immediately becomes free for reuse has a second entry.
     fn free(&mut self, at: usize, address: u64) -> usize {
         let (completion, entries) = match self.deferred.get(&(at as u32)) {
             None => (Completion::AtOnce, 2),
             Some(&Some(entry)) => (Completion::AtEntry(entry), 1),
             Some(None) => (Completion::Never, 1),
         };
-        // Always present: a trace that contradicts itself has been refused before.
+        // It is always present: a trace that contradicts itself has already been refused.
         if let Some(id) = self.live.remove(&address) {
             self.push(at, Operation::Free { id, completion });
         }
         entries
     }
 
-    /// Processes the entries from `at` to `end`. They belong to the request at `end`, if there is one, or to calls of
-    /// empty_cache.
+    /// Processes the entries from `at` to `end`. They belong to the request at `end`, if there is one, or to calls to
+    /// `empty_cache`.
     fn group(&mut self, at: usize, end: usize, trace: &[Entry]) {
         let inner = &trace[at..end];
         for pool in self.pools.giving(inner) {
@@ -223,10 +223,10 @@ impl Reader<'_> {
 pub struct Slots(Arc<[u32]>);
 
 impl Slots {
-    /// The slot of requests that are never live: they failed in the recording, so their memory is given back at once.
+    /// The slot of requests that are never live: they failed in the recording, so their memory is freed immediately.
     const NONE: u32 = u32::MAX;
 
-    /// Gives each request the slot that was freed most recently before it.
+    /// Assigns each request the slot that was freed most recently before it.
     #[must_use]
     pub fn of(requests: &Requests) -> Slots {
         let mut slots: Vec<u32> = Vec::new();

@@ -1,7 +1,7 @@
 //! The self-check: replayed under its own settings, a recording must need as much memory as the recorded run did.
 //!
-//! A prediction can be trusted only if its method reproduces known results. So the method also predicts the recorded run,
-//! under its own settings and in its own memory, and the check compares the two peaks of reserved bytes.
+//! A prediction can be trusted only if its method reproduces known results. The method is therefore also used to predict the
+//! recorded run, under its own settings and in its own memory, and the check compares the two peaks of reserved bytes.
 
 use parkade_recording::DeviceRecording;
 use parkade_sim::address::LearnedAddressSpace;
@@ -28,13 +28,13 @@ impl SelfCheck {
         self.own_settings_peak_bytes == self.recorded_peak_bytes
     }
 
-    /// How many per cent the prediction is too high; negative if it is too low.
+    /// The percentage by which the prediction is too high; negative if it is too low.
     #[must_use]
     pub fn error_percent(&self) -> f64 {
         self.error_bytes() as f64 / self.recorded_peak_bytes.max(1) as f64 * 100.0
     }
 
-    /// Of the checks of several devices, the one that is furthest off; the first one if all hold.
+    /// Of the checks of several devices, the one that is furthest off; the first if all of them are exact.
     #[must_use]
     pub fn worst(checks: impl IntoIterator<Item = SelfCheck>) -> Option<SelfCheck> {
         let further = |worst: SelfCheck, check: SelfCheck| {
@@ -43,14 +43,14 @@ impl SelfCheck {
         checks.into_iter().reduce(further)
     }
 
-    /// How many bytes the prediction is too high; negative if it is too low.
+    /// The number of bytes by which the prediction is too high; negative if it is too low.
     #[must_use]
     pub const fn error_bytes(&self) -> i64 {
         self.own_settings_peak_bytes.saturating_sub(self.recorded_peak_bytes)
     }
 
-    /// Checks one device. `own` are the settings and the limit under which its requests were read. `None` if they do not
-    /// explain the recording, so that they are not those of the recorded run, or if the recording lost its beginning.
+    /// Checks one device. `own` holds the settings and limit under which its requests were read. Returns `None` if these do
+    /// not explain the recording and so are not the recorded run's, or if the recording's oldest entries are missing.
     #[must_use]
     pub fn of(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Option<SelfCheck> {
         SelfCheck::reusing(recording, own, requests, &learned_addresses(recording, requests), None)
@@ -87,8 +87,8 @@ impl SelfCheck {
         let Some(shown) = shown_memory(recording, own, requests) else {
             return Some(plenty.map_or_else(|| run(None), |plenty| check(plenty.peak_reserved_bytes())));
         };
-        // Each of these may have been the limit: the file does not distinguish them. If the run had as much reserved at
-        // another time, there was no limit, and another process held memory for a while.
+        // Any of these may have been the limit, because the file does not distinguish them. If the run had that much reserved
+        // at another time, there was no limit, and another process held memory for a while.
         let varied = most_reserved(recording) >= shown.refused_bytes;
         let limits = [shown.assumed_bytes(), shown.below_bytes.saturating_sub(1), shown.least_bytes].map(Some);
         let mut first = None;
@@ -103,7 +103,7 @@ impl SelfCheck {
     }
 }
 
-/// What failures and retries show about the recorded run's memory; `None` if there were none.
+/// What failures and retries reveal about the recorded run's memory; `None` if there were none.
 fn shown_memory(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Option<CapacityHint> {
     let failed = capacity_hint(recording, &own.settings);
     let retried = requests.flushes.iter().filter(|flush| flush.reason.is_retry()).min_by_key(|flush| flush.wanted_bytes);
@@ -140,7 +140,7 @@ mod tests {
         [entry(Action::FreeRequested, gib, mib), entry(Action::FreeCompleted, gib, mib)]
     }
 
-    /// Reserves 20 and 40 MiB, gives the 20 MiB back, then takes 22 MiB, which would not have fitted beside the 60 MiB.
+    /// Reserves 20 and 40 MiB, releases the 20 MiB, and then takes 22 MiB, which would not have fitted beside the 60 MiB.
     fn flushed() -> Vec<Entry> {
         let flush = [entry(Action::SegmentFree, 1, 20)];
         [&taken(1, 20)[..], &taken(2, 40), &freed(1, 20), &flush, &taken(3, 22)].concat()
@@ -183,7 +183,7 @@ mod tests {
         let (recording, own, requests) = read(trace.clone(), kept(1), None);
         assert_eq!((reasons(&requests), calls(&requests)), (vec![FlushReason::CaptureFollows], 1));
         assert_eq!(peaks(&recording, &own, &requests), (80, 80));
-        // Read as a retry, the flush would not happen in plenty of memory.
+        // If the flush were read as a retry, it would not happen with plenty of memory.
         let otherwise = requests.read_otherwise(&recording).expect("another reading");
         assert_eq!(calls(&otherwise), 0);
         let (_, _, requests) = read(trace, kept(0), None);

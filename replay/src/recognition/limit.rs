@@ -1,11 +1,11 @@
-//! The memory limit of a recorded run, which a recording does not state.
+//! Finds the memory limit of a recorded run, which a recording does not state.
 //!
-//! The trace alone shows reserved memory, without a replay, and so which limits to try if the limit is unknown. An
+//! The trace alone, without a replay, shows the reserved memory and therefore which limits to try if the limit is unknown. An
 //! out-of-memory error shows how much memory the recorded run had.
 //!
 //! The decisions of a run that collected garbage depend on its limit, because garbage collection starts at a fraction of it.
-//! So if decisions differ without a limit, the limits that the out-of-memory errors allow are tried. The run's limit is the
-//! one under which every decision equals the recorded one.
+//! If decisions differ without a limit, the limits that the out-of-memory errors allow are therefore tried. The run's limit
+//! is the one under which every decision equals the recorded decision.
 
 use parkade::PoolSlot;
 use parkade::policy::{Policy, PyTorch};
@@ -15,10 +15,10 @@ use parkade_recording::{Action, DeviceRecording, Entry};
 use crate::{DeviceVerdict, ReplaySettings, VerifyError, VerifyOptions, verify_device};
 
 const GIB: u64 = 1 << 30;
-/// The most limits to try.
+/// The maximum number of limits to try.
 const MOST_GUESSES: usize = 8;
 
-/// How many bytes an entry adds to reserved memory; negative if it gives memory back.
+/// The number of bytes that an entry adds to reserved memory; negative if the entry releases memory.
 #[must_use]
 pub fn growth_bytes(entry: &Entry) -> i128 {
     match entry.action {
@@ -36,7 +36,7 @@ pub fn reserved_at_start(recording: &DeviceRecording) -> i128 {
     end - recording.trace.iter().map(growth_bytes).sum::<i128>()
 }
 
-/// The most bytes that were reserved at once.
+/// The peak of reserved bytes.
 #[must_use]
 pub fn most_reserved(recording: &DeviceRecording) -> u64 {
     let mut reserved = reserved_at_start(recording);
@@ -48,7 +48,7 @@ pub fn most_reserved(recording: &DeviceRecording) -> u64 {
     u64::try_from(most.max(0)).unwrap_or(u64::MAX)
 }
 
-/// The most bytes that a request would take from the device: a segment, or pages of an expandable segment.
+/// The maximum number of bytes that a request would take from the device: a segment, or pages of an expandable segment.
 #[must_use]
 pub fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
     let Some(size) = policy.round(Bytes(request.size)) else { return u64::MAX };
@@ -67,7 +67,7 @@ fn whole_gibibytes(least_bytes: u64, below_bytes: u64) -> impl Iterator<Item = u
     gibibytes.take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
 }
 
-/// With a limit below the size of a small segment, no request could succeed (spec 1.3), so nobody sets such a limit.
+/// With a limit below the size of a small segment, no request could succeed (spec 1.3), so nobody sets a limit that low.
 const LEAST_LIMIT_BYTES: u64 = 2 << 20;
 
 /// What the out-of-memory errors of a recording show about the available memory.
@@ -75,12 +75,12 @@ const LEAST_LIMIT_BYTES: u64 = 2 << 20;
 pub struct CapacityHint {
     /// The entry of the first error.
     pub entry: usize,
-    /// At least this many bytes could be reserved.
+    /// This many bytes, at least, could be reserved.
     pub least_bytes: u64,
-    /// Fewer than this many could be. Equal to `least_bytes` if the device itself was full, because then the size is
-    /// known exactly.
+    /// Fewer than this many bytes could be reserved. Equal to `least_bytes` if the device itself was full, because then the
+    /// size is known exactly.
     pub below_bytes: u64,
-    /// The fewest reserved bytes that a refused request would have led to.
+    /// The smallest number of reserved bytes that a refused request would have led to.
     pub refused_bytes: u64,
     /// The entry of the request that needed them.
     pub refused_entry: usize,
@@ -88,10 +88,10 @@ pub struct CapacityHint {
 
 impl CapacityHint {
     /// The size to assume: the smallest whole gibibyte in the interval, because users set limits in gibibytes. If there is
-    /// none, or if the size is known exactly, it is `least_bytes`. It is never below 2 MiB unless the error excludes more.
+    /// none, or if the size is known exactly, it is `least_bytes`. It is at least 2 MiB, unless the error rules that out.
     #[must_use]
     pub fn assumed_bytes(&self) -> u64 {
-        // But not if the error excludes it, and not if the size is known.
+        // This does not apply if the error rules it out or if the size is known.
         let least = if LEAST_LIMIT_BYTES < self.below_bytes { LEAST_LIMIT_BYTES } else { 0 };
         self.whole_gibibytes().next().unwrap_or(self.least_bytes.max(least))
     }
@@ -103,12 +103,12 @@ impl CapacityHint {
 }
 
 /// Derives the hint from a device's trace; `None` if the run never ran out of memory. `own` are the recorded run's settings,
-/// which decide how large a segment a request needs.
+/// which determine how large a segment a request needs.
 ///
 /// An out-of-memory entry states how much memory the device had free. If that is less than the request, the device was full:
-/// the allocator could have reserved what it had plus the free rest, or its earlier peak, if that was more. If not, a limit
-/// refused the request. The limit is at least the most that was ever reserved, and less than what the request would have led
-/// to.
+/// the allocator could have reserved what it had plus the remaining free memory, or its earlier peak if that was larger. If
+/// not, a limit refused the request. The limit is at least the peak of reserved bytes and less than what the request would
+/// have led to.
 #[must_use]
 pub fn hint(recording: &DeviceRecording, own: &ReplaySettings) -> Option<CapacityHint> {
     let policy = PyTorch::of(own.profile, own.settings.clone());
@@ -141,15 +141,15 @@ fn clamped(bytes: i128) -> u64 {
     u64::try_from(bytes.max(0)).unwrap_or(u64::MAX)
 }
 
-/// Verifies a device and finds its limit, if none is given and garbage collection shows it. Returns the verdict under that
-/// limit and the limit in bytes: the smallest one in whole gibibytes that explains every decision. The limit is `None` if
-/// the search was not necessary or found none.
+/// Verifies a device and finds its limit, if none is specified and garbage collection reveals it. Returns the verdict under
+/// that limit and the limit in bytes: the smallest one in whole gibibytes that explains every decision. The limit is `None`
+/// if the search was not necessary or found none.
 ///
-/// It calls `progress` from time to time with the number of entries done so far. It starts again at 0 for each limit that is
-/// tried.
+/// It calls `progress` periodically with the number of entries done so far. The number starts over at 0 for each limit that
+/// is tried.
 ///
 /// # Errors
-/// The recording cannot be replayed.
+/// If the recording cannot be replayed.
 pub fn verify_finding_limit(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -158,11 +158,11 @@ pub fn verify_finding_limit(
     finding_limit(recording, own, |verdict: &DeviceVerdict| verdict.mismatches, |own| verify_device(recording, own, progress))
 }
 
-/// The search itself, for any way of replaying the device: `replay` replays it under a limit, and `mismatches`
-/// returns how many decisions differ.
+/// The search itself, for any way of replaying the device: `replay` replays it under a limit, and `mismatches` returns the
+/// number of decisions that differ.
 ///
 /// # Errors
-/// Those of `replay`.
+/// Any error that `replay` returns.
 pub fn finding_limit<T>(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -186,7 +186,7 @@ pub fn finding_limit<T>(
 /// Returns only the limit of [`verify_finding_limit`]. If the run collected no garbage, this replays nothing.
 ///
 /// # Errors
-/// The recording cannot be replayed.
+/// If the recording cannot be replayed.
 pub fn find_limit(recording: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
     let collects = own.settings.settings.garbage_collection_threshold > 0.0;
     if collects { Ok(verify_finding_limit(recording, own, &mut |_| ())?.1) } else { Ok(None) }

@@ -1,5 +1,5 @@
 //! Finds which release of PyTorch made a memory snapshot, and under which memory limit. A snapshot does not state these
-//! facts, but shows them.
+//! facts, but they can be inferred from it.
 //!
 //! ```rust
 //! use parkade_replay::recognition::{Asked, Basis, recognise};
@@ -15,19 +15,21 @@
 //!
 //! ## How a release is recognised
 //!
-//! 1. **The file's contents.** Each release writes certain keys into a snapshot, and understands certain keys of the
-//!    settings string. `possible.rs` keeps the releases that may have written exactly the keys that are present.
+//! 1. **The file's contents.** Each release writes certain keys into a snapshot and understands certain keys in the settings
+//!    string. `possible.rs` keeps the releases that may have written exactly the keys that are present.
 //! 2. **Groups.** Releases whose rules cannot differ for this file are tried together: for example, the rules for private
 //!    pools do not matter in a file without private pools. `recognise.rs` forms them; `Profile::decides_like` knows which
 //!    rules matter.
-//! 3. **A replay of each group, up to its first difference.** Rules that differ usually do so within a few hundred entries.
-//! 4. **A full replay of each group**, if none explains the file in its first reading. This also guesses at private pools
-//!    that the file does not name.
-//! 5. **The other releases,** up to their first difference, if still none explains the file: then its decisions contradict
-//!    its contents.
+//! 3. **A replay of each group, up to its first difference.** Different rules usually lead to a difference within a few
+//!    hundred entries.
+//! 4. **A full replay of each group**, if none explains the file in its first reading. This includes guesses for private
+//!    pools that the file does not name.
+//! 5. **The other releases,** up to their first difference, if still none explains the file, in which case its decisions
+//!    contradict its contents.
 //!
-//! Every release that gives each recorded decision is named (docs/recognition.md). If none does, the one with the fewest
-//! differences is used, and the answer says so. A limit that the recorded run exceeded excludes no release.
+//! Every release that makes each of the recorded decisions is named (docs/recognition.md). If none does, the release with the
+//! fewest differences is used, and the answer states this. A limit that the recorded run exceeded does not rule out any
+//! release.
 //!
 //! ## Errors and panics
 //!

@@ -1,19 +1,19 @@
-//! The result of the search for the release that made a recording, and how to put it into words.
+//! The result of the search for the release that made a recording, and its description in words.
 
 use parkade::profile::{Profile, RELEASES, Release, Scope};
 
 use super::possible::{Evidence, Possible};
 use crate::ReplaySettings;
 
-/// Everything that a replay may encounter under settings that nobody would set to one division.
+/// Everything that a replay may encounter, under settings that do not set any size to a single division.
 const ANY_REPLAY: Scope = Scope { checkpoints: false, one_division: false, ..Scope::EVERYTHING };
 
-/// How the releases were determined.
+/// The basis on which the releases were determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Basis {
     /// The caller named the release.
     Given,
-    /// The file's contents allow only these, and there is no trace to replay.
+    /// The file's contents allow only these releases, and there is no trace to replay.
     Contents,
     /// Every recorded decision was repeated under their rules.
     Replay,
@@ -30,26 +30,27 @@ parkade_recording::names! {
     }
 }
 
-/// Which releases may have made a recording, and the settings to read it under.
+/// The releases that may have made a recording, and the settings to read it under.
 #[derive(Clone, Debug)]
 pub struct Recognition {
     /// The settings of the recorded run, read under the rules in use.
     pub settings: ReplaySettings,
-    /// How `releases` were determined.
+    /// The basis on which `releases` were determined.
     pub basis: Basis,
-    /// The releases, oldest first: those that explain the file, or that its contents allow. If none explains it, those with
-    /// the fewest differences.
+    /// The releases, oldest first: those that explain the file, or that its contents allow. If none explains the file, those
+    /// with the fewest differences.
     pub releases: Vec<&'static Release>,
-    /// The other releases that were tried, and where each first differs.
+    /// The other releases that were tried, and the point at which each first differs.
     pub differing: Vec<Differing>,
     /// What the file's contents alone allow. `None` if the caller named the release.
     pub possible: Option<Possible>,
-    /// The parts of the file that exclude some of `releases`, although these explain every decision. Then the file was
-    /// changed, or another program wrote it.
+    /// The parts of the file that exclude some of `releases`, although these explain every decision. In that case, the file
+    /// was changed or a different program wrote it.
     pub contradicting: Vec<Evidence>,
-    /// The limit that the caller gave, if it was not the recorded run's. Then `releases` explain the file without a limit.
+    /// The limit that the caller specified, if it was not the recorded run's. In that case, `releases` explain the file
+    /// without a limit.
     pub refuted_limit: Option<RefutedLimit>,
-    /// The rules that the caller chose for the decisions of a replay, whichever release made the recording.
+    /// The rules that the caller chose for the decisions of a replay, regardless of which release made the recording.
     pub decides_as: Option<&'static Profile>,
     /// Whether no release explains the file and its trace maps memory although the file's settings switch expandable
     /// segments off. PyTorch maps memory only for expandable segments.
@@ -61,7 +62,7 @@ pub struct Recognition {
 pub struct RefutedLimit {
     /// The limit in bytes.
     pub limit_bytes: u64,
-    /// The most bytes that the recorded run had reserved on one device.
+    /// The recorded run's highest peak of reserved bytes on any device.
     pub reserved_bytes: u64,
 }
 
@@ -99,7 +100,7 @@ impl Recognition {
         self.settings.profile
     }
 
-    /// The rules of `releases`, each once, with those in use first. Under other settings, their predictions may differ.
+    /// The distinct rules of `releases`, with those in use first. Under other settings, their predictions may differ.
     #[must_use]
     pub fn rules(&self) -> Vec<&'static Profile> {
         let mut rules = vec![self.profile()];
@@ -118,7 +119,7 @@ impl Recognition {
         self.releases.iter().filter(|release| release.profile.decides_like(profile, ANY_REPLAY)).copied().collect()
     }
 
-    /// A sentence without its full stop: "recorded by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 on". It does not
+    /// A sentence without its full stop: "recorded by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 onward". It does not
     /// mention `refuted_limit`.
     #[must_use]
     pub fn words(&self) -> String {
@@ -137,28 +138,28 @@ impl Recognition {
             Basis::Replay => format!("recorded by PyTorch {}", or(&names)),
             Basis::Nearest => {
                 let come = if names.contains(' ') { "come" } else { "comes" };
-                format!("no release of PyTorch explains every decision; {names} {come} nearest")
+                format!("no PyTorch release explains every decision; {names} {come} closest")
             }
         };
         let unknown = self.possible.as_ref().map_or(&[][..], |possible| &possible.unknown);
         match (unknown, self.contradiction_words()) {
             (_, Some(contradicting)) => {
-                words += &format!(", although the file has {contradicting}: it was changed, or another program wrote it");
+                words += &format!(", although the file has {contradicting}: it was changed, or a different program wrote it");
             }
             ([_, ..], None) => {
                 let names: Vec<String> = unknown.iter().map(|(major, minor)| format!("{major}.{minor}")).collect();
-                words += &format!("; its keys are those of {}, whose rules are not known", names.join(" or "));
+                words += &format!("; its keys are those of {}, whose rules are unknown", names.join(" or "));
             }
             ([], None) => {}
         }
         if self.maps_while_off {
             words += "; the trace maps memory although expandable_segments is off: the settings changed, or a different \
-                      allocator made the decisions, such as a policy of parkade";
+                      allocator made the decisions, such as a parkade policy";
         }
         words + &self.differing_words()
     }
 
-    /// Where the other releases differ. Names together those that differ at the same point.
+    /// The points at which the other releases differ. Releases that differ at the same point are named together.
     fn differing_words(&self) -> String {
         let mut places: Vec<(u32, Option<usize>)> = Vec::new();
         for Differing { device, entry, .. } in &self.differing {
@@ -170,7 +171,7 @@ impl Recognition {
             let here = self.differing.iter().filter(|differing| (differing.device, differing.entry) == (device, entry));
             let names = in_words(&in_order(here.flat_map(|differing| differing.releases.iter().copied())));
             let verb = if names.contains(' ') { "differ" } else { "differs" };
-            let place = entry.map_or("at the end".to_owned(), |entry| format!("from entry {entry} on"));
+            let place = entry.map_or("at the end".to_owned(), |entry| format!("from entry {entry} onward"));
             format!("; {names} {verb} {place}")
         };
         places.iter().map(at).collect()
@@ -206,11 +207,11 @@ fn series(release: &Release) -> &'static str {
     release.name.rsplit_once('.').map_or(release.name, |(series, _)| series)
 }
 
-/// A series of which all releases are named, or a single release of a series of which some are not.
+/// A series whose releases are all named, or a single release of a series whose releases are not all named.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Name {
     text: &'static str,
-    /// Its position among all series.
+    /// The position of the series among all series.
     place: Option<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Which releases a file's own contents allow: its keys, its settings string, the names of its statistics.
+//! Determines which releases a file's own contents allow: its keys, its settings string, and the names of its statistics.
 
 use crate::StatsFile;
 use parkade::profile::{Profile, RELEASES, Release};
@@ -10,9 +10,9 @@ use parkade_recording::{DatedKey, FieldEvidence, Minor, Part, Recording};
 pub struct Possible {
     /// The releases, oldest first. Never empty.
     pub releases: Vec<&'static Release>,
-    /// What excludes the others.
+    /// The evidence that excludes the others.
     pub evidence: Vec<Evidence>,
-    /// The series whose keys the file has, if there are no rules for any of them: then all releases are tried.
+    /// The series whose keys the file has, if there are no rules for any of them; in that case, all releases are tried.
     pub unknown: Vec<Minor>,
 }
 
@@ -26,7 +26,7 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// The evidence as the end of a sentence: "excluded by the pool_id of its trace entries".
+    /// The evidence, worded as the end of a sentence: "excluded by the pool_id of its trace entries".
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -34,7 +34,7 @@ impl Evidence {
             Evidence::Key(FieldEvidence { key, is_present: false }) => {
                 format!("the lack of {} in {}", key.name, key.part.words())
             }
-            Evidence::SettingsText => "a key of its settings string".to_owned(),
+            Evidence::SettingsText => "a key in its settings string".to_owned(),
         }
     }
 
@@ -56,7 +56,7 @@ impl Evidence {
     }
 }
 
-/// The statistics that came with a release.
+/// The statistics that a release introduced.
 static STATISTICS: [DatedKey; 2] = [statistic("num_device_alloc", (2, 3)), statistic("num_oom_rejections", (2, 12))];
 
 const fn statistic(name: &'static str, since: Minor) -> DatedKey {
@@ -86,8 +86,8 @@ pub fn possible(recording: &Recording, stats_file: Option<&StatsFile>) -> Possib
         [] => ALL_SERIES.into_iter().filter(|&series| facts.iter().all(|fact| fact.allows(series))).collect(),
         _ => Vec::new(),
     };
-    // No release has all of these keys: the file was changed, or another program put it together. Then a missing key
-    // proves nothing.
+    // No release has all of these keys: the file was changed, or a different program assembled it. A missing key then proves
+    // nothing.
     let is_contradictory = whole.is_empty() && unknown.is_empty();
     let facts: Vec<FieldEvidence> = facts.into_iter().filter(|fact| fact.is_present || !is_contradictory).collect();
     let mut releases = if is_contradictory { allowed(&facts) } else { whole };
@@ -109,7 +109,8 @@ fn allowed(facts: &[FieldEvidence]) -> Vec<&'static Release> {
     RELEASES.iter().filter(|release| facts.iter().all(|fact| fact.allows(minor(release)))).collect()
 }
 
-/// The newest of the present keys and the oldest of the missing keys. They exclude every release that the others exclude.
+/// The newest of the present keys and the oldest of the missing keys. Together they exclude every release that the other keys
+/// exclude.
 fn decisive(facts: &[FieldEvidence]) -> Vec<FieldEvidence> {
     let of = |is_present| facts.iter().filter(move |fact| fact.is_present == is_present && fact.key.since.is_some());
     let newest = of(true).max_by_key(|fact| fact.key.since);
@@ -126,7 +127,7 @@ fn accepts(profile: &Profile, text: &str) -> bool {
     Settings::default().apply_as(&profile.dialect, text).is_ok()
 }
 
-/// The first two numbers of a release.
+/// The first two numbers of a release's version.
 fn minor(release: &Release) -> Minor {
     let mut numbers = release.name.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))

@@ -1,6 +1,6 @@
-//! Trying the releases that may have made a recording.
+//! Tries the releases that may have made a recording.
 //!
-//! They form groups that make the same decisions for a file, so that one replay answers for a whole group.
+//! The releases form groups that make the same decisions for a file, so that one replay is enough for an entire group.
 
 use parkade::profile::{Profile, RELEASES, Release, Scope};
 use parkade_recording::{Action, DeviceRecording, Recording};
@@ -13,13 +13,13 @@ use crate::{DeviceVerdict, ReplaySettings, SettingsOrigin, StatsFile, Trial, Ver
 /// What the caller knows about a recorded run.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Asked<'a> {
-    /// The release under whose rules the run was made.
+    /// The release under whose rules the run took place.
     pub profile: Option<&'static Profile>,
     /// The run's settings, if the file does not state them or states them wrongly.
     pub settings: Option<&'a str>,
-    /// The run's memory limit in bytes.
+    /// The run's memory limit, in bytes.
     pub limit_bytes: Option<u64>,
-    /// The run's statistics at its end.
+    /// The run's final statistics.
     pub stats_file: Option<&'a StatsFile>,
 }
 
@@ -38,7 +38,7 @@ impl Asked<'_> {
     }
 }
 
-/// A verified device: the verdict, and the limit in bytes that garbage collection shows if none was given.
+/// A verified device: the verdict, and the limit in bytes that garbage collection reveals if none was specified.
 pub type VerifiedDevice = (DeviceVerdict, Option<u64>);
 
 /// Why no release can be determined. The device is the one with the error; `None` if the error concerns all devices.
@@ -47,7 +47,7 @@ pub type VerifiedDevice = (DeviceVerdict, Option<u64>);
 pub struct RecognitionError {
     /// The device's number.
     pub device: Option<u32>,
-    /// What is wrong.
+    /// The error.
     #[source]
     pub error: VerifyError,
 }
@@ -58,11 +58,11 @@ impl From<VerifyError> for RecognitionError {
     }
 }
 
-/// Finds the releases that may have made a recording: the answer of [`verify`] for the devices that have a trace and can be
+/// Finds the releases that may have made a recording: the result of [`verify`] for the devices that have a trace and can be
 /// replayed. If there are no such devices, or the caller names the release, this replays nothing.
 ///
 /// # Errors
-/// The settings cannot be read under the rules of any release.
+/// If the settings cannot be read under the rules of any release.
 pub fn recognise(
     recording: &Recording,
     devices: &[&DeviceRecording],
@@ -89,11 +89,11 @@ pub fn recognise(
 /// Returns the outcome, and the verified devices under the rules that explain the recording, or that have the fewest
 /// differences.
 ///
-/// It calls `progress` from time to time with the index of the device and the number of its entries done so far. It starts
-/// again at 0 for each reading of the file that is tried.
+/// It calls `progress` periodically with the index of the device and the number of its entries done so far. The number starts
+/// over at 0 for each reading of the file that is tried.
 ///
 /// # Errors
-/// The settings cannot be read, or a device cannot be replayed, under the rules of any release.
+/// If the settings cannot be read, or a device cannot be replayed, under the rules of any release.
 pub fn verify(
     recording: &Recording,
     devices: &[&DeviceRecording],
@@ -124,7 +124,8 @@ struct Search<'s> {
     asked: &'s Asked<'s>,
 }
 
-/// The verdict on every device under the rules of one group, or why there is none and where.
+/// The verdict on every device under the rules of one group, or the reason why there is no verdict, with the device
+/// concerned.
 type Attempt = Result<Vec<VerifiedDevice>, Failed>;
 
 /// The point at which a group of releases fails to explain the recording.
@@ -141,15 +142,16 @@ impl Failed {
 }
 
 impl Search<'_> {
-    /// The limit that the caller gave, if the recorded run had more reserved on some device.
+    /// The limit that the caller specified, if the recorded run had more reserved on some device.
     fn exceeded_limit(&self) -> Option<RefutedLimit> {
         let limit_bytes = self.asked.limit_bytes?;
         let reserved_bytes = self.devices.iter().map(|device| most_reserved(device)).max()?;
         (reserved_bytes > limit_bytes).then_some(RefutedLimit { limit_bytes, reserved_bytes })
     }
 
-    /// For a recording that no release allowed by the file's contents explains: a reading by the excluded releases, if one
-    /// of them explains it in the first reading. Then the file's contents were changed, or another program wrote them.
+    /// For a recording that no release allowed by the file's contents explains: a reading by the excluded releases, if one of
+    /// them explains it in the first reading. In that case, the file's contents were changed or a different program wrote
+    /// them.
     fn verify_excluded(
         &self,
         found: &Recognition,
@@ -192,8 +194,8 @@ impl Search<'_> {
     ) -> Result<(Recognition, Vec<VerifiedDevice>), RecognitionError> {
         let mut attempts: Vec<Attempt> = Vec::new();
         if groups.len() > 1 {
-            // Try the first reading of the file, and only up to the first difference. Most rules differ early, and rules
-            // that explain this reading need no guesses at what the file does not say.
+            // Try the first reading of the file, and only up to the first difference. Most rules differ early, and rules that
+            // explain this reading need no guesses about what the file does not state.
             attempts.extend(groups.iter().map(|group| self.try_group(group, progress)));
             if attempts.iter().any(Result::is_ok) {
                 return self.conclude(possible, groups, attempts);
@@ -212,8 +214,8 @@ impl Search<'_> {
         self.conclude(possible, groups, attempts)
     }
 
-    /// Verifies each group in full, with guesses at what the file does not say, starting with the group that got furthest in
-    /// the trials. If there is too much to guess, the other groups keep the results of the trials.
+    /// Verifies each group in full, with guesses about what the file does not state, starting with the group that got
+    /// furthest in the trials. If there is too much to guess, the other groups keep the results of the trials.
     fn verify_all(&self, groups: &[Group], trials: Vec<Attempt>, progress: &mut dyn FnMut(usize, usize)) -> Vec<Attempt> {
         let mut order: Vec<usize> = (0..groups.len()).collect();
         let reach = |place: &usize| match trials.get(*place) {
@@ -345,7 +347,7 @@ fn scope(devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
 /// The groups of these releases, the preferred one first.
 ///
 /// # Errors
-/// None of them can read the settings.
+/// If none of the releases can read the settings.
 fn groups_of(
     releases: &[&'static Release],
     recording: &Recording,
@@ -379,7 +381,7 @@ fn groups_of(
     }
 }
 
-/// Puts first the release about which most is known, and then newer releases before older ones.
+/// Puts the release about which the most is known first, followed by the others, the newest first.
 fn by_preference(releases: &[&'static Release]) -> Vec<&'static Release> {
     let mut ordered: Vec<_> = releases.iter().rev().copied().collect();
     ordered.sort_by_key(|release| *release.profile != Profile::PYTORCH_2_11);

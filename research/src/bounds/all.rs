@@ -1,4 +1,4 @@
-//! All bounds of a workload, and its buffers with their lifetimes, in numbers of events.
+//! All bounds for a workload, and its buffers with their lifetimes, in numbers of events.
 
 use rustc_hash::FxHashMap;
 
@@ -10,27 +10,28 @@ use crate::workload::{Event, Workload};
 /// Blocks are multiples of this many bytes under any settings (spec 1.1).
 pub const BLOCK_BYTES: u64 = 512;
 
-/// All bounds of a workload, in bytes.
+/// All bounds for a workload, in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// The most bytes live at once, as requested.
+    /// The most bytes live at once, in requested sizes.
     pub load_bytes: u64,
     /// The same with every request rounded up to [`BLOCK_BYTES`].
     pub load_512_bytes: u64,
     /// The memory that is needed if pages can be remapped.
     pub pages: PageIdeal,
-    /// The best packing found of the rounded requests, checked.
+    /// The best packing found for the rounded requests, verified by the checker.
     pub packing: Found,
-    /// Bounds that follow from sizes and load alone; `None` for a workload without buffers, or if 64 bits cannot hold them.
+    /// Bounds that follow from sizes and load alone; `None` for a workload without buffers, or if the bounds do not fit in 64
+    /// bits.
     pub robson: Option<Robson>,
 }
 
 impl Bounds {
-    /// Computes all bounds. The packer does at most about twice the steps of `effort`: once for all buffers, once
-    /// for those smaller than a page.
+    /// Computes all bounds. The packer takes at most about twice the steps of `effort`: once for all buffers, and once for
+    /// those smaller than a page.
     ///
     /// # Errors
-    /// [`BoundsError`] for a buffer of 0 bytes, or sizes that add up to more than 2^62 bytes.
+    /// [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
     pub fn of(workload: &Workload, effort: &Effort) -> Result<Bounds, BoundsError> {
         let rounded = buffers(workload, BLOCK_BYTES);
         let pages = PageIdeal::of(&rounded, pages::PAGE_BYTES, effort)?;
@@ -46,11 +47,11 @@ impl Bounds {
     }
 }
 
-/// The buffers of a workload in the order of their allocation, each size rounded up to a multiple of `unit` bytes.
+/// The buffers of a workload in order of allocation, with each size rounded up to a multiple of `unit` bytes.
 ///
 /// Times are numbers of events. A buffer is live from its allocation until the event that frees it, or to the end. If another
-/// stream still uses the buffer then, its memory becomes free later; the lifetime here is the shortest possible, so that bounds
-/// hold however long the work takes. An event that frees a buffer that does not exist is skipped.
+/// stream is still using the buffer then, its memory becomes free later; the lifetime here is the shortest possible, so that
+/// the bounds are valid however long the work takes. An event that frees a nonexistent buffer is skipped.
 ///
 /// # Panics
 /// If `unit` is 0.
@@ -120,16 +121,15 @@ mod tests {
         let events = vec![allocate(0, 3 << 20), allocate(1, 1000), free(0), allocate(2, PAGE_BYTES), allocate(3, 1), free(1)];
         let bounds = Bounds::of(&workload(events), &QUICK).unwrap();
         assert_eq!((bounds.load_bytes, bounds.load_512_bytes), ((3 << 20) + 1000, (3 << 20) + 1024));
-        // The first buffer takes two pages and the small one a page; later one buffer takes one page, and both small ones share
-        // one.
+        // The first buffer takes two pages and the small one takes one; later, one buffer takes a page, and both small ones
+        // share a page.
         let pages = PageIdeal { load_bytes: 2 * PAGE_BYTES, own_pages_bytes: 3 * PAGE_BYTES, reached_bytes: 3 * PAGE_BYTES };
         assert_eq!(bounds.pages, pages);
         assert_eq!(bounds.packing.packing.height, bounds.load_512_bytes);
         let robson = bounds.robson.unwrap();
         assert_eq!((robson.smallest_bytes, robson.largest_bytes), (512, 3 << 20));
         assert_eq!(robson.rounded_load_bytes, (4 << 20) + 1024);
-        // The largest power of two in the range is 4096 units of 512 bytes, and it fits into the load once: 4096 (1 + 12 / 2) -
-        // 4095.
+        // The largest power of two in the range is 4096 units of 512 bytes, and it fits in the load once: 4096 (1 + 12 / 2) - 4095.
         assert_eq!(robson.forced_bytes, (4096 * 7 - 4095) * 512);
         // The largest size is rounded up to 8192 units, and the rounded load is at most twice that.
         assert_eq!(robson.sufficient_bytes, (16384 * 15 / 2 - 8191) * 512);
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(bounds(vec![allocate(0, 1 << 61), allocate(1, 1 << 61), allocate(2, 1)]), refused(InstanceError::TooLarge));
     }
 
-    /// The height of the best packing found, over the load.
+    /// The height of the best packing found, divided by the load.
     fn packed(workload: &Workload) -> f64 {
         let end = workload.events.len() as u64;
         let mut buffers: Vec<Buffer> = Vec::new();
@@ -180,7 +180,7 @@ mod tests {
     fn a_step_without_mixed_lifetimes_is_packed_as_low_as_its_load() {
         for checkpointing in [Checkpointing::None, Checkpointing::EveryLayer, Checkpointing::Sqrt, Checkpointing::EveryOther] {
             assert_eq!(packed(&small(checkpointing).workload(1).unwrap()), 1.0, "{checkpointing:?}");
-            // With two steps, the optimizer's states come late and stay.
+            // With two steps, the optimizer's states are allocated late and kept.
             assert_eq!(packed(&small(checkpointing).workload(2).unwrap()), 1.0, "{checkpointing:?}, two steps");
         }
     }

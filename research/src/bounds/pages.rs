@@ -1,15 +1,16 @@
-//! Computes the need of an allocator that takes memory from the device in pages and may map them anywhere, at any time, at no
-//! cost.
+//! Computes the memory needed by an allocator that takes memory from the device in pages and may map them anywhere, at any
+//! time, at no cost.
 //!
 //! There are two answers, under different assumptions (docs/bounds.md):
 //!
-//! - Memory is taken and released in whole pages, and no byte serves two live buffers. Then the load, rounded up
-//!   to pages, is needed.
-//! - In addition, each buffer of at least a page has its own pages, which it shares with no other buffer, and contents are
-//!   never copied. Then each such buffer needs its size rounded up to pages, and the smaller ones together need their bytes
-//!   rounded up to pages. Without smaller buffers this is exactly enough, since any free page can be mapped wherever a page is
-//!   needed. With them it is only a lower bound, since a small buffer stays on its page; a packing of the small buffers gives a
-//!   number that is enough. The packer finds these packings and the checker verifies them.
+//! - If memory is taken and released in whole pages, and no byte serves two live buffers, then the load, rounded up to pages,
+//!   is needed.
+//! - If, in addition, each buffer of at least a page has its own pages, which it shares with no other buffer, and contents
+//!   are never copied, then each of these buffers needs its size rounded up to pages, and the smaller buffers together need
+//!   their bytes rounded up to pages. Without smaller buffers, this is exactly enough, because any free page can be mapped
+//!   wherever a page is needed. With smaller buffers, it is only a lower bound, because a small buffer stays on its page; a
+//!   packing of the small buffers provides a number that is enough. The packer finds these packings and the checker verifies
+//!   them.
 
 use std::fmt;
 
@@ -18,23 +19,23 @@ use crate::packing::{self, Buffer, Effort, Fault, Found, Instance, InstanceError
 /// The size of a device page, the granularity of cuMemCreate and cuMemMap (facts: Sizes and addresses).
 pub const PAGE_BYTES: u64 = 2 << 20;
 
-/// The memory that is needed if pages can be remapped, in bytes, all multiples of the page.
+/// The memory that is needed if pages can be remapped, in bytes; all numbers are multiples of the page size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageIdeal {
     /// The load, rounded up to pages: no allocator that takes memory in pages needs less.
     pub load_bytes: u64,
-    /// A lower bound for any allocator that gives each buffer of at least a page its own pages and copies nothing.
+    /// A lower bound for any allocator that assigns each buffer of at least a page its own pages and copies nothing.
     pub own_pages_bytes: u64,
-    /// Enough for such an allocator if the small buffers are packed into pages and each page is taken only while a buffer on it is
-    /// live.
+    /// A number that is enough for that kind of allocator if the small buffers are packed into pages and each page is taken
+    /// only while a buffer on it is live.
     pub reached_bytes: u64,
 }
 
 impl PageIdeal {
-    /// The ideal for these buffers on pages of `page_bytes`. `effort` is for packing the small buffers.
+    /// The ideal for these buffers on pages of `page_bytes`. `effort` is the effort for packing the small buffers.
     ///
     /// # Errors
-    /// [`BoundsError`] for a buffer of 0 bytes, or sizes that add up to more than 2^62 bytes.
+    /// [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
     ///
     /// # Panics
     /// If `page_bytes` is 0.
@@ -98,7 +99,7 @@ fn most_pages(mut changes: Vec<Change>, page_bytes: u64) -> u64 {
     most
 }
 
-/// The pages of the small buffers in a packing: each page is in use as long as one of its buffers is live.
+/// The pages of the small buffers in a packing: each page is in use for as long as any of its buffers is live.
 fn pages_of_small(small: Vec<Buffer>, page_bytes: u64, effort: &Effort) -> Result<Vec<Change>, BoundsError> {
     let instance = Instance::new(small).map_err(BoundsError::Instance)?;
     let found = pack_checked(&instance, effort)?;
@@ -111,7 +112,7 @@ fn pages_of_small(small: Vec<Buffer>, page_bytes: u64, effort: &Effort) -> Resul
     let mut changes = Vec::new();
     let mut stays = stays.into_iter().peekable();
     while let Some((page, mut whole)) = stays.next() {
-        // Lifetimes on the same page without a break between them count as one.
+        // Lifetimes on the same page with no break between them count as one.
         while let Some((_, next)) = stays.next_if(|(next_page, next)| *next_page == page && next.start <= whole.end) {
             whole.end = whole.end.max(next.end);
         }
@@ -125,7 +126,7 @@ fn pages_of_small(small: Vec<Buffer>, page_bytes: u64, effort: &Effort) -> Resul
 pub enum BoundsError {
     /// Its buffers are not an instance of the packing problem.
     Instance(InstanceError),
-    /// The packer made an invalid packing: a bug in parkade.
+    /// The packer produced an invalid packing, which is a bug in parkade.
     Packing(Fault),
 }
 
@@ -133,14 +134,16 @@ impl fmt::Display for BoundsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BoundsError::Instance(error) => write!(f, "the workload has no bounds: {error}"),
-            BoundsError::Packing(fault) => write!(f, "the packer made an invalid packing, which is a bug in parkade: {fault:?}"),
+            BoundsError::Packing(fault) => {
+                write!(f, "the packer produced an invalid packing, which is a bug in parkade: {fault:?}")
+            }
         }
     }
 }
 
 impl std::error::Error for BoundsError {}
 
-/// The best packing found, after the checker has approved it.
+/// The best packing found, after the checker has verified it.
 pub(super) fn pack_checked(instance: &Instance, effort: &Effort) -> Result<Found, BoundsError> {
     let found = packing::pack(instance, effort);
     packing::check(instance, &found.packing).map_err(BoundsError::Packing)?;
@@ -160,8 +163,8 @@ mod tests {
     const QUICK: Effort = Effort { steps: 200_000, seed: 1 };
     const PAGE: u64 = 4;
 
-    /// The fewest pages of four bytes, by trying all placements of the small buffers. Buffers of at least a page need
-    /// not be tried: their pages can be any free ones.
+    /// The smallest number of four-byte pages, found by trying all placements of the small buffers. Buffers of at least a
+    /// page need not be tried, because their pages can be any free pages.
     fn fewest_pages(buffers: &[Buffer]) -> u64 {
         let (large, small): (Vec<Buffer>, Vec<Buffer>) = buffers.iter().partition(|buffer| buffer.size >= PAGE);
         let mut offsets = vec![0; small.len()];
@@ -170,7 +173,7 @@ mod tests {
             if let Some(pages) = pages_at(&large, &small, &offsets) {
                 best = best.min(pages);
             }
-            // The next combination of offsets, in as many pages as there are small buffers.
+            // The next combination of offsets, using as many pages as there are small buffers.
             let end = PAGE * small.len() as u64;
             let Some(place) = offsets.iter().position(|&offset| offset + 1 < end) else { return best };
             offsets[place] += 1;

@@ -1,12 +1,11 @@
 //! Bounds that follow from sizes and load alone, for allocators that see requests one by one and never move a buffer.
 //!
-//! The formulas count in units; all sizes are multiples of the unit. `live` is the most units live at once,
-//! `largest` the largest request. docs/bounds.md says which formulas were checked against their sources, and
-//! proves the others.
+//! The formulas count in units; all sizes are multiples of the unit. `live` is the most units live at once, and `largest` is
+//! the largest request. docs/bounds.md states which formulas were checked against their sources and proves the others.
 
 use crate::packing::Buffer;
 
-/// Robson's bounds for workloads of a given load and given sizes, in bytes.
+/// Robson's bounds for workloads with a given load and given sizes, in bytes.
 ///
 /// They apply to one region of addresses that starts empty and only grows, and to sizes that the allocator does not round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,18 +14,18 @@ pub struct Robson {
     pub smallest_bytes: u64,
     /// The largest size.
     pub largest_bytes: u64,
-    /// The load, with each size rounded up to a power of two.
+    /// The load when each size is rounded up to a power of two.
     pub rounded_load_bytes: u64,
-    /// Some workload with at most this load, and with sizes in this range, forces every allocator that does not
-    /// move memory to need this much. (Not this workload, which may need no more than its load.)
+    /// Some workload with at most this load and with sizes in this range forces every allocator that does not move memory to
+    /// use this much. (It is not this workload, which may need no more than its load.)
     pub forced_bytes: u64,
-    /// Enough for the best such allocator, which rounds sizes up to powers of two: for this workload, and for
-    /// every other one with its range of sizes and its rounded load.
+    /// The memory that is enough for the best allocator of this kind, which rounds sizes up to powers of two: for this
+    /// workload and for every other workload with the same range of sizes and the same rounded load.
     pub sufficient_bytes: u64,
 }
 
 impl Robson {
-    /// The bounds for workloads with these buffers. `None` without buffers, or if 64 bits cannot hold the bounds.
+    /// The bounds for workloads with these buffers. `None` without buffers, or if the bounds do not fit in 64 bits.
     #[must_use]
     pub fn of(buffers: &[Buffer]) -> Option<Robson> {
         let smallest_bytes = buffers.iter().map(|buffer| buffer.size).min().filter(|&size| size > 0)?;
@@ -43,8 +42,8 @@ impl Robson {
     }
 }
 
-/// The memory forced by a workload whose sizes are the smallest size, twice that, and so on up to the largest; its load must be
-/// a multiple of its largest size.
+/// The memory forced by a workload whose sizes are the smallest size, twice that size, and so on up to the largest size; its
+/// load must be a multiple of its largest size.
 fn forced(load: u64, smallest: u64, largest: u64) -> Option<u64> {
     let largest_units = 1_u64 << (largest / smallest).ilog2();
     let live = load / smallest / largest_units * largest_units;
@@ -59,9 +58,9 @@ fn sufficient(rounded_load: u64, smallest: u64, largest: u64) -> Option<u64> {
     powers_of_two(live, largest_units)?.checked_mul(unit)
 }
 
-/// The memory, in units, that the best allocator that never moves memory needs, and that is enough for it: `live (1 +
-/// log2(largest) / 2) - largest + 1`, for workloads whose sizes are powers of two up to `largest`, itself a power of two that
-/// divides `live`. `None` if these conditions do not hold, or 64 bits cannot hold the number.
+/// The memory, in units, that the best allocator that never moves memory needs, and that is enough for it:
+/// `live (1 + log2(largest) / 2) - largest + 1`, for workloads whose sizes are powers of two up to `largest`, itself a power
+/// of two that divides `live`. `None` if these conditions are not met, or if the number does not fit in 64 bits.
 ///
 /// Robson, Bounds for some functions concerning dynamic storage allocation, J. ACM 21 (1974).
 #[must_use]
@@ -86,23 +85,23 @@ pub fn first_fit(live: u64, largest: u64) -> f64 {
     (live as f64 * harmonic / std::f64::consts::LN_2).ceil()
 }
 
-/// The memory, in units, that is enough for every allocator that uses one region, coalesces free neighbours at once, and grows
-/// the region only if no gap is large enough, by the amount that is missing at its end: `live + (live - s)(s - 1)` at the worst
-/// size `s` up to `largest`. Best fit comes close to this bound: Knuth 2.5 exercise 42 (Robson 1975) gives `live largest -
-/// O(live + largest^2)`.
+/// The memory, in units, that is enough for every allocator that uses one region, coalesces free neighbours immediately, and
+/// grows the region only if no gap is large enough, and only by the amount that is missing at its end:
+/// `live + (live - s)(s - 1)` at the worst size `s` up to `largest`. Best fit comes close to this bound: Knuth 2.5 exercise
+/// 42 (Robson 1975) states `live largest - O(live + largest^2)`.
 #[must_use]
 pub fn any_fit(live: u64, largest: u64) -> u128 {
-    // The product is largest when its factors are equal, at half of the live units.
+    // The product is largest when its factors are equal, at half the live units.
     let worst = largest.min(live / 2 + 1).max(1);
     u128::from(live) + u128::from(live.saturating_sub(worst)) * u128::from(worst - 1)
 }
 
-/// The load, with each size rounded up to a power of two.
+/// The load when each size is rounded up to a power of two.
 fn load_of_powers(buffers: &[Buffer]) -> Option<u64> {
     load(buffers.iter().map(|buffer| (buffer, buffer.size.checked_next_power_of_two())))
 }
 
-/// The most bytes live at once; `None` if 64 bits cannot hold them.
+/// The most bytes live at once; `None` if the number does not fit in 64 bits.
 fn load<'a>(sized: impl Iterator<Item = (&'a Buffer, Option<u64>)>) -> Option<u64> {
     let mut changes: Vec<(u64, bool, u64)> = Vec::new();
     for (buffer, size) in sized {
@@ -156,15 +155,15 @@ pub(super) mod tests {
         assert_eq!((any_fit(5, 1), any_fit(10, 3)), (5, 24), "one size has no gaps; 10 + 7 gaps of 2");
         assert_eq!(first_fit(10, 1), 15.0);
         let (below, above) = (first_fit(1 << 30, 1 << 20), first_fit(1 << 30, 1 << 21));
-        assert!(above > below && above / below < 1.06, "the sum goes on as its integral: {below} {above}");
+        assert!(above > below && above / below < 1.06, "the sum continues as its integral: {below} {above}");
     }
 
     /// Memory as cells: for each, the size of the block that starts there, or 0.
     type Cells = Vec<u8>;
 
-    /// Whether some allocator can serve every workload of sizes that are powers of two up to `largest`, at most `live` cells at
-    /// once, in `memory` cells. Solves a game backward: a state is lost if something can be freed or requested such that every
-    /// outcome is lost.
+    /// Whether some allocator can serve, in `memory` cells, every workload whose sizes are powers of two up to `largest` and
+    /// that has at most `live` cells live at once. Solves a game backwards: a state is lost if there is a free or a request
+    /// for which every outcome is lost.
     fn is_enough(live: usize, largest: usize, memory: usize) -> bool {
         let mut states = Vec::new();
         let sizes: Vec<usize> = (0..=largest.ilog2()).map(|log| 1 << log).collect();

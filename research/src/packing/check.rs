@@ -1,5 +1,5 @@
-//! Checks a packing: no two buffers share a byte at any time. Shares no code with the packer, and uses the times as given, not
-//! sections.
+//! Checks a packing: no two buffers share a byte at any time. Shares no code with the packer, and uses the original times
+//! rather than sections.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::instance::{Instance, Packing};
 /// Why a packing is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// The numbers of offsets and of buffers differ.
+    /// The numbers of offsets and buffers differ.
     Count {
         /// The number of offsets.
         offsets: usize,
@@ -36,15 +36,15 @@ pub enum Fault {
     Height {
         /// The packing's height.
         said: u64,
-        /// The right height.
+        /// The correct height.
         is: u64,
     },
 }
 
-/// Checks a packing: every offset is aligned, no two buffers overlap in time and memory, and the height is right.
+/// Checks a packing: every offset is aligned, no two buffers overlap in time and memory, and the height is correct.
 ///
 /// # Errors
-/// The first [`Fault`] in order of time.
+/// The first [`Fault`] in chronological order.
 pub fn check(instance: &Instance, packing: &Packing) -> Result<(), Fault> {
     let buffers = instance.buffers();
     if packing.offsets.len() != buffers.len() {

@@ -1,6 +1,6 @@
-//! Reads and writes MiniMalloc's CSV files: one buffer per line, `id,lower,upper,size`, columns in any order, half-open times.
-//! A column `alignment` is optional, `id` may be missing, and other columns are ignored. Written files also have a column
-//! `offset`.
+//! Reads and writes MiniMalloc's CSV files: one buffer per line, `id,lower,upper,size`, with columns in any order and
+//! half-open times. A column `alignment` is optional, `id` may be missing, and other columns are ignored. Files that are
+//! written also have a column `offset`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -10,9 +10,9 @@ use super::instance::{Buffer, Packing};
 /// The buffers of a file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CsvFile {
-    /// The name of each buffer: its id or, in a file without ids, its number, from 0.
+    /// The name of each buffer: its id or, in a file without ids, its index, from 0.
     pub ids: Vec<String>,
-    /// The buffers in the order of the lines; in a file without alignments, each alignment is 1.
+    /// The buffers in line order; in a file without alignments, each alignment is 1.
     pub buffers: Vec<Buffer>,
     /// Whether the file has a column `alignment`, which is then written too.
     pub has_alignment: bool,
@@ -40,7 +40,7 @@ pub enum CsvError {
         line: CsvLine,
         /// The column.
         column: &'static str,
-        /// The text in place of a number, if the cell has any.
+        /// The text that is there instead of a number, if the cell contains any.
         found: Option<String>,
     },
     /// A size or an alignment is 0.
@@ -50,7 +50,7 @@ pub enum CsvError {
         /// The column.
         column: &'static str,
     },
-    /// An earlier line has the same id, so the written file could not distinguish the two.
+    /// An earlier line has the same id, so the written file could not distinguish the two buffers.
     IdTwice {
         /// The line.
         line: CsvLine,
@@ -83,12 +83,12 @@ impl fmt::Display for CsvError {
                 "line 1 has no column `{column}`: the first line of a CSV file names its columns, separated by commas, as in \
                  id,lower,upper,size"
             ),
-            CsvError::ColumnTwice(column) => write!(f, "line 1: the column `{column}` is given twice"),
+            CsvError::ColumnTwice(column) => write!(f, "line 1: the column `{column}` appears twice"),
             CsvError::NoNumber { line, column, found: Some(found) } => {
                 write!(f, "{line}: `{column}` is `{found}`, which is not a whole number below 2^64")
             }
             CsvError::NoNumber { line, column, found: None } => write!(f, "{line} has too few columns: `{column}` is missing"),
-            CsvError::Zero { line, column } => write!(f, "{line}: `{column}` is 0; it must be more"),
+            CsvError::Zero { line, column } => write!(f, "{line}: `{column}` is 0; it must be greater than 0"),
             CsvError::IdTwice { line, earlier } => {
                 write!(f, "{line}: line {earlier} has the same id; give each buffer its own, or leave out the column `id`")
             }
@@ -107,8 +107,8 @@ impl std::error::Error for CsvError {}
 /// The UTF-8 byte order mark, which some programs write before a text.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// Whether a file that begins like this is meant to be CSV: it is text, and its first line that is not blank has separators.
-/// The first line of a text pickle (protocol 0) has none. [`read_csv`] reports wrong columns.
+/// Whether a file that begins with these bytes is meant to be CSV: it is text, and its first non-blank line contains
+/// separators. The first line of a text pickle (protocol 0) contains none. [`read_csv`] reports wrong columns.
 #[must_use]
 pub fn is_csv(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
@@ -126,7 +126,7 @@ pub fn is_csv(head: &[u8]) -> bool {
 /// Reads the buffers of a file, with their names.
 ///
 /// # Errors
-/// [`CsvError`] names the line and the buffer's id.
+/// [`CsvError`], which names the line and the buffer's id.
 pub fn read_csv(text: &str) -> Result<CsvFile, CsvError> {
     let mut lines = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).lines();
     let names: Vec<&str> = lines.next().unwrap_or("").split(',').map(str::trim).collect();
@@ -226,8 +226,8 @@ mod tests {
             ("1,2,x,8", "`size` is `x`, which is not a whole number below 2^64"),
             ("-1,2,3,8", "`lower` is `-1`, which is not a whole number below 2^64"),
             ("1,,3,8", "`upper` is ``, which is not a whole number below 2^64"),
-            ("1,2,0,8", "`size` is 0; it must be more"),
-            ("1,2,3,0", "`alignment` is 0; it must be more"),
+            ("1,2,0,8", "`size` is 0; it must be greater than 0"),
+            ("1,2,3,0", "`alignment` is 0; it must be greater than 0"),
             ("4,4,3,8", "the buffer's range is empty or reversed: `upper` (4) must be greater than `lower` (4)"),
         ] {
             let error = read_csv(&format!("id,lower,upper,size,alignment\na,1,2,3,8\n\nb,{line}\n")).unwrap_err();

@@ -1,10 +1,10 @@
 //! Repairs a packing in place, for any number of buffers: a buffer that does not fit below a line pushes others out of its way.
 //!
-//! Buffers that end above the line are out. They come in again one after the other, each at the address with the least in its
-//! way; the buffers in its way go out. Each buffer has a price that rises with its size and its lifetime, and the cost of an
-//! address is the sum of the prices in the way. A buffer that finds no free address becomes more expensive, so that in time
-//! others give way to it. Only those parts of the packing change where something does not fit, which are few even in a large
-//! packing.
+//! Buffers that end above the line are taken out. They are put back in one after another, each at the address with the least
+//! in its way; the buffers in its way are taken out. Each buffer has a price that increases with its size and its lifetime,
+//! and the cost of an address is the sum of the prices in the way. A buffer that finds no free address becomes more
+//! expensive, so that eventually others give way to it. The packing changes only where something does not fit, which is
+//! rarely much even in a large packing.
 
 use super::greedy::{LiveIndex, Start};
 use super::instance::{Buffer, Instance, Packing};
@@ -15,43 +15,43 @@ use crate::packing::random::Random;
 pub(super) struct Ejection<'a> {
     instance: &'a Instance,
     live: LiveIndex<'a>,
-    /// No buffer in place ends above this.
+    /// No buffer in place ends above this address.
     line: u64,
     offsets: Vec<u64>,
     prices: Vec<u64>,
-    /// The buffers that are out; the last one comes in first.
+    /// The buffers that are out; the last one is put in first.
     out: Vec<u32>,
-    /// The last round in which each buffer came in.
+    /// The last round in which each buffer was put in.
     came: Vec<u64>,
     round: u64,
     random: Random,
     neighbours: Neighbours,
-    /// Work done so far, in buffers visited.
+    /// The work done so far, in buffers visited.
     pub(super) steps: u64,
 }
 
-/// The placed buffers that overlap the one that comes in.
+/// The placed buffers that overlap the one that is being put in.
 #[derive(Clone, Debug, Default)]
 struct Neighbours {
-    /// The first byte, the price and the number of each, by first byte.
+    /// The first byte, the price and the index of each buffer, by first byte.
     by_offset: Vec<(u64, u64, u32)>,
-    /// The end and the price of each, by end.
+    /// The end and the price of each buffer, by end.
     by_end: Vec<(u64, u64)>,
     /// The candidate addresses: directly above and directly below each neighbour.
     places: Vec<u64>,
 }
 
-/// For this many rounds after it came in, a buffer costs [`SETTLING`] times its price.
+/// For this many rounds after it was put in, a buffer costs [`SETTLING`] times its price.
 const SETTLES: u64 = 5;
 const SETTLING: u64 = 50;
 
 /// The initial price of the most expensive buffer.
 const DEAREST: f64 = (1_u64 << 20) as f64;
 
-/// When a price exceeds this, all prices are reduced, so that no sum of prices overflows.
+/// When a price exceeds this, all prices are reduced so that no sum of prices overflows.
 const TOO_DEAR: u64 = 1 << 25;
 
-/// A buffer's initial price: its lifetime times a power of its size. No power is best for all instances.
+/// A buffer's initial price: its lifetime times a power of its size. No single power is best for all instances.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Price {
     /// The square root.
@@ -60,7 +60,7 @@ pub(super) enum Price {
     Area,
     /// The fourth root.
     FourthRoot,
-    /// The lifetime alone.
+    /// No power: only the lifetime counts.
     Life,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Ejection<'a> {
         }
     }
 
-    /// Continues until all buffers are in place, or `limit` steps have been done in all.
+    /// Continues until all buffers are in place or a total of `limit` steps have been taken.
     pub(super) fn run(&mut self, limit: u64) -> Option<Packing> {
         while self.steps < limit {
             let Some(buffer) = self.out.pop() else {
@@ -154,7 +154,8 @@ impl<'a> Ejection<'a> {
         places.dedup();
     }
 
-    /// The cheapest address for a buffer, and its cost: the lowest free address or, if none is free, a random one of the cheapest.
+    /// The cheapest address for a buffer, and its cost: the lowest free address or, if none is free, a random one of the
+    /// cheapest addresses.
     fn cheapest(&mut self, buffer: usize) -> (u64, u64) {
         let Neighbours { by_offset, by_end, places } = &self.neighbours;
         let size = self.instance.buffers()[buffer].size;

@@ -1,4 +1,4 @@
-//! Places buffers one after the other, each at the lowest address that is free for its whole lifetime, in many orders; and
+//! Places buffers one after another, each at the lowest address that is free for its entire lifetime, in many orders; and
 //! repairs an order by moving buffers that ended too high forward in the next attempt.
 //!
 //! An index of the placed buffers finds those that are live at the same time as another buffer.
@@ -6,14 +6,14 @@
 use super::instance::{Instance, Packing};
 use super::random::Random;
 
-/// An order, and the packing that it gave.
+/// An order, and the packing that it produced.
 #[derive(Clone, Debug)]
 pub(super) struct Start {
     order: Vec<u32>,
     pub(super) packing: Packing,
-    /// The buffers that found no address below the line and came after all others.
+    /// The buffers that found no address below the line and were placed after all others.
     pub(super) above: Vec<u32>,
-    /// The steps that the order took.
+    /// The number of steps that the order took.
     pub(super) steps: u64,
 }
 
@@ -22,7 +22,7 @@ pub(super) fn starts(instance: &Instance, line: u64) -> impl Iterator<Item = Sta
     each(instance, line, KEYS.into_iter())
 }
 
-/// The orders in which nothing hangs from above and no buffer waits for others; the ones that are usually good come first.
+/// The orders in which nothing hangs from above and no buffer waits for others; the ones that are usually good are first.
 pub(super) fn plain_starts(instance: &Instance) -> impl Iterator<Item = Start> {
     each(instance, u64::MAX, PLAIN.into_iter().map(|key| (key, Hanging::Nothing)))
 }
@@ -43,8 +43,8 @@ fn each(instance: &Instance, line: u64, keys: impl Iterator<Item = (Key, Hanging
     })
 }
 
-/// Repairs the order of a packing until the height `target` is reached or `steps` are done. Returns the best
-/// packing and the steps done. `progress` is called with the steps after each order.
+/// Repairs the order of a packing until the height `target` is reached or `steps` steps have been taken. Returns the best
+/// packing and the number of steps taken. `progress` is called with the steps after each order.
 pub(super) fn repair(
     instance: &Instance,
     (start, target): (&Start, u64),
@@ -81,8 +81,8 @@ enum Key {
 }
 
 /// The first orders, and the buffers that hang from above in each. Buffers that are not live at the peak load may hang from
-/// above: as they are freed one after the other, they make room for buffers that grow from below, as the kept results of a
-/// training step do for gradients.
+/// above: as they are freed one after another, they make room for buffers that grow from below, as the kept results in a
+/// training step make room for gradients.
 const KEYS: [(Key, Hanging); 13] = [
     (Key::CrowdThenEnd, Hanging::OffPeak),
     (Key::CrowdThenLife, Hanging::Nothing),
@@ -99,8 +99,8 @@ const KEYS: [(Key, Hanging); 13] = [
     (Key::Start, Hanging::Nothing),
 ];
 
-/// The plain orders. The first two differ: sorting by size suits workloads with long lifetimes; sorting by beginning suits
-/// those whose buffers come and go all the time.
+/// The plain orders. The first two differ: sorting by size suits workloads with long lifetimes, and sorting by beginning
+/// suits those whose buffers are allocated and freed all the time.
 const PLAIN: [Key; 7] = [Key::Size, Key::Start, Key::Life, Key::Area, Key::CrowdThenSize, Key::CrowdThenLife, Key::AreaAndSize];
 
 /// The buffers that a first packing places as high as possible instead of as low as possible.
@@ -108,7 +108,7 @@ const PLAIN: [Key; 7] = [Key::Size, Key::Start, Key::Life, Key::Area, Key::Crowd
 enum Hanging {
     /// No buffer.
     Nothing,
-    /// Buffers that are not live at any peak of the load; each of several equal steps has such a peak.
+    /// Buffers that are not live at any peak of the load; if there are several equal steps, each has a peak.
     OffPeak,
     /// Buffers that do not live to the end.
     Ending,
@@ -135,7 +135,7 @@ fn order(instance: &Instance, crowds: &[u64], key: Key) -> Vec<u32> {
     order
 }
 
-/// An order under repair: a random walk that accepts an order if it is no worse than some rounds ago.
+/// An order under repair: a random walk that accepts an order if it is no worse than the one some rounds ago.
 struct Repair<'a> {
     instance: &'a Instance,
     order: Vec<u32>,
@@ -153,11 +153,11 @@ impl<'a> Repair<'a> {
         Repair { instance, order, packing: packing.clone(), recent: vec![packing.height; MEMORY], round: 0 }
     }
 
-    /// The next order: some of the buffers that are too high move forward, and occasionally a random one.
+    /// The next order: some of the buffers that are too high, and occasionally a random one, move forward.
     fn next(&self, random: &mut Random, target: u64) -> Vec<u32> {
         let buffers = self.instance.buffers();
         let span = self.packing.height - target;
-        // Buffers above this line, which is different each time, come earlier.
+        // Buffers above this line, which is different each time, are placed earlier.
         let line = target + (span as f64 * random.unit()) as u64;
         let count = self.order.len();
         let mut keys: Vec<(f64, u32)> = Vec::with_capacity(count);
@@ -185,7 +185,7 @@ impl<'a> Repair<'a> {
     }
 }
 
-/// The cost of visiting a buffer that is in another one's way.
+/// The cost of visiting a buffer that is in another buffer's way.
 pub(super) const STEPS_OF_A_PAIR: u64 = 4;
 
 /// Places one order after another, reusing its memory.
@@ -196,7 +196,7 @@ struct Placer<'a> {
     /// The first and the last byte (exclusive) of the placed buffers that are in the way of the current one.
     in_the_way: Vec<(u64, u64)>,
     offsets: Vec<u64>,
-    /// Work done so far, in buffers visited.
+    /// The work done so far, in buffers visited.
     pub(super) steps: u64,
 }
 
@@ -206,8 +206,9 @@ impl<'a> Placer<'a> {
         Placer { instance, live: LiveIndex::new(instance), in_the_way: Vec::new(), offsets, steps: 0 }
     }
 
-    /// Places all buffers in this order: those for which `hanging` is true as high as possible below `line`, the others as low as
-    /// possible. Buffers that find no address below `line` come after all others, as low as possible, and are returned.
+    /// Places all buffers in this order: those for which `hanging` is true as high as possible below `line`, and the others
+    /// as low as possible. Buffers that find no address below `line` are placed after all others, as low as possible, and are
+    /// returned.
     fn place(&mut self, order: &[u32], line: u64, hanging: impl Fn(u32) -> bool) -> (Packing, Vec<u32>) {
         self.live.clear();
         let mut height = 0;
@@ -272,22 +273,22 @@ impl<'a> Placer<'a> {
     }
 }
 
-/// The buffers in place, found by lifetime: a segment tree over the buffers in the order of their beginnings.
+/// The buffers in place, found by lifetime: a segment tree over the buffers, in order of their beginnings.
 #[derive(Clone, Debug)]
 pub(super) struct LiveIndex<'a> {
     instance: &'a Instance,
-    /// All buffers in the order of their beginnings.
+    /// All buffers, in order of their beginnings.
     by_start: Vec<u32>,
     /// The index of each buffer in `by_start`.
     rank: Vec<u32>,
-    /// The tree over `by_start`: the latest end of the buffers in place below each node, 0 for none. Node 1 is the
-    /// root.
+    /// The tree over `by_start`: the latest end of the buffers in place below each node, or 0 if there are none. Node 1 is
+    /// the root.
     latest: Vec<u32>,
     leaves: usize,
 }
 
 impl<'a> LiveIndex<'a> {
-    /// An index in which no buffer is in place.
+    /// Creates an index in which no buffer is in place.
     pub(super) fn new(instance: &'a Instance) -> LiveIndex<'a> {
         let count = instance.spans.len();
         let mut by_start: Vec<u32> = (0..count as u32).collect();
@@ -330,7 +331,7 @@ impl<'a> LiveIndex<'a> {
     /// Calls `found` with each buffer in place that overlaps this one in time.
     pub(super) fn each_overlapping(&self, buffer: usize, found: &mut impl FnMut(usize)) {
         let (start, end) = self.instance.spans[buffer];
-        // Of all buffers that begin before this one ends, those that end after it begins.
+        // These are the buffers that begin before this one ends and end after it begins.
         let before = self.by_start.partition_point(|&other| self.instance.spans[other as usize].0 < end);
         self.each_below((1, 0, self.leaves), before, start, found);
     }

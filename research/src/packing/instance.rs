@@ -1,18 +1,18 @@
-//! The problem and its solution: buffers to pack, with times reduced to sections and with their load; the packer's budget; and
-//! a packing of them.
+//! The problem and its solution: buffers to pack, with times reduced to sections and with their load; the packer's budget;
+//! and a packing of the buffers.
 
 use std::fmt;
 
 /// Memory that is in use from one time until another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Buffer {
-    /// The first time at which it is in use, in any unit.
+    /// The first time at which the memory is in use, in any unit.
     pub start: u64,
-    /// The first time at which it is no longer in use; after `start`.
+    /// The first time at which it is no longer in use; later than `start`.
     pub end: u64,
     /// Its size in bytes, more than 0.
     pub size: u64,
-    /// Its address is a multiple of this number of bytes, more than 0.
+    /// Its address must be a multiple of this number of bytes, which is more than 0.
     pub alignment: u64,
 }
 
@@ -59,10 +59,10 @@ pub struct Instance {
 }
 
 impl Instance {
-    /// Takes buffers, in any order.
+    /// Creates an instance from buffers in any order.
     ///
     /// # Errors
-    /// [`InstanceError`] names the first buffer that is invalid.
+    /// [`InstanceError`], which names the first invalid buffer.
     pub fn new(buffers: Vec<Buffer>) -> Result<Instance, InstanceError> {
         if buffers.len() > 1 << 31 {
             return Err(InstanceError::TooMany);
@@ -101,8 +101,8 @@ impl Instance {
         self.spans.iter().map(most).collect()
     }
 
-    /// The parts of time that no buffer connects, each as the indices of its buffers and a separate instance. The packing of one
-    /// part does not affect the others. Without buffers there are no parts.
+    /// The periods that are not connected by any buffer, each as the indices of its buffers and a separate instance. The
+    /// packing of one part does not affect the others. Without buffers, there are no parts.
     pub(super) fn parts(&self) -> Vec<(Vec<usize>, Instance)> {
         let mut by_start: Vec<usize> = (0..self.buffers.len()).collect();
         by_start.sort_by_key(|&buffer| self.spans[buffer].0);
@@ -121,7 +121,7 @@ impl Instance {
         parts
     }
 
-    /// Some of the buffers, in their order.
+    /// Some of the buffers, in their original order.
     fn part(&self, mut places: Vec<usize>) -> (Vec<usize>, Instance) {
         places.sort_unstable();
         let buffers: Vec<Buffer> = places.iter().map(|&place| self.buffers[place]).collect();
@@ -130,9 +130,9 @@ impl Instance {
         (places, Instance { buffers, spans, loads })
     }
 
-    /// The same instance with one buffer in place of all that have the same sections, and for each buffer the index of its group.
-    /// Packing it puts the buffers of a group side by side. Only buffers that need no gap between them are merged: their sizes are
-    /// multiples of the same alignment.
+    /// The same instance with a single buffer replacing all that have the same sections, and each buffer's group index.
+    /// Packing this instance puts the buffers of a group side by side. Only buffers that need no gap between them are merged:
+    /// their sizes are multiples of the same alignment.
     pub(super) fn merged(&self) -> (Vec<u32>, Instance) {
         let kind = |b: usize| {
             let Buffer { size, alignment, .. } = self.buffers[b];
@@ -174,8 +174,8 @@ impl Instance {
     }
 }
 
-/// Each buffer's lifetime in sections: stretches of time in which first buffers begin and then buffers end. Two
-/// buffers are live at the same time exactly if they share a section.
+/// Each buffer's lifetime in sections: stretches of time in which buffers first begin and then end. Two buffers are live at
+/// the same time if and only if they share a section.
 fn sections(buffers: &[Buffer]) -> Vec<(u32, u32)> {
     // At equal times, ends come before beginnings, because lifetimes are half open.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * buffers.len());
@@ -216,17 +216,17 @@ fn loads(buffers: &[Buffer], spans: &[(u32, u32)]) -> Vec<u64> {
         .collect()
 }
 
-/// An address for each buffer, starting at 0, and the memory that all of them need.
+/// An address for each buffer, starting at 0, and the total memory needed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Packing {
-    /// The address of each buffer, in the order of the instance.
+    /// The address of each buffer, in the instance's order.
     pub offsets: Vec<u64>,
     /// The end of the highest buffer, in bytes.
     pub height: u64,
 }
 
 impl Packing {
-    /// All buffers at address 0, as a start.
+    /// All buffers at address 0, as a starting point.
     pub(super) fn of(instance: &Instance) -> Packing {
         Packing { offsets: vec![0; instance.buffers().len()], height: 0 }
     }
@@ -235,13 +235,13 @@ impl Packing {
 /// The budget of the packer, and the seed of its random numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effort {
-    /// Steps: roughly, the number of buffers visited. Ten million or more take a second.
+    /// The number of steps: roughly, the number of buffers visited. Ten million or more take a second.
     pub steps: u64,
     /// The seed of the random numbers.
     pub seed: u64,
 }
 
-/// Enough for all instances that were measured: less than a minute.
+/// Enough for all instances that were measured; takes less than a minute.
 pub const DEFAULT_STEPS: u64 = 1_000_000_000;
 
 impl Default for Effort {
@@ -255,10 +255,10 @@ impl Default for Effort {
 pub struct Found {
     /// The packing.
     pub packing: Packing,
-    /// A proven lower bound of all packings, in bytes: the load, or more if a search has shown it.
+    /// A proven lower bound for all packings, in bytes: the load, or more if a search has shown this.
     pub bound: u64,
-    /// The steps done. They may exceed the budget by one order, which takes about four steps for every two buffers live at the same
-    /// time. If more than 500 buffers are packed and the budget is not enough for one order, each buffer is placed as it begins
-    /// instead and counts as one step.
+    /// The number of steps taken. It may exceed the budget by one order, which takes about four steps for every two buffers
+    /// live at the same time. If more than 500 buffers are packed and the budget is not enough for one order, each buffer is
+    /// placed as it begins instead and counts as one step.
     pub steps: u64,
 }

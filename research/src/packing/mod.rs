@@ -1,10 +1,11 @@
-//! The offline packer: addresses for buffers whose sizes and lifetimes are all known, in as little memory as a good solver finds.
+//! The offline packer: assigns addresses to buffers whose sizes and lifetimes are all known, using as little memory as a good
+//! solver can find.
 //!
-//! A policy that sees requests one by one cannot be expected to need less. So a policy's result is compared with the packing
-//! found, which is what an ideal allocator reaches, and with the load (the most bytes live at once), which no allocator can
-//! beat. A recording's requests are rounded only to the multiple that all blocks have under any settings ([`Recorded`]). The
-//! problem is dynamic storage allocation, which is NP-hard: the result is a packing, which [`check`] verifies, but not always
-//! the best one.
+//! A policy that sees requests one by one cannot be expected to need less. A policy's result is therefore compared with the
+//! packing found, which is what an ideal allocator achieves, and with the load (the most bytes live at once), which no
+//! allocator can beat. A recording's requests are rounded only to the multiple that all blocks have under any settings
+//! ([`Recorded`]). The problem is dynamic storage allocation, which is NP-hard: the result is a packing, which [`check`]
+//! verifies, but not always the best one.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -15,7 +16,7 @@
 //! | `eject` | repairs a packing in place, for any number of buffers: a buffer that is too high pushes others out of its way |
 //! | `search` | searches systematically for a packing of a given height, for some hundreds of buffers |
 //!
-//! All of them count steps and none reads a clock: the same instance, seed and budget give the same packing.
+//! All of them count steps, and none reads a clock: the same instance, seed and budget produce the same packing.
 
 mod check;
 mod csv;

@@ -1,5 +1,5 @@
-//! Places each buffer when it begins, in the smallest gap that is large enough; the time hardly depends on the number of live
-//! buffers.
+//! Places each buffer when it begins, in the smallest gap that is large enough. The running time hardly depends on the number
+//! of live buffers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ pub(super) fn place(instance: &Instance) -> Packing {
         events.push((start, true, buffer as u32));
         events.push((end, false, buffer as u32));
     }
-    // The buffers of a section end before those of the next one begin.
+    // The buffers of a section end before those of the next section begin.
     events.sort_unstable();
     let mut packing = Packing::of(instance);
     let mut gaps = Gaps::default();
@@ -40,8 +40,8 @@ struct Gaps {
 }
 
 impl Gaps {
-    /// Takes the smallest gap that certainly has room for the buffer, whatever its alignment skips, or addresses above all other
-    /// buffers.
+    /// Takes the smallest gap that certainly has room for the buffer, regardless of what its alignment skips, or addresses
+    /// above all other buffers.
     fn take(&mut self, wanted: Buffer) -> u64 {
         let enough = wanted.size + wanted.alignment - 1;
         let fits = |&(size, start): &(u64, u64)| start.next_multiple_of(wanted.alignment) - start + wanted.size <= size;
@@ -63,7 +63,7 @@ impl Gaps {
         offset
     }
 
-    /// Frees addresses, together with the gaps beside them.
+    /// Frees addresses and merges them with the gaps beside them.
     fn give_back(&mut self, mut start: u64, mut end: u64) {
         if let Some((&before, _)) = self.by_start.range(..start).next_back().filter(|&(_, &its_end)| its_end == start) {
             self.remove(before, start);

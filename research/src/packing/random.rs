@@ -1,11 +1,11 @@
-//! Pseudorandom numbers for the packer and for generated workloads; the same seed gives the same numbers on every machine.
+//! Pseudorandom numbers for the packer and for generated workloads; the same seed produces the same numbers on every machine.
 
 /// A generator with 64 bits of state (the splitmix64 steps).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose numbers follow from the seed.
+    /// A generator whose numbers are determined by the seed.
     #[must_use]
     pub fn new(seed: u64) -> Random {
         Random(seed)

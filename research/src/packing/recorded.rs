@@ -1,4 +1,4 @@
-//! The buffers of a recording: its requests in the smallest possible blocks, each until its memory could be reused.
+//! The buffers of a recording: its requests in the smallest possible blocks, each kept until its memory could be reused.
 
 use parkade::policy::{Policy, PyTorch};
 use parkade::settings::Settings;
@@ -14,11 +14,11 @@ pub struct Recorded {
     /// The requests that were served, in order; times are numbers of operations.
     ///
     /// Sizes are rounded up to 512 bytes under any settings: no setting makes a block smaller (spec 1.1, 1.2), and
-    /// `roundup_power2_divisions` would only make it larger. A buffer is live from its request until its memory became free in the
-    /// recording, which includes the time during which other streams still used it. Streams and private pools do not matter here:
-    /// any memory may serve any buffer.
+    /// `roundup_power2_divisions` would only make it larger. A buffer is live from its request until its memory became free
+    /// in the recording, which includes the time in which other streams were still using it. Streams and private pools do not
+    /// matter here: any memory may serve any buffer.
     pub buffers: Vec<Buffer>,
-    /// The requests that failed; they are not among the buffers.
+    /// The requests that failed, which are not among the buffers.
     pub refused: Refused,
 }
 
@@ -29,7 +29,7 @@ pub struct Refused {
     pub requests: u64,
     /// The sum of their sizes, in bytes.
     pub bytes: u64,
-    /// The size of the last one plus all buffers live at that moment, in bytes; 0 if there is none.
+    /// The size of the last of these requests plus all buffers live at that moment, in bytes; 0 if there are none.
     pub in_use_with_last: u64,
 }
 
@@ -77,7 +77,7 @@ impl Recorded {
     }
 }
 
-/// The size of a block if no setting makes it larger, in bytes; beyond 64 bits `u64::MAX`, which no instance accepts.
+/// The size of a block if no setting makes it larger, in bytes; `u64::MAX`, which no instance accepts, if it exceeds 64 bits.
 fn smallest_block(bytes: u64) -> u64 {
     PyTorch::new(Settings::default()).round(Bytes(bytes)).map_or(u64::MAX, |Bytes(size)| size)
 }

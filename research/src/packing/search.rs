@@ -1,19 +1,19 @@
-//! A systematic search for a packing of at most a given height, for some hundreds of buffers.
+//! A systematic search for a packing of at most a given height, for up to a few hundred buffers.
 //!
-//! Each section of time has a floor: every buffer still to be placed there goes above it. A node of the search picks a section
-//! and branches on what covers the byte at its floor: one of the buffers that can be there, or nothing; in the latter case the
-//! floor rises. Placing a buffer lifts all unplaced buffers that overlap it in time, so floors rise in other sections too. If
-//! the unplaced buffers of a section do not fit between its floor and the capacity, the branch is pruned. The section picked is
-//! one with the lowest floor; before that, the search places buffers that have no choice because their section has no room for
-//! a gap.
+//! Each section of time has a floor: every buffer that is still to be placed there must be above it. A node of the search
+//! picks a section and branches on what covers the byte at its floor: one of the buffers that can be there, or nothing; in
+//! the latter case, the floor rises. Placing a buffer lifts all unplaced buffers that overlap it in time, so floors also rise
+//! in other sections. If the unplaced buffers of a section do not fit between its floor and the capacity, the branch is
+//! pruned. The section picked is one with the lowest floor; before that, the search places buffers that have no choice
+//! because their section has no room for a gap.
 //!
-//! The search looks for the packing with the smallest sum of addresses. In that packing every buffer is at the bottom or on top
-//! of another, and none fits further down; branches where that has become impossible are pruned. Of two equal buffers the first
-//! is placed first. (Floors per section are an idea of MiniMalloc, ASPLOS 2023; weights of failures come from constraint
-//! programming.)
+//! The search looks for the packing with the smallest sum of addresses. In that packing every buffer is at the bottom or on
+//! top of another, and none fits further down; branches where that has become impossible are pruned. Of two equal buffers,
+//! the first is placed first. (The idea of a floor per section is from MiniMalloc, ASPLOS 2023; weighting by failures is from
+//! constraint programming.)
 //!
-//! [`Relations`] computes once what every search of an instance needs: which buffers overlap in time, which are equal, and the
-//! unit of addresses.
+//! [`Relations`] computes once what every search on an instance needs: which buffers overlap in time, which are equal, and
+//! the unit of addresses.
 
 use super::instance::{Instance, Packing};
 
@@ -28,16 +28,16 @@ pub(super) enum Outcome {
     Unknown,
 }
 
-/// Which section to pick, among several with the lowest floor.
+/// The rule for picking a section among several with the lowest floor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pick {
-    /// The one with the fewest branches.
+    /// The section with the fewest branches.
     Fewest,
-    /// The one with the least room above its unplaced buffers.
+    /// The section with the least room above its unplaced buffers.
     Tightest,
-    /// The one in which most branches failed.
+    /// The section in which the most branches failed.
     Hardest,
-    /// The first one.
+    /// The first section.
     Earliest,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Search<'a> {
     weights: &'a mut [u32],
     /// The address of each placed buffer, and the lowest possible address of each unplaced one.
     offsets: Vec<u64>,
-    /// For each buffer, the lowest address above all placed buffers that overlap it in time.
+    /// For each buffer, the lowest address that is above all placed buffers that overlap it in time.
     supports: Vec<u64>,
     placed: Vec<bool>,
     floors: Vec<u64>,
@@ -86,7 +86,7 @@ enum Change {
 /// Sections from the first to the last (exclusive).
 type Stretch = (u32, u32);
 
-/// A node: its task, and the branches still to be tried.
+/// A node: its task, and the branches that are still to be tried.
 struct Node {
     branches: Vec<Branch>,
     /// The length of the trail before any branch.
@@ -101,8 +101,8 @@ struct Node {
 #[derive(Clone, Copy)]
 struct Task {
     stretch: Stretch,
-    /// The node whose branch split this stretch off. If the stretch cannot be solved, that branch has failed, whatever was found
-    /// for other stretches.
+    /// The node whose branch split this stretch off. If the stretch cannot be solved, that branch has failed, regardless of
+    /// what was found for other stretches.
     owner: usize,
     /// The task after this one, as an index into [`Search::later`].
     next: Option<usize>,
@@ -153,7 +153,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Searches until a packing is found, every branch has been tried, or `limit` steps are done.
+    /// Searches until a packing is found, every branch has been tried, or `limit` steps have been taken.
     pub(super) fn run(&mut self, limit: u64) -> Outcome {
         if self.rest.iter().any(|&rest| rest > self.capacity) {
             return Outcome::Impossible;
@@ -197,8 +197,8 @@ impl<'a> Search<'a> {
         Outcome::Impossible
     }
 
-    /// The next task. If no unplaced buffer connects its parts, a task splits into several stretches, and the first of them is
-    /// next; if nothing is left of the task, the one after it is next.
+    /// Returns the next task. If no unplaced buffer connects its parts, a task splits into several stretches, and the first
+    /// of them is next; if nothing is left of the task, the task after it is next.
     fn divide(&mut self, task: Task, owner: usize) -> Option<Task> {
         let (first, end) = task.stretch;
         self.steps += u64::from(end - first) / 4;
@@ -213,7 +213,7 @@ impl<'a> Search<'a> {
             }
             begin = section;
         }
-        // Short stretches first: if they cannot be solved, the search finds that out early.
+        // Short stretches come first, so that the search finds out early if they cannot be solved.
         stretches.sort_by_key(|&(begin, end)| std::cmp::Reverse((end - begin, begin)));
         let mut next = task.next;
         let Some(soonest) = stretches.pop() else { return next.map(|place| self.later[place].0) };
@@ -229,7 +229,7 @@ impl<'a> Search<'a> {
         Packing { height: tops.max().unwrap_or(0), offsets: self.offsets.clone() }
     }
 
-    /// The node for a task, with its branches in reverse order of trying.
+    /// The node for a task, with its branches in the reverse of the order in which they are tried.
     fn open(&mut self, task: Task) -> Node {
         let node = |branches, search: &Search<'_>| Node { branches, mark: search.trail.len(), task, later: search.later.len() };
         if let Some(buffer) = self.forced(task.stretch) {
@@ -260,7 +260,7 @@ impl<'a> Search<'a> {
         node(branches, self)
     }
 
-    /// A buffer that must be on the floor of some section: no other can be, and there is no room for a gap.
+    /// A buffer that must be on the floor of some section, because no other buffer can be and there is no room for a gap.
     fn forced(&mut self, stretch: Stretch) -> Option<u32> {
         let relations = self.relations;
         let buffers = relations.instance.buffers();
@@ -282,7 +282,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The section to pick: among those with the lowest floor, the one that the heuristic prefers.
+    /// The section to pick: of those with the lowest floor, the one that the heuristic prefers.
     fn lowest(&self, (first, end): Stretch) -> usize {
         let open = (first as usize..end as usize).filter(|&section| self.rest[section] > 0);
         let key = |section: usize| {
@@ -350,7 +350,7 @@ impl Search<'_> {
             if self.placed[b] || self.offsets[b] != floor {
                 continue;
             }
-            // The buffer will then be on top of another one that is not placed yet.
+            // The buffer will then be on top of another one that has not been placed yet.
             let mut least = u64::MAX;
             for &other in &relations.neighbours[b] {
                 let o = other as usize;
@@ -432,7 +432,7 @@ impl Search<'_> {
         stands
     }
 
-    /// Undoes all changes after this mark of the trail.
+    /// Undoes all changes after this mark in the trail.
     fn undo(&mut self, mark: usize) {
         for change in self.trail.drain(mark..).rev() {
             match change {
@@ -462,7 +462,7 @@ pub(super) struct Relations<'a> {
     members: Vec<Vec<u32>>,
     /// For each buffer, the previous one with the same span, size and alignment.
     twins: Vec<Option<u32>>,
-    /// All buffers in the order of the sections in which they begin.
+    /// All buffers, in order of the sections in which they begin.
     by_start: Vec<u32>,
     /// For each section, the number of buffers that begin before it.
     begun: Vec<u32>,
@@ -497,7 +497,7 @@ impl<'a> Relations<'a> {
     }
 }
 
-/// An alignment of 1 imposes nothing; represented as 0, it does not change a greatest common divisor.
+/// An alignment of 1 imposes no constraint; represented as 0, it does not change a greatest common divisor.
 fn step_of(alignment: u64) -> u64 {
     if alignment == 1 { 0 } else { alignment }
 }

@@ -1,5 +1,6 @@
-//! The solver: shares a budget of steps between the methods for any number of buffers (orders, ejection from their packings,
-//! and repair of the best order; for many buffers it decides their sequence) and the systematic search, if that can help.
+//! The solver: divides a budget of steps between the methods for any number of buffers (orders, ejection from their packings,
+//! and repair of the best order; with many buffers, the solver decides their sequence) and the systematic search, if that can
+//! help.
 
 use super::eject::{Ejection, Price};
 use super::greedy::{self, STEPS_OF_A_PAIR, Start};
@@ -8,21 +9,22 @@ use super::online;
 use super::random::Random;
 use super::search::{Outcome, Pick, Relations, Search};
 
-/// More buffers than this are left to orders alone, because the search needs facts about pairs, whose number grows with the
-/// square.
+/// With more buffers than this, only orders are used, because the search needs facts about pairs, whose number grows
+/// quadratically.
 const SEARCHABLE: usize = 2000;
 
-/// Packs buffers into as little memory as it finds within the budget. Deterministic: no clock, no threads.
+/// Packs buffers into the smallest memory that it finds within the budget. It is deterministic: it uses no clock and no
+/// threads.
 #[must_use]
 pub fn pack(instance: &Instance, effort: &Effort) -> Found {
     pack_watched(instance, effort, &mut |_| ())
 }
 
-/// [`pack`], which also calls `progress` with the steps done after each order and each search.
+/// Like [`pack`], but also calls `progress` with the number of steps taken after each order and each search.
 #[must_use]
 pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnMut(u64)) -> Found {
     let mut parts = instance.parts();
-    // Small parts first, so that what they do not use is left to the others.
+    // Small parts come first, so that what they do not use is left for the others.
     parts.sort_by_key(|(buffers, _)| buffers.len());
     let mut found = Found { packing: Packing::of(instance), bound: instance.load(), steps: 0 };
     for (done, (buffers, part)) in parts.iter().enumerate() {
@@ -36,11 +38,11 @@ pub fn pack_watched(instance: &Instance, effort: &Effort, progress: &mut dyn FnM
     found
 }
 
-/// With no more buffers than this, most of the budget is for the search.
+/// With at most this many buffers, most of the budget is for the search.
 const FEW: usize = 500;
 
-/// With few buffers, this share of the budget, in hundredths, goes to searches before orders are repaired: most instances that
-/// can be searched at all are solved soon, and trivial ones at once.
+/// With few buffers, this share of the budget, in hundredths, is spent on searches before orders are repaired: most instances
+/// that a search can solve are solved quickly, and trivial ones immediately.
 const SHARE_OF_FIRST_SEARCHES: u64 = 1;
 
 /// Packs a part that cannot be divided. A packing of height `goal`, which is at least the load, is as good as any.
@@ -66,24 +68,24 @@ fn pack_part(instance: &Instance, effort: &Effort, goal: u64, progress: &mut dyn
 }
 
 /// Searches that differ in the section they visit first and in the order in which they try buffers. Each is hopeless on some
-/// instances and quick on others, so all get a few steps, then a few more.
+/// instances and quick on others, so they all run for a few steps, and then for a few more.
 struct Portfolio<'a> {
     instance: &'a Instance,
     relations: Relations<'a>,
-    /// How many branches failed in each section, separately for each kind of search, because what one search learns misleads
-    /// another.
+    /// The number of branches that failed in each section, separately for each kind of search, because what one search learns
+    /// misleads another.
     weights: [Vec<u32>; Pick::ALL.len()],
     crowds: Vec<u64>,
     random: Random,
-    /// The number of searches done.
+    /// The number of searches run.
     done: usize,
-    /// The steps of a search in this round.
+    /// The number of steps for a search in this round.
     limit: u64,
     /// The current order in which buffers are tried.
     rank: Vec<u32>,
 }
 
-/// The steps of a search in the first round.
+/// The number of steps for a search in the first round.
 const FIRST_LIMIT: u64 = 1_000_000;
 
 /// The property by which buffers are sorted, in descending order.
@@ -98,7 +100,7 @@ enum Key {
 /// The orders in which buffers are tried: by the first key, then by the second.
 const ORDERS: [[Key; 2]; 4] = [[Key::Crowd, Key::Area], [Key::Life, Key::Area], [Key::Crowd, Key::Life], [Key::Crowd, Key::Size]];
 
-/// The heights that the searches of a round aim for, as fractions of the way from the bound to the best packing: every other
+/// The heights that the searches in a round aim for, as fractions of the way from the bound to the best packing: every other
 /// round aims for the bound itself.
 const AIMS: [f64; 6] = [0.0, 0.5, 0.0, 0.25, 0.0, 0.75];
 
@@ -116,7 +118,7 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// Searches until `steps` are done in all. The next call repeats a search that ran out of steps.
+    /// Searches until a total of `steps` steps have been taken. The next call repeats a search that ran out of steps.
     fn run(&mut self, found: &mut Found, steps: u64, progress: &mut dyn FnMut(u64)) {
         while found.steps < steps && found.packing.height > found.bound {
             let (turn, place) = (self.done / Pick::ALL.len(), self.done % Pick::ALL.len());
@@ -190,8 +192,8 @@ impl<'a> Many<'a> {
         Many { instance, effort, goal, groups, merged }
     }
 
-    /// Groups come first if they are much less work, and the plain orders if not: a small budget is enough only for what comes
-    /// first. If it is not enough for either, the buffers are placed as they begin.
+    /// Groups come first if they are much less work; if not, the plain orders come first: a small budget is enough only for
+    /// what comes first. If the budget is not enough for either, the buffers are placed as they begin.
     fn run(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
         let least_pairs = self.merged.pairs().min(self.instance.pairs());
         if least_pairs.saturating_mul(STEPS_OF_A_PAIR) > self.effort.steps {
@@ -262,8 +264,8 @@ fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
 /// The share of the budget for the plain orders of many buffers, in hundredths.
 const SHARE_OF_PLAIN: u64 = 50;
 
-/// The shares of the budget, in hundredths, at which placing first orders, ejection, and the repair of orders end.
-/// The search gets the rest.
+/// The shares of the budget, in hundredths, at which placing the first orders, ejection, and the repair of orders end. The
+/// search uses the rest.
 type Shares = (u64, u64, u64);
 
 const SHARES_OF_FEW: Shares = (100, 2, 4);
@@ -279,7 +281,7 @@ struct Orders<'a> {
     progress: &'a mut dyn FnMut(u64),
 }
 
-/// In the first round, ejection from an order gets its steps divided by this.
+/// In the first round, the number of steps for ejection from an order is divided by this.
 const FIRST_EJECTION: u64 = 8;
 
 impl<'a> Orders<'a> {
@@ -336,7 +338,8 @@ impl<'a> Orders<'a> {
         self.found.packing.height <= self.found.bound || self.found.steps >= steps
     }
 
-    /// Ejects from all first orders again and again, with more steps in each round, until `steps` are done in all.
+    /// Ejects from all first orders repeatedly, with more steps in each round, until a total of `steps` steps have been
+    /// taken.
     fn eject(&mut self, steps: u64) {
         let starts = std::mem::take(&mut self.starts);
         for (round, price) in Price::ALL.into_iter().cycle().enumerate().skip(1) {
@@ -363,7 +366,7 @@ impl<'a> Orders<'a> {
         (self.progress)(self.found.steps);
     }
 
-    /// Repairs the order with the best packing, until `steps` are done in all.
+    /// Repairs the order with the best packing until a total of `steps` steps have been taken.
     fn repair(&mut self, steps: u64) {
         if self.is_done(steps) {
             return;
@@ -503,7 +506,7 @@ mod tests {
 
     #[test]
     fn progress_is_told_all_along_and_changes_nothing() {
-        // Two buffers start at multiples of 8, and the third does not fit between them: orders miss the load, and the
+        // Two buffers start at multiples of 8, and the third does not fit between them: orders do not reach the load, and the
         // search proves why.
         let instance = aligned(&[(0, 4, 1, 8), (1, 5, 1, 8), (2, 6, 8, 1)]);
         let effort = Effort { steps: 2_000_000, seed: 1 };
@@ -516,7 +519,7 @@ mod tests {
 
     #[test]
     fn parts_of_time_that_share_no_buffer_are_packed_one_by_one() {
-        // Rectangles one after the other in time, shuffled in the list; none depends on the packing of another.
+        // Rectangles one after another in time, shuffled in the list; none depends on the packing of another.
         let mut buffers: Vec<(u64, u64, u64)> = Vec::new();
         for part in 0..6 {
             buffers.extend(cut(25, part).into_iter().map(|(start, end, size)| (start + 1000 * part, end + 1000 * part, size)));
@@ -534,7 +537,7 @@ mod tests {
 
     #[test]
     fn buffers_of_one_lifetime_are_put_together_where_that_needs_no_gap() {
-        // The first, third and fifth are live in the same section; the fourth needs a gap after it, so it stays alone.
+        // The first, third and fifth are live in the same section; the fourth needs a gap after it, so it is not merged.
         let instance = aligned(&[(0, 4, 8, 4), (2, 6, 3, 1), (1, 4, 4, 4), (0, 4, 6, 4), (0, 5, 12, 4), (7, 9, 5, 1)]);
         let (groups, merged) = instance.merged();
         assert_eq!(merged.load(), instance.load());
@@ -543,8 +546,8 @@ mod tests {
         assert_eq!(merged.buffers().len(), 4);
     }
 
-    /// The least height of all packings, found by trying all orders: placing each buffer as low as possible in some order gives a
-    /// best packing.
+    /// The smallest height of all packings, found by trying all orders: placing each buffer as low as possible in some order
+    /// produces an optimal packing.
     fn least_height(instance: &Instance) -> u64 {
         let mut best = u64::MAX;
         let mut offsets = vec![None; instance.buffers().len()];

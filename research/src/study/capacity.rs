@@ -1,4 +1,4 @@
-//! The least memory in which a workload fits.
+//! Finds the smallest memory in which a workload fits.
 
 use std::collections::BTreeMap;
 
@@ -9,42 +9,43 @@ use super::run::{Outcome, PLENTY_BYTES, RunOptions, run};
 use super::threshold::{Trials, smallest};
 use crate::workload::Workload;
 
-/// Capacities are found to one part in this many of the load, or to one page if that is more.
+/// Capacities are found to within one part in this many of the load, or to within one page if that is more.
 const PRECISION: u64 = 256;
-/// Runs after the first bisection, with less memory than it found.
+/// The number of runs after the first bisection, with less memory than it found.
 const FURTHER_RUNS: usize = 48;
-/// The load counts requests rounded up to this many bytes, as the offline packer does.
+/// The load counts requests rounded up to this many bytes, as in the offline packer.
 pub const LOAD_UNIT_BYTES: u64 = 512;
 
-/// The least memory that was found to be enough.
+/// The smallest memory that was found to be enough.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Smallest {
     /// The device's memory, in bytes.
     pub capacity_bytes: u64,
-    /// The outcome of the run with it.
+    /// The outcome of the run with this memory.
     pub outcome: Outcome,
-    /// The largest memory above it that was tried and was not enough, if any.
+    /// The largest memory above this that was tried and was not enough, if any.
     pub fails_above_bytes: Option<u64>,
     /// The number of runs that the search took.
     pub runs: u32,
 }
 
-/// Searches for the least device memory in which a workload fits under the policy that `make` makes. The capacity in `options`
-/// is ignored. `given` are capacities in bytes that are tried as well, if they are below the result of the search.
+/// Searches for the smallest device memory in which a workload fits under the policy that `make` creates. The capacity in
+/// `options` is ignored. `given` lists capacities in bytes that are also tried, if they are below the result of the search.
 ///
 /// The capacities tried are LOAD, LOAD + s, LOAD + 2s and so on, up to what the workload reserves on a device with plenty of
-/// memory. LOAD is the most bytes live at once, each request rounded up to 512 bytes, in whole pages of 2 MiB; the step s is
-/// 1/256 of LOAD, at least one page. All policies are measured at the same capacities, so that equal needs give equal results.
+/// memory. LOAD is the most bytes live at once, with each request rounded up to 512 bytes, in whole pages of 2 MiB; the step
+/// s is 1/256 of LOAD, but at least one page. All policies are measured at the same capacities, so that equal needs give
+/// equal results.
 ///
-/// Fitting need not be monotone: a policy that releases memory early when memory is short can fit in less memory than it fails
-/// in. So bisection finds only *a* threshold. After it, up to 48 further runs try lower capacities, evenly spaced, from LOAD
-/// upward; up to 1.19 LOAD this covers all capacities. Below the first capacity that is enough, the search continues in the
-/// same way. The result is the smallest capacity tried in which the workload fits; capacities between those tried may be enough
-/// too.
+/// Fitting need not be monotone: a policy that releases memory early when memory is short can fit in less memory than it
+/// fails in. Bisection therefore finds only *a* threshold. After that, up to 48 further runs try lower capacities, evenly
+/// spaced, from LOAD upwards; up to 1.19 LOAD, this covers all capacities. Below the first capacity that is enough, the
+/// search continues in the same way. The result is the smallest capacity tried in which the workload fits; capacities between
+/// those tried may also be enough.
 ///
 /// # Errors
-/// The outcome of the run with plenty of memory, if the workload does not fit there either: the policy gave up for
-/// another reason.
+/// The outcome of the run with plenty of memory, if the workload does not fit even there: the policy gave up for a different
+/// reason.
 pub fn smallest_capacity(
     workload: &Workload,
     make: &dyn Fn() -> Box<dyn Policy + Send>,
@@ -73,7 +74,7 @@ struct Search<'a> {
     step_pages: u64,
     /// The capacities tried, and whether the workload fits.
     tried: BTreeMap<u64, bool>,
-    /// The least capacity in which it fits.
+    /// The smallest capacity in which it fits.
     least: (u64, Outcome),
 }
 
@@ -110,8 +111,8 @@ impl<'a> Search<'a> {
         smallest(self, enough, FURTHER_RUNS);
     }
 
-    /// A number of steps that is enough. For most policies that is what they reserved with plenty of memory; a policy that depends
-    /// on the device's memory may need more.
+    /// A number of steps that is enough. For most policies, this is what they reserved with plenty of memory; a policy that
+    /// depends on the device's memory may need more.
     fn upper_end(&mut self) -> u64 {
         let taken_pages = self.least.1.peak_device_bytes.div_ceil(PAGE_BYTES);
         let mut steps = taken_pages.saturating_sub(self.load_pages).div_ceil(self.step_pages).max(1);
@@ -139,7 +140,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Numbers are steps above the load.
+/// Numbers count steps above the load.
 impl Trials for Search<'_> {
     fn is_enough(&mut self, steps: u64) -> bool {
         self.fits_in(self.capacity(steps))
@@ -174,8 +175,8 @@ mod tests {
         }
     }
 
-    /// The result of a search in steps of a page above a load of 256 pages: the least, the largest above it that fails, and the
-    /// runs. With plenty of memory the workload reserves `taken`.
+    /// The result of a search in steps of a page above a load of 256 pages: the smallest, the largest above it that fails,
+    /// and the number of runs. With plenty of memory, the workload reserves `taken`.
     fn found(taken: u64, given: &[u64], fits: &dyn Fn(u64) -> bool) -> (u64, Option<u64>, usize) {
         let steps = |bytes: u64| (bytes / PAGE_BYTES).wrapping_sub(PRECISION);
         let mut runs = 0;
@@ -228,7 +229,7 @@ mod tests {
 
     #[test]
     fn given_capacities_are_tried() {
-        // Not all steps below 390 are tried, but a given one is.
+        // Not all steps below 390 are tried, but a specified one is.
         let fits = |steps| steps == 3 || steps >= 390;
         assert_eq!(found(395, &[], &fits).0, 390);
         assert_eq!(found(395, &[2, 3, 100], &fits), (3, Some(389), found(395, &[], &fits).2 + 2));

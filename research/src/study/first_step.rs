@@ -1,4 +1,4 @@
-//! Gives a policy that plans ahead the first step of a workload ([`make_for`]).
+//! Provides the first step of a workload to a policy that plans ahead ([`make_for`]).
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use parkade_policies::{FirstStep, Named, Plan, Stalloc, Traced};
 use super::run::handle;
 use crate::workload::Workload;
 
-/// Makes policies of this name for runs of this workload. `stalloc` gets a plan of the workload's first step; all others are
-/// the catalogue's policies.
+/// Creates policies with this name for runs of this workload. `stalloc` receives a plan of the workload's first step; all
+/// others are the catalogue's policies.
 #[must_use]
 pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn Policy + Send> + Send + Sync> {
     if policy.name != "stalloc" {
@@ -21,9 +21,9 @@ pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn 
     Box::new(move || Box::new(Stalloc::with_plan(Arc::clone(&plan))))
 }
 
-/// The content of a trace of the workload's first step: all requests up to its end, with the frees up to the end of the second
-/// step, and whether the second step frees them too. `None` if no step repeats ([`Workload::repeating_step`]). Requests to
-/// private pools are left out.
+/// The contents of a trace of the workload's first step: all requests up to its end, with the frees up to the end of the
+/// second step, and whether the second step also frees them. `None` if no step repeats ([`Workload::repeating_step`]).
+/// Requests to private pools are left out.
 #[must_use]
 pub fn first_step(workload: &Workload) -> Option<FirstStep> {
     let step = workload.repeating_step()?;
@@ -46,7 +46,7 @@ mod tests {
     use parkade::units::StreamId;
     use parkade_policies::named;
 
-    /// Two weights; then steps of three requests, the last of which stays live until the next step's last request.
+    /// Two weights, and then steps of three requests, the last of which stays live until the next step's last request.
     fn steps(count: u32) -> Workload {
         let mut events = Vec::new();
         let allocate = |events: &mut Vec<Event>, bytes: u64| {

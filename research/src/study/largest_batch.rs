@@ -1,18 +1,19 @@
 //! The largest batch with which a transformer can be trained, by policy and device.
 //!
-//! A [`Grid`] is every combination of its lists; [`Grid::walk`] returns a [`Point`] for each. Each point also has a [`Bound`]:
-//! the largest batch whose live bytes fit into the device at all, which no policy can exceed. Every run uses a new simulated
-//! device, and nothing depends on a clock: the same grid gives the same points on any number of threads.
+//! A [`Grid`] is every combination of its lists; [`Grid::walk`] returns a [`Point`] for each. Each point also has a
+//! [`Bound`]: the largest batch whose live bytes fit on the device, which no policy can exceed. Every run uses a new
+//! simulated device, and nothing depends on a clock: the same grid produces the same points on any number of threads.
 //!
-//! The search first finds the largest batch whose load fits, by doubling from the smallest batch and then bisection. Then the
-//! policy is tried at that batch; if it fails, a threshold is bisected below. Fitting need not be monotone: a policy may serve
-//! a larger batch and refuse a smaller one. So further batches are tried between the threshold and the load's limit, or all of
-//! them if they are few (`threshold`). The result is the largest of the batches tried that fits; with one more sample the batch
-//! does not fit. Each micro-batch, and each of its pieces, needs a sample, so smaller batches are not tried.
+//! The search first finds the largest batch whose load fits, by doubling from the smallest batch and then by bisection. The
+//! policy is then tried at that batch; if it fails, a threshold is found below it by bisection. Fitting need not be monotone:
+//! a policy may serve a larger batch and refuse a smaller one. Further batches are therefore tried between the threshold and
+//! the load's limit, or all of them if there are few (`threshold`). The result is the largest of the batches tried that fits;
+//! with one more sample, the batch does not fit. Each micro-batch, and each of its pieces, needs a sample, so smaller batches
+//! are not tried.
 //!
-//! A [`Card`] has the total that a CUDA program sees, which differs from what its name says. A card sold with 80 GB has neither
-//! 80 x 10^9 bytes nor 80 GiB for a program. The deducted memory (for error correction and the driver) differs between drivers
-//! by up to half a percent.
+//! A [`Card`] has the total that a CUDA program sees, which differs from what its name suggests. A card sold with 80 GB has
+//! neither 80 x 10^9 bytes nor 80 GiB for a program. The deducted memory (for error correction and the driver) differs
+//! between drivers by up to half a percent.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ use crate::workload::{Event, Workload};
 /// A card.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Card {
-    /// Its name, with the memory that it is sold with.
+    /// Its name, which includes the memory that it is sold with.
     pub name: &'static str,
     /// The total that `cudaMemGetInfo` and `cudaGetDeviceProperties` report, in bytes.
     pub total_bytes: u64,
@@ -38,24 +39,24 @@ pub struct Card {
     pub source: &'static str,
 }
 
-/// The cards of 40, 80 and 141 GB.
+/// The cards with 40, 80 and 141 GB.
 pub static CARDS: [Card; 3] = [
     Card {
         name: "A100-40GB",
         total_bytes: 42_298_834_944,
-        source: "deviceQuery's output in bottlerocket#3873; other drivers' up to 40,536 MiB",
+        source: "deviceQuery's output in bottlerocket#3873; up to 40,536 MiB with other drivers",
     },
     Card { name: "H100-80GB", total_bytes: 81_082 << 20, source: "PyTorch's device properties in reports, 81,082 to 81,090 MiB" },
     Card { name: "H200-141GB", total_bytes: 150_109_880_320, source: "measured" },
 ];
 
-/// The card of this name, in upper or lower case.
+/// The card with this name, in upper or lower case.
 #[must_use]
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name.eq_ignore_ascii_case(name))
 }
 
-/// A transformer, how it is trained and for how long. The search varies its batch.
+/// A transformer, how it is trained, and for how long. The search varies its batch.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Training {
     /// Its name.
@@ -85,8 +86,8 @@ impl Training {
         self.transformer.parameters().saturating_mul(self.transformer.precision.bytes())
     }
 
-    /// The bytes of parameters, gradients and the optimizer's states together, including the second copy: the need of training with
-    /// any batch.
+    /// The bytes of parameters, gradients and the optimizer's states together, including the second copy: the memory that
+    /// training needs with any batch.
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
         let states = self.transformer.optimizer.states() as u64;
@@ -100,7 +101,7 @@ impl Training {
     }
 }
 
-/// A training run on a device: everything about a point except the policy.
+/// A training run on a device: everything that defines a point except the policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Case {
     /// The training.
@@ -111,7 +112,7 @@ pub struct Case {
     pub usable_bytes: u64,
 }
 
-/// The limit for a case under any policy.
+/// The limit for a case, whatever the policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Bound {
     /// The largest batch whose load fits; 0 if none does.
@@ -129,11 +130,11 @@ pub struct Point {
     pub policy: Cow<'static, str>,
     /// The largest batch found to fit; 0 if none does.
     pub batch: u64,
-    /// The most bytes reserved with this batch; 0 without one.
+    /// The most bytes reserved with this batch; 0 if there is none.
     pub reserved_bytes: u64,
-    /// The load of this batch, each request rounded up to 512 bytes; 0 without one.
+    /// The load of this batch, with each request rounded up to 512 bytes; 0 if there is none.
     pub load_bytes: u64,
-    /// The largest smaller batch that was tried and does not fit, if any: fitting is not monotone.
+    /// The largest smaller batch that was tried and does not fit, if any, because fitting is not monotone.
     pub fails_below_batch: Option<u64>,
     /// The limit that the load sets for any policy.
     pub bound: Bound,
@@ -164,12 +165,12 @@ pub enum Why {
         batch: u64,
         /// The size of the refused request, in bytes.
         asked_bytes: u64,
-        /// The live bytes at that moment in blocks of 512 bytes, without the refused request.
+        /// The live bytes at that moment, in blocks of 512 bytes, without the refused request.
         live_bytes: u64,
         /// The most bytes reserved.
         reserved_bytes: u64,
     },
-    /// The policy or the device failed for another reason.
+    /// The policy or the device failed for a different reason.
     Fault {
         /// The batch.
         batch: u64,
@@ -180,17 +181,17 @@ pub enum Why {
     NotTried,
 }
 
-/// What the driver's context takes of a device before a program allocates anything: about 500 MiB (facts: Memory of the
-/// device).
+/// The memory that the driver's context takes from a device before a program allocates anything: about 500 MiB (facts: Memory
+/// of the device).
 pub const CONTEXT_BYTES: u64 = 500 << 20;
 
-/// The most points of a grid.
+/// The maximum number of points in a grid.
 pub const MOST_POINTS: usize = 100_000;
 
 /// The largest batch that a grid may search.
 pub const MOST_BATCH: u64 = 1 << 20;
 
-/// Lists; every combination of them is searched.
+/// Lists of values; every combination is searched.
 #[derive(Clone, Debug)]
 pub struct Grid {
     /// The trainings.
@@ -208,7 +209,7 @@ pub struct Grid {
 /// Why a grid cannot be searched.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 pub enum GridError {
-    /// A model cannot be trained this way.
+    /// A model cannot be trained in this way.
     #[error("{training}: {error}")]
     Workload {
         /// The training's name.
@@ -229,14 +230,14 @@ pub enum GridError {
         points: usize,
     },
     /// The driver's context takes all of a device's memory.
-    #[error("a device of {device_bytes} bytes has no memory left beside a context of {context_bytes} bytes")]
+    #[error("a device with {device_bytes} bytes has no memory left beside a context of {context_bytes} bytes")]
     NoMemory {
         /// The device's memory, in bytes.
         device_bytes: u64,
         /// The context's memory, in bytes.
         context_bytes: u64,
     },
-    /// The largest batch is beyond [`MOST_BATCH`], or smaller than the smallest that can be trained.
+    /// The largest batch is beyond [`MOST_BATCH`], or smaller than the smallest batch that can be trained.
     #[error(
         "batches up to {most_batch} cannot be searched: choose at most {MOST_BATCH}, and at least a sample for each micro-batch and each of its pieces"
     )]
@@ -247,8 +248,8 @@ pub enum GridError {
 }
 
 impl Grid {
-    /// Searches every combination, in parallel, and returns the points in the order of the lists, policies last.
-    /// `progress` is called after each point, from any thread.
+    /// Searches every combination, in parallel, and returns the points in list order, with policies last. `progress` is
+    /// called after each point, from any thread.
     ///
     /// # Errors
     /// [`GridError`], before anything is searched.
@@ -313,11 +314,11 @@ impl Grid {
 /// Batches tried above the first threshold, not counting the bisections there.
 const FURTHER_RUNS: usize = 16;
 
-/// The largest batch whose load fits into the case's device, up to `most_batch`.
+/// The largest batch, up to `most_batch`, whose load fits on the case's device.
 #[must_use]
 fn bound(case: &Case, most_batch: u64) -> Bound {
     let least = case.training.least_batch();
-    // A batch that cannot be generated is too large for any device. The smallest batch has been generated before.
+    // A batch that cannot be generated is too large for any device. The smallest batch has already been generated.
     let load = |batch| {
         case.training
             .with_batch(batch)
@@ -407,7 +408,7 @@ impl Trials for Search<'_> {
 impl Search<'_> {
     /// The largest batch found to fit; `least - 1` if none does. `least` is the smallest that may be tried.
     fn largest(&mut self, least: u64) -> u64 {
-        // A batch below the smallest one counts as fitting.
+        // A batch below the smallest counts as fitting.
         let nothing = self.most + 1 - least;
         let skipped = if self.is_enough(0) { 0 } else { threshold::smallest(self, nothing, FURTHER_RUNS) };
         self.most - skipped
@@ -460,7 +461,8 @@ fn stranded(workload: &Workload, batch: u64, outcome: &Outcome) -> Why {
     Why::Stranded { batch, asked_bytes, live_bytes, reserved_bytes: outcome.peak_reserved_bytes }
 }
 
-/// Tests the largest batch against the documents' scenarios E5 and E6, and the threshold against runs on both sides of it.
+/// Tests the largest batch against the documents' scenarios E5 and E6, and tests the threshold against runs on both sides of
+/// it.
 #[cfg(test)]
 mod tests {
     use parkade_policies::{CATALOGUE, named};
@@ -481,7 +483,7 @@ mod tests {
         assert_eq!(card("V100"), None);
     }
 
-    /// The largest batch found from `least` to `most`, the largest below it that fails, and how many were tried.
+    /// The largest batch found from `least` to `most`, the largest below it that fails, and the number of batches tried.
     fn found(least: u64, most: u64, fits: &dyn Fn(u64) -> bool) -> (u64, Option<u64>, usize) {
         let attempt = |batch| {
             assert!((least..=most).contains(&batch), "{batch} must not be tried");
@@ -526,7 +528,7 @@ mod tests {
         }
     }
 
-    /// The grid's only training run, with another option.
+    /// The grid's only training run, with one more option.
     fn with(mut grid: Grid, change: impl FnOnce(&mut Transformer)) -> Grid {
         change(&mut grid.trainings[0].transformer);
         grid
@@ -570,8 +572,8 @@ mod tests {
         let grid = Grid { devices_bytes: CARDS.map(|card| card.total_bytes).to_vec(), ..grid("7b") };
         let points = walk(&grid);
         let training = &points[0].case.training;
-        // The document's rule for Adam is "More than 4-6 x the parameters"; gradients and two states of the same size each make it
-        // four.
+        // The document's rule for Adam is "More than 4-6 x the parameters"; with gradients and two states of the same size,
+        // it is four.
         assert_eq!(training.state_bytes(), 4 * training.parameter_bytes());
         let smallest = points[0].bound.load_bytes as f64 / training.parameter_bytes() as f64;
         assert!(smallest > 4.0 && smallest < 6.0, "{smallest}");
@@ -580,7 +582,7 @@ mod tests {
         assert!(batches[0] == 0 && batches[1] >= 1 && batches[2] > batches[1], "{batches:?}");
         let points = walk(&with(grid, |transformer| transformer.master_copy = true));
         let training = &points[0].case.training;
-        // Two bytes of weights and of gradients, and three times four in the optimizer: eight times the weights.
+        // There are two bytes each for weights and gradients, and three times four in the optimizer: eight times the weights.
         assert_eq!(training.state_bytes(), 8 * training.parameter_bytes());
         assert!(points[1].batch == 0 && points[2].batch >= 1, "106 GB of states fit on the largest only");
     }

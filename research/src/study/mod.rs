@@ -1,8 +1,9 @@
-//! Studies: run a workload under a policy on a simulated device, and find how much memory it needs there.
+//! Studies: run a workload under a policy on a simulated device and find how much memory it needs there.
 //!
 //! [`run`] carries out a [`Workload`](crate::workload::Workload) and reports the outcome; [`smallest_capacity`] searches for
-//! the least memory in which it fits; [`curves`] shows the reserved memory over its course; [`sweep`] does many of these and
-//! compares policies. Each run has a new simulated device: the same arguments give the same answers on every machine.
+//! the smallest memory in which it fits; [`curves`] shows the reserved memory over its course; and [`sweep`] does many of
+//! these and compares policies. Each run has a new simulated device: the same arguments produce the same answers on every
+//! machine.
 
 mod capacity;
 mod first_step;

@@ -1,7 +1,7 @@
-//! One run: a workload's events, one after the other, on a new allocator with a new simulated device.
+//! One run: a workload's events, one after another, on a new allocator with a new simulated device.
 //!
-//! [`RunOptions`] describe the device. The host spends no time between two events: only driver calls, and work that the host
-//! waits for, advance the device's clock. A refused request ends the run, as it ends most programs. [`curves`] samples
+//! [`RunOptions`] describe the device. The host spends no time between events: only driver calls and work that the host waits
+//! for advance the device's clock. A refused request ends the run, as it would end most programs. [`curves`] samples
 //! reserved, allocated and live bytes over its course.
 
 use parkade::policy::Policy;
@@ -17,7 +17,7 @@ use crate::workload::{Event, Workload};
 /// More memory than any workload needs: 4 TiB.
 pub const PLENTY_BYTES: u64 = 1 << 42;
 
-/// Where the device places `cudaMalloc`'s memory, which matters if a policy breaks ties by address.
+/// The way in which the device places `cudaMalloc`'s memory, which matters if a policy breaks ties by address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Addresses {
     /// Where NVIDIA's driver was observed to place it ([`ObservedDriver`]), in a process without other allocations.
@@ -46,18 +46,18 @@ impl Addresses {
         }
     }
 
-    /// Where this model places segments, in a few words.
+    /// A short description of where this model places segments.
     #[must_use]
     pub const fn says(self) -> &'static str {
         match self {
-            Addresses::Driver => "where NVIDIA's driver was seen to place them",
+            Addresses::Driver => "where NVIDIA's driver was observed to place them",
             Addresses::Ascending => "each above the previous one",
             Addresses::Descending => "each below the previous one",
             Addresses::LowestHole => "in the lowest hole that is large enough",
         }
     }
 
-    /// The model of this name.
+    /// The model with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Addresses> {
         Addresses::ALL.into_iter().find(|model| model.name() == name)
@@ -69,16 +69,16 @@ impl Addresses {
 pub struct RunOptions {
     /// The device's memory. Only whole pages of 2 MiB can be used, and no more than [`PLENTY_BYTES`].
     pub capacity_bytes: u64,
-    /// The most that the allocator may take from the device (PyTorch's memory fraction); `None` for no limit.
+    /// The most that the allocator may take from the device (PyTorch's memory fraction); `None` means no limit.
     pub limit_bytes: Option<u64>,
     /// Where segments are placed.
     pub addresses: Addresses,
-    /// If not 0, the size of a request on the default stream before the workload, which is freed at once, so that memory is taken
-    /// early.
+    /// If not 0, the size of a request on the default stream before the workload, which is freed immediately, so that memory
+    /// is taken early.
     pub preallocated_bytes: u64,
-    /// Whether a private pool that is dropped gives its cached memory back at once, as a MemPool does. If false, only a policy
-    /// whose pools are separate allocators does so; PyTorch's rules keep the memory until the cache is released, as with the pools
-    /// of graphs.
+    /// Whether a private pool that is dropped immediately releases its cached memory, as a MemPool does. If false, only a
+    /// policy whose pools are separate allocators does this; PyTorch's rules keep the memory until the cache is released, as
+    /// for graph pools.
     pub destroys_pools: bool,
 }
 
@@ -96,7 +96,7 @@ impl RunOptions {
         RunOptions::new(PLENTY_BYTES)
     }
 
-    /// The same with a different amount of memory.
+    /// The same options with a different amount of memory.
     #[must_use]
     pub fn with_capacity(self, capacity_bytes: u64) -> RunOptions {
         RunOptions { capacity_bytes, ..self }
@@ -124,8 +124,8 @@ pub enum Ending {
     Fits,
     /// A request was refused for lack of memory.
     OutOfMemory,
-    /// The policy gave an invalid answer; or the policy or the device refused a request for another reason; or the workload is
-    /// malformed, for example because it frees a buffer twice. The text is one line.
+    /// The policy returned an invalid answer, the policy or the device refused a request for a different reason, or the
+    /// workload is malformed, for example because it frees a buffer twice. The text is one line.
     Fault(String),
 }
 
@@ -136,27 +136,27 @@ pub struct Outcome {
     pub ending: Ending,
     /// The event at which it ended early, counted from 0; a preallocation that fails counts as event 0.
     pub failed_at_event: Option<usize>,
-    /// The most bytes taken from the device at once.
+    /// The peak of bytes taken from the device.
     pub peak_reserved_bytes: u64,
-    /// The most bytes of blocks allocated at once.
+    /// The peak of bytes in allocated blocks.
     pub peak_allocated_bytes: u64,
-    /// The most bytes of device pages in use at once: the memory that the device must have. Without a limit this is at least the
-    /// reserved bytes, and more if small segments leave a part of a page empty.
+    /// The peak of bytes in device pages in use: the memory that the device must have. Without a limit, this is at least the
+    /// reserved bytes, and more if small segments leave part of a page empty.
     pub peak_device_bytes: u64,
     /// The number of times that the allocator asked the device again after releasing the whole cache (PyTorch's
     /// `num_alloc_retries`).
     pub retries: u64,
     /// Driver calls, including failed calls and calls about events.
     pub driver_calls: u64,
-    /// The cost of the driver calls in nanoseconds, without waiting.
+    /// The cost of the driver calls, in nanoseconds, without waiting.
     pub driver_ns: u64,
-    /// How long driver calls waited for work on the device, in nanoseconds. The workload's own waits do not count.
+    /// The time that driver calls waited for work on the device, in nanoseconds. The workload's own waits do not count.
     pub waited_ns: u64,
     /// Driver calls that return only when work on the device is done, whether or not there was any to wait for: cudaFree and the
     /// synchronizing calls.
     pub waiting_calls: u64,
-    /// The driver's work in the later half of the workload ([`Workload::later_half`]). It is small for a policy that is slow only
-    /// in the beginning. Boxed, since an outcome may be the error of a search.
+    /// The driver's work in the later half of the workload ([`Workload::later_half`]). It is small for a policy that is slow
+    /// only at the beginning. It is boxed because an outcome may be the error of a search.
     pub later: Box<DriverCost>,
     /// The number of events carried out.
     pub events: usize,
@@ -169,7 +169,7 @@ pub struct DriverCost {
     pub calls: u64,
     /// Their cost in nanoseconds, without waiting.
     pub ns: u64,
-    /// How long they waited, in nanoseconds.
+    /// The time that they waited, in nanoseconds.
     pub waited_ns: u64,
     /// The driver calls that return only when work on the device is done.
     pub waiting_calls: u64,
@@ -203,14 +203,13 @@ impl Outcome {
     }
 }
 
-/// Runs a workload under a policy. It never panics, whatever the workload and the policy, unless the policy itself
-/// does.
+/// Runs a workload under a policy. It never panics, regardless of the workload and the policy, unless the policy itself does.
 #[must_use]
 pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions) -> Outcome {
     run_watched(workload, policy, options, |_, _| ())
 }
 
-/// The same; `watch` receives the number of each event and the stats after it.
+/// The same, but `watch` receives the number of each event and the stats after it.
 fn run_watched(
     workload: &Workload,
     policy: Box<dyn Policy + Send>,
@@ -228,7 +227,7 @@ fn run_policy<P: Policy>(workload: &Workload, policy: P, options: &RunOptions, m
     let mut run = Run::new(policy, options);
     let mut ended = run.preallocate(options.preallocated_bytes).err();
     let mut done = 0;
-    // The cost up to the later half, which a run that ends early may not reach.
+    // The cost up to the later half, which a run that ends early may never reach.
     let mut earlier = None;
     if ended.is_none() {
         run.reserve_room(workload);
@@ -306,7 +305,7 @@ impl<P: Policy> Run<P> {
         Ok(())
     }
 
-    /// Makes room for all buffers, so that no event has to.
+    /// Makes room for all buffers in advance, so that no event has to.
     fn reserve_room(&mut self, workload: &Workload) {
         self.live.reserve_exact(workload.buffers());
     }
@@ -318,7 +317,7 @@ impl<P: Policy> Run<P> {
                 if buffer as usize != self.live.len() {
                     return Err(malformed("is allocated out of order", buffer));
                 }
-                // Called twice, because a block that is served at once goes from registers to its place.
+                // Called in two places, because a block that is served immediately moves from registers to its place.
                 if let Some(block) = self.core.raw_allocate_at_once(Bytes(bytes), handle(stream)) {
                     self.live.push(Some(block));
                 } else {
@@ -358,8 +357,8 @@ impl<P: Policy> Run<P> {
         Ok(())
     }
 
-    /// Every beginning counted as one use. A pool that is a separate allocator is destroyed, as are all pools if the options say
-    /// so.
+    /// Every beginning counted as one use. A pool that is a separate allocator is destroyed, as are all pools if the options
+    /// require it.
     fn drop_pool(&mut self, id: PoolId) -> Result<(), Stop> {
         while self.core.pool_use_count(id)? > 0 {
             self.core.release_pool(id)?;
@@ -419,7 +418,7 @@ pub struct Curves {
     pub outcome: Outcome,
 }
 
-/// Runs a workload and returns its curves, in at most `points` points (at least 1).
+/// Runs a workload and returns its curves, with at most `points` points (at least 1).
 #[must_use]
 pub fn curves(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOptions, points: usize) -> Curves {
     let buckets = Buckets::new(workload, points);
@@ -431,7 +430,7 @@ pub fn curves(workload: &Workload, policy: Box<dyn Policy + Send>, options: &Run
     Curves { reserved_bytes, allocated_bytes, outcome }
 }
 
-/// The live bytes at the same points, each request rounded up to a multiple of `unit`.
+/// The live bytes at the same points, with each request rounded up to a multiple of `unit`.
 ///
 /// # Panics
 /// If `unit` is 0.
@@ -633,7 +632,7 @@ mod tests {
         assert_eq!(run(&workload(dropped), pytorch(), &options).peak_reserved_bytes, 50 * MIB);
     }
 
-    /// 16777215 TiB are the most that an argument can name.
+    /// 16777215 TiB is the most that an argument can specify.
     #[test]
     fn absurdly_much_memory_is_enough_for_every_policy() {
         for name in ["pytorch", "breaking-handles", "floating-handles", "bfc:kind=one-region", "rmm-pool"] {
@@ -696,7 +695,7 @@ mod tests {
         let steps: Vec<u32> = (0..6).map(|number| 4 * number).collect();
         let kept = run(&Workload { steps: steps.clone(), ..workload(events.clone()) }, pytorch(), &RunOptions::plenty());
         assert_eq!((kept.driver_calls, *kept.later), (2, DriverCost::default()));
-        // With empty_cache at the end of each step, the end is as slow as the beginning.
+        // With `empty_cache` at the end of each step, the end is as slow as the beginning.
         let emptied = events.chunks(4).flat_map(|step| [step, &[Event::EmptyCache]].concat()).collect();
         let emptied = Workload { steps: steps.iter().map(|step| step / 4 * 5).collect(), ..workload(emptied) };
         let outcome = run(&emptied, pytorch(), &RunOptions::plenty());
@@ -716,8 +715,9 @@ mod tests {
         assert!((800_000..=1_000_000).contains(&outcome.waited_ns), "{outcome:?}");
     }
 
-    /// A graph's pool of 40 MiB, dropped, and then another one, on a device with no room for both. PyTorch's rules release nothing
-    /// while a graph is captured; a policy that destroys the pool's allocator gets its memory back before.
+    /// A graph pool of 40 MiB that is dropped, and then a second one, on a device with no room for both. PyTorch's rules
+    /// release nothing while a graph is captured; a policy that destroys the pool's allocator recovers its memory before
+    /// that.
     #[test]
     fn a_pool_that_is_an_allocator_of_its_own_is_destroyed_when_it_is_dropped() {
         let graph = |pool, buffer| [Event::BeginPool { pool }, allocate(buffer, 40), Event::EndPool { pool }, free(buffer)];

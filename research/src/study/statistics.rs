@@ -1,17 +1,18 @@
-//! Statistics: means with confidence intervals, tests of pairs, and the correction for many comparisons.
+//! Statistics: means with confidence intervals, tests of paired values, and a correction for multiple comparisons.
 //!
-//! They apply to values that are drawn at random, such as those of the seeds of a generated workload. Workloads that are chosen
-//! by hand are not a sample of anything.
+//! They apply to values that are drawn at random, such as those for the seeds of a generated workload. Workloads that are
+//! chosen by hand are not a sample of anything.
 //!
-//! What statrs offers is taken from statrs: the normal distribution, and geometric means. It has no signed-rank test, no Holm
-//! correction and no bootstrap. Its mean is updated value by value and its quantiles are of another kind (the eighth of Hyndman
-//! and Fan), so figures would differ in their last digits; and it ranks infinite values separately, while here they share a
-//! rank, because they stand for programs that did not fit.
+//! What statrs provides is taken from statrs: the normal distribution and geometric means. It has no signed-rank test, no
+//! Holm correction and no bootstrap. Its mean is updated value by value and its quantiles are of a different kind (Hyndman
+//! and Fan's type 8), so figures would differ in their last digits. It also ranks infinite values separately, whereas here
+//! they share a rank, because they represent programs that did not fit.
 //!
-//! The interval of a mean is the bias-corrected and accelerated bootstrap (BCa): Efron and Tibshirani, An Introduction to the
-//! Bootstrap, 1993, section 14.3. It is seeded: the same values and the same seed give the same interval. The test of paired
-//! differences is Wilcoxon's signed-rank test, with an effect size: Wilcoxon, Individual comparisons by ranking methods, 1945.
-//! The effect size is the matched-pairs rank-biserial correlation of Kerby, The simple difference formula, 2014.
+//! The confidence interval of a mean is the bias-corrected and accelerated bootstrap (BCa): Efron and Tibshirani, An
+//! Introduction to the Bootstrap, 1993, section 14.3. It is seeded: the same values and the same seed produce the same
+//! interval. The test of paired differences is Wilcoxon's signed-rank test, with an effect size: Wilcoxon, Individual
+//! comparisons by ranking methods, 1945. The effect size is the matched-pairs rank-biserial correlation of Kerby, The simple
+//! difference formula, 2014.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
@@ -47,7 +48,7 @@ pub fn interval_of_mean(values: &[f64], level: f64, seed: u64) -> Option<Interva
         return Some(Interval { low: values[0], high: values[0] });
     }
     let resampled = resampled_means(values, seed);
-    // Resamples equal to the mean count half; with few values they are common.
+    // Resamples equal to the mean count as half; with few values, they are common.
     let below = resampled.iter().map(|&value| if value < center { 1.0 } else { f64::from(u8::from(value <= center)) / 2.0 });
     let share = below.sum::<f64>() / resampled.len() as f64;
     let bias = Normal::standard().inverse_cdf(share.clamp(1e-9, 1.0 - 1e-9));
@@ -72,7 +73,7 @@ fn acceleration(values: &[f64], center: f64) -> f64 {
     power(3) / (6.0 * power(2).powf(1.5))
 }
 
-/// The quantiles of the resamples that are the interval's ends.
+/// The quantiles of the resamples at the interval's ends.
 fn levels(bias: f64, acceleration: f64, level: f64) -> (f64, f64) {
     let normal = Normal::standard();
     let adjusted = |share: f64| {
@@ -90,7 +91,7 @@ fn quantile(sorted: &[f64], share: f64) -> f64 {
     at(below) + (at(place.ceil()) - at(below)) * part
 }
 
-/// Up to this many pairs the p value is exact.
+/// Up to this many pairs, the p value is exact.
 const MOST_EXACT: usize = 60;
 
 /// The result of a signed-rank test.
@@ -102,17 +103,17 @@ pub struct SignedRank {
     pub positive: f64,
     /// The sum of the ranks of negative differences.
     pub negative: f64,
-    /// The two-sided p value: the probability of a sum at least as extreme if the signs are random. 1 without pairs.
+    /// The two-sided p value: the probability of a sum at least as extreme if the signs are random. 1 if there are no pairs.
     pub p: f64,
-    /// The effect, from -1 (all differences negative) to 1 (all positive): the difference of the two rank sums
-    /// over their sum. 0 without pairs.
+    /// The effect, from -1 (all differences negative) to 1 (all positive): the difference of the two rank sums over their
+    /// sum. 0 if there are no pairs.
     pub effect: f64,
     /// Whether the p value counts all assignments of signs; if false, it is the normal approximation.
     pub is_exact: bool,
 }
 
-/// Tests whether differences lean to one side. Infinite differences rank above all others; NaNs are left out.
-/// Differences of equal size share their ranks, and the p value takes that into account.
+/// Tests whether differences tend to one side. Infinite differences rank above all others; NaNs are left out. Differences of
+/// equal size share their ranks, and the p value takes that into account.
 #[must_use]
 pub fn signed_rank(differences: &[f64]) -> SignedRank {
     let mut sorted: Vec<f64> = differences.iter().copied().filter(|difference| difference.abs() > 0.0).collect();
@@ -164,7 +165,7 @@ fn exact(twice_ranks: &[u64], smaller: u64) -> f64 {
 /// The normal approximation, with a continuity correction.
 fn approximate(twice_ranks: &[u64], smaller: u64) -> f64 {
     let mean = twice_ranks.iter().sum::<u64>() as f64 / 4.0;
-    // This holds for shared ranks too: each rank is added or not, with probability one half.
+    // This is also true for shared ranks: each rank is added or not, with a probability of one half.
     let variance: f64 = twice_ranks.iter().map(|&rank| (rank as f64 / 2.0).powi(2) / 4.0).sum();
     let below = (smaller as f64 / 2.0 + 0.5 - mean) / variance.sqrt();
     (2.0 * Normal::standard().cdf(below)).min(1.0)
@@ -197,7 +198,7 @@ mod tests {
     /// inch (The Effects of Cross and Self Fertilisation, 1876; Fisher, The Design of Experiments, 1935, section 21).
     const DARWIN: [f64; 15] = [49.0, -67.0, 8.0, 16.0, 6.0, 23.0, 28.0, 41.0, 14.0, 29.0, 56.0, 24.0, 75.0, 60.0, -48.0];
 
-    /// SciPy's documentation of `scipy.stats.wilcoxon` gives a sum of 24 and p = 0.04126 for these data.
+    /// SciPy's documentation of `scipy.stats.wilcoxon` states a sum of 24 and p = 0.04126 for these data.
     #[test]
     fn signed_ranks_of_darwins_maize() {
         let result = signed_rank(&DARWIN);
@@ -217,8 +218,8 @@ mod tests {
         }
     }
 
-    /// By hand: the ranks of -1, 2, 2 are 1, 2.5, 2.5; the sums of the eight assignments are 0, 1, 2.5, 2.5, 3.5, 3.5,
-    /// 5, 6; two of these are at most 1.
+    /// By hand: the ranks of -1, 2, 2 are 1, 2.5, 2.5; the sums for the eight assignments are 0, 1, 2.5, 2.5, 3.5, 3.5, 5, 6;
+    /// two of these are at most 1.
     #[test]
     fn equal_differences_share_ranks_and_zeros_are_left_out() {
         let result = signed_rank(&[-1.0, 2.0, 0.0, 2.0]);
@@ -276,7 +277,8 @@ mod tests {
         near(quantile(&[1.0, 2.0, 4.0], 0.75), 3.0, 1e-12);
     }
 
-    /// For many values drawn uniformly from 0 to 1, the interval is nearly the mean plus and minus 1.96 standard errors.
+    /// For many values drawn uniformly from 0 to 1, the interval is approximately the mean plus or minus 1.96 standard
+    /// errors.
     #[test]
     fn of_many_values_the_interval_is_the_normal_one() {
         let mut random = Random::new(5);
@@ -291,7 +293,7 @@ mod tests {
         assert_ne!(interval_of_mean(&values, 0.95, 2), Some(interval), "another seed");
     }
 
-    /// The interval of skewed values is longer on the side of their tail, unlike the percentile interval.
+    /// The interval for skewed values is longer on the side of their tail, unlike the percentile interval.
     #[test]
     fn of_skewed_values_the_interval_leans() {
         let values = [0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.2, 0.2, 0.4, 3.0];

@@ -1,20 +1,22 @@
-//! Descriptions of workloads, `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`, and the catalogue: 28 workloads
-//! by name, about 100,000 events each, from all generators that imitate programs. The texts of the catalogue are those of the
-//! table in `docs/workloads.md`.
+//! Descriptions of workloads, such as `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`, and the catalogue: 28
+//! workloads by name, about 100,000 events each, from all generators that imitate programs. The catalogue's texts are those
+//! in the table in `docs/workloads.md`.
 //!
-//! A description is the name of a generator or of a workload of the [catalogue](CATALOGUE), a colon, and options as `key=value`
-//! separated by commas. No key may occur twice; the order does not matter, except that `preset` comes first, because it sets
-//! all other options. Options after a catalogue name change that workload. Every workload has the option `prealloc`: that many
-//! bytes are requested and freed before the workload starts ([`preallocate`](super::generators::preallocate)).
+//! A description is the name of a generator or of a workload of the [catalogue](CATALOGUE), a colon, and options as
+//! `key=value` separated by commas. No key may occur twice; the order does not matter, except that `preset` comes first,
+//! because it sets all other options. Options after a catalogue name change that workload. Every workload has the option
+//! `prealloc`, the number of bytes that are requested and freed before the workload starts
+//! ([`preallocate`](super::generators::preallocate)).
 
 use super::event::Workload;
 use super::generators::transformer::Transformer;
 use super::generators::{self, WorkloadError};
 
-/// Makes the workload of a description. Its name is the description, with characters replaced that are not allowed in a name.
+/// Creates the workload for a description. Its name is the description, with characters that are not allowed in a name
+/// replaced.
 ///
 /// # Errors
-/// [`WorkloadError`] names the error and what is allowed.
+/// [`WorkloadError`], which names the error and what is allowed.
 pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
     let made = match named(name) {
@@ -33,10 +35,10 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     Ok(workload)
 }
 
-/// The transformer that a description trains, and the number of its steps; `None` if the description is not of a `transformer`.
+/// The transformer that a description trains, and the number of steps; `None` if the description is not for a `transformer`.
 ///
 /// # Errors
-/// [`WorkloadError`] names the wrong option and what is allowed.
+/// [`WorkloadError`], which names the wrong option and what is allowed.
 #[must_use]
 pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadError>> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
@@ -44,7 +46,7 @@ pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadErro
     (generator == generators::TRANSFORMER).then(|| generators::transformer_of(&[own, options]))
 }
 
-/// The option keys of a generator or a catalogue workload; `None` if nothing has this name.
+/// The option keys for a generator or a catalogue workload; `None` if nothing has this name.
 #[must_use]
 pub fn keys(name: &str) -> Option<Vec<&'static str>> {
     let generator = named(name).map_or(name, |named| named.generator_and_options().0);
@@ -56,7 +58,7 @@ pub fn generator_names() -> impl Iterator<Item = &'static str> {
     generators::names()
 }
 
-/// A workload of the catalogue.
+/// A workload in the catalogue.
 #[derive(Clone, Copy, Debug)]
 pub struct NamedWorkload {
     /// Its name.
@@ -68,16 +70,16 @@ pub struct NamedWorkload {
 }
 
 impl NamedWorkload {
-    /// Makes the workload. The seed decides lengths, arrivals, orders and scratch memory; a workload without any
-    /// of these is the same for every seed.
+    /// Creates the workload. The seed determines lengths, arrivals, orders and scratch memory; a workload without any of
+    /// these is the same for every seed.
     ///
     /// # Panics
-    /// Never for a workload of the [`CATALOGUE`], because a test makes each of them.
+    /// Never for a workload in the [`CATALOGUE`], because a test creates each of them.
     #[must_use]
     pub fn make(&self, seed: u64) -> Workload {
         let (generator, own) = self.generator_and_options();
         let made = generators::make(generator, &[own, &format!("seed={seed}")]);
-        let workload = made.and_then(Result::ok).expect("a test makes each entry");
+        let workload = made.and_then(Result::ok).expect("a test creates each entry");
         Workload { name: self.name.into(), says: self.says.into(), ..workload }
     }
 
@@ -87,13 +89,13 @@ impl NamedWorkload {
     }
 }
 
-/// The workload of this name.
+/// The workload with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static NamedWorkload> {
     CATALOGUE.iter().find(|workload| workload.name == name)
 }
 
-/// An entry of the catalogue.
+/// An entry in the catalogue.
 const fn entry(name: &'static str, text: &'static str, says: &'static str) -> NamedWorkload {
     NamedWorkload { name, says, text }
 }
@@ -329,7 +331,7 @@ mod tests {
         assert!(said("gpt2:steps=0").starts_with("steps is 0"));
     }
 
-    /// Values for any option: good ones, odd ones, and some that no option accepts.
+    /// Values for any option: valid ones, odd ones, and some that no option accepts.
     const VALUES: [&str; 33] = [
         "0",
         "1",
@@ -366,7 +368,7 @@ mod tests {
         "inf",
     ];
 
-    /// A small workload of each generator, to be varied.
+    /// A small workload from each generator, to be varied.
     const SMALL: [&str; 13] = [
         "transformer:layers=3,hidden=16,heads=2,sequence=16,batch=4,vocabulary=40,steps=2",
         "chain:layers=5",
@@ -393,7 +395,7 @@ mod tests {
         ) {
             let name = SMALL[which].split(':').next().unwrap_or_default();
             let keys: Vec<&str> = keys(name).unwrap_or_default().into_iter().filter(|key| *key != "preset").collect();
-            // Each key once: a change replaces the workload's own value.
+            // Each key occurs once: a change replaces the workload's own value.
             let own = SMALL[which].split_once(':').map_or("", |(_, options)| options);
             let mut options: BTreeMap<&str, &str> = own.split(',').filter_map(|option| option.split_once('=')).collect();
             options.extend(changes.iter().map(|(key, value)| (*key.get(&keys), *value.get(&VALUES))));
@@ -450,7 +452,7 @@ mod tests {
 
     #[test]
     fn e5_options() {
-        // The vocabulary is small, because with a large one the logits would be the peak, whatever the layers do.
+        // The vocabulary is small because, with a large one, the logits would be the peak regardless of what the layers do.
         let base = Transformer { batch: 16, vocabulary: 4096, ..Transformer::preset("gpt2-medium").unwrap() };
         let layer = Transformer { checkpointing: Checkpointing::EveryLayer, ..base.clone() };
         let mut rows = Vec::new();

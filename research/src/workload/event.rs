@@ -1,11 +1,11 @@
-//! Defines a workload (requests, frees, uses, work and pools, in order, as plain data) and its properties: whether it obeys the
-//! rules of [`Event`]; its load, with or without pools that keep what they have held; the live bytes over its course, which
-//! show the shape of a training step; and its two halves, which separate what an allocator does once in the beginning from what
-//! it keeps doing.
+//! Defines a workload (requests, frees, uses, work and pools, in order, as plain data) and its properties: whether it obeys
+//! the rules of [`Event`]; its load, with or without pools that keep what they have held; the live bytes over its course,
+//! which show the shape of a training step; and its two halves, which separate what an allocator does once at the beginning
+//! from what it does continually.
 
 use std::collections::BTreeMap;
 
-/// A sequence of requests to an allocator, with the work that goes on at the same time.
+/// A sequence of requests to an allocator, with the work that runs at the same time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Workload {
     /// A short name, unique within a study: letters, digits, `-`, `_`, `.` and `=`.
@@ -14,22 +14,22 @@ pub struct Workload {
     pub says: String,
     /// The events, in order.
     pub events: Vec<Event>,
-    /// The event with which each of its steps begins, in order; empty if its steps are not known. A step is a unit that the program
-    /// repeats: a step of training, a turn of a server, a capture.
+    /// The event with which each step begins, in order; empty if the steps are not known. A step is a unit that the program
+    /// repeats: a training step, a server's turn, or a capture.
     pub steps: Vec<u32>,
 }
 
 /// One step of a workload.
 ///
-/// Buffers are numbered from 0 in the order of their allocation, and no number is used twice. Streams are numbered
-/// from 0, which is the default stream. [`Workload::check`] checks the rules.
+/// Buffers are numbered from 0 in order of allocation, and no number is used twice. Streams are numbered from 0, which is the
+/// default stream. [`Workload::check`] checks the rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// Requests memory.
     Allocate {
         /// The buffer's number.
         buffer: u32,
-        /// The size of the request in bytes, at least 1.
+        /// The size of the request, in bytes; at least 1.
         bytes: u64,
         /// The stream that the buffer belongs to.
         stream: u16,
@@ -47,21 +47,22 @@ pub enum Event {
         /// The other stream.
         stream: u16,
     },
-    /// Puts work on a stream. It starts when all earlier work on the stream is done; the host does not wait.
+    /// Puts work on a stream. The work starts when all earlier work on the stream is done; the host does not wait.
     Launch {
         /// The stream.
         stream: u16,
-        /// How long the work takes, in microseconds, at least 1.
+        /// How long the work takes, in microseconds; at least 1.
         us: u32,
     },
-    /// The host waits until a stream has done all its work.
+    /// The host waits until a stream has completed all its work.
     Synchronize {
         /// The stream.
         stream: u16,
     },
     /// Calls `empty_cache`.
     EmptyCache,
-    /// From now on requests go to a private pool, which is created if it does not exist, as at the beginning of a graph capture.
+    /// From now on, requests go to a private pool, which is created if it does not exist, as at the beginning of a graph
+    /// capture.
     BeginPool {
         /// The pool's number, from 1.
         pool: u16,
@@ -71,7 +72,7 @@ pub enum Event {
         /// The pool's number.
         pool: u16,
     },
-    /// Nothing uses the private pool any more because its graphs are destroyed.
+    /// The private pool is no longer used, because its graphs have been destroyed.
     DropPool {
         /// The pool's number.
         pool: u16,
@@ -115,7 +116,7 @@ impl Workload {
     }
 }
 
-/// What breaks a rule.
+/// A violation of a rule.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
     /// An event is not allowed at its position.
@@ -125,7 +126,7 @@ pub enum Malformed {
         at: usize,
         /// The event.
         event: Event,
-        /// The rule that it breaks.
+        /// The rule that the event breaks.
         rule: &'static str,
     },
     /// Requests still go to a private pool at the end.
@@ -134,14 +135,14 @@ pub enum Malformed {
         /// The pool.
         pool: u16,
     },
-    /// A step begins at or after the next one, or after the last event.
-    #[error("a step begins with event {at}: steps begin one after another, each with an event")]
+    /// A step begins at or after the next step, or after the last event.
+    #[error("a step begins with event {at}: steps must begin one after another, each with an event")]
     Step {
         /// The event's number, from 0.
         at: u32,
     },
     /// A name that is not allowed for a workload.
-    #[error("the name {name:?} is not allowed: a name has one or more letters, digits, -, _, . and =")]
+    #[error("the name {name:?} is not allowed: a name consists of one or more letters, digits, -, _, . and =")]
     Name {
         /// The name.
         name: String,
@@ -149,12 +150,12 @@ pub enum Malformed {
 }
 
 impl Workload {
-    /// Checks the rules of [`Event`], and that steps begin with events, in order. Buffers are numbered in order, freed at most once, and used only while they
-    /// are live. Pools are begun before they are ended, ended before they are dropped, and never begun again. No
-    /// request is for 0 bytes.
+    /// Checks the rules of [`Event`] and that steps begin with events, in order. Buffers must be numbered in order, freed at
+    /// most once, and used only while they are live. Pools must be begun before they are ended, ended before they are
+    /// dropped, and never begun again. No request may be for 0 bytes.
     ///
     /// # Errors
-    /// The first event that breaks a rule, or the name.
+    /// The first violation of a rule, or the name if it is not allowed.
     pub fn check(&self) -> Result<(), Malformed> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.=".contains(c);
         if self.name.is_empty() || !self.name.chars().all(is_allowed) {
@@ -185,8 +186,8 @@ impl State {
         match event {
             Event::Allocate { buffer, bytes, .. } => {
                 self.live.push(true);
-                rule(buffer as usize + 1 == self.live.len(), "buffers are numbered in order")?;
-                rule(bytes > 0, "a request is for at least one byte")
+                rule(buffer as usize + 1 == self.live.len(), "buffers must be numbered in order")?;
+                rule(bytes > 0, "a request must be for at least one byte")
             }
             Event::Free { buffer } => {
                 let was_live = self.live.get_mut(buffer as usize).is_some_and(std::mem::take);
@@ -202,10 +203,10 @@ impl State {
             }
             Event::EndPool { pool } => rule(self.pool.take() == Some(pool), "only the pool that was begun can be ended"),
             Event::DropPool { pool } => {
-                rule(self.pool != Some(pool), "a pool is ended before it is dropped")?;
+                rule(self.pool != Some(pool), "a pool must be ended before it is dropped")?;
                 rule(self.pools.insert(pool, false) == Some(true), "there is no such pool")
             }
-            Event::Launch { us, .. } => rule(us > 0, "work takes time"),
+            Event::Launch { us, .. } => rule(us > 0, "work must take time"),
             Event::Synchronize { .. } | Event::EmptyCache => Ok(()),
         }
     }
@@ -216,7 +217,7 @@ fn rule(is_kept: bool, rule: &'static str) -> Result<(), &'static str> {
 }
 
 impl Workload {
-    /// The live bytes after each event that allocates or frees; requests count unrounded.
+    /// The live bytes after each event that allocates or frees, with requests unrounded.
     #[must_use]
     pub fn curve(&self) -> Vec<u64> {
         let mut sizes = Vec::new();
@@ -236,7 +237,7 @@ impl Workload {
         curve
     }
 
-    /// The curve as text, `columns` wide and `rows` high. Each column shows the maximum of its part of the
+    /// The curve of live bytes as text, `columns` wide and `rows` high. Each column shows the maximum of its part of the
     /// workload. Empty for a workload without allocations, and for 0 columns or rows.
     #[must_use]
     pub fn drawn(&self, columns: usize, rows: usize) -> String {
@@ -268,19 +269,19 @@ struct Pool {
 }
 
 impl Pool {
-    /// The bytes that count toward the load with pools.
+    /// The bytes that count towards the load with pools.
     fn bytes(&self) -> u64 {
         if self.is_dropped { self.live_bytes } else { self.kept_bytes }
     }
 }
 
 impl Workload {
-    /// The load with pools: like [`Workload::load_bytes`], but a private pool counts at the most bytes that have lived in it at
-    /// once, until it is dropped.
+    /// The load with pools: like [`Workload::load_bytes`], but a private pool counts for the most bytes that have lived in it
+    /// at once, until it is dropped.
     ///
-    /// A graph that was captured into a pool reads and writes the addresses of the capture whenever it is replayed, so the pool
-    /// keeps its memory until the graph is reset, and serves no request from outside. No allocator that keeps this rule needs less,
-    /// whatever it does inside the pools. Without pools this is the load.
+    /// A graph that was captured into a pool reads and writes the addresses of the capture whenever it is replayed, so the
+    /// pool keeps its memory until the graph is reset, and serves no request from outside. No allocator that obeys this rule
+    /// can need less, regardless of what it does inside the pools. Without pools, this is the load.
     ///
     /// # Panics
     /// If `unit` is 0.
@@ -333,8 +334,8 @@ impl Workload {
 }
 
 impl Workload {
-    /// The event with which the later half begins: with two or more steps, the first step of the later half (of three steps the
-    /// last); with fewer, the middle event.
+    /// The event with which the later half begins: with two or more steps, the first step of the later half (of three steps,
+    /// the last); with fewer, the middle event.
     #[must_use]
     pub fn later_half(&self) -> usize {
         match self.steps.get(self.steps.len().div_ceil(2)) {
@@ -349,8 +350,8 @@ impl Workload {
         self.steps.len() / 2
     }
 
-    /// How much work the workload puts on streams, in nanoseconds. 0 if the workload does not say how long its work takes, which
-    /// recordings never do: the time that a call waits for the device is then unknown.
+    /// The work that the workload puts on streams, in nanoseconds. 0 if the workload does not state how long its work takes,
+    /// as is always the case for recordings; the time that a call waits for the device is then unknown.
     #[must_use]
     pub fn work_ns(&self) -> u64 {
         let of_event = |event: &Event| match *event {
@@ -381,18 +382,18 @@ mod tests {
         let free = Event::Free { buffer: 0 };
         assert_eq!(broken(&[allocate(0), Event::Use { buffer: 0, stream: 3 }, free, begin, end, begin, end, drop]), "");
         for (events, rule) in [
-            (vec![allocate(1)], "buffers are numbered in order"),
-            (vec![allocate(0), allocate(0)], "buffers are numbered in order"),
-            (vec![Event::Allocate { buffer: 0, bytes: 0, stream: 0 }], "a request is for at least one byte"),
+            (vec![allocate(1)], "buffers must be numbered in order"),
+            (vec![allocate(0), allocate(0)], "buffers must be numbered in order"),
+            (vec![Event::Allocate { buffer: 0, bytes: 0, stream: 0 }], "a request must be for at least one byte"),
             (vec![allocate(0), free, free], "only a live buffer can be freed"),
             (vec![allocate(0), free, Event::Use { buffer: 0, stream: 1 }], "only a live buffer can be used"),
             (vec![begin, begin], "only one pool can be begun at a time"),
             (vec![begin, end, drop, begin], "a dropped pool cannot be begun again"),
             (vec![Event::BeginPool { pool: 0 }], "pools are numbered from 1"),
             (vec![end], "only the pool that was begun can be ended"),
-            (vec![begin, drop], "a pool is ended before it is dropped"),
+            (vec![begin, drop], "a pool must be ended before it is dropped"),
             (vec![drop], "there is no such pool"),
-            (vec![Event::Launch { stream: 0, us: 0 }], "work takes time"),
+            (vec![Event::Launch { stream: 0, us: 0 }], "work must take time"),
             (vec![begin], "requests still go to pool 1 at the end"),
         ] {
             assert!(broken(&events).contains(rule), "{events:?}: {}", broken(&events));
@@ -435,7 +436,7 @@ mod tests {
         assert_eq!(load_mib(&[allocate(0, 7), free(0), allocate(1, 6)]), (7, 7), "without pools it is the load");
     }
 
-    /// Captures of random requests, with requests outside in between; some pools are dropped.
+    /// Captures of random requests, with requests outside the captures in between; some pools are dropped.
     fn random_captures(seed: u64) -> Workload {
         let mut random = Random::new(seed);
         let (mut events, mut live, mut next) = (Vec::new(), Vec::new(), 0);
@@ -478,7 +479,7 @@ mod tests {
             for policy in parkade_policies::CATALOGUE {
                 let outcome = run(&workload, policy.make(), &RunOptions::new(1 << 36));
                 if !outcome.fits() {
-                    // A policy that begins by taking the whole device has nothing left for a pool.
+                    // A policy that begins by taking the entire device has nothing left for a pool.
                     assert!(policy.keeps_memory, "{}: {:?}", policy.name, outcome.ending);
                     continue;
                 }

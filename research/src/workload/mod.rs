@@ -1,8 +1,8 @@
 //! Workloads: a program's requests to an allocator, as plain data.
 //!
-//! A [`Workload`] is a list of [`Event`]s. It comes from a generator ([`generators`], by description with [`parse`]), from the
-//! [`CATALOGUE`], or from a [recording](recorded). It is the same for every policy: a workload does not include what a program
-//! would do differently with less memory.
+//! A [`Workload`] is a list of [`Event`]s. It is created by a generator ([`generators`], by description with [`parse`]) or
+//! taken from the [`CATALOGUE`] or from a [recording](recorded). It is the same for every policy: a workload does not model
+//! what a program would do differently with less memory.
 //!
 //! To add a generated workload, see [`generators`].
 

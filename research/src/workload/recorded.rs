@@ -1,15 +1,16 @@
-//! A recording's requests as a workload.
+//! Converts a recording's requests to a workload.
 //!
 //! Simplifications:
 //!
-//! - A buffer that was freed while other streams used it is freed at the entry at which its memory became free, or never if its
-//!   memory never became free. A recording does not contain the streams that used it, so there is no [`Event::Use`].
-//! - A recording does not contain how long the work took, so there is no [`Event::Launch`].
+//! - A buffer that was freed while other streams were using it is freed at the entry at which its memory became free, or
+//!   never if its memory never became free. A recording does not contain the streams that used a buffer, so there is no
+//!   [`Event::Use`].
+//! - A recording does not show how long the work took, so there is no [`Event::Launch`].
 //! - Its steps are those marked with [`RecordedWorkload::mark_steps`].
 //! - Requests that failed in the recording are left out and counted.
 //!
-//! Streams are numbered in the order of their first request, with the default stream as 0; private pools likewise, from 1. A
-//! destroyed MemPool is dropped.
+//! Streams are numbered in the order of their first request, with the default stream as 0; private pools are numbered in the
+//! same way, from 1. A destroyed MemPool is dropped.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,21 +25,22 @@ use super::event::{Event, Workload};
 pub struct RecordedWorkload {
     /// The workload.
     pub workload: Workload,
-    /// The entry of the recording that each event comes from.
+    /// The recording's entry from which each event was derived.
     pub entries: Vec<u32>,
-    /// Requests that failed for lack of memory.
+    /// The number of requests that failed for lack of memory.
     pub failed_requests: u64,
-    /// Buffers that became free later than the program freed them, because other streams used them.
+    /// The number of buffers that became free later than the program freed them, because other streams were using them.
     pub late_frees: u64,
-    /// Buffers that never became free, for the same reason.
+    /// The number of buffers that never became free, for the same reason.
     pub missing_frees: u64,
-    /// Requests left out because the recording has more than 65,535 streams or pools, which is more than a workload can number.
+    /// The number of requests left out because the recording has more than 65,535 streams or pools, which is more than a
+    /// workload can number.
     pub unnamed_requests: u64,
 }
 
 impl RecordedWorkload {
-    /// Marks the workload's steps. They end with these entries of the recording, in order: the first one begins with the recording,
-    /// and the last one includes everything after it. An entry that leaves a step without an event is skipped.
+    /// Marks the workload's steps. They end with these entries in the recording, in order: the first one begins with the
+    /// recording, and the last one includes everything after it. An entry that leaves a step without an event is skipped.
     pub fn mark_steps(&mut self, last_entries: impl IntoIterator<Item = usize>) {
         let mut steps = vec![0];
         let after = |last: usize| self.entries.partition_point(|&entry| entry as usize <= last) as u32;
@@ -86,7 +88,7 @@ struct Reader {
     pools: BTreeMap<PoolId, u16>,
     last_pool: u16,
     inside: Option<u16>,
-    /// Buffers that become free later, by entry and number; the earliest is on top.
+    /// Buffers that become free later, by entry and number, with the earliest on top.
     late: BinaryHeap<Reverse<(u32, u32)>>,
 }
 

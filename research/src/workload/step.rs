@@ -1,11 +1,11 @@
-//! The step that a workload repeats.
+//! Finds the step that a workload repeats.
 //!
-//! A framework marks where its steps begin; a recording does not. So the step is searched for, as a sequence of requests that
-//! recurs. The marks of generated workloads ([`Workload::steps`]) are not used, so that both are treated alike.
+//! A framework marks where its steps begin, but a recording does not. The step is therefore searched for, as a recurring
+//! sequence of requests. The marks of generated workloads ([`Workload::steps`]) are not used, so that both are treated alike.
 
 use super::event::{Event, Workload};
 
-/// At most this many requests, summed over both sequences, are skipped at once to find where two steps are alike again.
+/// At most this many requests, in total over both sequences, are skipped at once to find where two steps are alike again.
 const MOST_SKIPPED: usize = 16;
 /// Steps have the same length, give or take one request in this many.
 const ONE_VARIES_IN: usize = 20;
@@ -13,21 +13,21 @@ const ONE_VARIES_IN: usize = 20;
 const LEAST_ALIKE: usize = 500;
 /// A longer step must be better by this many thousandths.
 const BETTER: usize = 10;
-/// At most this many lengths are tried, the shortest ones.
+/// At most this many lengths are tried, starting with the shortest.
 const MOST_LENGTHS: usize = 500;
 
-/// A request, with what became of its buffer.
+/// A request, and what became of its buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Requested {
     /// The buffer's number.
     pub buffer: u32,
-    /// The bytes requested.
+    /// The number of bytes requested.
     pub bytes: u64,
     /// The stream of the request.
     pub stream: u16,
-    /// The number of requests, including this one, before the buffer was freed; `None` if it never is.
+    /// The number of requests, including this one, before the buffer was freed; `None` if it never was.
     pub freed_after: Option<usize>,
-    /// The bytes live before the request.
+    /// The bytes that were live before the request.
     pub live: u64,
 }
 
@@ -47,10 +47,10 @@ pub struct RepeatingStep {
 impl Workload {
     /// The step that the workload repeats, and its first occurrence. `None` if there is no such step.
     ///
-    /// The program holds less memory between two steps than inside them, so the moments at which it is full for the first time
-    /// since it was half empty are a whole number of steps apart. Among these distances, the function chooses the one at which most
-    /// requests of the program's second half, and at least half of them, recur in the same order. A step begins where the fewest
-    /// bytes are live.
+    /// The program holds less memory between steps than inside them, so the moments at which it becomes full after having
+    /// been half empty are a whole number of steps apart. Among these distances, the function chooses the one at which most
+    /// requests of the program's second half, and at least half of them, recur in the same order. A step begins where the
+    /// fewest bytes are live.
     #[must_use]
     pub fn repeating_step(&self) -> Option<RepeatingStep> {
         let requests = requests(self);
@@ -89,7 +89,8 @@ fn key(seen: &Requested) -> (u64, u16) {
     (seen.bytes, seen.stream)
 }
 
-/// The requests from `from` up to `to` that recur about `length` later, in order. Either sequence may lack some of them.
+/// The requests from `from` up to `to` that recur about `length` requests later, in order. Either sequence may lack some of
+/// them.
 fn alike(seen: &[Requested], from: usize, to: usize, length: usize) -> impl Iterator<Item = usize> {
     let (mut here, mut later) = (from, from + length);
     core::iter::from_fn(move || {
@@ -109,7 +110,7 @@ fn alike(seen: &[Requested], from: usize, to: usize, length: usize) -> impl Iter
 fn next_alike(here: &[Requested], later: &[Requested]) -> Option<(usize, usize)> {
     let alike = |a: usize, b: usize| here.get(a).zip(later.get(b)).is_none_or(|(a, b)| key(a) == key(b));
     let within = |a: usize, b: usize| a < here.len() && b < later.len();
-    // Equal numbers in both sequences first, because mostly one request replaces another.
+    // Equal numbers in both sequences are tried first, because usually one request replaces another.
     let pairs = (0..=MOST_SKIPPED).flat_map(|sum| (0..=sum / 2).flat_map(move |a| [(sum - a, a), (a, sum - a)]).rev());
     let mut pairs = pairs.filter(|&(a, b)| within(a, b));
     pairs.find(|&(a, b)| alike(a, b) && (a + b == 0 || alike(a + 1, b + 1)))
@@ -120,7 +121,7 @@ fn share(seen: &[Requested], from: usize, to: usize, length: usize) -> usize {
     alike(seen, from, to, length).count() * 1000 / (to - from).max(1)
 }
 
-/// The length of the step in requests, and the last moment at which the program becomes full.
+/// The length of the step, in requests, and the last moment at which the program becomes full.
 fn step_length(seen: &[Requested]) -> Option<(usize, usize)> {
     let later = &seen[seen.len() / 2..];
     let most = later.iter().map(|request| request.live).max()?;
@@ -143,7 +144,7 @@ fn step_length(seen: &[Requested]) -> Option<(usize, usize)> {
     Some((length, last))
 }
 
-/// Where the first step begins, and the second.
+/// The requests at which the first and second steps begin.
 fn first_step(seen: &[Requested], length: usize, full: usize) -> Option<(usize, usize)> {
     let varies = length / ONE_VARIES_IN;
     let emptiest = |from: usize, to: usize| (from..to.min(seen.len())).min_by_key(|&at| seen[at].live);
@@ -168,8 +169,8 @@ fn first_step(seen: &[Requested], length: usize, full: usize) -> Option<(usize, 
 mod tests {
     use super::*;
 
-    /// A weight; then steps of requests of 40, 30, 20 and 10 KiB, all live at once, with scratch memory of varying size between the
-    /// second and the third, and an additional request in the twelfth step.
+    /// A weight, followed by steps with requests of 40, 30, 20 and 10 KiB, all live at once, with scratch memory of varying
+    /// size between the second and the third, and an additional request in the twelfth step.
     fn varying(steps: u32) -> Workload {
         let (mut events, mut count) = (Vec::new(), 0);
         let mut allocate = |events: &mut Vec<Event>, bytes: u64| {

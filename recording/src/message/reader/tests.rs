@@ -1,5 +1,5 @@
-//! Logs of several ranks: prefixes, repetitions, broken lines, truncated messages, times. Also logs of any size, in pieces
-//! of any size: no message is lost at a boundary, and every message costs the same time.
+//! Tests logs from several ranks: prefixes, repetitions, broken lines, truncated messages, and times. Also tests logs of any
+//! size, in pieces of any size: no message is lost at a boundary, and every message takes the same time.
 
 use std::io::{self, ErrorKind, Read};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use super::*;
 use crate::message::lines::PIECE;
 use crate::message::{OutOfMemoryMessage, Size, Source, ToldBy};
 
-/// A message of PyTorch since 2.1, with a given size.
+/// A message from PyTorch 2.1 or later, with a given size.
 fn new(device: u32, tried: &str) -> String {
     format!(
         "CUDA out of memory. Tried to allocate {tried}. GPU {device} has a total capacity of 24.00 GiB of which 1.00 GiB is free. Process \
@@ -28,7 +28,7 @@ fn old(device: u32, tried: &str) -> String {
     )
 }
 
-/// Rank, line, number of occurrences, and whether the message is complete.
+/// The rank, the line, the number of occurrences, and whether the message is complete.
 fn found(log: &MessageLog) -> Vec<(Option<u32>, usize, usize, bool)> {
     log.messages.iter().map(|one| (one.rank, one.line, one.times, one.message.is_complete)).collect()
 }
@@ -49,7 +49,7 @@ fn the_messages_of_all_ranks_are_read_without_repetitions() {
     assert_eq!((log.first.clone(), log.explained()), (None, Some(0)), "no times");
 }
 
-/// On AMD GPUs the same messages begin with HIP, and name another variable.
+/// On AMD GPUs, the same messages begin with HIP and name a different variable.
 #[test]
 fn messages_of_hip_are_read_as_those_of_cuda() {
     let whole = new(3, "2.00 GiB");
@@ -92,7 +92,7 @@ fn times_tell_which_rank_failed_first() {
     let told = |rank, time: &str, by, place| Some((Some(rank), time.to_owned(), by, Some(place)));
     let times = text("2024-05-01 12:00:01,500", "2024-05-01 12:00:01,499");
     assert_eq!(first(&times), told(1, "2024-05-01 12:00:01,499", ToldBy::Times, 1));
-    // Equal times, times of different forms, and times around midnight show nothing.
+    // Equal times, times in different forms, and times around midnight show nothing.
     assert_eq!(first(&text("12:00:01", "12:00:01")), None);
     assert_eq!(first(&text("12:00:01", "2024-05-01 12:00:00")), None);
     assert_eq!(first(&text("23:59:59", "00:00:01")), None);
@@ -112,9 +112,9 @@ fn what_is_left_of_a_message_is_read() {
         first.filter(|message| !message.is_complete).map(|message| (log.messages.len(), message))
     };
     let (count, end) = cut(&whole[..whole.find("Of the").expect("words")]).expect("a part");
-    assert_eq!((count, end.missing()), (1, vec!["what PyTorch had allocated", "what PyTorch had reserved"]));
+    assert_eq!((count, end.missing()), (1, vec!["PyTorch's allocated memory", "PyTorch's reserved memory"]));
     let (_, beginning) = cut(&whole[whole.find("of which").expect("words")..]).expect("a part");
-    assert_eq!(beginning.missing(), ["the size that was tried", "the device", "the device's memory"]);
+    assert_eq!(beginning.missing(), ["the size tried", "the device", "the device's memory"]);
     assert!(beginning.is_limit_known() && beginning.is_private_known());
     // Only the mark is truncated.
     let log = MessageLog::read(whole.trim_start_matches("CUDA out of"));
@@ -122,12 +122,12 @@ fn what_is_left_of_a_message_is_read() {
     // A truncated repetition of a complete message is not a separate message.
     let log = MessageLog::read(&format!("[rank2]: {whole}\n{}\n", &whole[..90]));
     assert_eq!(found(&log), [(Some(2), 1, 2, true)]);
-    // A truncated message of another rank is.
+    // A truncated message from another rank is.
     let log = MessageLog::read(&format!("[rank2]: {whole}\n[rank3]: {}\n", &whole[..90]));
     assert_eq!(found(&log), [(Some(2), 1, 1, true), (Some(3), 2, 1, false)]);
 }
 
-/// Other uses of the words are not messages. Messages of other sources are, if PyTorch's GPU allocator wrote none.
+/// Other uses of the words are not messages. Messages from other sources are, if PyTorch's GPU allocator wrote none.
 #[test]
 fn without_a_message_of_pytorch_those_of_others_count() {
     for text in ["", "WARNING: out of memory. Retrying", "CUDA: out of memory. Tried to allocate 4.8 cups"] {
@@ -146,11 +146,11 @@ fn without_a_message_of_pytorch_those_of_others_count() {
                    allocate 20971520 bytes (free: 15794176, total: 150111977472).";
     assert_eq!(one(warning), (Source::Retry, Some(20 << 20), Some(1), 1));
     let both = format!("{warning}\nRuntimeError: CUDA error: out of memory");
-    assert_eq!(one(&both).0, Source::Cuda, "an error tells more than a warning");
+    assert_eq!(one(&both).0, Source::Cuda, "an error is more informative than a warning");
     assert_eq!(one(&format!("{both}\n{}", old(0, "2.00 GiB"))).0, Source::PyTorch);
 }
 
-/// PowerShell writes UTF-16; people quote with signs, and some programs draw boxes of characters around their output.
+/// PowerShell writes UTF-16; people use quote marks, and some programs draw boxes of characters around their output.
 #[test]
 fn a_message_is_read_however_it_was_quoted() {
     let whole = new(1, "2.00 GiB");
@@ -325,7 +325,7 @@ fn a_line_without_an_end_is_read_to_its_end() {
     assert_eq!(in_pieces(&bytes, &[1 << 14]).messages, alone);
 }
 
-/// Logs whose line breaks are spaces: the messages are the same as those of the lines, and a rank named in the line applies
+/// Logs whose line breaks are spaces: the messages are the same as those in the lines, and a rank named in the line applies
 /// to all messages after it.
 #[test]
 fn the_messages_of_one_line_are_all_read() {
@@ -344,7 +344,7 @@ fn the_messages_of_one_line_are_all_read() {
     assert!(!cut.messages[1].message.is_complete && cut.messages[1].message.free.is_none(), "{cut:?}");
 }
 
-/// Signs of other frameworks and of torchrun are found even after many words that the search skips.
+/// Signs from other frameworks and from torchrun are found even after many words that the search skips.
 #[test]
 fn other_messages_are_found_at_the_end_of_a_log() {
     let signs = [
@@ -399,9 +399,8 @@ fn a_source_that_fails_is_no_log_without_messages() {
     assert!(MessageLog::read_from(source.as_bytes().chain(Failing)).is_err());
 }
 
-/// Eight times as many messages take at most 16 times as long, wherever they are. A reader whose time grows with the
-/// square of their number takes 64 times as long, and a busy machine distorts the measurement by less than a factor
-/// of two.
+/// Eight times as many messages take at most 16 times as long, wherever they are. A reader whose time grew with the square of
+/// their number would take 64 times as long, and a busy machine distorts the measurement by less than a factor of two.
 #[test]
 fn the_time_grows_with_the_number_of_messages() {
     let whole = |separator: &str, number| (0..number).map(message).collect::<Vec<_>>().join(separator);
@@ -418,8 +417,8 @@ fn the_time_grows_with_the_number_of_messages() {
     for (name, log) in kinds {
         let logs = [log(400), log(3200)];
         let mut least = [u64::MAX; 2];
-        // The minimum of several rounds: other programs only add to the time. Runs more rounds only if they disturb
-        // the measurement.
+        // Takes the minimum of several rounds, because other programs only add to the time. More rounds are run only if they
+        // disturb the measurement.
         for round in 0..40 {
             for (log, least) in logs.iter().zip(&mut least) {
                 let start = Instant::now();
@@ -462,7 +461,7 @@ fn part_of_a_log() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
-    /// Splitting a log changes nothing, wherever it is split, even inside a character.
+    /// Splitting a log changes nothing, regardless of where it is split, even inside a character.
     #[test]
     fn a_log_in_pieces_says_what_it_says_whole(
         parts in proptest::collection::vec(part_of_a_log(), 0..8),

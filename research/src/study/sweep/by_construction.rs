@@ -1,5 +1,5 @@
-//! Measures the need of a policy that does not depend on the program: some policies take only a part of the device, or take it
-//! before the program begins.
+//! Measures the part of a policy's memory need that does not depend on the program: some policies use only part of the
+//! device, or take memory before the program begins.
 
 use parkade_policies::Named;
 
@@ -12,12 +12,12 @@ const BUFFER_BYTES: u64 = 16 << 20;
 
 fn equal_buffers(count: u32, bytes: u64) -> Workload {
     let events = (0..count).map(|buffer| Event::Allocate { buffer, bytes, stream: 0 }).collect();
-    Workload { name: "equal-buffers".into(), says: "equal buffers that stay".into(), events, ..Workload::default() }
+    Workload { name: "equal-buffers".into(), says: "equal buffers that are kept".into(), events, ..Workload::default() }
 }
 
-/// The smallest memory in which a program that only allocates 64 buffers of 16 MiB fits, divided by their sum. Such a program
-/// cannot cause fragmentation, so anything above 1 is due to the policy's construction, such as taking only three quarters of
-/// the device. `None` if the program fits in no memory.
+/// The smallest memory in which a program that only allocates 64 buffers of 16 MiB fits, divided by their sum. This program
+/// cannot cause fragmentation, so anything above 1 is due to the policy's construction, such as using only three quarters of
+/// the device. `None` if the program does not fit in any amount of memory.
 #[must_use]
 pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     let workload = equal_buffers(BUFFERS, BUFFER_BYTES);
@@ -25,8 +25,8 @@ pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     Some(found.capacity_bytes as f64 / (u64::from(BUFFERS) * BUFFER_BYTES) as f64)
 }
 
-/// Whether the policy takes a share of all memory for the first small request; its figures with plenty of memory then describe
-/// the device and not the program.
+/// Whether the policy takes a share of all memory for the first small request; its figures with plenty of memory then
+/// describe the device rather than the program.
 #[must_use]
 pub fn takes_a_share_at_first(policy: &Named) -> bool {
     let small = equal_buffers(1, 1 << 20);

@@ -1,8 +1,8 @@
 //! Sweeps: workloads x policies x capacities x seeds; each combination is an independent job with a row of numbers.
 //!
-//! A [`Plan`] lists the jobs in order. [`Plan::job`] derives a job from its number alone, so any machine can do any part.
-//! [`run_jobs`] does some of them on several threads and returns their [`Row`]s in order; [`Summary`] summarizes all rows. A
-//! row holds integers and depends only on its job.
+//! A [`Plan`] lists the jobs in order. [`Plan::job`] derives a job from its number alone, so any machine can run any part.
+//! [`run_jobs`] runs some of the jobs on several threads and returns their [`Row`]s in order, and [`Summary`] summarizes all
+//! rows. A row contains integers and depends only on its job.
 
 mod by_construction;
 mod plan;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::study::run::Addresses;
 
-/// The most jobs of a sweep.
+/// The maximum number of jobs in a sweep.
 pub const MOST_JOBS: u64 = 1_000_000;
 /// Factors are counted in parts of this many.
 const MILLION: u64 = 1_000_000;
@@ -17,7 +17,7 @@ const MILLION: u64 = 1_000_000;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Capacity {
-    /// The least memory in which the workload fits, which the job has to find.
+    /// The smallest memory in which the workload fits, which the job has to find.
     Smallest,
     /// More memory than is needed.
     Plenty,
@@ -141,7 +141,7 @@ impl TryFrom<String> for Share {
     }
 }
 
-/// A workload of a sweep.
+/// A workload in a sweep.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedWorkload {
@@ -149,13 +149,13 @@ pub struct PlannedWorkload {
     pub name: String,
     /// The number of seeds it is generated from: 1, 2 and so on.
     pub seeds: u64,
-    /// [`PreparedWorkload::hash`](super::PreparedWorkload) of a workload that is read from a file, which another
-    /// machine may not have.
+    /// [`PreparedWorkload::hash`](super::PreparedWorkload) of a workload that is read from a file, which may be missing on
+    /// other machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
 }
 
-/// Everything that decides a sweep's rows, except the code.
+/// Everything that determines a sweep's rows, except the code.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -185,7 +185,7 @@ pub struct Job {
     pub capacity: usize,
 }
 
-/// Why a plan cannot be carried out.
+/// Why a plan cannot be run.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BadPlan {
     /// The plan has no jobs.
@@ -208,7 +208,7 @@ pub enum BadPlan {
 }
 
 impl Plan {
-    /// Checks that the plan has jobs, that they are not too many, and that names are unique.
+    /// Checks that the plan has jobs, that there are not too many of them, and that names are unique.
     ///
     /// # Errors
     /// See [`BadPlan`].
@@ -229,14 +229,14 @@ impl Plan {
         (self.policies.len() * self.capacities.len()) as u64
     }
 
-    /// The number of jobs. The plan must have passed [`Plan::check`], or the number may overflow.
+    /// The number of jobs. The plan must have passed [`Plan::check`]; otherwise, the number may overflow.
     #[must_use]
     pub fn jobs(&self) -> u64 {
         self.workloads.iter().map(|workload| workload.seeds).sum::<u64>() * self.jobs_of_a_cell()
     }
 
-    /// The job of this number, counted from 0; `None` beyond the last. Jobs are ordered by workload, then seed,
-    /// then policy, then capacity.
+    /// The job with this number, counted from 0; `None` beyond the last job. Jobs are ordered by workload, then seed, then
+    /// policy, then capacity.
     #[must_use]
     pub fn job(&self, number: u64) -> Option<Job> {
         let in_cell = usize::try_from(number % self.jobs_of_a_cell().max(1)).ok()?;

@@ -1,4 +1,4 @@
-//! A row holds the numbers of one job; [`run_jobs`] does jobs on several threads and returns the rows in the order of the jobs.
+//! A row contains the numbers of one job; [`run_jobs`] runs jobs on several threads and returns the rows in job order.
 //!
 //! A workload is prepared once for all its jobs: its load and its hash are computed.
 
@@ -15,11 +15,11 @@ use crate::study::first_step::make_for;
 use crate::study::run::{Addresses, Ending, Outcome, PLENTY_BYTES, RunOptions, run};
 use crate::workload::{Event, Workload};
 
-/// The longest description of a problem that a row keeps, in characters.
+/// The maximum length of a problem's description in a row, in characters.
 const LONGEST_PROBLEM: usize = 200;
 
-/// The build that makes rows: the version, and a hash of the sources and releases that decide a row's numbers
-/// (`build.rs`). Rows of different builds cannot be compared.
+/// The build that creates rows: the version, and a hash of the sources and package versions that determine a row's numbers
+/// (`build.rs`). Rows from different builds cannot be compared.
 pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "-", env!("PARKADE_SOURCES"));
 
 /// The outcome of a job.
@@ -34,23 +34,26 @@ pub struct Row {
     pub seed: u64,
     /// The policy's name.
     pub policy: String,
-    /// The capacity, as in the plan.
+    /// The capacity, as stated in the plan.
     pub capacity: Capacity,
-    /// The load: the most bytes live at once, each request rounded up to 512 bytes.
+    /// The load: the most bytes live at once, with each request rounded up to 512 bytes.
     pub load_bytes: u64,
-    /// The load with pools: the same, with each private pool counted at the most bytes that have lived in it, until it is dropped.
+    /// The load with pools: the same, but with each private pool counted for the most bytes that have lived in it, until it
+    /// is dropped.
     pub load_with_pools_bytes: u64,
-    /// The number of the workload's events.
+    /// The number of events in the workload.
     pub events: u64,
-    /// The number of the workload's steps; 0 if they are not known.
+    /// The number of steps in the workload; 0 if they are not known.
     pub steps: u64,
-    /// How much work the workload gives the device, in nanoseconds; 0 if it does not say, in which case no call can wait.
+    /// The work that the workload puts on the device, in nanoseconds; 0 if this is not stated, in which case no call can
+    /// wait.
     pub work_ns: u64,
     /// [`PreparedWorkload::hash`], which identifies the workload.
     pub hash: String,
-    /// The device's memory, found or given. Absent with plenty of memory, and if the workload fits in none.
+    /// The device's memory, found or specified. Absent with plenty of memory, and if the workload does not fit in any amount.
     pub capacity_bytes: Option<u64>,
-    /// The largest capacity above the result that was tried and was not enough, if memory was searched and there is one.
+    /// The largest capacity above the result that was tried and was not enough, if the memory was searched for and there is
+    /// one.
     pub fails_above_bytes: Option<u64>,
     /// Whether every request was served.
     pub fits: bool,
@@ -58,17 +61,17 @@ pub struct Row {
     pub problem: Option<String>,
     /// The event that failed.
     pub failed_at_event: Option<u64>,
-    /// The most bytes taken from the device at once.
+    /// The peak of bytes taken from the device.
     pub peak_reserved_bytes: u64,
-    /// The most bytes of blocks allocated at once.
+    /// The peak of bytes in allocated blocks.
     pub peak_allocated_bytes: u64,
-    /// The number of times that the allocator asked the device again after releasing the whole cache.
+    /// The number of times that the allocator asked the device again after releasing the entire cache.
     pub retries: u64,
     /// The number of driver calls.
     pub driver_calls: u64,
-    /// The cost of the driver calls in nanoseconds, without waiting.
+    /// The cost of the driver calls, in nanoseconds, without waiting.
     pub driver_ns: u64,
-    /// How long driver calls waited for work on the device, in nanoseconds.
+    /// The time that driver calls waited for work on the device, in nanoseconds.
     pub waited_ns: u64,
     /// The number of driver calls that return only when work on the device is done.
     pub waiting_calls: u64,
@@ -78,18 +81,18 @@ pub struct Row {
     pub later_driver_calls: u64,
     /// Their cost in nanoseconds, without waiting.
     pub later_driver_ns: u64,
-    /// How long they waited, in nanoseconds.
+    /// The time that they waited, in nanoseconds.
     pub later_waited_ns: u64,
-    /// The number of runs that the job took: more than one if memory was searched.
+    /// The number of runs that the job took: more than one if the memory was searched for.
     pub runs: u32,
-    /// [`BUILD`] of the build that made the row; files of rows call this column `program`.
+    /// [`BUILD`] of the build that created the row; files of rows call this column `program`.
     #[serde(rename = "program")]
     pub build: String,
 }
 
 impl Row {
-    /// Does the job of this number, with the workload and the policy that the plan names for it. `None` if the
-    /// plan has no such job.
+    /// Runs the job with this number, with the workload and the policy that the plan names for it. `None` if the plan does
+    /// not contain the job.
     #[must_use]
     pub fn of(plan: &Plan, number: u64, workload: &PreparedWorkload, policy: &Named) -> Option<Row> {
         let job = plan.job(number)?;
@@ -119,7 +122,7 @@ impl Row {
         Some(Row { capacity_bytes, fails_above_bytes, runs, ..row })
     }
 
-    /// The row of a job that has not been done.
+    /// The row of a job that has not been run.
     pub(super) fn empty(plan: &Plan, number: u64) -> Option<Row> {
         let job = plan.job(number)?;
         Some(Row {
@@ -182,7 +185,7 @@ impl Row {
         self.later_waited_ns = outcome.later.waited_ns;
     }
 
-    /// Whether the row was made from this workload, judged by hash, loads, and numbers of events and steps.
+    /// Whether the row was created from this workload, judging by the hash, the loads, and the numbers of events and steps.
     #[must_use]
     pub fn is_of(&self, workload: &PreparedWorkload) -> bool {
         let Workload { events, steps, .. } = &workload.workload;
@@ -191,7 +194,7 @@ impl Row {
             && (self.events, self.steps) == (events.len() as u64, steps.len() as u64)
     }
 
-    /// Whether workload, seed, policy and capacity match the plan's job of this number.
+    /// Whether the workload, seed, policy and capacity match the plan's job with this number.
     #[must_use]
     pub fn belongs_to(&self, plan: &Plan) -> bool {
         Row::empty(plan, self.job).is_some_and(|own| {
@@ -206,13 +209,13 @@ impl Row {
 pub struct PreparedWorkload {
     /// The workload.
     pub workload: Workload,
-    /// The load: the most bytes live at once, each request rounded up to 512 bytes.
+    /// The load: the most bytes live at once, with each request rounded up to 512 bytes.
     pub load_bytes: u64,
     /// The load with pools ([`Workload::load_with_pools_bytes`]), rounded in the same way.
     pub load_with_pools_bytes: u64,
     /// [`Workload::work_ns`].
     pub work_ns: u64,
-    /// A hash of the events, 64 bits in hexadecimal.
+    /// A 64-bit hash of the events, in hexadecimal.
     pub hash: String,
 }
 
@@ -252,18 +255,18 @@ pub struct Source {
     pub name: String,
     /// One sentence that describes the workload.
     pub says: String,
-    /// Whether different seeds make different workloads.
+    /// Whether different seeds produce different workloads.
     pub is_seeded: bool,
-    /// Makes the workload from a seed.
+    /// Creates the workload from a seed.
     pub make: Box<dyn Fn(u64) -> Workload + Send + Sync>,
 }
 
-/// Does jobs of a plan, as many at a time as the pool has threads. `sources` and `policies` are the plan's, in its order.
-/// `take` receives each row in the order of `jobs`; an error from it stops all jobs. Jobs are started in order, so few rows
+/// Runs jobs from a plan, as many at a time as the pool has threads. `sources` and `policies` are the plan's, in its order.
+/// `take` receives the rows in the order of `jobs`; an error from it stops all jobs. Jobs are started in order, so few rows
 /// have to wait for an earlier one.
 ///
 /// # Errors
-/// The error of `take`.
+/// Any error from `take`.
 pub fn run_jobs<E>(
     plan: &Plan,
     sources: &[Source],
@@ -297,14 +300,14 @@ pub fn run_jobs<E>(
     })
 }
 
-/// Passes rows on as soon as all earlier ones are done.
+/// Passes each row on as soon as all earlier rows are done.
 fn in_order<E>(receiver: &mpsc::Receiver<(usize, Option<Row>)>, take: &mut impl FnMut(Row) -> Result<(), E>) -> Result<(), E> {
     let (mut early, mut due) = (BTreeMap::new(), 0);
     while let Ok((place, row)) = receiver.recv() {
         early.insert(place, row);
         while let Some(row) = early.remove(&due) {
             due += 1;
-            // `None` means that the plan does not have the job.
+            // `None` means that the plan does not contain the job.
             row.map_or(Ok(()), &mut *take)?;
         }
     }
@@ -322,7 +325,7 @@ fn row(plan: &Plan, number: u64, workloads: &Workloads<'_>, policies: &[Named]) 
 /// A workload and a seed.
 type Key = (usize, u64);
 
-/// The workloads that are being run. Jobs with the same workload follow one another, so few are kept.
+/// The workloads that are being run. Jobs with the same workload are consecutive, so few workloads are kept.
 struct Workloads<'a> {
     sources: &'a [Source],
     kept: Mutex<VecDeque<(Key, Arc<OnceLock<PreparedWorkload>>)>>,
@@ -353,7 +356,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Buffers come and go, in sizes that depend on the seed.
+    /// Buffers are allocated and freed, with sizes that depend on the seed.
     fn made(seed: u64) -> Workload {
         let mut random = crate::packing::random::Random::new(seed);
         let mut events = Vec::new();

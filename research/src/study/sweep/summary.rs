@@ -1,17 +1,17 @@
 //! Summarizes all rows of a sweep.
 //!
-//! The unit is the workload: its seeds are averaged first, since they say nothing about other workloads. Means of ratios are
-//! geometric. A workload that does not fit even with plenty of memory (the policy gave up for another reason) has no smallest
-//! memory. It counts in no mean; the number of workloads beside each mean shows this.
+//! The unit is the workload: its seeds are averaged first, because they say nothing about other workloads. Means of ratios
+//! are geometric. A workload that does not fit even with plenty of memory (the policy gave up for a different reason) has no
+//! smallest memory. It is not included in any mean, as the number of workloads next to each mean shows.
 //!
-//! Workloads are chosen by hand. So their means have ranges rather than intervals, which would say nothing about other
-//! workloads, and are also given without the one workload that makes the largest part of the excess over LOAD. Tests and
-//! intervals are over the seeds of one workload: seeds are drawn at random from what a generator can make, so such a test says
-//! something about the programs that it makes.
+//! Workloads are chosen by hand. Their means therefore have ranges rather than intervals, which would say nothing about other
+//! workloads, and are also stated without the workload that makes up the largest part of the excess over LOAD. Tests and
+//! intervals are over the seeds of one workload: seeds are a random sample of what a generator can produce, so these tests
+//! say something about the programs that it produces.
 //!
-//! The summary also shows what two ideal allocators need for a sweep's workloads, relative to their loads. Neither result is a
-//! lower bound for an allocator that sees requests one by one: both waste memory that such an allocator need not waste, and the
-//! packer does not always find the best packing.
+//! The summary also shows what two ideal allocators need for a sweep's workloads, relative to their loads. Neither result is
+//! a lower bound for an allocator that sees requests one by one: both waste memory that an allocator of that kind need not
+//! waste, and the packer does not always find the best packing.
 
 use rayon::prelude::*;
 use statrs::statistics::Statistics;
@@ -33,7 +33,7 @@ pub struct Cell {
     pub driver_ns: Vec<Option<Level>>,
     /// The driver's work over the course of the workload, at each capacity of the plan.
     pub courses: Vec<Option<Course>>,
-    /// The comparison with the baseline over the seeds; `None` with fewer than two, and for the baseline itself.
+    /// The comparison with the baseline over the seeds; `None` with fewer than two seeds, and for the baseline itself.
     pub versus: Option<SeedComparison>,
     /// The number of seeds with which it fits, for each capacity.
     pub fits: Vec<u64>,
@@ -41,7 +41,7 @@ pub struct Cell {
     pub not_monotone: u64,
 }
 
-/// A policy against the baseline, workload by workload.
+/// A policy compared with the baseline, workload by workload.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Comparison {
     /// The policy's smallest memory relative to the baseline's: the geometric mean over the workloads that fit under both.
@@ -57,7 +57,7 @@ pub struct PolicySummary {
     pub name: String,
     /// The smallest memory relative to the load: the geometric mean over the workloads that fit.
     pub ratio: Option<Level>,
-    /// The same without the sweep's outlier; `None` if the sweep has none.
+    /// The same, without the sweep's outlier; `None` if the sweep has no outlier.
     pub without_outlier: Option<Without>,
     /// The cost of the driver calls at each capacity of the plan, in nanoseconds: the geometric mean over the workloads that fit.
     pub driver_ns: Vec<Option<Level>>,
@@ -74,10 +74,10 @@ pub struct PolicySummary {
 pub struct Summary {
     /// The baseline, as an index into the plan's policies.
     pub baseline: usize,
-    /// The load with pools relative to the load, by workload: no allocator that leaves a pool its memory needs less. `None` for a
-    /// workload without rows.
+    /// The load with pools relative to the load, by workload: no allocator that leaves a pool its memory can need less.
+    /// `None` for a workload without rows.
     pub load_with_pools: Vec<Option<Level>>,
-    /// The workload that makes the largest part of the excess over the loads, as an index into the plan's workloads.
+    /// The workload that makes up the largest part of the excess over the loads, as an index into the plan's workloads.
     pub outlier: Option<usize>,
     /// All policies, in the plan's order.
     pub policies: Vec<PolicySummary>,
@@ -86,8 +86,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarizes the rows of a plan. Rows of jobs that the plan does not have are ignored. `baseline` is an index into the plan's
-    /// policies.
+    /// Summarizes the rows of a plan. Rows for jobs that are not in the plan are ignored. `baseline` is an index into the
+    /// plan's policies.
     #[must_use]
     pub fn of(plan: &Plan, rows: &[Row], baseline: usize) -> Summary {
         let smallest = plan.capacities.iter().position(|capacity| *capacity == Capacity::Smallest);
@@ -122,7 +122,7 @@ impl Summary {
         self.cells.iter().flatten().any(|cell| cell.versus.is_some())
     }
 
-    /// The number of combinations of workload, seed and policy that fit in some memory but fail with more.
+    /// The number of combinations of workload, seed and policy that fit in some amount of memory but fail with more.
     #[must_use]
     pub fn not_monotone(&self) -> u64 {
         self.cells.iter().flatten().map(|cell| cell.not_monotone).sum()
@@ -133,7 +133,7 @@ fn ratio_of(cell: &Cell) -> Option<f64> {
     cell.ratio.map(|ratio| ratio.mean)
 }
 
-/// Rows by policy, workload and capacity: those of all seeds.
+/// The rows of all seeds, by policy, workload and capacity.
 type Seen<'a> = Vec<Vec<Vec<Vec<&'a Row>>>>;
 
 fn by_job<'a>(plan: &Plan, rows: &'a [Row]) -> Seen<'a> {
@@ -166,7 +166,7 @@ fn cells(seen: &Seen<'_>, smallest: Option<usize>, baseline: usize) -> Vec<Vec<C
     cells
 }
 
-/// By workload; a row of each seed contains it.
+/// By workload; one row for each seed contains it.
 fn load_with_pools(plan: &Plan, rows: &[Row]) -> Vec<Option<Level>> {
     let mut ratios = vec![std::collections::BTreeMap::new(); plan.workloads.len()];
     for row in rows {
@@ -177,7 +177,7 @@ fn load_with_pools(plan: &Plan, rows: &[Row]) -> Vec<Option<Level>> {
     ratios.into_iter().map(|of_seeds| over_all(&of_seeds.into_values().collect::<Vec<_>>())).collect()
 }
 
-/// The number of seeds that fail with more than their smallest memory, at a capacity that was searched or given.
+/// The number of seeds that fail with more than their smallest memory, at a capacity that was searched or specified.
 fn not_monotone(smallest: &[&Row], by_capacity: &[Vec<&Row>]) -> u64 {
     let fails_with_more = |least: &&&Row| {
         let fails = |row: &&Row| row.seed == least.seed && !row.fits && row.capacity_bytes > least.capacity_bytes;
@@ -225,9 +225,9 @@ const SEED: u64 = 1;
 pub struct Level {
     /// The mean: geometric unless documented otherwise.
     pub mean: f64,
-    /// The least value, or the lower end of the interval.
+    /// The smallest value, or the lower end of the interval.
     pub low: f64,
-    /// The greatest value, or the upper end of the interval.
+    /// The largest value, or the upper end of the interval.
     pub high: f64,
     /// The number of values.
     pub count: usize,
@@ -246,7 +246,7 @@ fn plain_over_all(values: &[f64]) -> Option<Level> {
 fn with_range(values: &[f64], mean: impl FnOnce() -> Option<f64>) -> Option<Level> {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(0.0, f64::max);
-    // The mean of equal values is that value, to the last bit.
+    // The mean of equal values is exactly that value, to the last bit.
     let mean = if least.to_bits() == most.to_bits() { least } else { mean()? };
     Some(Level { mean, low: least, high: most, count: values.len() })
 }
@@ -263,14 +263,14 @@ fn over_workloads(levels: impl Iterator<Item = Level>) -> Option<Level> {
 /// The geometric mean over seeds and its interval, from the values' logarithms.
 fn with_interval(logs: &[f64]) -> Option<Level> {
     let mean = mean(logs)?;
-    // A single value says nothing about others.
+    // A single value says nothing about other values.
     let Interval { low, high } =
         interval_of_mean(logs, CONFIDENCE, SEED).unwrap_or(Interval { low: f64::NEG_INFINITY, high: f64::INFINITY });
     Some(Level { mean: mean.exp(), low: low.exp(), high: high.exp(), count: logs.len() })
 }
 
 impl Level {
-    /// The geometric mean over workloads and the range, of those that have a value; `None` without any.
+    /// The geometric mean and the range over those workloads that have a value; `None` if there are none.
     #[must_use]
     pub fn over_workloads(values: &[Option<f64>]) -> Option<Level> {
         over_all(&values.iter().copied().flatten().collect::<Vec<_>>())
@@ -280,10 +280,10 @@ impl Level {
 /// A mean without one workload.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Without {
-    /// The geometric mean over the other workloads; `None` without any.
+    /// The geometric mean over the other workloads; `None` if there are none.
     pub mean: Option<f64>,
-    /// The workload's share of the excess, in logarithms, because those add up in a geometric mean. `None` if it has no value, or
-    /// if there is no excess.
+    /// The workload's share of the excess, in logarithms, because these add up in a geometric mean. `None` if it has no
+    /// value, or if there is no excess.
     pub share: Option<f64>,
 }
 
@@ -317,38 +317,38 @@ fn outlier(policies: &[Vec<Option<f64>>]) -> Option<usize> {
     (workloads > 1 && largest.0 > 0.0).then_some(largest.1)
 }
 
-/// The driver's work over the course of one workload, in one memory. Arithmetic means over the seeds, since a value may
-/// be 0.
+/// The driver's work over the course of one workload, with one amount of memory. The values are arithmetic means over the
+/// seeds, because a value may be 0.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Course {
-    /// Driver calls for each step; `None` if the workload's steps are not known.
+    /// Driver calls per step; `None` if the workload's steps are not known.
     pub calls_per_step: Option<Level>,
-    /// The cost of these calls for each step, in nanoseconds.
+    /// The cost of these calls per step, in nanoseconds.
     pub ns_per_step: Option<Level>,
-    /// Driver calls for each step of the later half; `None` if the workload has fewer than two steps.
+    /// Driver calls per step in the later half; `None` if the workload has fewer than two steps.
     pub later_calls_per_step: Option<Level>,
-    /// The cost of these calls for each step of the later half, in nanoseconds.
+    /// The cost of these calls per step in the later half, in nanoseconds.
     pub later_ns_per_step: Option<Level>,
-    /// The share of the calls' cost that falls into the later half: 0 for a policy that is slow only in the beginning, about a half
-    /// for one that is always slow. `None` if the calls cost nothing.
+    /// The share of the calls' cost that falls in the later half: 0 for a policy that is slow only at the beginning, and
+    /// about one half for a policy that is always slow. `None` if the calls cost nothing.
     pub later_share: Option<Level>,
-    /// How long driver calls waited for work on the device, in nanoseconds; `None` if the workload does not say how long
-    /// its work takes.
+    /// The time that driver calls waited for work on the device, in nanoseconds; `None` if the workload does not state how
+    /// long its work takes.
     pub waited_ns: Option<Level>,
     /// The driver calls that return only when work on the device is done.
     pub waiting_calls: Level,
 }
 
-/// The driver's work over the course of the workloads that fit in one memory.
+/// The driver's work over the course of the workloads that fit, with one amount of memory.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct CourseOfAll {
-    /// Driver calls for each step: the geometric mean over the workloads whose steps are known.
+    /// Driver calls per step: the geometric mean over the workloads whose steps are known.
     pub calls_per_step: Option<Level>,
-    /// The cost of these calls for each step, in nanoseconds: the geometric mean over the same workloads.
+    /// The cost of these calls per step, in nanoseconds: the geometric mean over the same workloads.
     pub ns_per_step: Option<Level>,
-    /// The share of the calls' cost that falls into the later half: the arithmetic mean.
+    /// The share of the calls' cost that falls in the later half: the arithmetic mean.
     pub later_share: Option<Level>,
-    /// How long driver calls waited, in nanoseconds: the arithmetic mean over the workloads that say how long their
+    /// The time that driver calls waited, in nanoseconds: the arithmetic mean over the workloads that state how long their
     /// work takes.
     pub waited_ns: Option<Level>,
     /// The driver calls that return only when work on the device is done: the arithmetic mean.
@@ -396,7 +396,7 @@ fn quotient(amount: u64, of: u64) -> Option<f64> {
     (of > 0).then(|| amount as f64 / of as f64)
 }
 
-/// A policy against the baseline over the seeds of one workload.
+/// A policy compared with the baseline, over the seeds of one workload.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SeedComparison {
     /// The policy's smallest memory relative to the baseline's: the geometric mean over the seeds that fit under both, with a 95 %
@@ -406,11 +406,11 @@ pub struct SeedComparison {
     pub counts: [usize; 3],
     /// Wilcoxon's signed-rank test of the logarithms; a negative effect means less memory.
     pub test: SignedRank,
-    /// The test's p value with Holm's correction for all comparisons of the sweep.
+    /// The test's p value with Holm's correction for all comparisons in the sweep.
     pub corrected_p: f64,
 }
 
-/// Compares the smallest memories of one workload, a row for each seed; `None` with fewer than two seeds.
+/// Compares the smallest memories of one workload, with one row for each seed; `None` with fewer than two seeds.
 fn compare_seeds(own: &[&Row], base: &[&Row]) -> Option<SeedComparison> {
     let of_seed = |seed| base.iter().find(|row| row.seed == seed);
     let pairs: Vec<(f64, f64)> = own.iter().filter_map(|row| Some((log_bytes(row), log_bytes(of_seed(row.seed)?)))).collect();
@@ -439,26 +439,27 @@ fn correct<'a>(comparisons: impl Iterator<Item = &'a mut SeedComparison>) {
     }
 }
 
-/// The logarithm of the smallest memory; infinite if the workload fits in none.
+/// The logarithm of the smallest memory; infinite if the workload does not fit in any amount.
 fn log_bytes(row: &Row) -> f64 {
     row.capacity_bytes.map_or(f64::INFINITY, |bytes| (bytes.max(1) as f64).ln())
 }
 
-/// The need of ideal allocators for one workload, relative to its load: means over its seeds, like those of a policy's cell.
+/// The memory that ideal allocators need for one workload, relative to its load: means over its seeds, like those in a
+/// policy's cell.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BoundRatios {
-    /// Enough for an ideal allocator that remaps pages of 2 MiB at will, gives each buffer of at least a page its own pages, and
-    /// has the smaller ones packed offline ([`crate::bounds::pages`]).
+    /// The memory that is enough for an ideal allocator that remaps pages of 2 MiB at will, assigns each buffer of at least a
+    /// page its own pages, and has the smaller buffers packed offline ([`crate::bounds::pages`]).
     pub page_ideal: Level,
     /// The best packing that the offline packer found, with every lifetime known in advance and nothing moved.
     pub packing: Level,
 }
 
-/// Computes these results for all workloads of a plan, in its order. `sources` are the plan's; the packer gets `steps` for each
-/// packing.
+/// Computes these results for all workloads of a plan, in its order. `sources` are the plan's; the packer has `steps` steps
+/// for each packing.
 ///
 /// # Errors
-/// [`BoundsError`] for a workload without bounds.
+/// [`BoundsError`] for a workload that has no bounds.
 pub fn bound_ratios(
     plan: &Plan,
     sources: &[Source],
@@ -544,7 +545,7 @@ mod tests {
         assert_eq!((versus.counts, base.versus), ([2, 1, 0], None));
         assert!((versus.ratio.expect("a ratio").mean - (1.65_f64 / 1.98).cbrt()).abs() < 1e-12);
         assert!(!summary.compares_seeds(), "nothing is tested over workloads");
-        // By hand: ln 1.5 of ln 1.98, and of ln 1.65; the share of the third workload.
+        // By hand: ln 1.5 as a share of ln 1.98, and of ln 1.65, which is the third workload's share.
         let share = |policy: &PolicySummary| policy.without_outlier.and_then(|without| without.share).expect("a share");
         assert_eq!(summary.outlier, Some(2));
         assert!((share(base) - 1.5_f64.ln() / 1.98_f64.ln()).abs() < 1e-12);
@@ -589,7 +590,7 @@ mod tests {
         assert_eq!(other.fits, [1.0 / 3.0]);
     }
 
-    /// Rows of one workload with six seeds, two policies and the smallest memory only.
+    /// Rows of one workload with six seeds and two policies, for the smallest memory only.
     fn seeded(values: [[Option<u64>; 2]; 6]) -> Summary {
         let mut plan = plan();
         plan.capacities.truncate(1);

@@ -1,19 +1,20 @@
-//! Adversaries: workloads made to need much more memory than is live at once.
+//! Adversaries: workloads designed to need much more memory than is live at once.
 //!
 //! [`robson`] reacts to where a policy places buffers. It plays against a real allocator and returns the resulting
-//! [`Workload`], which can then be run under other policies. The others do not depend on the policy: three patterns that were
-//! reported against PyTorch ([`fence`], [`comb`], [`stream_per_buffer`]). docs/bounds.md says what each of them forces, and on
-//! which policies.
+//! [`Workload`], which can then be run under other policies. The other adversaries do not depend on the policy: they are
+//! three patterns that were reported against PyTorch ([`fence`], [`comb`], [`stream_per_buffer`]). docs/bounds.md states what
+//! each of them forces, and on which policies.
 //!
-//! Robson's adversary: a policy that never moves memory ends with at least `live (1 + log2(largest) / 2) - largest
-//! + 1` units, although never more than `live` units are live at once.
+//! Robson's adversary: a policy that never moves memory ends with at least `live (1 + log2(largest) / 2) - largest + 1`
+//! units, even though at most `live` units are live at once.
 //!
-//! Memory is filled with buffers of the smallest size. Then the size is doubled, step by step. The adversary marks one unit of
-//! every stretch as long as the new size and frees every buffer that covers no marked unit; a block of the new size then fits
-//! only into a stretch that is entirely free. It requests the freed bytes again in blocks of the new size. Two choices of the
-//! marked unit follow from the previous step; the adversary takes the one that occupies more space with fewer live bytes.
+//! Memory is filled with buffers of the smallest size. The size is then doubled, step by step. The adversary marks one unit
+//! in every stretch that is as long as the new size and frees every buffer that covers no marked unit; a block of the new
+//! size then fits only in a stretch that is entirely free. It requests the freed bytes again in blocks of the new size. Two
+//! choices of the marked unit follow from the previous step; the adversary takes the one that occupies more space with fewer
+//! live bytes.
 //!
-//! As a generator, Robson's adversary is made against a named policy; the others are the same for every policy.
+//! As a generator, Robson's adversary is played against a named policy; the others are the same for every policy.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,7 @@ pub use super::options::AttackError;
 pub struct Attack {
     /// The requests that were made.
     pub workload: Workload,
-    /// The load: the most bytes that were live at once, as requested.
+    /// The load: the most bytes that were live at once, in requested sizes.
     pub load_bytes: u64,
     /// The most bytes reserved at once.
     pub reserved_bytes: u64,
@@ -56,16 +57,16 @@ impl Attack {
 
 const MIB: u64 = 1 << 20;
 
-/// The fence of pytorch#193400. 64 MiB are live from the start; each cycle allocates 91 MiB and 45.5 MiB, then 2
-/// MiB that stay, and frees the first two. With `max_split_size_mb:128` and `expandable_segments:True`, reserved
-/// memory grows by 138 MiB per cycle: the free block is too large to be split, and the 2 MiB that stay separate it
-/// from the end of the segment.
+/// The fence of pytorch#193400. 64 MiB are live from the start; each cycle allocates 91 MiB and 45.5 MiB, then 2 MiB that are
+/// kept, and frees the first two. With `max_split_size_mb:128` and `expandable_segments:True`, reserved memory grows by 138
+/// MiB per cycle: the free block is too large to be split, and the 2 MiB that are kept separate it from the end of the
+/// segment.
 ///
 /// # Errors
 /// [`AttackError::Shape`] for no cycles, or more than a million.
 pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
     if !(1..=1_000_000).contains(&cycles) {
-        return Err(AttackError::Shape("there must be from 1 to 1,000,000 cycles"));
+        return Err(AttackError::Shape("there must be between 1 and 1,000,000 cycles"));
     }
     let allocate = |buffer, bytes| Event::Allocate { buffer, bytes, stream: 0 };
     let mut events = vec![allocate(0, 64 * MIB)];
@@ -74,12 +75,14 @@ pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
         events.extend([allocate(first, 91 * MIB), allocate(first + 1, 91 * MIB / 2), allocate(first + 2, 2 * MIB)]);
         events.extend([Event::Free { buffer: first }, Event::Free { buffer: first + 1 }]);
     }
-    let says = format!("91 MiB and 45.5 MiB come and go {cycles} times, and 2 MiB stay each time (pytorch#193400)");
+    let says =
+        format!("91 MiB and 45.5 MiB are allocated and freed {cycles} times, and 2 MiB are kept each time (pytorch#193400)");
     Ok(Workload { name: format!("fence-{cycles}"), says, events, ..Workload::default() })
 }
 
-/// The comb of torchrec#4584 ("hard" fragmentation): `teeth` pairs of buffers of `tooth_bytes`, every other buffer freed, then
-/// one request as large as all gaps together. A policy that does not move memory needs one and a half times as much.
+/// The comb of torchrec#4584 ("hard" fragmentation): `teeth` pairs of buffers of `tooth_bytes`, of which every other one is
+/// freed, and then one request as large as all gaps together. A policy that does not move memory needs one and a half times
+/// as much.
 ///
 /// # Errors
 /// [`AttackError::Shape`] for no teeth, no bytes, or more than 2^60 bytes.
@@ -87,27 +90,29 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
     let all = u64::from(teeth).checked_mul(tooth_bytes).filter(|&all| all > 0 && all < 1 << 60);
     let Some(gaps_bytes) = all.filter(|_| teeth <= 1 << 20) else {
         return Err(AttackError::Shape(
-            "there must be from 1 to 2^20 teeth, with fewer than 2^60 bytes together and at least 1 each",
+            "there must be between 1 and 2^20 teeth, with fewer than 2^60 bytes in total and at least 1 byte each",
         ));
     };
     let mut events: Vec<Event> = (0..2 * teeth).map(|buffer| Event::Allocate { buffer, bytes: tooth_bytes, stream: 0 }).collect();
     events.extend((0..teeth).map(|tooth| Event::Free { buffer: 2 * tooth }));
     events.push(Event::Allocate { buffer: 2 * teeth, bytes: gaps_bytes, stream: 0 });
-    let says =
-        format!("every other of {} buffers of {tooth_bytes} bytes is freed; then one request is as large as all gaps", 2 * teeth);
+    let says = format!(
+        "of {} buffers of {tooth_bytes} bytes, every other one is freed; then one request is as large as all gaps together",
+        2 * teeth
+    );
     Ok(Workload { name: format!("comb-{teeth}"), says, events, ..Workload::default() })
 }
 
-/// New streams for each call (vllm#52951). Each call allocates two buffers of `bytes`, each on the next of
-/// `streams` streams, which are used in rotation like PyTorch's 32; it waits for the work and frees the buffers. A
-/// free block serves only its own stream, so every stream keeps one.
+/// Uses new streams for each call (vllm#52951). Each call allocates two buffers of `bytes`, each on the next of `streams`
+/// streams, which are used in rotation like PyTorch's 32; it waits for the work and frees the buffers. A free block serves
+/// only its own stream, so every stream keeps one.
 ///
 /// # Errors
 /// [`AttackError::Shape`] for no calls, no streams, no bytes, or more than 2^60 bytes.
 pub fn stream_per_buffer(calls: u32, streams: u16, bytes: u64) -> Result<Workload, AttackError> {
     if !(1..=1_000_000).contains(&calls) || streams == 0 || bytes == 0 || bytes > 1 << 59 {
         return Err(AttackError::Shape(
-            "there must be from 1 to 1,000,000 calls, at least 1 stream, and buffers of 1 to 2^59 bytes",
+            "there must be between 1 and 1,000,000 calls, at least 1 stream, and buffers of 1 to 2^59 bytes",
         ));
     }
     let mut events = Vec::new();
@@ -129,9 +134,9 @@ pub fn stream_per_buffer(calls: u32, streams: u16, bytes: u64) -> Result<Workloa
 pub struct Robson {
     /// The smallest size. The theorem is exact if the policy does not round the unit or its multiples by powers of two.
     pub unit_bytes: u64,
-    /// The largest size, in units: a power of two.
+    /// The largest size, in units; a power of two.
     pub largest_units: u64,
-    /// The most units live at once: a multiple of `largest_units`.
+    /// The most units live at once; a multiple of `largest_units`.
     pub live_units: u64,
 }
 
@@ -141,7 +146,7 @@ const MOST_UNITS: u64 = 1 << 20;
 /// Plays Robson's adversary against a policy, with more memory than it needs.
 ///
 /// # Errors
-/// [`AttackError`] if the numbers are not allowed, or the policy refuses a request.
+/// [`AttackError`] if the numbers are not allowed, or if the policy refuses a request.
 pub fn robson(policy: Box<dyn Policy + Send>, numbers: Robson) -> Result<Attack, AttackError> {
     let Robson { unit_bytes, largest_units, live_units } = numbers;
     if !largest_units.is_power_of_two() {
@@ -151,7 +156,7 @@ pub fn robson(policy: Box<dyn Policy + Send>, numbers: Robson) -> Result<Attack,
         return Err(AttackError::Shape("the load must be a multiple of the largest size, and at most 2^20 units"));
     }
     if unit_bytes == 0 || unit_bytes > 1 << 30 {
-        return Err(AttackError::Shape("the smallest size must be from 1 byte to 1 GiB"));
+        return Err(AttackError::Shape("the smallest size must be between 1 byte and 1 GiB"));
     }
     let mut probe = Probe::new(policy);
     for _ in 0..live_units {
@@ -181,8 +186,8 @@ pub fn robson(policy: Box<dyn Policy + Send>, numbers: Robson) -> Result<Attack,
     Ok(probe.finish(name, says))
 }
 
-/// Whether a buffer covers a unit whose number is `mark` modulo `size`. Units start at multiples of their size; a
-/// buffer that starts between two of them still covers as many units as it is long.
+/// Whether a buffer covers a unit whose number is `mark` modulo `size`. Units start at multiples of their size; a buffer that
+/// starts between two units still covers as many units as it is long.
 fn covers(position: u64, bytes: u64, unit_bytes: u64, size: u64, mark: u64) -> bool {
     let (first, units) = (position.div_ceil(unit_bytes), bytes / unit_bytes);
     // The distance from its first unit to the next marked one.
@@ -242,7 +247,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Frees every buffer for which `keep` is false. `keep` is called with the buffer's position and bytes.
+    /// Frees every buffer for which `keep` is false. `keep` is called with the buffer's position and size.
     fn free_unless(&mut self, keep: impl Fn(u64, u64) -> bool) -> Result<(), AttackError> {
         let (kept, freed): (BTreeMap<u32, Live>, BTreeMap<u32, Live>) =
             std::mem::take(&mut self.live).into_iter().partition(|(_, live)| keep(live.position, live.bytes));
@@ -261,7 +266,7 @@ impl Probe {
         self.live.values().map(|live| (live.position, live.bytes))
     }
 
-    /// The requested bytes that are live now.
+    /// The requested bytes that are currently live.
     fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
@@ -289,11 +294,11 @@ impl Probe {
     }
 }
 
-/// All addresses that ever had memory, concatenated in the order in which they got it. No block spans two segments, so a
+/// All addresses that ever had memory, concatenated in the order in which they received it. No block spans two segments, so a
 /// placement in segments is also a placement in this one region, to which the theorems apply.
 #[derive(Default)]
 struct Addresses {
-    /// The ranges by first address: length, and position in the region.
+    /// The ranges by first address, each with its length and its position in the region.
     ranges: BTreeMap<u64, (u64, u64)>,
     end: u64,
 }
@@ -314,16 +319,16 @@ impl Addresses {
     }
 }
 
-/// Robson's adversary against a policy. The default unit is a multiple of every policy's page, so that few
-/// policies round it.
+/// Robson's adversary, played against a policy. The default unit is a multiple of every policy's page, so that few policies
+/// round it.
 pub(super) struct RobsonAgainst {
     numbers: Robson,
     against: Named,
 }
 
 impl RobsonAgainst {
-    /// The sizes of docs/bounds.md, against the policy of this name, or against the catalogue's first policy if there is none of
-    /// this name.
+    /// The sizes of docs/bounds.md, against the policy with this name, or against the catalogue's first policy if there is
+    /// none.
     pub(super) fn new(against: &str) -> RobsonAgainst {
         let numbers = Robson { unit_bytes: 160 * MIB, largest_units: 16, live_units: 256 };
         RobsonAgainst { numbers, against: named(against).unwrap_or_else(|_| CATALOGUE[0].clone()) }
@@ -359,14 +364,14 @@ impl Generator for RobsonAgainst {
     }
 }
 
-/// A pattern that up to three numbers describe.
+/// A pattern that is described by up to three numbers.
 pub(super) struct Pattern {
     keys: [Key; 3],
     values: [u64; 3],
     make: fn([u64; 3]) -> Result<Workload, WorkloadError>,
 }
 
-/// Stands for the missing keys of a pattern with fewer numbers.
+/// Used in place of the missing keys of a pattern with fewer numbers.
 const NONE: Key = "";
 
 impl Pattern {
@@ -431,7 +436,7 @@ fn bounded(workload: Workload) -> Result<Workload, WorkloadError> {
     Ok(workload)
 }
 
-/// Tests the theory of the adversaries for every policy of the catalogue to which it applies.
+/// Tests the theory of the adversaries for every policy in the catalogue to which it applies.
 #[cfg(test)]
 mod tests {
     use parkade::PoolSlot;
@@ -482,8 +487,8 @@ mod tests {
         }
     }
 
-    /// The policies to which the bounds for any fit apply, each with its page as the unit: they use one region that grows by the
-    /// missing amount, coalesce all free neighbours, round nothing, and use a free block whenever one is large enough.
+    /// The policies to which the bounds for any fit apply, each with its page as the unit: they use one region that grows by
+    /// the missing amount, coalesce all free neighbours, do not round, and use a free block whenever one is large enough.
     fn any_fits() -> Vec<(Named, u64)> {
         let names = [
             "best-fit-remap:fit=first",
@@ -602,7 +607,8 @@ mod tests {
         for policy in CATALOGUE.iter().filter(|policy| policy.name.starts_with("pytorch")) {
             assert_eq!(reserved(&workload, policy.make()), load / 2 * 3, "{}", policy.name);
             let tight = run(&workload, policy.make(), &RunOptions::new(load));
-            // Each tooth has its own segment, which is released whole; pages of an expandable segment are mapped elsewhere.
+            // Each tooth has its own segment, which is released as a whole; pages of an expandable segment are mapped
+            // elsewhere.
             assert!(tight.fits(), "{}", policy.name);
             grows += u32::from(policy.make().is_expandable(large()));
         }
@@ -674,7 +680,8 @@ mod tests {
         let against = |unit: &str, name: &str| {
             parse(&format!("robson:unit_bytes={unit},live_units=64,largest_units=8,against={name}")).unwrap()
         };
-        // No gap is large enough for the next size under any policy, so policies differ only where small buffers share a segment.
+        // No gap is large enough for the next size under any policy, so policies differ only when small buffers share a
+        // segment.
         let own = against("32MiB", "best-fit-remap:fit=first");
         assert!(CATALOGUE.iter().all(|policy| against("32MiB", &policy.name).events == own.events));
         assert!(against("3MiB", "pytorch").events != against("3MiB", "best-fit-remap:fit=first").events);

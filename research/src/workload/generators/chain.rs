@@ -1,8 +1,8 @@
-//! A chain of equal layers, whose peak is a formula.
+//! A chain of equal layers, whose peak is given by a formula.
 //!
 //! Layer `i` has an input of `X` bytes (its *checkpoint*) and allocates another `Y` bytes that its backward pass needs
-//! (*inner*). Gradients are left out, as in the formulas of the notes on activation checkpointing and nano-batching that this
-//! follows (E2, E3).
+//! (*inner*). Gradients are left out, as in the formulas in the notes on activation checkpointing and nano-batching that this
+//! module follows (E2, E3).
 //!
 //! | the program | peak, for N layers |
 //! |---|---|
@@ -13,15 +13,16 @@
 //! | runs forward only | X + Y: a layer's input and inner bytes, then the inner bytes and the next input |
 //!
 //! [`Chain::peak_bytes`] is the formula for any M. If M does not divide N, the last group is shorter; the peak is then the
-//! larger of two: that of the last group, with all checkpoints, and that of the group before it, with one checkpoint less.
+//! larger of two peaks: that of the last group, with all checkpoints, and that of the group before it, with one checkpoint
+//! fewer.
 //!
 //! **E1.** With X = B S H 4 bytes and Y = 0 the peak is L B S H 4: 1,610,612,736 bytes for 24 layers, 8 samples of 2,048
-//! tokens, width 1,024. The formula for checkpointing, sqrt(L) B S H 4 = 328,765,000 bytes, counts only what is *kept*, with a
-//! root that is not an integer: groups of 5 layers keep 5 checkpoints, 335,544,320 bytes. At the peak a recomputed group is
-//! live as well: 8 activations, 536,870,912 bytes.
+//! tokens, width 1,024. The formula for checkpointing, sqrt(L) B S H 4 = 328,765,000 bytes, counts only what is *kept*, using
+//! a root that is not an integer: groups of 5 layers keep 5 checkpoints, 335,544,320 bytes. At the peak, a recomputed group
+//! is also live: 8 activations, 536,870,912 bytes.
 //!
-//! **E4.** The notes do not give the sizes of their toy programs. With these values of N and pieces the other
-//! numbers follow:
+//! **E4.** The notes do not state the sizes of their toy programs. With these values of N and pieces, the other numbers
+//! follow:
 //!
 //! | toy | measured | fitted | the chain's peak, and ratios |
 //! |---|---|---|---|
@@ -43,9 +44,9 @@ pub enum Keeping {
     /// All results.
     #[default]
     All,
-    /// The input of each group of this many layers; the group is recomputed.
+    /// The input of each group of this many layers; each group is recomputed.
     Groups(u64),
-    /// The input of each layer, which is recomputed in this many pieces.
+    /// The input of each layer; each layer is recomputed in this many pieces.
     Pieces(u64),
     /// Nothing: there is no backward pass.
     Nothing,
@@ -58,22 +59,22 @@ pub struct Chain {
     pub layers: u64,
     /// The input of a layer, in bytes (X).
     pub checkpoint_bytes: u64,
-    /// What a layer allocates besides, in bytes (Y).
+    /// What a layer allocates in addition, in bytes (Y).
     pub inner_bytes: u64,
-    /// Bytes that are live all the time.
+    /// The bytes that are live all the time.
     pub fixed_bytes: u64,
     /// What is kept.
     pub keeping: Keeping,
 }
 
 impl Chain {
-    /// Groups of the square root of the number of layers, rounded.
+    /// Groups whose size is the square root of the number of layers, rounded.
     #[must_use]
     pub fn sqrt(layers: u64) -> Keeping {
         Keeping::Groups(((layers as f64).sqrt().round() as u64).max(1))
     }
 
-    /// The peak by the formula, in bytes; saturating.
+    /// The peak according to the formula, in bytes; saturating.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
         let Chain { layers, checkpoint_bytes: outer, inner_bytes: inner, .. } = *self;
@@ -97,7 +98,7 @@ impl Chain {
     /// The requests of one step.
     ///
     /// # Errors
-    /// [`WorkloadError`] for no layers, groups larger than the chain, sizes beyond [`MAX_BYTES`] or too many events.
+    /// [`WorkloadError`] for no layers, groups larger than the chain, sizes beyond [`MAX_BYTES`], or too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         let says = format!("A chain of {} layers: {:?}", self.layers, self.keeping);
         Ok(self.run()?.program.finish("chain", says))
@@ -106,7 +107,7 @@ impl Chain {
     /// The arithmetic of one step; a layer's forward pass is one unit.
     ///
     /// # Errors
-    /// As for [`Chain::workload`].
+    /// The same as for [`Chain::workload`].
     pub fn work(&self) -> Result<Work, WorkloadError> {
         Ok(self.run()?.work)
     }
@@ -149,7 +150,7 @@ impl Run {
         self.program.allocate(self.chain.checkpoint_bytes)
     }
 
-    /// The memory that a layer allocates besides its output; `None` for 0 bytes.
+    /// The memory that a layer allocates in addition to its output; `None` for 0 bytes.
     fn inner(&mut self, bytes: u64) -> Result<Option<Tensor>, WorkloadError> {
         if bytes == 0 { Ok(None) } else { self.program.allocate(bytes).map(Some) }
     }
@@ -252,7 +253,7 @@ impl Run {
     }
 }
 
-/// A chain as an option list describes it: `keeping=sqrt` may precede the number of layers that decides it.
+/// A chain as described by an option list: `keeping=sqrt` may precede the number of layers that determines it.
 pub(super) struct DescribedChain {
     chain: Chain,
     is_sqrt: bool,
@@ -291,7 +292,7 @@ impl Generator for DescribedChain {
     }
 }
 
-/// `None` stands for groups of the square root of the layers.
+/// `None` means groups whose size is the square root of the number of layers.
 fn keeping(option: Key, value: &str) -> Result<Option<Keeping>, WorkloadError> {
     match (value.split_once('/'), value) {
         (None, "all") => Ok(Some(Keeping::All)),

@@ -1,19 +1,19 @@
 //! Random lengths and times: statrs' inverse distribution functions, applied to our seeded random numbers.
 //!
-//! On one machine the same seed gives the same numbers. Between machines the last bit of a logarithm may differ,
-//! and then a length by one.
+//! On one machine, the same seed produces the same numbers. Between machines, the last bit of a logarithm may differ, in
+//! which case a length may differ by one.
 
 use statrs::distribution::{ContinuousCDF, Exp, LogNormal};
 
 use super::options::{self, Key, WorkloadError, within, within_real};
 use crate::packing::random::Random;
 
-/// How lengths are distributed. A drawn length is limited to the range from 1 to the longest that is allowed.
+/// A distribution of lengths. A drawn length is limited to the range from 1 to the maximum that is allowed.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Lengths {
-    /// All the same.
+    /// All lengths are the same.
     Fixed(u64),
-    /// All lengths of a range, with equal probability.
+    /// All lengths in a range, with equal probability.
     Uniform {
         /// The shortest.
         least: u64,
@@ -35,7 +35,7 @@ pub enum Lengths {
 }
 
 impl Lengths {
-    /// A sampler that draws lengths up to `most`.
+    /// Creates a sampler that draws lengths up to `most`.
     pub(super) fn sampler(self, option: &'static str, most: u64) -> Result<Sampler, WorkloadError> {
         within(option, most, 1, 1 << 40)?;
         let kind = match self {
@@ -98,7 +98,7 @@ impl Sampler {
     }
 }
 
-/// The exponential distribution, for the time between arrivals of a Poisson process or for a length.
+/// The exponential distribution, for the time between arrivals in a Poisson process or for a length.
 pub(super) fn exponential(option: &'static str, mean: f64) -> Result<Exp, WorkloadError> {
     within_real(option, mean, 1e-6, 1e12)?;
     Exp::new(1.0 / mean).map_err(|_| WorkloadError::Option { option, value: mean.to_string(), allowed: "a positive mean".into() })

@@ -1,4 +1,4 @@
-//! Generators: each makes a [`Workload`](super::Workload) from options and a seed.
+//! Generators: each creates a [`Workload`](super::Workload) from options and a seed.
 //!
 //! | kind | generators |
 //! |---|---|
@@ -9,10 +9,11 @@
 //! | a chain of layers whose peak is a formula | [`chain`] |
 //! | workloads that attack a policy | [`adversaries`] |
 //!
-//! **To add one**, write a file here (or in `models/`, if it trains or runs a model): a struct with its options, `workload()`,
-//! which writes events into a `Program`, and `impl Generator`, which reads options from text. Add it to `ALL` in `registry.rs`,
-//! so that [`parse`](super::parse) finds it by name. A line in the tests' `SMALL` makes the tests try random options on it, an
-//! entry in `catalogue.rs` puts it into studies, and the table in `docs/workloads.md` describes it.
+//! **To add one**, write a file here (or in `models/`, if it trains or runs a model): a struct with its options,
+//! `workload()`, which writes events into a `Program`, and `impl Generator`, which reads options from text. Add it to `ALL`
+//! in `registry.rs`, so that [`parse`](super::parse) finds it by name. A line in the tests' `SMALL` makes the tests try
+//! random options with it, an entry in `catalogue.rs` puts it into studies, and the table in `docs/workloads.md` describes
+//! it.
 
 pub mod adversaries;
 pub mod chain;

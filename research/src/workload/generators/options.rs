@@ -1,5 +1,6 @@
-//! The interface between a generator and a description: options that are set by key, and a workload that is made from them; how
-//! option values are read from text and bounded; and why a workload could not be generated, and how large one may be.
+//! The interface between a generator and a description: options that are set by key, and a workload that is created from
+//! them. Also defines how option values are read from text and bounded, why a workload may not be generated, and how large
+//! one may be.
 
 use std::fmt;
 
@@ -10,29 +11,29 @@ pub(super) type Key = &'static str;
 /// Whether an option could be set.
 pub(super) type Done = Result<(), WorkloadError>;
 
-/// A generator is configured by key and value and then makes a workload.
+/// A generator is configured by key and value and then creates a workload.
 pub(super) trait Generator {
     /// The keys of the options. One of them is `seed`.
     fn keys(&self) -> Vec<Key>;
-    /// Sets the option of one of the keys.
+    /// Sets the option with one of the keys.
     fn set(&mut self, key: Key, value: &str) -> Done;
-    /// Makes the workload.
+    /// Creates the workload.
     fn make(&self) -> Result<Workload, WorkloadError>;
 }
 
-/// A model that is trained for some steps.
+/// A model that is trained for a number of steps.
 pub(super) struct Trained<M> {
     pub(super) model: M,
     pub(super) steps: u64,
 }
 
-/// The most bytes of a buffer, and of all buffers live at once: 16 TiB. The simulated device keeps a record of every page.
+/// The maximum size of a buffer, and of all buffers live at once: 16 TiB. The simulated device keeps a record of every page.
 pub const MAX_BYTES: u64 = 1 << 44;
 
-/// The most events of a generated workload.
+/// The maximum number of events in a generated workload.
 pub const MAX_EVENTS: usize = 20_000_000;
 
-/// The error in a description or in the options of a generator.
+/// An error in a description or in a generator's options.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WorkloadError {
     /// The value of an option is not allowed.
@@ -52,7 +53,7 @@ pub enum WorkloadError {
         generator: &'static str,
         /// The option that was requested.
         option: String,
-        /// The options of the generator.
+        /// The generator's options.
         allowed: String,
     },
     /// An option is given twice.
@@ -81,7 +82,7 @@ pub enum WorkloadError {
     /// A size beyond [`MAX_BYTES`].
     #[error("{what} would take more than {} bytes: choose smaller sizes", MAX_BYTES)]
     TooLarge {
-        /// The buffer or sum that would be so large.
+        /// The buffer or sum that would be that large.
         what: &'static str,
     },
     /// More than [`MAX_EVENTS`] events.
@@ -92,7 +93,7 @@ pub enum WorkloadError {
 /// Why an attack or a pattern cannot be generated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AttackError {
-    /// One of the numbers that describe it is not allowed.
+    /// One of the numbers that describe the attack or pattern is not allowed.
     Shape(&'static str),
     /// The policy refused a request although memory was available; the text is one line.
     Refused(String),
@@ -168,7 +169,7 @@ pub(super) fn one_of<T: Copy>(option: Key, value: &str, choices: &[(&str, T)]) -
     found.map_or_else(|| refused(option, value, names()), |choice| Ok(choice.1))
 }
 
-/// The product of sizes, as the bytes of `what`.
+/// The product of sizes, as the size of `what` in bytes.
 pub(super) fn bytes_of(what: &'static str, factors: &[u64]) -> Result<u64, WorkloadError> {
     let product = factors.iter().try_fold(1_u64, |product, &factor| product.checked_mul(factor));
     product.filter(|&bytes| bytes <= MAX_BYTES).ok_or(WorkloadError::TooLarge { what })
@@ -190,7 +191,7 @@ pub(super) fn within_real(option: &'static str, value: f64, least: f64, most: f6
     Err(WorkloadError::Option { option, value: value.to_string(), allowed: format!("{least} to {most}") })
 }
 
-/// Divides `whole` into `parts` of nearly equal size: the number of parts of each size, the larger size first.
+/// Divides `whole` into `parts` of nearly equal size: the number of parts of each size, with the larger size first.
 pub(super) fn shares(whole: u64, parts: u64) -> Vec<(u64, u64)> {
     let (small, larger) = (whole / parts, whole % parts);
     [(larger, small + 1), (parts - larger, small)].into_iter().filter(|&(count, size)| count > 0 && size > 0).collect()

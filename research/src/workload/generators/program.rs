@@ -4,7 +4,7 @@
 use super::options::{MAX_BYTES, MAX_EVENTS, WorkloadError};
 use crate::workload::{Event, Workload};
 
-/// A live buffer. Freeing it consumes it, so nothing can free it twice.
+/// A live buffer. Freeing it consumes it, so it cannot be freed twice.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) struct Tensor {
     number: u32,
@@ -46,7 +46,8 @@ impl Program {
         }
     }
 
-    /// Requests memory on the current stream. PyTorch requests none for an empty tensor; here it gets one byte.
+    /// Requests memory on the current stream. PyTorch requests no memory for an empty tensor; here, an empty tensor gets one
+    /// byte.
     pub(super) fn allocate(&mut self, bytes: u64) -> Result<Tensor, WorkloadError> {
         let bytes = bytes.max(1);
         self.live_bytes = self.live_bytes.saturating_add(bytes);
@@ -70,7 +71,7 @@ impl Program {
         self.push(Event::Use { buffer: tensor.number, stream })
     }
 
-    /// Puts work on the current stream, in microseconds, at least 1.
+    /// Puts work on the current stream; its duration is in microseconds and at least 1.
     pub(super) fn launch(&mut self, us: u64) -> Result<(), WorkloadError> {
         self.push(Event::Launch { stream: self.stream, us: u32::try_from(us).unwrap_or(u32::MAX).max(1) })
     }
@@ -80,7 +81,7 @@ impl Program {
         std::mem::replace(&mut self.stream, stream)
     }
 
-    /// The bytes live now.
+    /// The bytes that are currently live.
     #[cfg(test)]
     pub(super) fn live_bytes(&self) -> u64 {
         self.live_bytes

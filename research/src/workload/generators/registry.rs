@@ -1,7 +1,7 @@
-//! All generators by name, and how to make one from options given as text.
+//! All generators by name, and functions that create one from options given as text.
 //!
-//! Every workload has the option `prealloc`: one large request before everything else, freed at once (A17). An allocator
-//! that caches keeps the memory, in one piece, for what follows.
+//! Every workload has the option `prealloc`: one large request before everything else, which is freed immediately (A17). A
+//! caching allocator keeps the memory, in one piece, for what follows.
 
 use std::collections::BTreeSet;
 
@@ -18,13 +18,13 @@ use super::options::{self, Generator, Key, MAX_BYTES, MAX_EVENTS, Trained, Workl
 use super::serving::Serving;
 use crate::workload::{Event, Workload};
 
-/// Makes a generator with its default options.
+/// Creates a generator with its default options.
 type Default = fn() -> Box<dyn Generator>;
 
 /// The generator of [`transformer`].
 pub(in crate::workload) const TRANSFORMER: &str = "transformer";
 
-/// All generators, in the order in which messages list them. A generator that is missing here cannot be found by name.
+/// All generators, in the order in which messages list them. A generator that is not listed here cannot be found by name.
 const ALL: [(&str, Default); 13] = [
     (TRANSFORMER, || Box::new(Trained { model: Transformer::default(), steps: 20 })),
     ("chain", || Box::new(DescribedChain::default())),
@@ -41,7 +41,8 @@ const ALL: [(&str, Default); 13] = [
     ("stream-per-buffer", || Box::new(Pattern::stream_per_buffer())),
 ];
 
-/// The option that every generator has besides its own: bytes that are requested before the workload ([`preallocate`]).
+/// The option that every generator has in addition to its own: bytes that are requested before the workload
+/// ([`preallocate`]).
 const PREALLOC: Key = "prealloc";
 
 /// The names of the generators.
@@ -49,20 +50,20 @@ pub(in crate::workload) fn names() -> impl Iterator<Item = &'static str> {
     ALL.into_iter().map(|(name, _)| name)
 }
 
-/// The keys of a generator's options; `None` if there is no generator of this name.
+/// The keys of a generator's options; `None` if there is no generator with this name.
 pub(in crate::workload) fn keys(name: &str) -> Option<Vec<Key>> {
     let (_, default) = ALL.into_iter().find(|(known, _)| *known == name)?;
     Some(default().keys().into_iter().chain([PREALLOC]).collect())
 }
 
-/// Makes a workload from lists of options, `key=value` separated by commas. A later list overrides an earlier one; within a
-/// list no key may occur twice. `None` if there is no generator of this name.
+/// Creates a workload from lists of options, `key=value` separated by commas. A later list overrides an earlier one; within a
+/// list, no key may occur twice. Returns `None` if there is no generator with this name.
 pub(in crate::workload) fn make(name: &str, lists: &[&str]) -> Option<Result<Workload, WorkloadError>> {
     let (name, default) = ALL.into_iter().find(|(known, _)| *known == name)?;
     Some(configured(name, default(), lists))
 }
 
-/// The transformer that lists of options describe, as for [`make`], and the number of its steps.
+/// The transformer that lists of options describe, as in [`make`], and the number of steps.
 pub(in crate::workload) fn transformer(lists: &[&str]) -> Result<(Transformer, u64), WorkloadError> {
     let mut trained = Trained { model: Transformer::default(), steps: 20 };
     match set_all(TRANSFORMER, &mut trained, lists)? {
@@ -80,7 +81,7 @@ fn configured(name: &'static str, mut generator: Box<dyn Generator>, lists: &[&s
     }
 }
 
-/// Sets all options, and returns the bytes of [`PREALLOC`].
+/// Sets all options and returns the value of [`PREALLOC`], in bytes.
 fn set_all(name: &'static str, generator: &mut dyn Generator, lists: &[&str]) -> Result<Option<u64>, WorkloadError> {
     let mut reserved = None;
     for options in lists {
@@ -119,10 +120,10 @@ fn set(
     generator.set(known, text)
 }
 
-/// The same workload after one request of `bytes` bytes that is freed at once.
+/// The same workload after one request for `bytes` bytes that is freed immediately.
 ///
 /// # Errors
-/// [`WorkloadError`] if the size is 0 or beyond [`MAX_BYTES`], or two more events would be more than [`MAX_EVENTS`].
+/// [`WorkloadError`] if the size is 0 or beyond [`MAX_BYTES`], or if two more events would exceed [`MAX_EVENTS`].
 pub fn preallocate(workload: &Workload, bytes: u64) -> Result<Workload, WorkloadError> {
     within("prealloc", bytes, 1, MAX_BYTES)?;
     if workload.events.len() + 2 > MAX_EVENTS {
@@ -137,7 +138,7 @@ pub fn preallocate(workload: &Workload, bytes: u64) -> Result<Workload, Workload
     let reservation = [Event::Allocate { buffer: 0, bytes, stream: 0 }, Event::Free { buffer: 0 }];
     Ok(Workload {
         name: format!("{}-prealloc", workload.name),
-        says: format!("{}; after a request of {bytes} bytes that is freed at once", workload.says),
+        says: format!("{}; after a request for {bytes} bytes that is freed immediately", workload.says),
         events: reservation.into_iter().chain(moved).collect(),
         steps: workload.steps.iter().map(|step| step + 2).collect(),
     })

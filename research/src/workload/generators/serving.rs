@@ -1,10 +1,10 @@
-//! A server of a language model: requests arrive at random, each with a key/value cache that grows token by token.
+//! A language model server: requests arrive at random, each with a key/value cache that grows token by token.
 //!
-//! Arrivals are a Poisson process; prompts and answers each have a length distribution. Up to `slots` requests run at the same
-//! time (continuous batching): each turn admits waiting requests, runs their prompts one by one, and then makes one token for
-//! each running request. The growth of the caches dominates what such a server requests from an allocator: [`Growth`].
-//! Simplifications: a request's caches of all layers are `tensors` tensors of equal size; a turn's activations are four
-//! tensors.
+//! Arrivals are a Poisson process; prompts and answers each have a length distribution. Up to `slots` requests run at the
+//! same time (continuous batching): each turn admits waiting requests, runs their prompts one by one, and then generates one
+//! token for each running request. The growth of the caches dominates what a server requests from an allocator: [`Growth`].
+//! The model is simplified: a request's caches for all layers are `tensors` tensors of equal size, and a turn's activations
+//! are four tensors.
 
 use std::collections::VecDeque;
 
@@ -19,8 +19,8 @@ use crate::workload::Workload;
 /// How a cache grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
-    /// A tensor that is larger by this many tokens is allocated, the old one is copied and freed. With 1 this is `torch.cat` per
-    /// token.
+    /// A tensor that is larger by this many tokens is allocated, and the old one is copied and freed. With 1, this is
+    /// `torch.cat` per token.
     Reallocate(u64),
     /// The same, with a tensor of twice the size.
     Double,
@@ -31,31 +31,31 @@ pub enum Growth {
 /// A model, its requests and how they are served.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Serving {
-    /// The bytes of all weights, in four tensors per layer.
+    /// The size of all weights in bytes, in four tensors per layer.
     pub weight_bytes: u64,
     /// The number of layers.
     pub layers: u64,
     /// The width of a layer.
     pub hidden: u64,
-    /// The width of keys, and of values.
+    /// The width of the keys, and of the values.
     pub key_width: u64,
     /// The size of the vocabulary.
     pub vocabulary: u64,
-    /// The number of tensors that hold a request's caches of all layers.
+    /// The number of tensors that hold a request's caches for all layers.
     pub tensors: u64,
-    /// How the caches grow.
+    /// The way in which the caches grow.
     pub growth: Growth,
     /// The number of requests.
     pub requests: u64,
-    /// The most requests that run at the same time.
+    /// The maximum number of requests that run at the same time.
     pub slots: u64,
-    /// Arrivals per second.
+    /// The number of arrivals per second.
     pub rate: f64,
     /// The distribution of the lengths of prompts, in tokens.
     pub prompts: Lengths,
     /// The distribution of the lengths of answers, in tokens.
     pub answers: Lengths,
-    /// The longest prompt, and the longest answer, in tokens.
+    /// The maximum length of a prompt, and of an answer, in tokens.
     pub longest: u64,
     /// The seed of arrivals and lengths.
     pub seed: u64,
@@ -154,18 +154,18 @@ fn growth(option: Key, value: &str) -> Result<Growth, WorkloadError> {
     }
 }
 
-/// The bytes of a number.
+/// The size of a number, in bytes.
 const ELEMENT_BYTES: u64 = 2;
-/// The bytes that an H200 reads in a microsecond: a turn reads the weights and the caches.
+/// The number of bytes that an H200 reads in a microsecond; a turn reads the weights and the caches.
 const BYTES_PER_US: u64 = 4_000_000;
-/// The floating-point operations that an H200 does in a microsecond of a prompt.
+/// The number of floating-point operations that an H200 performs in a microsecond of a prompt.
 const FLOP_PER_US: u64 = 400_000_000;
 
 impl Serving {
     /// The requests to the allocator while this server serves all of its clients' requests.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, a size is too large, or there are too many events.
+    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         let mut server = Server::new(self)?;
         server.load_weights()?;
@@ -173,7 +173,7 @@ impl Serving {
             server.turn()?;
         }
         let says = format!(
-            "A server of a model with {} layers: {} requests at {} a second, {} at once, caches: {:?}",
+            "A server of a model with {} layers: {} requests, arriving at {} per second, {} at a time, caches: {:?}",
             self.layers, self.requests, self.rate, self.slots, self.growth
         );
         Ok(server.program.finish("serving", says))
@@ -184,7 +184,7 @@ impl Serving {
 struct Running {
     tokens: u64,
     remaining: u64,
-    /// The tokens that its caches have room for.
+    /// The number of tokens that its caches have room for.
     room: u64,
     caches: Vec<Tensor>,
 }
@@ -196,7 +196,7 @@ struct Server<'a> {
     prompts: Sampler,
     answers: Sampler,
     gaps: Exp,
-    /// The bytes of one token in one of a request's tensors.
+    /// The size of one token in one of a request's tensors, in bytes.
     token_bytes: u64,
     now_us: f64,
     next_arrival_us: f64,
@@ -271,7 +271,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Makes one token for each running request.
+    /// Generates one token for each running request.
     fn step(&mut self) -> Result<(), WorkloadError> {
         let mut running = std::mem::take(&mut self.running);
         self.activations(running.len() as u64)?;
@@ -313,7 +313,7 @@ impl Server<'_> {
         self.program.free(scores)
     }
 
-    /// Makes room for more tokens of a request.
+    /// Makes room for more tokens in a request.
     fn grow(&mut self, request: &mut Running, more: u64) -> Result<(), WorkloadError> {
         request.tokens += more;
         if request.tokens <= request.room {
@@ -387,7 +387,7 @@ mod tests {
             let (prompts, answers) = (Lengths::Fixed(5), Lengths::Fixed(6));
             let serving = Serving { requests: 1, tensors: 1, prompts, answers, ..small(growth) };
             let workload = serving.workload().unwrap();
-            // A token has 2 x 2 x 64 x 2 bytes; activations of one and of five tokens have 128 to 2,560.
+            // A token has 2 x 2 x 64 x 2 bytes; the activations of one to five tokens have 128 to 2,560 bytes.
             let tokens = |event: &Event| match *event {
                 Event::Allocate { bytes, .. } if bytes >= 4 * 512 && bytes != 2560 && bytes < 1 << 17 => Some(bytes / 512),
                 _ => None,

@@ -1,9 +1,9 @@
 //! Alternates training and generation, as in reinforcement learning of a language model.
 //!
-//! Each round generates answers to prompts, with growing caches and without gradients, and then trains some steps
-//! on the answers. The model's weights, gradients and states are those of a [`Transformer`]. The caches are two
-//! tensors per layer for the whole batch, which are reallocated every `stride` tokens (`torch.cat` does that for
-//! every token, with more events).
+//! Each round generates answers to prompts, with growing caches and without gradients, and then trains for some steps on the
+//! answers. The model's weights, gradients and states are those of a [`Transformer`]. The caches are two tensors per layer
+//! for the whole batch, which are reallocated every `stride` tokens (`torch.cat` does that for every token, with more
+//! events).
 
 use super::training::Training;
 use super::transformer::{Transformer, set_model, with_model};
@@ -15,19 +15,19 @@ use crate::workload::{Event, Workload};
 /// A model, and the rounds that it goes through.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Alternate {
-    /// The model; its `sequence` is the most tokens that prompt and answer may have together.
+    /// The model; its `sequence` is the maximum number of tokens in a prompt and its answer together.
     pub model: Transformer,
     /// The number of rounds.
     pub rounds: u64,
-    /// Training steps per round.
+    /// The number of training steps per round.
     pub steps: u64,
-    /// Answers that are generated at the same time.
+    /// The number of answers that are generated at the same time.
     pub samples: u64,
     /// The length of the prompts, in tokens.
     pub prompt: u64,
-    /// The distribution of the length of a round's longest answer, in tokens.
+    /// The distribution of the lengths of a round's longest answer, in tokens.
     pub answers: Lengths,
-    /// The tokens by which caches grow at a time.
+    /// The number of tokens by which caches grow at a time.
     pub stride: u64,
     /// Whether the allocator's cache is emptied between generating and training.
     pub empties_cache: bool,
@@ -55,7 +55,7 @@ impl Alternate {
     /// The requests of all rounds.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, a size is too large, or there are too many events.
+    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         within("rounds", self.rounds, 1, 1_000_000)?;
         within("steps", self.steps, 1, 1_000_000)?;
@@ -97,7 +97,7 @@ impl Alternate {
         Ok(training.finish("alternate", says))
     }
 
-    /// Runs the prompts, then the answers token by token.
+    /// Runs the prompts, and then the answers token by token.
     fn generate(&self, training: &mut Training, answer: u64) -> Result<(), WorkloadError> {
         let engine = &mut training.engine;
         let prompts = self.model.plan(self.samples, self.prompt)?;
@@ -118,7 +118,7 @@ impl Alternate {
             let input = engine.allocate(self.model.batch_bytes(self.samples, length)?.input)?;
             let output = plan.infer(engine, input)?;
             engine.release(output)?;
-            // The tokens until the caches grow again reuse the same memory.
+            // The tokens that come before the caches grow again reuse the same memory.
             engine.wait()?;
         }
         caches.into_iter().try_for_each(|cache| engine.program.free(cache))

@@ -1,13 +1,13 @@
-//! A residual convolutional network trained with growing batch sizes, like torchvision's ResNet-50 in the program
-//! of the recording `resnet50_sweep` (scenario C5).
+//! A residual convolutional network trained with growing batch sizes, like torchvision's ResNet-50 in the program behind the
+//! recording `resnet50_sweep` (scenario C5).
 //!
-//! A stem, four stages of bottleneck blocks, pooling and a linear layer. Batch normalization keeps its input and
-//! two statistics per channel; rectifiers and residual sums work in place. For each batch size the program empties
-//! the cache, goes forward and backward once, and adds to the gradients that exist. The scratch memory of
-//! convolutions is cuDNN's choice and depends on the GPU: it is left out unless [`Cnn::mixed`] is set.
+//! A stem, four stages of bottleneck blocks, pooling and a linear layer. Batch normalization keeps its input and two
+//! statistics per channel; rectifiers and residual sums work in place. For each batch size, the program empties the cache,
+//! runs forward and backward once, and adds to the existing gradients. The scratch memory of convolutions is cuDNN's choice
+//! and depends on the GPU: it is left out unless [`Cnn::mixed`] is set.
 //!
-//! The generated peaks, rounded to 512 bytes, beside `allocated_bytes.all.peak` of `resnet50_sweep.expandable`
-//! (where a block is no larger than its rounded request), from the recordings' steps.jsonl; made by the test
+//! The generated peaks, rounded to 512 bytes, next to `allocated_bytes.all.peak` of `resnet50_sweep.expandable` (where a
+//! block is no larger than its rounded request), from the recordings' steps.jsonl; made by the test
 //! `the_peaks_are_nearly_the_recorded_ones`:
 //!
 //! | batch | recorded | generated | error |
@@ -40,7 +40,7 @@ pub struct Cnn {
     pub classes: u64,
     /// The batch sizes, in order.
     pub batches: Vec<u64>,
-    /// Steps per batch size.
+    /// The number of steps per batch size.
     pub repeats: u64,
     /// Whether the cache is emptied before each batch size.
     pub empties_cache: bool,
@@ -70,7 +70,7 @@ impl Default for Cnn {
 }
 
 impl Cnn {
-    /// `resnet50`, `resnet101` or `resnet152` (He et al. 2015, table 1); `None` for any other name.
+    /// `resnet50`, `resnet101` or `resnet152` (He et al. 2015, table 1); `None` for all other names.
     #[must_use]
     pub fn preset(name: &str) -> Option<Cnn> {
         let stages = match name {
@@ -124,11 +124,11 @@ impl Generator for Cnn {
     }
 }
 
-/// The bytes of a number.
+/// The size of a number, in bytes.
 const ELEMENT_BYTES: u64 = 4;
-/// The bytes of an index of max pooling.
+/// The size of an index in max pooling, in bytes.
 const INDEX_BYTES: u64 = 8;
-/// The width of a bottleneck's output over its inner width.
+/// The ratio of a bottleneck's output width to its inner width.
 const EXPANSION: u64 = 4;
 
 /// The shape of a batch of images anywhere in the network.
@@ -229,7 +229,7 @@ impl Cnn {
     }
 }
 
-/// A convolution without bias: keeps its input. It needs at most as much scratch memory as its input and output
+/// A convolution without a bias, which keeps its input. It needs at most as much scratch memory as its input and output
 /// together.
 fn convolve(block: &mut Block, input: usize, (from, to): (Shape, Shape), kernel: u64) -> Result<usize, WorkloadError> {
     let bytes = to.bytes()?;
@@ -239,7 +239,7 @@ fn convolve(block: &mut Block, input: usize, (from, to): (Shape, Shape), kernel:
     Ok(block.push(Operation::new(&[input], bytes).keeps_inputs().parameters(&[weight]).scratch(scratch).work(&work)))
 }
 
-/// Batch normalization, and optionally a rectifier after it that works in place.
+/// Batch normalization, optionally followed by a rectifier that works in place.
 fn normalize(block: &mut Block, input: usize, shape: Shape, is_rectified: bool) -> Result<usize, WorkloadError> {
     let statistic = shape.channels * ELEMENT_BYTES;
     let operation = Operation::new(&[input], shape.bytes()?).keeps_inputs().side(statistic).side(statistic);
@@ -251,7 +251,7 @@ impl Cnn {
     /// The requests of all batch sizes.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, a size is too large, or there are too many events.
+    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         let mut training = self.training()?;
         for (at, &batch) in self.batches.iter().enumerate() {
@@ -290,8 +290,8 @@ impl Cnn {
         Ok(training)
     }
 
-    /// The values that batch normalizations keep besides their parameters: running mean, running variance and the number of
-    /// batches.
+    /// The values that batch normalizations keep in addition to their parameters: the running mean, the running variance and
+    /// the number of batches.
     fn running_statistics(&self, training: &mut Training) -> Result<(), WorkloadError> {
         for channels in self.normalized_channels() {
             for bytes in [channels * ELEMENT_BYTES, channels * ELEMENT_BYTES, INDEX_BYTES] {
@@ -320,7 +320,8 @@ mod tests {
     #[test]
     fn the_peaks_are_nearly_the_recorded_ones() {
         for (at, &(batch, recorded)) in RECORDED.iter().enumerate() {
-            // A recorded peak is measured from the end of the previous batch size; gradients exist from the first batch on.
+            // A recorded peak is measured from the end of the previous batch size; gradients exist from the first batch
+            // onward.
             let batches = if at == 0 { vec![1] } else { vec![1, batch] };
             let load = Cnn { batches, ..Cnn::default() }.workload().unwrap().load_bytes(512);
             let error = load as f64 / recorded as f64 - 1.0;

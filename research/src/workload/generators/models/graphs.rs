@@ -1,9 +1,9 @@
 //! Graphs captured for many batch sizes, as an inference server does before it starts serving.
 //!
-//! For each batch size the model (a [`Transformer`], one token per sample) runs a few times to warm up, then once
-//! while its requests go to a private pool. Its output lives as long as the graph. Graphs may share a pool; then
-//! the *order* of the captures decides whether a later graph fits into the memory that an earlier one has left
-//! free. Replaying a graph allocates nothing.
+//! For each batch size, the model (a [`Transformer`], one token per sample) runs a few times to warm up, and then once while
+//! its requests go to a private pool. Its output lives as long as the graph. Graphs may share a pool; the *order* of the
+//! captures then determines whether a later graph fits in the memory that an earlier one has left free. Replaying a graph
+//! allocates nothing.
 
 use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
@@ -25,21 +25,21 @@ pub enum Order {
 /// A model, and its graphs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Graphs {
-    /// The model. Only its sizes and its precision count here.
+    /// The model. Only its sizes and its precision matter here.
     pub model: Transformer,
     /// The batch sizes.
     pub batches: Vec<u64>,
     /// The order in which they are captured.
     pub order: Order,
-    /// Whether all graphs of a round share a pool; if not, each has its own.
+    /// Whether all graphs in a round share a pool; if not, each has its own.
     pub shared: bool,
-    /// Warm-up runs before each capture.
+    /// The number of warm-up runs before each capture.
     pub warm_ups: u64,
-    /// Replays per graph.
+    /// The number of replays per graph.
     pub replays: u64,
-    /// Runs without a graph after each round, on more tokens than any graph: a prompt.
+    /// The number of runs without a graph after each round, on more tokens than any graph: a prompt.
     pub eager_runs: u64,
-    /// The number of times that all graphs are captured; after each round all of them are destroyed.
+    /// The number of times that all graphs are captured; after each round, they are all destroyed.
     pub rounds: u64,
     /// The seed of a random order.
     pub seed: u64,
@@ -65,7 +65,7 @@ impl Graphs {
     /// The requests of all rounds.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, a size is too large, or there are too many events.
+    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         self.check()?;
         let mut engine = self.model.engine();
@@ -73,7 +73,7 @@ impl Graphs {
             engine.program.allocate(bytes)?;
         }
         let largest = self.batches.iter().copied().max().unwrap_or(1);
-        // Graphs read and write tensors that stay allocated.
+        // Graphs read and write tensors that remain allocated.
         for bytes in [8, 8, self.model.hidden * self.model.precision.bytes()] {
             engine.program.allocate(bytes_of("the static inputs", &[largest, bytes])?)?;
         }
@@ -187,7 +187,7 @@ mod tests {
         Graphs { model, batches: vec![1, 2, 4, 8, 16], rounds: 2, ..Graphs::default() }
     }
 
-    /// The pool and the batch size of each capture: the first request of a capture has 8 bytes per sample.
+    /// The pool and the batch size of each capture: the first request in a capture is for 8 bytes per sample.
     fn captured(graphs: &Graphs) -> Vec<(u16, u64)> {
         let workload = graphs.workload().unwrap();
         assert_eq!(workload.check(), Ok(()));

@@ -1,11 +1,11 @@
-//! A deep perceptron: linear layers and rectifiers, like the program of the recording `deep_mlp` (scenario C6).
+//! A deep perceptron: linear layers and rectifiers, like the program behind the recording `deep_mlp` (scenario C6).
 //!
-//! That program adds up the outputs, goes backward, and never updates. With 20 layers of width 4,096 and 64 samples its peaks
-//! match to the byte, both `requested_bytes.all.peak` of the recording's stats after each step and, rounded to 512,
-//! `allocated_bytes.all.peak`. They are 2,755,264,520 and 2,755,265,536 without checkpointing, 2,756,313,096 and 2,756,314,112
-//! with it. Checkpointing does not help this program. At the end of backward, where the peak is, only one layer's activations
-//! are left; and with larger batches the input of a layer is what the rectifier before it keeps anyway. The additional 1 MiB is
-//! cuBLASLt's workspace for the thread that recomputes.
+//! That program adds up the outputs, runs the backward pass, and never updates. With 20 layers of width 4,096 and 64 samples,
+//! its peaks match to the byte: both `requested_bytes.all.peak` in the recording's stats after each step and, rounded to 512,
+//! `allocated_bytes.all.peak`. They are 2,755,264,520 and 2,755,265,536 without checkpointing, and 2,756,313,096 and
+//! 2,756,314,112 with it. Checkpointing does not help this program. At the end of the backward pass, where the peak is, only
+//! one layer's activations are left; and with larger batches, a layer's input is what the rectifier before it keeps anyway.
+//! The additional 1 MiB is cuBLASLt's workspace for the thread that recomputes.
 
 use super::autograd::{Backward, Block, Engine, Operation, Part, Plan, Recompute, Surroundings};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
@@ -19,7 +19,7 @@ pub struct Mlp {
     pub width: u64,
     /// The number of layers.
     pub depth: u64,
-    /// Samples per step.
+    /// The number of samples per step.
     pub batch: u64,
     /// Whether each layer keeps only its input and is recomputed.
     pub checkpointing: bool,
@@ -45,14 +45,14 @@ impl Default for Mlp {
     }
 }
 
-/// The bytes of a number.
+/// The size of a number, in bytes.
 const ELEMENT_BYTES: u64 = 4;
 
 impl Mlp {
-    /// The requests of this many steps of training.
+    /// The requests of this many training steps.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, a size is too large, or there are too many events.
+    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
     pub fn workload(&self, steps: u64) -> Result<Workload, WorkloadError> {
         within("steps", steps, 1, 1_000_000)?;
         within("width", self.width, 1, 1 << 24)?;
@@ -127,8 +127,8 @@ impl Generator for Trained<Mlp> {
 mod tests {
     use super::*;
 
-    /// `requested_bytes.all.peak` and `allocated_bytes.all.peak` of the steps of `deep_mlp.default`, in the
-    /// recordings' steps.jsonl.
+    /// `requested_bytes.all.peak` and `allocated_bytes.all.peak` for the steps of `deep_mlp.default`, in the recordings'
+    /// steps.jsonl.
     const RECORDED: [(bool, u64, u64); 2] = [(false, 2_755_264_520, 2_755_265_536), (true, 2_756_313_096, 2_756_314_112)];
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The input of a layer is what the rectifier before it keeps anyway.
+    /// A layer's input is what the rectifier before it keeps anyway.
     #[test]
     fn checkpointing_every_layer_saves_nothing_here() {
         for batch in [64, 4096, 65_536] {

@@ -1,4 +1,4 @@
-//! Models that are trained or run, with the lifetimes that autograd gives to tensors.
+//! Models that are trained or run, with the tensor lifetimes that result from autograd.
 
 pub mod alternate;
 pub mod autograd;

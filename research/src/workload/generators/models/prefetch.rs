@@ -1,10 +1,11 @@
 //! Training with batches that are copied to the device ahead of the computation, on a separate stream.
 //!
 //! A batch is allocated on the copy stream and used on the compute stream (`record_stream`). The host runs ahead and frees
-//! batches long before the computation is done; their memory stays allocated until then. The computation is the network of a
-//! [`Cnn`]. A batch is decoded on the copy stream from a smaller one, and the result is copied back on a third stream. Times
-//! follow from sizes: 25 GB/s for copies, and the network's arithmetic. A workload has no event for the computation's wait for
-//! its batch; the work on each stream is still in order, and the missing wait frees no memory too early.
+//! batches long before the computation is done; their memory remains allocated until then. The computation is the network of
+//! a [`Cnn`]. A batch is decoded on the copy stream from a smaller one, and the result is copied back on a third stream.
+//! Times follow from sizes: 25 GB/s for copies, and the network's arithmetic. A workload has no event for the computation
+//! waiting for its batch; the work on each stream is still in order, and the missing wait does not cause any memory to be
+//! freed too early.
 
 use super::cnn::Cnn;
 use crate::packing::random::Random;
@@ -12,18 +13,18 @@ use crate::workload::generators::lengths::{self, Lengths};
 use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, within};
 use crate::workload::{Event, Workload};
 
-/// A network and how batches reach it.
+/// A network, and how batches reach it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Prefetch {
     /// The network. Its options `batches`, `repeats` and `empties_cache` are ignored.
     pub network: Cnn,
     /// The distribution of the batch sizes, in samples.
     pub batches: Lengths,
-    /// Steps of training.
+    /// The number of training steps.
     pub steps: u64,
     /// The number of batches that are copied ahead.
     pub depth: u64,
-    /// The host waits for the computation after this many steps each.
+    /// The host waits for the computation each time this many steps have run.
     pub synchronize_every: u64,
     /// The seed of the batch sizes.
     pub seed: u64,
@@ -40,16 +41,16 @@ impl Default for Prefetch {
 const COMPUTE: u16 = 0;
 const COPY_IN: u16 = 1;
 const COPY_OUT: u16 = 2;
-/// The bytes that a copy between host and device moves in a microsecond.
+/// The number of bytes that a copy between host and device moves in a microsecond.
 const COPIED_BYTES_PER_US: u64 = 25_000;
-/// The size of a decoded image, with values of four bytes, relative to that of the copied image.
+/// The size of a decoded image, with four-byte values, relative to that of the copied image.
 const DECODED: u64 = 4;
 
 impl Prefetch {
     /// The requests of all steps.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, a size is too large, or there are too many events.
+    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         within("steps", self.steps, 1, 1_000_000)?;
         within("depth", self.depth, 1, 1 << 10)?;

@@ -10,11 +10,11 @@ use crate::workload::generators::program::Tensor;
 /// How gradients become new weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Optimizer {
-    /// Gradient descent: keeps no state and updates in place, so an allocator sees no update at all.
+    /// Gradient descent: keeps no state and updates in place, so the allocator never sees the update.
     Sgd,
-    /// Gradient descent with momentum: one state per parameter, of its size.
+    /// Gradient descent with momentum: one state per parameter, of the parameter's size.
     Momentum,
-    /// Adam: two states per parameter, of its size.
+    /// Adam: two states per parameter, each of the parameter's size.
     #[default]
     Adam,
 }
@@ -40,10 +40,10 @@ pub(super) fn optimizer(option: Key, value: &str) -> Result<Optimizer, WorkloadE
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Updating {
     pub(super) optimizer: Optimizer,
-    /// The bytes of an element of a weight and of its gradient.
+    /// The size of an element in a weight and in its gradient, in bytes.
     pub(super) element_bytes: u64,
-    /// Whether a second copy of the weights has four bytes per element, as the states then do too; if not, the states are like the
-    /// weights.
+    /// Whether there is a second copy of the weights with four bytes per element, in which case the states also have four; if
+    /// not, the states have the same element size as the weights.
     pub(super) has_master_copy: bool,
     /// Whether a second copy of the optimizer's states exists while it runs.
     pub(super) copies_states: bool,
@@ -56,7 +56,7 @@ pub(super) struct Updating {
 /// With mixed lifetimes, losses are printed and freed when there are this many.
 const LOSSES: usize = 8;
 
-/// A training loop under way.
+/// A training loop in progress.
 #[derive(Debug)]
 pub(super) struct Training {
     pub(super) engine: Engine,
@@ -78,7 +78,7 @@ struct Batch {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchBytes {
     pub(super) input: u64,
-    /// 0 for a batch without targets.
+    /// The size of the targets; 0 for a batch without targets.
     pub(super) targets: u64,
 }
 
@@ -108,7 +108,7 @@ impl Training {
         Ok(Batch { input, targets })
     }
 
-    /// One step: each micro-batch forward and backward, then the update. `next` is the size of the batch that
+    /// Runs one step: each micro-batch forward and backward, and then the update. `next` is the size of the batch that
     /// follows these.
     pub(super) fn step(&mut self, micro_batches: &[(&Plan, BatchBytes)], next: Option<BatchBytes>) -> Result<(), WorkloadError> {
         for (at, &(plan, bytes)) in micro_batches.iter().enumerate() {
@@ -134,7 +134,7 @@ impl Training {
         self.forget_gradients()
     }
 
-    /// The update of a step whose forward and backward have run, without waiting for it.
+    /// Runs the update of a step whose forward and backward passes have run, without waiting for it.
     pub(super) fn update_only(&mut self) -> Result<(), WorkloadError> {
         self.update()?;
         self.forget_gradients()
@@ -159,7 +159,7 @@ impl Training {
         if self.updating.has_master_copy { weight_bytes / self.updating.element_bytes * 4 } else { weight_bytes }
     }
 
-    /// The optimizer's step. Its states are allocated in the first step, as in PyTorch.
+    /// Runs the optimizer's step. Its states are allocated in the first step, as in PyTorch.
     fn update(&mut self) -> Result<(), WorkloadError> {
         let sizes: Vec<u64> = self.weight_bytes.iter().map(|&bytes| self.state_bytes(bytes)).collect();
         let states = sizes.iter().flat_map(|&bytes| std::iter::repeat_n(bytes, self.updating.optimizer.states()));

@@ -1,9 +1,9 @@
-//! Training a transformer, from the model's sizes.
+//! Trains a transformer, given the model's sizes.
 //!
-//! The model is a decoder like GPT-2, in the operations that PyTorch runs for it, with the lifetimes that autograd gives to
-//! tensors: see [`Transformer::workload`]. Simplifications: positions have no parameters; there is no dropout; the logits are
-//! freed once the loss's softmax has read them; in half precision weights, gradients and activations all have two bytes, and
-//! the optimizer reads gradients of two bytes.
+//! The model is a decoder like GPT-2, expressed in the operations that PyTorch runs for it, with the tensor lifetimes that
+//! result from autograd: see [`Transformer::workload`]. It is simplified: positions have no parameters; there is no dropout;
+//! the logits are freed as soon as the loss's softmax has read them; and in half precision, weights, gradients and
+//! activations all have two bytes, and the optimizer reads two-byte gradients.
 //!
 //! The options here are shared by every generator that trains or runs a transformer; each adds its own.
 
@@ -12,23 +12,23 @@ use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
 use crate::workload::Workload;
 use crate::workload::generators::options::{self, Done, Generator, Key, Trained, WorkloadError, bytes_of, shares, within};
 
-/// Which results of the forward pass are recomputed in the backward pass instead of kept.
+/// Which results of the forward pass are recomputed in the backward pass instead of being kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Checkpointing {
-    /// None: all are kept.
+    /// None: all results are kept.
     #[default]
     None,
     /// Each layer keeps its input and is recomputed on its own.
     EveryLayer,
     /// Each group of this many layers keeps its input and is recomputed as one.
     Every(u32),
-    /// [`Checkpointing::Every`] with the square root of the number of layers, rounded.
+    /// [`Checkpointing::Every`], with groups whose size is the square root of the number of layers, rounded.
     Sqrt,
     /// Layers 1, 3, 5 and so on are recomputed; the others keep everything.
     EveryOther,
 }
 
-/// How numbers are stored.
+/// The precision in which numbers are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Precision {
     /// Four bytes.
@@ -39,7 +39,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The bytes of one number.
+    /// The size of one number, in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
@@ -48,8 +48,8 @@ impl Precision {
         }
     }
 
-    /// Floating-point operations that an H200 does in a microsecond of large matrix products: about half of the
-    /// data sheet's.
+    /// The number of floating-point operations that an H200 performs in a microsecond of large matrix products: about half of
+    /// the data sheet's figure.
     pub(super) const fn flop_per_us(self) -> u64 {
         match self {
             Precision::Fp32 => 200_000_000,
@@ -58,54 +58,54 @@ impl Precision {
     }
 }
 
-/// How attention is computed.
+/// The way in which attention is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Attention {
     /// In one kernel (flash attention): the scores are never in memory.
     #[default]
     Fused,
-    /// Step by step: scores, softmax, product.
+    /// Step by step: the scores, the softmax, and the product.
     Materialized,
 }
 
-/// A transformer and how it is trained. [`Transformer::default`] is GPT-2 small.
+/// A transformer, and how it is trained. [`Transformer::default`] is GPT-2 small.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Transformer {
     /// The number of layers.
     pub layers: u64,
     /// The width of a layer.
     pub hidden: u64,
-    /// The number of attention heads; it divides `hidden`.
+    /// The number of attention heads, which must divide `hidden`.
     pub heads: u64,
-    /// Tokens per sample.
+    /// The number of tokens per sample.
     pub sequence: u64,
-    /// Samples per step and device. With gradient accumulation they are divided among the micro-batches.
+    /// The number of samples per step and device. With gradient accumulation, they are divided among the micro-batches.
     pub batch: u64,
     /// The size of the vocabulary.
     pub vocabulary: u64,
-    /// The width of the MLP's inner layer relative to that of a layer.
+    /// The width of the MLP's inner layer, relative to the width of a layer.
     pub mlp_ratio: u64,
-    /// How weights, gradients and activations are stored.
+    /// The precision in which weights, gradients and activations are stored.
     pub precision: Precision,
-    /// How attention is computed.
+    /// The way in which attention is computed.
     pub attention: Attention,
     /// Whether the head shares the embedding's weights.
     pub tied: bool,
     /// The optimizer that updates the weights.
     pub optimizer: Optimizer,
-    /// Whether, in half precision, the optimizer keeps weights and states of four bytes.
+    /// Whether, in half precision, the optimizer keeps four-byte weights and states.
     pub master_copy: bool,
-    /// Whether the optimizer's step makes a temporary second copy of its states.
+    /// Whether the optimizer's step creates a temporary second copy of its states.
     pub optimizer_copy: bool,
-    /// Micro-batches per step.
+    /// The number of micro-batches per step.
     pub accumulation: u64,
-    /// What is recomputed.
+    /// What is recomputed in the backward pass.
     pub checkpointing: Checkpointing,
-    /// The number of pieces in which a recomputed layer runs (nano-batching), 1 for no division: at most the
-    /// samples of a micro-batch. More than 1 needs [`Checkpointing::EveryLayer`].
+    /// The number of pieces in which a recomputed layer runs (nano-batching); 1 means no division. It is at most the number
+    /// of samples in a micro-batch. More than 1 requires [`Checkpointing::EveryLayer`].
     pub chunks: u64,
-    /// Mixed lifetimes: operations need scratch memory, the libraries keep workspaces, batches arrive early and losses are kept for
-    /// eight steps. Without it, every buffer that outlives a step lives to the end.
+    /// Mixed lifetimes: operations need scratch memory, the libraries keep workspaces, batches arrive early and losses are
+    /// kept for eight steps. Without them, every buffer that outlives a step lives until the end.
     pub mixed: bool,
     /// The seed of the sizes of scratch memory.
     pub seed: u64,
@@ -136,7 +136,7 @@ impl Default for Transformer {
     }
 }
 
-/// Models: name, and layers, hidden, heads, sequence, vocabulary, batch.
+/// Models: the name, and layers, hidden, heads, sequence, vocabulary and batch.
 const PRESETS: [(&str, [u64; 6]); 7] = [
     ("gpt2", [12, 768, 12, 1024, 50257, 8]),
     ("gpt2-medium", [24, 1024, 16, 1024, 50257, 8]),
@@ -153,9 +153,8 @@ impl Transformer {
         PRESETS.iter().map(|&(name, _)| name)
     }
 
-    /// A model by name, with the sizes of the GPT-2 and GPT-3 papers (Radford et al. 2019; Brown et al. 2020,
-    /// table 2.1), in half precision with Adam and no master copy. "7b" is GPT-3 6.7B. `None` if there is no such
-    /// model.
+    /// A model by name, with the sizes from the GPT-2 and GPT-3 papers (Radford et al. 2019; Brown et al. 2020, table 2.1),
+    /// in half precision with Adam and no master copy. "7b" is GPT-3 6.7B. `None` if there is no such model.
     #[must_use]
     pub fn preset(name: &str) -> Option<Transformer> {
         let &(_, [layers, hidden, heads, sequence, vocabulary, batch]) = PRESETS.iter().find(|preset| preset.0 == name)?;
@@ -166,7 +165,7 @@ impl Transformer {
     #[must_use]
     pub fn parameters(&self) -> u64 {
         let (width, ratio) = (u128::from(self.hidden), u128::from(self.mlp_ratio));
-        // Four matrices for attention and two for the MLP; biases of 3 + 1 + ratio + 1 widths, and two pairs for
+        // There are four matrices for attention and two for the MLP, biases of 3 + 1 + ratio + 1 widths, and two pairs for
         // the normalizations.
         let layer = (width * width).saturating_mul(4 + 2 * ratio).saturating_add(width * (9 + ratio));
         let embeddings = u128::from(self.vocabulary) * width * if self.tied { 1 } else { 2 };
@@ -252,7 +251,7 @@ pub(in crate::workload::generators) fn set_model(model: &mut Transformer, key: K
     Ok(())
 }
 
-/// The keys of a model's options, and some more.
+/// The keys of a model's options, plus some more.
 pub(in crate::workload::generators) fn with_model(more: &[Key]) -> Vec<Key> {
     MODEL_KEYS.iter().chain(more).copied().collect()
 }
@@ -296,22 +295,22 @@ fn checkpointing(option: Key, value: &str) -> Result<Checkpointing, WorkloadErro
     }
 }
 
-/// The bytes of a token's number, and of a normalization's statistic.
+/// The sizes of a token's number and of a normalization's statistic, in bytes.
 const TOKEN_BYTES: u64 = 8;
 const STATISTIC_BYTES: u64 = 4;
 
-/// The sizes from which the sizes of all operations follow.
+/// The sizes that determine the sizes of all operations.
 struct Sizes {
     batch: u64,
     sequence: u64,
     tokens: u64,
-    /// The bytes of one activation as wide as a layer.
+    /// The size of one activation as wide as a layer, in bytes.
     activation: u64,
     element: u64,
 }
 
 impl Transformer {
-    /// An engine without any buffers.
+    /// Creates an engine without any buffers.
     pub(super) fn engine(&self) -> Engine {
         Engine::new(Surroundings {
             scratch_seed: self.mixed.then_some(self.seed),
@@ -400,7 +399,7 @@ impl Transformer {
         Ok(pieces)
     }
 
-    /// The groups of layers: how many layers each has, and whether it is recomputed.
+    /// The groups of layers: the number of layers in each group, and whether it is recomputed.
     fn groups(&self) -> Vec<(usize, bool)> {
         let layers = self.layers as usize;
         let group = match self.checkpointing {
@@ -427,7 +426,7 @@ impl Transformer {
         Ok(block)
     }
 
-    /// Layer normalization: keeps its input, and the mean and the standard deviation of each token.
+    /// Layer normalization, which keeps its input and the mean and standard deviation of each token.
     fn normalize(&self, block: &mut Block, input: usize, sizes: &Sizes) -> Result<usize, WorkloadError> {
         let statistic = bytes_of("statistics", &[sizes.tokens, STATISTIC_BYTES])?;
         let parameter = self.hidden * sizes.element;
@@ -435,7 +434,7 @@ impl Transformer {
         Ok(block.push(operation.parameters(&[parameter, parameter])))
     }
 
-    /// A linear layer: keeps its input.
+    /// A linear layer, which keeps its input.
     fn linear(&self, block: &mut Block, input: usize, (from, to): (u64, u64), sizes: &Sizes) -> Result<usize, WorkloadError> {
         let bytes = bytes_of("an activation", &[sizes.tokens, to, sizes.element])?;
         let weight = bytes_of("a weight", &[from, to, sizes.element])?;
@@ -443,7 +442,7 @@ impl Transformer {
         Ok(block.push(Operation::linear(input, bytes, &parameters, &[2, sizes.tokens, from, to]).scratch(bytes / 4)))
     }
 
-    /// One layer: attention and MLP, each after a normalization and with a residual connection around it.
+    /// One layer: attention and MLP, each preceded by a normalization and with a residual connection around it.
     fn layer(&self, sizes: &Sizes) -> Result<Block, WorkloadError> {
         let mut block = Block::new(sizes.activation);
         let (width, inner) = (self.hidden, self.hidden * self.mlp_ratio);
@@ -461,7 +460,7 @@ impl Transformer {
         Ok(block)
     }
 
-    /// Attention; queries, keys and values come in one tensor.
+    /// Attention; queries, keys and values are in one tensor.
     fn attend(&self, block: &mut Block, projections: usize, sizes: &Sizes) -> Result<usize, WorkloadError> {
         let scores_work = [2, sizes.tokens, sizes.sequence, self.hidden];
         if self.attention == Attention::Fused {
@@ -485,14 +484,14 @@ impl Transformer {
 }
 
 impl Transformer {
-    /// The requests of this many steps of training.
+    /// The requests of this many training steps.
     ///
-    /// Each step runs every micro-batch forward and backward, then updates the weights. Adam's states are
-    /// allocated in the first update; gradients are freed at the end of each step.
+    /// Each step runs every micro-batch forward and backward and then updates the weights. Adam's states are allocated in the
+    /// first update; gradients are freed at the end of each step.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, a size is beyond
-    /// [`MAX_BYTES`](crate::workload::generators::MAX_BYTES), or there are more events than
+    /// [`WorkloadError`] if the value of an option is not allowed, if a size is beyond
+    /// [`MAX_BYTES`](crate::workload::generators::MAX_BYTES), or if there are more events than
     /// [`MAX_EVENTS`](crate::workload::generators::MAX_EVENTS).
     pub fn workload(&self, steps: u64) -> Result<Workload, WorkloadError> {
         Ok(self.train(steps)?.finish("transformer", self.says(steps)))
@@ -501,7 +500,7 @@ impl Transformer {
     /// The arithmetic of one step.
     ///
     /// # Errors
-    /// As for [`Transformer::workload`].
+    /// The same as for [`Transformer::workload`].
     pub fn work(&self) -> Result<Work, WorkloadError> {
         Ok(self.train(1)?.engine.work)
     }
@@ -552,7 +551,7 @@ mod tests {
             assert_eq!(plan.parameters().sum::<u64>(), 2 * transformer.parameters());
         }
         let of = |name| Transformer::preset(name).unwrap().parameters() as f64 / 1e9;
-        // The papers' sizes, without their positions.
+        // The papers' sizes, without the position embeddings.
         for (name, billions) in
             [("gpt2", 0.124), ("gpt2-medium", 0.354), ("gpt2-large", 0.773), ("gpt2-xl", 1.556), ("7b", 6.65), ("13b", 12.85)]
         {
@@ -604,7 +603,7 @@ mod tests {
         // The step has so few tokens that the update is the peak.
         let plain = Transformer { sequence: 1, batch: 1, ..small() };
         let copying = Transformer { optimizer_copy: true, ..plain.clone() };
-        // Weights, gradients, two states, and these once more.
+        // Weights, gradients, two states, and the states once more.
         assert_eq!(load(&copying), 2 * (1 + 1 + 2 + 2) * plain.parameters());
         assert!(load(&plain) < load(&copying));
         assert_eq!(copying.train(1).unwrap().engine.program.live_bytes(), plain.train(1).unwrap().engine.program.live_bytes());

@@ -1,7 +1,7 @@
-//! Training on samples of different lengths, so that tensors change size from step to step.
+//! Trains on samples of different lengths, so that tensors change size from step to step.
 //!
 //! A batch is padded to its longest sample, rounded up to a multiple. The model is a [`Transformer`], whose `sequence` is the
-//! longest length allowed. Gradient accumulation and the rest work as in the transformer.
+//! longest length allowed. Gradient accumulation and everything else work as in the transformer.
 
 use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
@@ -9,7 +9,7 @@ use crate::workload::Workload;
 use crate::workload::generators::lengths::{self, Lengths};
 use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, within};
 
-/// A model, and the lengths of its samples.
+/// A model, and the lengths of its training samples.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Varlen {
     /// The model; its `sequence` is the longest length.
@@ -18,7 +18,7 @@ pub struct Varlen {
     pub lengths: Lengths,
     /// Batches are padded to a multiple of this many tokens.
     pub multiple: u64,
-    /// Steps of training.
+    /// The number of training steps.
     pub steps: u64,
     /// The seed of the lengths.
     pub seed: u64,
@@ -35,7 +35,7 @@ impl Varlen {
     /// The requests of all steps.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, a size is too large, or there are too many events.
+    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         within("steps", self.steps, 1, 1_000_000)?;
         within("multiple", self.multiple, 1, 1 << 20)?;
@@ -99,7 +99,7 @@ mod tests {
         Varlen { model, steps: 12, ..Varlen::default() }
     }
 
-    /// The padded length of each batch, from three requests in a row: tokens, targets, and the embedding with 64
+    /// The padded length of each batch, derived from three consecutive requests: tokens, targets, and the embedding with 64
     /// numbers of 2 bytes per token.
     fn lengths(workload: &Workload) -> Vec<u64> {
         let mut lengths = Vec::new();

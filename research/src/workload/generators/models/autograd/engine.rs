@@ -1,5 +1,5 @@
 //! Runs blocks forward and backward, and counts the references to each tensor: a block on its own, or a whole model
-//! ([`Plan`]) with parts that run one after the other, some of them recomputed in the backward pass.
+//! ([`Plan`]) with parts that run one after another, some of which are recomputed in the backward pass.
 
 use super::block::{Backward, Block, Operation};
 use crate::packing::random::Random;
@@ -7,39 +7,39 @@ use crate::workload::generators::WorkloadError;
 use crate::workload::generators::program::{Program, Tensor};
 use crate::workload::{Event, Workload};
 
-/// The name of a tensor with references. A copy of the name is not a reference: [`Engine::refer`] adds one, [`Engine::release`]
-/// drops one.
+/// The name of a reference-counted tensor. A copy of the name is not a reference: [`Engine::refer`] adds one,
+/// [`Engine::release`] drops one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::workload::generators::models) struct Storage(usize);
 
-/// What happens besides the model's own operations.
+/// What happens in addition to the model's own operations.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::workload::generators::models) struct Surroundings {
     /// If set, operations need scratch memory, of sizes drawn with this seed.
     pub(in crate::workload::generators::models) scratch_seed: Option<u64>,
-    /// Whether the linear algebra libraries keep a workspace from their first use in a thread.
+    /// Whether the linear algebra libraries keep a workspace after their first use in a thread.
     pub(in crate::workload::generators::models) libraries: bool,
-    /// Floating-point operations that the device does in a microsecond.
+    /// The number of floating-point operations that the device performs in a microsecond.
     pub(in crate::workload::generators::models) flop_per_us: u64,
 }
 
 /// The workspace that cuBLAS keeps for a thread and stream on a Hopper GPU under PyTorch 2.11, from the first matrix product in
 /// that thread, as in the recordings.
 const CUBLAS_BYTES: u64 = 32 << 20;
-/// The workspace that cuBLASLt keeps, from the first forward pass of a linear layer with a bias in that thread.
+/// The workspace that cuBLASLt keeps, from the first forward pass through a linear layer with a bias in that thread.
 const CUBLAS_LT_BYTES: u64 = 1 << 20;
 
 /// What the forward pass keeps for the backward pass: the tensors that each operation saved.
 type Tape = Vec<Vec<Storage>>;
 
-/// How a block runs forward.
+/// The way in which a block runs forward.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Pass {
-    /// It keeps what backward needs.
+    /// It keeps what the backward pass needs.
     Keep,
     /// It keeps nothing, as under `no_grad`.
     Forget,
-    /// It runs a second time, for backward, and keeps what backward needs.
+    /// It runs a second time, for the backward pass, and keeps what that pass needs.
     Again,
 }
 
@@ -77,7 +77,7 @@ impl Engine {
         Ok(self.adopt(tensor))
     }
 
-    /// Takes over a tensor that exists, with one reference.
+    /// Takes over an existing tensor, with one reference.
     pub(in crate::workload::generators::models) fn adopt(&mut self, tensor: Tensor) -> Storage {
         let place = self.unused.pop().unwrap_or_else(|| {
             self.storages.push((None, 0));
@@ -156,8 +156,8 @@ impl Engine {
         }
     }
 
-    /// Runs a block backward. Takes over one reference to the gradient of its output and, if the gradient of its input is wanted,
-    /// returns one reference to it. The block's parameters are numbered from `first_parameter` on.
+    /// Runs a block backward. Takes over one reference to the gradient of its output and, if the gradient of its input is
+    /// wanted, returns one reference to it. The block's parameters are numbered starting from `first_parameter`.
     pub(in crate::workload::generators::models) fn backward(
         &mut self,
         block: &Block,
@@ -216,7 +216,7 @@ impl Engine {
         storages.into_iter().try_for_each(|storage| self.release(storage))
     }
 
-    /// Adds a gradient to that of a value, in place in whichever of the two nothing else refers to.
+    /// Adds a gradient to a value's gradient, in place in whichever of the two has no other references.
     fn sum(&mut self, so_far: &mut Option<Storage>, new: Storage) -> Result<(), WorkloadError> {
         let Some(old) = *so_far else {
             *so_far = Some(new);
@@ -271,7 +271,7 @@ impl Engine {
         scratch.map_or(Ok(()), |tensor| self.program.free(tensor))
     }
 
-    /// The workspaces that cuBLAS allocates when a thread first uses it, and keeps.
+    /// Allocates the workspaces that cuBLAS allocates when a thread first uses it and then keeps.
     fn prepare_library(
         &mut self,
         operation: &Operation,
@@ -296,7 +296,7 @@ impl Engine {
         self.program.launch(u64::try_from(us).unwrap_or(u64::MAX))
     }
 
-    /// The host waits for the device, to read the loss.
+    /// Makes the host wait for the device in order to read the loss.
     pub(in crate::workload::generators::models) fn wait(&mut self) -> Result<(), WorkloadError> {
         self.program.push(Event::Synchronize { stream: 0 })
     }
@@ -307,7 +307,7 @@ impl Engine {
 pub struct Work {
     /// The forward pass, once.
     pub forward: u128,
-    /// The backward pass: two products for each one of the forward pass, for the gradients of its two operands.
+    /// The backward pass: two products for each one in the forward pass, for the gradients of its two operands.
     pub backward: u128,
     /// Forward work that is repeated because its results were not kept.
     pub recomputed: u128,
@@ -324,12 +324,12 @@ impl Work {
 /// Whether a part's results are kept for the backward pass.
 #[derive(Clone, Debug)]
 pub(in crate::workload::generators::models) enum Recompute {
-    /// They are kept.
+    /// The results are kept.
     No,
-    /// Only the input is kept; backward runs the part forward again.
+    /// Only the input is kept; the backward pass runs the part forward again.
     Whole,
-    /// Like `Whole`, in pieces: forward and backward run piece by piece, so that only one piece's results are live
-    /// at a time. Holds the part's block for each piece of the batch.
+    /// Like `Whole`, but in pieces: the forward and backward passes run piece by piece, so that only one piece's results are
+    /// live at a time. Contains the part's block for each piece of the batch.
     Pieces(Vec<Block>),
 }
 
@@ -338,15 +338,16 @@ pub(in crate::workload::generators::models) enum Recompute {
 pub(in crate::workload::generators::models) struct Part {
     /// The block, as an index into [`Plan::blocks`].
     pub(in crate::workload::generators::models) block: usize,
-    /// How many times it runs in a row.
+    /// The number of times that it runs in a row.
     pub(in crate::workload::generators::models) repeats: usize,
-    /// Which of its results are kept.
+    /// Whether its results are kept.
     pub(in crate::workload::generators::models) recompute: Recompute,
-    /// If set, the part has no parameters but uses those from this number on, as a head that shares the embedding's weights does.
+    /// If set, the part has no parameters of its own but uses those starting from this number, as a head that shares the
+    /// embedding's weights does.
     pub(in crate::workload::generators::models) shares: Option<usize>,
 }
 
-/// A model for one batch size. Parameters are numbered in the order of the parts.
+/// A model for one batch size. Parameters are numbered in part order.
 #[derive(Clone, Debug, Default)]
 pub(in crate::workload::generators::models) struct Plan {
     /// The kinds of blocks.
@@ -355,7 +356,7 @@ pub(in crate::workload::generators::models) struct Plan {
     pub(in crate::workload::generators::models) parts: Vec<Part>,
 }
 
-/// What the forward pass of a part leaves behind.
+/// What a part's forward pass leaves behind.
 enum Left {
     Tapes(Vec<Tape>),
     Input(Storage),
@@ -379,7 +380,7 @@ impl Plan {
         self.parts.iter().filter(|part| part.shares.is_none()).flat_map(of_part)
     }
 
-    /// Runs forward and backward. Takes over one reference to `input`; the loss is freed at the end.
+    /// Runs the forward and backward passes. Takes over one reference to `input`; the loss is freed at the end.
     pub(in crate::workload::generators::models) fn train(
         &self,
         engine: &mut Engine,
@@ -393,7 +394,7 @@ impl Plan {
             left.push(of_part);
         }
         let last = &self.blocks[self.parts.last().map_or(0, |part| part.block)];
-        // The caller of backward holds the first gradient until backward returns.
+        // The caller of `backward` holds the first gradient until `backward` returns.
         let root = engine.allocate(last.output_bytes())?;
         let mut gradient = Some(engine.refer(root));
         let mut parameter = self.parts.iter().map(|part| self.own_parameters(part)).sum();
@@ -410,7 +411,7 @@ impl Plan {
         engine.release(value)
     }
 
-    /// Runs forward only, keeping nothing. Takes over one reference to `input` and returns one to the output.
+    /// Runs only the forward pass, keeping nothing. Takes over one reference to `input` and returns one to the output.
     pub(in crate::workload::generators::models) fn infer(
         &self,
         engine: &mut Engine,
@@ -448,7 +449,7 @@ impl Plan {
             Recompute::Pieces(pieces) => {
                 let whole = engine.allocate(block.output_bytes())?;
                 for piece in pieces {
-                    // A piece of the input is a view of it; the output of the piece is copied into the whole.
+                    // A piece of the input is a view of it; the piece's output is copied into the full output.
                     let view = engine.refer(input);
                     let output = engine.forward(piece, view, Pass::Forget)?.0;
                     engine.release(output)?;
@@ -481,14 +482,14 @@ impl Plan {
                     value = output;
                     tapes.push(tape);
                 }
-                // Nothing needs this output again.
+                // This output is not needed again.
                 engine.release(value)?;
                 tapes
             }
         };
         let mut gradient = Some(gradient);
         for (at, tape) in tapes.into_iter().enumerate().rev() {
-            let incoming = gradient.take().expect("a block in the middle passes its gradient on");
+            let incoming = gradient.take().expect("a middle block passes its gradient on");
             let first = first_parameter + at * block.parameter_count();
             gradient = engine.backward(block, tape, incoming, first, wants_input || at > 0)?;
         }
@@ -496,8 +497,8 @@ impl Plan {
     }
 }
 
-/// Backward in pieces: each piece runs forward and backward before the next, and its gradient is copied into that
-/// of the whole input.
+/// Runs the backward pass in pieces: each piece runs forward and backward before the next one, and its gradient is copied
+/// into the full input's gradient.
 fn pieces_backward(
     engine: &mut Engine,
     (block, pieces): (&Block, &[Block]),
@@ -521,11 +522,11 @@ fn pieces_backward(
 }
 
 impl Block {
-    /// The requests of this many passes forward and backward. Gradients of parameters live to the end; the gradients of the input
-    /// do not.
+    /// The requests of this many forward and backward passes. Gradients of parameters live until the end; gradients of the
+    /// input do not.
     ///
     /// # Errors
-    /// [`WorkloadError`] if a size is too large, or there are too many events.
+    /// [`WorkloadError`] if a size is too large, or if there are too many events.
     ///
     /// # Panics
     /// If the block has no operations.
@@ -544,10 +545,10 @@ impl Block {
         Ok(engine.program.finish("block", "A block of operations, forward and backward".into()))
     }
 
-    /// The requests of this many equal blocks one after the other, forward only.
+    /// The requests of this many equal blocks, one after another, forward only.
     ///
     /// # Errors
-    /// As for [`Block::trained`].
+    /// The same as for [`Block::trained`].
     pub fn forward_only(&self, blocks: usize) -> Result<Workload, WorkloadError> {
         let mut engine = engine();
         let mut value = engine.allocate(self.input_bytes())?;
@@ -559,12 +560,12 @@ impl Block {
     }
 }
 
-/// An engine that allocates only what its blocks need.
+/// Creates an engine that allocates only what its blocks need.
 fn engine() -> Engine {
     Engine::new(Surroundings { scratch_seed: None, libraries: false, flop_per_us: 1 })
 }
 
-/// One test for each rule, on the allocations and frees of a small model.
+/// Contains one test for each rule, on the allocations and frees of a small model.
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -595,7 +596,7 @@ mod tests {
         block
     }
 
-    /// One block forward and backward; the gradient of the input also has 1 byte.
+    /// One block, run forward and backward; the gradient of the input also has 1 byte.
     fn run(block: &Block) -> String {
         let mut engine = engine();
         let input = engine.allocate(1).unwrap();
@@ -610,7 +611,7 @@ mod tests {
 
     #[test]
     fn what_an_operation_saves_lives_until_its_backward_ran() {
-        // The first operation keeps its input (1), the second keeps nothing, the third keeps its input (20).
+        // The first operation keeps its input (1), the second keeps nothing, and the third keeps its input (20).
         let block = block(vec![
             Operation::new(&[0], 10).keeps_inputs(),
             Operation::new(&[1], 20),
@@ -624,7 +625,7 @@ mod tests {
     #[test]
     fn softmax_saves_its_output_and_not_its_input() {
         let block = block(vec![Operation::new(&[0], 10), Operation::new(&[1], 11).keeps_output(), Operation::new(&[2], 5)]);
-        // The input (10) is freed once the output (11) exists; the output is freed in softmax's backward.
+        // The input (10) is freed once the output (11) exists; the output is freed in softmax's backward pass.
         assert!(run(&block).starts_with("+1 +10 -1 +11 -10 +5 -5 "), "{}", run(&block));
         assert!(run(&block).contains("+10 -11 -11 "), "{}", run(&block));
     }
@@ -636,8 +637,8 @@ mod tests {
             Operation::in_place(1).backward(Backward::Stops),
             Operation::new(&[2], 30).keeps_inputs(),
         ]);
-        // The operation shares the first operation's memory. The first operation's gradient is not computed, but what it saved is
-        // freed all the same.
+        // The operation shares the first operation's memory. The first operation's gradient is not computed, but what it
+        // saved is freed nevertheless.
         assert_eq!(run(&detached), "+1 +10 +30 -30 +30 +10 -30 -10 -10 -1");
     }
 
@@ -661,7 +662,7 @@ mod tests {
         let mut residual = Block::new(1);
         let inner = residual.push(Operation::new(&[0], 10).keeps_inputs());
         residual.push(Operation::new(&[0, inner], 1).backward(Backward::Passes));
-        // The sum's gradient goes to both inputs; when the inner operation's backward is done, only the other input
+        // The sum's gradient goes to both inputs; when the inner operation's backward pass is done, only the other input
         // refers to it.
         assert_eq!(run(&residual), "+1 +10 +1 -10 -1 +1 +1 -1 -1 -1");
     }
