@@ -74,8 +74,8 @@ def advise(
 
     `limit` is the memory that the process may reserve; `capacity` is the memory of a different GPU to try. `settings`
     are tried in addition, or by themselves with `only`. `policy` names policies of parkade, such as `floating-handles`;
-    the result's `policies` say how much memory they would need in place of PyTorch's allocator. `threads` bounds the number
-    of threads.
+    the result's `policies` say how much memory they would need in place of PyTorch's allocator. `threads` bounds the
+    number of threads.
     """
     chosen = options(
         limit=limit,
@@ -125,8 +125,8 @@ def diagnose(
     """Explains why a recorded program ran out of memory, and what held every reserved byte. If the program did not run
     out of memory, it explains why more was reserved than allocated.
 
-    `entry` chooses a different point in the trace. `message` replaces the recording: the text of an out-of-memory error, a
-    log that contains one, or the path of a log.
+    `entry` chooses a different point in the trace. `message` replaces the recording: the text of an out-of-memory
+    error, a log that contains one, or the path of a log.
     """
     chosen = options(limit=limit, capacity=capacity, entry=entry, device=device, settings=settings, profile=profile)
     if message is None:
@@ -338,7 +338,7 @@ def export(
 
 def info() -> Info:
     """Returns the memory of every GPU of this machine, and the processes that hold it. Raises `Error` without a GPU."""
-    # In a separate process: without NVML, the command asks the CUDA driver, which would leave a context in this process.
+    # In a separate process: without NVML, the command asks the CUDA driver, which would leave a context in this one.
     found = [
         subprocess.run([sys.executable, "-m", "parkade", "info", *form], capture_output=True)
         for form in (["--json"], [])

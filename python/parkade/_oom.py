@@ -27,7 +27,7 @@ from ._torch import cuda
 
 #: A program that catches errors and continues gets a line and a snapshot at most once in this many seconds.
 _EVERY = 60.0
-#: The search for what helps may take this many seconds, because the other processes of the job wait and the GPU is held.
+#: The search for what helps may take this many seconds: the other processes of the job wait, and the GPU is held.
 _AT_MOST = 60.0
 #: The default path of the snapshot.
 PATH = "oom-{host}-{rank}.pickle"
@@ -78,7 +78,7 @@ class OnOom:
         return f"OnOom(path={self.path!r}, ooms={self.ooms})"
 
     def begin(self, torch: Any) -> None:
-        """Records from the first use of CUDA onwards. It does not initialize CUDA for a program that does not use it."""
+        """Records from the first use of CUDA onwards. Does not initialize CUDA for a program that does not use it."""
         self._torch = torch
         later = getattr(torch.cuda, "_lazy_call", None)
         if later is None:
@@ -250,9 +250,9 @@ _current: OnOom | None = None
 
 
 def on_oom(path: str | os.PathLike[str] = PATH, limit: Size | None = "auto") -> OnOom:
-    """Writes a snapshot to `path` at every out-of-memory error in PyTorch from now on, including errors that the program
-    catches, but at most once a minute, and prints a line about it. If the error ends the program, the cause and what
-    helps follow the traceback.
+    """Writes a snapshot to `path` at every out-of-memory error in PyTorch from now on, including errors that the
+    program catches, but at most once a minute, and prints a line about it. If the error ends the program, the cause and
+    what helps follow the traceback.
 
     `parkade run` does the same. Call it before CUDA is used. In `path`, `{rank}` is replaced with the process's rank
     and `{host}` with the machine's name. `limit` is the memory that the process may reserve; the snapshot keeps it, and

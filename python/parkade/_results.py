@@ -202,7 +202,7 @@ class Stats(_fields.StatsFields, Result):
 
     @property
     def memory_stats(self) -> dict[str, int]:
-        """`torch.cuda.memory_stats()` of the first device at the last requested point of the trace; empty without a trace."""
+        """`torch.cuda.memory_stats()` of the first device at the last requested entry; empty without a trace."""
         moments = self.devices[0]["moments"] if self.devices else []
         return dict(moments[-1]["memory_stats"]) if moments else {}
 
