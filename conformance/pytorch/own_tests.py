@@ -3,7 +3,6 @@
 
   own_tests.py OUT --tests FOLDER              the memory tests in test_cuda.py and inductor/test_cudagraph_trees.py
   own_tests.py OUT --tests FOLDER --quick
-
   own_tests.py OUT --tests FOLDER --all        every test in the two files
   own_tests.py OUT --tests FOLDER --ids FILE   the tests that FILE names, one per line, as pytest names them
 

@@ -130,7 +130,7 @@ class Allocator final : public CCA::CUDAAllocator {
   uint32_t flags = 0;
   std::mutex mutex;
   std::array<std::atomic<Place*>, MOST_DEVICES> places{};
-  // The entries for unused devices exist for the entries of snapshots. They live as long as the process.
+  // Unused devices have a history too, for the entries of snapshots. They live as long as the process.
   std::array<History*, MOST_DEVICES> histories{};
   std::atomic<int> device_count{0};
   std::atomic<bool> is_caching{true};
@@ -146,7 +146,7 @@ class Allocator final : public CCA::CUDAAllocator {
   std::mutex owners_mutex;
   std::unordered_map<void*, Place*> owners;
   std::atomic<size_t> owned{0};
-  // The settings that every device gets, including devices that are used later.
+  // The trackers, observers and annotations for every device, including devices that are used later.
   std::vector<AllocatorTraceTracker> trackers;
   std::unique_ptr<Recording> recording;
   std::atomic<bool> is_recording{false};

@@ -105,7 +105,7 @@ class Place {
     check(parkade_set_observer(core, &told, this));
   }
 
-  // Settings may change at any time; PyTorch's allocator reads them anew for each request.
+  // Settings may change at any time; PyTorch's allocator reads them again for each request.
   void follow_settings(size_t bytes) {
     if (C10_UNLIKELY(takes_settings && watch.may_differ(settings, bytes)) && !call().is_in_callback) follow(bytes);
   }
@@ -189,7 +189,7 @@ class Place {
     std::lock_guard<std::mutex> lock(settings_mutex);
     const bool has_changed = watch.see();
     if (!has_changed && are_settings(settings, bytes)) return;
-    // For errors that only the text describes.
+    // For settings that exist only in the text. The result is ignored: PyTorch has already reported errors to its caller.
     parkade_apply_settings(core, settings_text().c_str());
     copy_settings();
   }

@@ -199,7 +199,7 @@ inline double settings_fraction() {
   return 1;
 #endif
 }
-// Whether they are equal, except for the divisions of sizes other than `bytes`.
+// Whether the known settings equal the current ones, ignoring the divisions of sizes other than `bytes`.
 inline bool are_settings(const parkade_settings& known, size_t bytes) {
   if (Config::max_split_size() != known.max_split_bytes ||
       Config::max_non_split_rounding_size() != known.max_non_split_rounding_bytes ||
