@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures parkade's long commands whole: processor time, time and memory.
+"""Measures parkade's slow commands end to end: processor time, elapsed time and memory.
 
 benches/commands.py RECORDING [--rounds N] [--sweep] [--write docs/speed.md]
 
-RECORDING is a snapshot file, packed or not; it is unpacked first, and both are measured. Times are those of the round with the least processor
-time. Memory is the largest of any round. --sweep adds the sweep of docs/numbers.md, which takes minutes. The release build is brought up to
-date first.
+RECORDING is a snapshot file, compressed or not; it is decompressed first, and both forms are measured. Times are from the round with the least
+processor time. Memory is the maximum over all rounds. --sweep adds the sweep of docs/numbers.md, which takes minutes. The release build is
+brought up to date first.
 """
 
 import argparse
@@ -36,7 +36,7 @@ PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
 
 @dataclass
 class Cost:
-    """What a command took."""
+    """The time and memory that a command took."""
 
     processor_s: float
     wall_s: float
@@ -51,7 +51,7 @@ def run(command: list[str]) -> Cost:
         _, status, usage = os.wait4(child.pid, 0)
         wall = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
-        # 1 and 3 are answers too: the program does not fit, or the answer is unknown.
+        # Exit codes 1 and 3 are answers too: the program does not fit, or the answer is unknown.
         if child.returncode not in (0, 1, 3):
             sys.exit(f"commands.py: {' '.join(command)} ended with exit code {child.returncode}: run it to see why")
         out.seek(0)
@@ -59,7 +59,7 @@ def run(command: list[str]) -> Cost:
 
 
 def best(command: list[str], rounds: int) -> Cost:
-    """The round with the least processor time, with the largest memory of all."""
+    """Returns the round with the least processor time, with the largest memory of all rounds."""
     print("running:", *command, file=sys.stderr)
     costs = [run(command) for _ in range(rounds)]
     least = min(costs, key=lambda cost: cost.processor_s)
@@ -72,7 +72,7 @@ def seconds(cost: Cost) -> str:
 
 
 def of_recording(recording: Path, rounds: int, folder: Path) -> list[list[str]]:
-    """Verifying a recording, and advising on it."""
+    """Measures `verify` and `advise` on a recording."""
     unpacked = folder / recording.name.removesuffix(".xz")
     if recording.name.endswith(".xz"):
         subprocess.run([sys.executable, "-c", UNPACK, recording, unpacked], check=True)
@@ -108,7 +108,7 @@ def of_recording(recording: Path, rounds: int, folder: Path) -> list[list[str]]:
 
 
 def of_policies() -> list[list[str]]:
-    """Events a second under PyTorch's policy, best-fit-remap:fit=next, and the slowest."""
+    """Returns the events per second under PyTorch's policy, best-fit-remap:fit=next, and the slowest policy."""
     lines = re.findall(r"^(\S+)\s+(\d+)\s", best([EVENTS], 1).output, re.MULTILINE)
     speeds = {name: int(speed) / 1e6 for name, speed in lines}
     slowest = min(speeds, key=speeds.__getitem__)
@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the table between its marks in a page")
     arguments = parser.parse_args()
     if arguments.write:
-        parts(arguments.write, "commands.py")  # fail here and not after minutes
+        parts(arguments.write, "commands.py")  # fail now rather than after minutes
     for build in (["-p", "parkade-cli"], ["-p", "parkade-research", "--example", "events"]):
         subprocess.run(["cargo", "build", "--locked", "--quiet", "--release", *build], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the sweep of docs/numbers.md and writes its tables between the marks of that page.
+"""Runs the sweep of docs/numbers.md and writes its tables between the markers on that page.
 
 python3 benches/numbers.py           writes the tables into the page
-python3 benches/numbers.py --check   exits with 1 if the page has other tables
+python3 benches/numbers.py --check   exits with 1 if the page has different tables
 
-The same sources give the same tables. The release build is brought up to date first. --rows FILE keeps the rows of the sweep, so that an
-interrupted one goes on where it ended; more options of `parkade sweep`, such as --threads, follow after `--`.
+The same sources produce the same tables. The release build is brought up to date first. --rows FILE keeps the rows of the sweep, so that an
+interrupted sweep continues where it stopped; more options of `parkade sweep`, such as --threads, can follow after `--`.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from page import parts, replace_marked
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/numbers.md"
 SHIPPED = "conformance/recordings"
-# One recording of each kind that ships: an easy one, several streams, graphs with private pools, serving.
+# One shipped recording of each kind: an easy one, several streams, graphs with private pools, serving.
 RECORDINGS = [
     "deep_mlp.default",
     "gpt2_varlen.default",
@@ -35,14 +35,14 @@ SWEPT = ["-w", ",".join(["all", *(f"{SHIPPED}/{name}.pickle.xz" for name in RECO
 
 
 def tables(more: list[str]) -> str:
-    """What the sweep prints."""
+    """Returns what the sweep prints."""
     subprocess.run(["cargo", "build", "--locked", "--quiet", "--release", "-p", "parkade-cli"], cwd=ROOT, check=True)
     command = ["target/release/parkade", "sweep", *SWEPT, "--markdown", *more]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def on_lines(text: str) -> str:
-    """Notes with one sentence a line, none of them too long."""
+    """Returns notes with one sentence per line and no line too long."""
     lines = []
     for line in text.split("\n"):
         sentences = [line] if line.startswith("|") else re.split(r"(?<=\.) (?=[A-Z–])", line)
@@ -61,7 +61,7 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, metavar="FILE", help="keep the rows here, or go on with them")
     parser.add_argument("more", nargs="*", metavar="OPTION", help="more options of parkade sweep")
     arguments = parser.parse_args()
-    before, after = parts(PAGE, "numbers.py")  # fail here and not after minutes
+    before, after = parts(PAGE, "numbers.py")  # fail now rather than after minutes
     kept = ["-o", str(arguments.rows.resolve())] if arguments.rows else []
     text = on_lines(tables([*kept, *arguments.more]))
     if not arguments.check:

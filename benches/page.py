@@ -1,4 +1,4 @@
-"""What the programs beside this one write into a page, between two marks, and where it was measured."""
+"""Writes what the other programs here measured into a page, between two markers, with the place of the measurement."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def parts(path: Path, program: str) -> tuple[str, str]:
-    """A page up to and with the first mark of a program, and from its second mark on. Ends the program if they are not there."""
+    """Returns a page up to and including a program's first marker, and from its second marker on. Ends the program if a marker is missing."""
     first, second = f"<!-- what benches/{program} writes -->", f"<!-- the end of what benches/{program} writes -->"
     page = path.read_text() if path.exists() else ""
     if page.count(first) != 1 or page.count(second) != 1 or page.index(first) > page.index(second):
@@ -18,13 +18,13 @@ def parts(path: Path, program: str) -> tuple[str, str]:
 
 
 def replace_marked(path: Path, program: str, text: str) -> None:
-    """Puts the text between the marks of a program."""
+    """Puts the text between a program's markers."""
     before, after = parts(path, program)
     path.write_text(f"{before}\n\n{text}\n\n{after}")
 
 
 def origin() -> str:
-    """The day, the commit and the machine, in words."""
+    """Returns the day, the commit and the machine, in words."""
     root = Path(__file__).resolve().parent
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True

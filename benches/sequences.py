@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the sequences of requests that side_by_side.py times, in the format of conformance/oracle/pytorch_harness/src/timed.hpp.
 
-benches/sequences.py CASE FILE [--steps N]     one case; without arguments, the names of all
+benches/sequences.py CASE FILE [--steps N]     writes one case; without arguments, lists the names of all cases
 
-Sizes and places come from the splitmix64 generator with seed 1. The sizes of a mix are uniform in their logarithm from 512 B to 8 MiB, those
-of a replay from 64 B to 16 MiB. "replay of a recording" has the requests of one that ships, on one stream.
+Sizes and places are drawn from the splitmix64 generator with seed 1. The sizes in a mix are log-uniform from 512 B to 8 MiB, those in a
+replay from 64 B to 16 MiB. "replay of a recording" has the requests of a shipped recording, on one stream.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class Random:
         return z ^ (z >> 31)
 
     def size(self, low: int, doublings: int) -> int:
-        """A size from 2^low on, uniform in its logarithm over so many doublings."""
+        """Returns a size of 2^low or more, log-uniform over the given number of doublings."""
         return int(2.0 ** (low + doublings * (self.number() >> 11) / (1 << 53)))
 
 
@@ -60,7 +60,7 @@ def mix(live: int):
 
 
 def replay(live: int):
-    """Allocations and frees in random order: 60 % allocations below so many live blocks, 40 % above."""
+    """Generates allocations and frees in random order: 60 % are allocations below the given number of live blocks, 40 % above it."""
 
     def write(out: TextIO, steps: int) -> None:
         random = Random(1)
@@ -79,7 +79,7 @@ def replay(live: int):
 
 
 def recording(out: TextIO, steps: int) -> None:
-    """The requests of a recording up to so many steps; what it has not freed by the end stays allocated."""
+    """Returns a recording's requests up to the given number of steps; what has not been freed by the end stays allocated."""
     with lzma.open(RECORDING) as file:
         snapshot = pickle.load(file)
     live, unused, slots, lines = {}, [], 0, []
@@ -97,7 +97,7 @@ def recording(out: TextIO, steps: int) -> None:
     out.writelines(lines)
 
 
-# Each case: its notation, and the default number of steps in a round.
+# Each case has its notation and the default number of steps in a round.
 CASES = {
     "pair 4 KiB": (pairs(4 * KIB), 200_000),
     "pair 2 MiB": (pairs(2 * MIB), 200_000),
@@ -135,7 +135,7 @@ for case in (
 
 
 def write(case: str, path: Path, steps: int | None = None) -> None:
-    """Writes a case to a file, with as many steps a round as it usually has unless told."""
+    """Writes a case to a file, by default with its usual number of steps per round."""
     make, usual = CASES[case]
     with open(path, "w") as out:
         make(out, steps or usual)

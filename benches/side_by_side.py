@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Times parkade's core beside the real allocators, on the same sequences of requests, and prints ratios.
+"""Times parkade's core and the real allocators on the same sequences of requests, and prints ratios.
 
 benches/side_by_side.py [--rounds N] [--cases TEXT...] [--only NAME...] [--rebuild] [--write docs/speed.md]
 
 Builds what is missing or older than its sources: parkade's program, PyTorch's allocator (conformance/oracle/pytorch_harness), RMM's pool and TensorFlow's BFC
-(conformance/other_allocators). Each is a process of its own that reads the case's sequence, waits for a word, runs its steps once and answers
-with the nanoseconds of a step, so that only the steps are timed. The processes take turns, round by round, and processor time is measured, so
-that other load on the machine affects all of them alike. Under every allocator lies a device that costs next to nothing.
+(conformance/other_allocators). Each runs in a separate process that reads the case's sequence, waits for a word, runs the steps once and answers
+with the nanoseconds per step, so that only the steps are timed. The processes take turns, round by round, and processor time is measured, so
+that other load on the machine affects all of them alike. Every allocator runs on a device whose calls cost next to nothing.
 
 A time is the median of the rounds. A ratio is the median of the rounds' ratios, with the range of their middle half.
-Where valgrind is installed, the instructions of a step are counted, too.
+If valgrind is installed, the instructions of a step are counted too.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Allocator:
     sources: tuple[str, ...] = ()
 
     def is_built(self) -> bool:
-        """Whether the program is there and newer than its sources. Without sources, the build command knows."""
+        """Whether the program exists and is newer than its sources. Without sources, the build command decides."""
         program = ROOT / self.program[0]
         return (
             bool(self.sources)
@@ -81,7 +81,7 @@ BFC = Allocator(
 )
 ALLOCATORS = [PARKADE, PYTORCH, RMM, BFC]
 # The others have no expandable segments and record no streams. RMM keeps its free blocks in one list that it searches from
-# end to end, which takes minutes a round. BFC needs 8 bytes for every 256 of the device: gigabytes.
+# end to end, which takes minutes per round. BFC needs 8 bytes for every 256 bytes of the device, which adds up to gigabytes.
 LEFT_OUT = {
     "pair 2 MiB, expandable segments": {RMM.name, BFC.name},
     "mix of 1,000, expandable segments": {RMM.name, BFC.name},
@@ -89,7 +89,7 @@ LEFT_OUT = {
     "mix of 100,000": {RMM.name, BFC.name},
     "mix of 1,000,000": {RMM.name, BFC.name},
 }
-# How many times as fast as PyTorch's allocator parkade should be.
+# The target factors by which parkade should be faster than PyTorch's allocator.
 AIMS = {
     "pair 4 KiB": 10,
     "pair 2 MiB": 10,
@@ -108,7 +108,7 @@ AIMS = {
     **dict.fromkeys((f"mix of {live}{sequences.BY_POINTER}" for live in ("100", "1,000", "10,000")), 5),
 }
 MOST_INSTRUCTIONS = {"pair 4 KiB": 450, "pair 2 MiB": 450, "pair 32 MiB": 450, "mix of 1,000": 650}
-# The steps of cases whose instructions are counted: fewer, because valgrind is slow.
+# The number of steps in cases whose instructions are counted: fewer, because valgrind is slow.
 COUNTED = {
     "pair 4 KiB": 5_000,
     "pair 2 MiB": 5_000,
@@ -180,7 +180,7 @@ def build(allocators: list[Allocator], again: bool) -> list[Allocator]:
 
 
 def measure(allocators: list[Allocator], case: str, rounds: int, folder: Path) -> dict[str, Running]:
-    """Runs a case in all allocators that have it, in turns. The first round warms up."""
+    """Runs a case in all allocators that support it, in turns. The first round is a warm-up."""
     print("timing:", case, file=sys.stderr)
     sequence = folder / "sequence"
     sequences.write(case, sequence)
@@ -200,7 +200,7 @@ def measure(allocators: list[Allocator], case: str, rounds: int, folder: Path) -
 
 
 def instructions(allocator: Allocator, case: str, folder: Path) -> float:
-    """The instructions of a step: what the second round of a process adds to its first."""
+    """Returns the instructions per step: what the second round of a process adds to its first."""
     steps = COUNTED[case]
     sequence = folder / "sequence"
     sequences.write(case, sequence, steps)
@@ -223,14 +223,14 @@ def instructions(allocator: Allocator, case: str, folder: Path) -> float:
 
 
 def ratio(one: Running, ours: Running) -> tuple[float, str]:
-    """How many times as long the one takes, with the middle half of the rounds."""
+    """Returns how many times as long one allocator takes as the other, with the range of the middle half of the rounds."""
     ratios = [theirs / own for theirs, own in zip(one.rounds, ours.rounds)]
     low, middle, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return middle, f"{middle:.1f} ({low:.1f} to {high:.1f})"
 
 
 def threads_of(case: str) -> int:
-    """How many threads a case has, if it is one of those that are about threads; 0 otherwise."""
+    """Returns the number of threads of a case that measures threads, and 0 for other cases."""
     found = re.match(r"(\d+) threads?, ", case)
     return int(found[1]) if found else 0
 
@@ -258,14 +258,14 @@ def table_of_times(measured: dict[str, dict[str, Running]], names: list[str]) ->
 def table_of_sums(
     measured: dict[str, dict[str, Running]], counts: dict[str, dict[str, float]], names: list[str]
 ) -> list[str]:
-    """What follows from several cases, or is not a time."""
+    """Returns the rows that combine several cases or are not times."""
     lines = [row(["", *names, "aim for parkade"]), "|---" + "|--:" * (len(names) + 1) + "|"]
 
     def middle(case: str, name: str) -> float:
         return median(measured[case][name].rounds)
 
     def each(text: str, digits: int, value, *needed: str, least: float = 0.0, most: float = float("inf")) -> None:
-        """A row of numbers of each allocator that has all cases that it needs; parkade's is to be from least to most."""
+        """Returns a row with a number for each allocator that has all the needed cases; the target for parkade's is from least to most."""
         numbers = {name: value(name) for name in names if all(name in measured.get(case, {}) for case in needed)}
         if not numbers:
             return
@@ -331,7 +331,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the tables between the marks of a page")
     arguments = parser.parse_args()
     if arguments.write:
-        parts(arguments.write, "side_by_side.py")  # fail here and not after minutes
+        parts(arguments.write, "side_by_side.py")  # fail now rather than after minutes
     allocators = [
         one
         for one in ALLOCATORS

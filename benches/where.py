@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Says which files of the core a step's instructions are spent in, as valgrind counts them.
+"""Shows in which of the core's files a step's instructions are spent, as counted by valgrind.
 
 benches/where.py [--cases CASE...] [--write docs/speed.md]
 
-Cases are those of the program `count`, which is built first. A count is what a second run with twice the steps adds. What is inlined from the
-standard library counts for the file that it is inlined into.
+The cases are those of the program `count`, which is built first. A count is what a second run with twice the steps adds. Code that is inlined
+from the standard library counts towards the file that it is inlined into.
 """
 
 import argparse
@@ -21,12 +21,12 @@ ROOT = Path(__file__).resolve().parent.parent
 STEPS = 20_000
 # A name is written once, after its number; a leading c means that the line is about a call.
 FILE = re.compile(r"(c?)f[lie]=\((\d+)\)(?: (.*))?")
-# A file with fewer instructions a step than this in every case is not named.
+# A file with fewer instructions per step than this in every case is not named.
 SHOWN = 10
 
 
 def place(path: str) -> str | None:
-    """Where a source file belongs: a file of the core, or a word; None for the standard library."""
+    """Returns the place of a source file: a file of the core, or a word; None for the standard library."""
     if "/.cargo/" in path or path.startswith(("/rustc/", "/rust/")):
         return None
     if found := re.search(r"(?:^|/)(benches/)?src/(.*\.rs)$", path):
@@ -35,7 +35,7 @@ def place(path: str) -> str | None:
 
 
 def costs(path: Path) -> Counter:
-    """The instructions of each place, in a file that callgrind wrote."""
+    """Returns the instructions of each place in a file that callgrind wrote."""
     names: dict[str, str] = {}
     total: Counter = Counter()
     now, skip = "", False
@@ -85,7 +85,7 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="also put the table between its marks in a page")
     arguments = parser.parse_args()
     if arguments.write:
-        parts(arguments.write, "where.py")  # fail here and not after minutes
+        parts(arguments.write, "where.py")  # fail now rather than after minutes
     subprocess.run(
         ["cargo", "build", "--locked", "--quiet", "--profile", "wheel", "-p", "parkade-benches", "--bin", "count"],
         cwd=ROOT,

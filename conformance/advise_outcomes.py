@@ -2,7 +2,7 @@
 """Compares the answers of `parkade advise` with the outcomes of real runs.
 
 FOLDER holds PROGRAM.default.pickle.xz for each program, and outcomes.jsonl with one line per run: "w" (the program), "conf" (its
-settings), "limit" (GiB) and "num_ooms". `parkade advise` is asked whether each run fits; one that fits had no out-of-memory error.
+settings), "limit" (GiB) and "num_ooms". `parkade advise` is asked whether each run fits; a run that fits had no out-of-memory error.
 
 Exit code: 1 if more than one answer is wrong.
 """

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares two binaries of parkade, as before and after a change that is to change no answer.
+"""Compares two parkade binaries, for example from before and after a change that must not change any answer.
 
   conformance/before_after.py OLD NEW [FOLDER]
 
-Every command that reads a recording runs on every recording of FOLDER (conformance/recordings unless given) under both, with `--json` where a command has it; then `conform
---list`. Output, messages and exit codes must be equal, except for what a build is called and how long it took, and for policies whose names changed
-(NAMES below). Exit code: 1 if anything differs, 2 if a binary cannot run.
+Every command that reads a recording runs on every recording in FOLDER (by default conformance/recordings) with both binaries, with `--json` if the
+command has it; then `conform --list` runs. Output, messages and exit codes must be equal, except for build names and times, and for policies whose
+names changed (NAMES below). Exit code: 1 if anything differs, 2 if a binary cannot run.
 """
 
 import argparse
@@ -29,7 +29,7 @@ COMMANDS = [
     ["export", "{}", "--output", "-"],
     ["report", "{}"],
 ]
-# The former meaning of a name that is now a parameter.
+# Names that have since become parameters, with their meaning.
 NAMES = [
     ("pytorch-2.15-expandable", "pytorch:release=2.15;settings=[expandable_segments:True]"),
     ("pytorch-2.15", "pytorch:release=2.15"),
@@ -43,14 +43,14 @@ NAMES = [
 
 
 def run(binary: str, arguments: list[str]) -> tuple[int, str, str]:
-    """The exit code, the output without what may differ, and the messages."""
+    """Returns the exit code, the output without the parts that may differ, and the messages."""
     done = subprocess.run([binary, *arguments], capture_output=True)
     output = re.sub(r'"(seconds|took_s|build)": *[^,}\n]*', r'"\1": 0', done.stdout.decode(errors="replace"))
     return done.returncode, output, done.stderr.decode(errors="replace")
 
 
 def entries(binary: str) -> set[str]:
-    """The entries of the suite, under the names of today."""
+    """Returns the entries of the suite under their current names."""
     text = run(binary, ["conform", "--list"])[1]
     for old, new in NAMES:
         text = text.replace(f"policy/{old}/", f"policy/{new}/")

@@ -5,8 +5,8 @@
 
 It needs a GPU, PyTorch 2.11 or later and numpy, and took two minutes on an H200. The two sets differ in the number of steps
 and in the sizes of batches. The folder gets PROGRAM.SETTING.RUN.pickle.xz, limits.txt and peaks.jsonl, and
-`cargo run --release -p parkade-benches --example timing -- recordings` says how right the predictions are.
-The limit is a quarter above the most bytes that the first run without a limit had allocated.
+`cargo run --release -p parkade-benches --example timing -- recordings` shows how accurate the predictions are.
+The limit is a quarter above the allocated peak of the first run without a limit.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def double_buffer(torch, sizes, steps, least, most):
 
 
 def gradient_buckets(torch, sizes, steps, least, most):
-    """Gradients are summed in buckets on another stream while the backward pass goes on."""
+    """Gradients are summed in buckets on another stream while the backward pass continues."""
     (side,) = streams(torch, 1)
     main = torch.cuda.current_stream()
     weight = torch.randn(1536, 1536, device="cuda")
@@ -177,7 +177,7 @@ def offload(torch, sizes, steps, least, most):
 
 
 def pipeline(torch, sizes, steps, least, most):
-    """Three stages, a stream each."""
+    """Three stages with one stream each."""
     three = streams(torch, 3)
     main = torch.cuda.current_stream()
     weights = [torch.randn(1024, 1024, device="cuda") for _ in three]
@@ -208,7 +208,7 @@ PROGRAMS = {
     body.__name__: body for body in (double_buffer, gradient_buckets, layer_prefetch, serving, offload, pipeline)
 }
 
-# The seed, and for each program its steps and the least and the most rows of a batch.
+# The seed, and for each program its steps and the smallest and the largest number of rows per batch.
 SETS = {
     "first": (
         77,

@@ -1,4 +1,4 @@
-// Two vectors in memory of parkade, added on one stream and read on another. How to build it: README.md.
+// Adds two vectors in parkade's memory on one stream and reads the result on another. README.md explains how to build it.
 #include "parkade.h"
 
 #include <cuda_runtime.h>
@@ -43,13 +43,13 @@ int main() {
   fill<<<blocks, 256, 0, adds>>>((float*)a, 1, count);
   fill<<<blocks, 256, 0, adds>>>((float*)b, 2, count);
   add<<<blocks, 256, 0, adds>>>((float*)a, (float*)b, count);
-  // Work on `adds` comes before whatever is allocated for that stream later, so this is free at once.
+  // Work on `adds` runs before anything that is allocated for that stream later, so this block is free immediately.
   must(parkade_free(allocator, b));
 
   cudaStreamSynchronize(adds);
   std::vector<float> sums(count);
   cudaMemcpyAsync(sums.data(), a, bytes, cudaMemcpyDeviceToHost, reads);
-  // Another stream uses the block: it is free once that stream's work is done.
+  // Another stream uses the block, so it is free only after that stream's work is done.
   must(parkade_record_stream(allocator, a, (uint64_t)reads, 0));
   must(parkade_free(allocator, a));
   cudaStreamSynchronize(reads);

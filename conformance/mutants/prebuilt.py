@@ -1,4 +1,4 @@
-"""A folder with the switched programs and everything that they read, so that one machine builds and another one judges.
+"""Folders with the switched programs and everything that they read, so that one machine can build and a different one can judge.
 
 run.py writes and reads such folders; this module is not a command. It needs Python 3.10 and no Rust.
 """
@@ -45,15 +45,15 @@ def write(folder, programs, bugs):
 
 @contextlib.contextmanager
 def opened(folder):
-    """Gives the programs and the bugs of a folder.
+    """Yields the programs and the bugs of a folder.
 
-    If the place where the programs were built does not exist here, it is a link to the folder for as long as this lasts.
+    If the path where the programs were built does not exist here, it is a link to the folder in the meantime.
     """
     folder = folder.resolve()
     content = json.loads((folder / LIST).read_text())
     programs = {name: str(folder / file) for name, file in content["programs"].items()}
     for path in programs.values():
-        # Some ways of copying files lose their modes.
+        # Some ways of copying files lose the file modes.
         pathlib.Path(path).chmod(stat.S_IRWXU)
     bugs = [(switch.Bug(**entry["bug"]), entry["unseen"]) for entry in content["bugs"]]
     built_at = pathlib.Path(content["built_at"])

@@ -4,18 +4,19 @@
   run.py                      try all bugs, one at a time, and print a table (Markdown)
   run.py --only ID [ID ...]   try some of them
   run.py --check              only check that the list fits the sources and that every bug compiles
-  run.py --list FILE          try the bugs of another list, in the same format; those that do not fit or compile are named and left out
+  run.py --list FILE          try the bugs in a different list, in the same format; those that do not fit or compile are named and left out
   run.py --jobs N             try N bugs at a time
-  run.py --lean               judge by the suite without the documents' scenarios, which builds in a third of the time
+  run.py --lean               judge by the suite without the scenarios from the documents, which builds in a third of the time
   run.py --pack DIR           build, put the programs and what they read into DIR, and try nothing
-  run.py --prebuilt DIR       try the bugs of such a folder; this needs no Rust, so it can be done on another machine (Linux, Python 3.10)
+  run.py --prebuilt DIR       try the bugs in a folder made by --pack; this needs no Rust, so it can run on a different machine (Linux, Python 3.10)
 
-A bug is tried with the laws at 250 cases, quick ones first. If they pass, it is tried with the whole suite as `parkade conform` runs it,
-with the core's own tests, and with the recorded answers of the real allocator. Each of these must pass without a bug, too. A run that takes longer than --limit is a hang, and counts as caught.
-At the end stand two rates: what the suite catches alone, and what suite and tests catch together.
+A bug is tried with the laws at 250 cases, quick ones first. If they pass, it is tried with the entire suite as `parkade conform` runs it,
+with the core's own tests, and with the recorded answers of the real allocator. Each of these must also pass without a bug. A run that takes
+longer than --limit is a hang and counts as caught. The output ends with two rates: what the suite catches by itself, and what suite and tests
+catch together.
 
-Exit code: 0 if the suite catches every bug, or the recorded answers do where the list says that no law can see it; 1 if not, or if the
-list does not fit the sources; 2 if a bug does not compile.
+Exit code: 0 if the suite catches every bug, or the recorded answers catch those that no law can see according to the list; 1 if not, or if
+the list does not fit the sources; 2 if a bug does not compile.
 """
 
 import argparse
@@ -29,7 +30,7 @@ import prebuilt
 import switch
 
 OWN_LIST = switch.ROOT / "conformance/mutants/bugs.toml"
-# The judges that a bug is shown to, one after the other, until one catches it: quick ones first.
+# The judges that try a bug, one after the other, until one catches it: quick ones first.
 JUDGES = [
     ("reference law", ["conform", "--cases", "250", "--json", "--filter", "law/reference"]),
     ("settings law", ["conform", "--cases", "250", "--json", "--filter", "law/settings"]),
@@ -39,7 +40,7 @@ JUDGES = [
 
 
 def read_list(path, only):
-    """Reads a list of bugs. Returns those whose old text stands exactly once in their file, and what is wrong with the others."""
+    """Reads a list of bugs. Returns those whose old text occurs exactly once in their file, and what is wrong with the others."""
     import tomllib  # Python 3.11; judging a packed folder does not need it
 
     listed = tomllib.loads(path.read_text())["bug"]
@@ -62,13 +63,13 @@ def read_list(path, only):
 
 
 def failures(output):
-    """The entries that failed in a run of the suite, with their reasons."""
+    """Returns the entries that failed in a run of the suite, with the reasons."""
     rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"group"')]
     return [(f"{row['group']}/{row['name']}", row["reason"]) for row in rows if row["status"] == "fail"]
 
 
 def law_names(found):
-    """The names of failed laws without their variants, each once."""
+    """Returns the names of failed laws without their variants, each once."""
     names = [name.removeprefix("law/") for name, _ in found]
     short = [
         "/".join(name.split("/")[:2])
@@ -101,7 +102,7 @@ def ask_tests(programs, number, limit_s):
         if name == "parkade":
             continue
         is_core = name.startswith("core")
-        # Only those of the suite's own tests that compare with the real allocator's answers.
+        # Only the suite's tests that compare with the real allocator's answers.
         chosen, room = ([], "") if is_core else (["recordings::golden::"], "conformance")
         code, _, took = switch.run([path, "-q", *chosen], number, limit_s, switch.WORK / room)
         seconds += took
@@ -111,7 +112,7 @@ def ask_tests(programs, number, limit_s):
 
 
 class Baseline:
-    """Whether a judge passes without any bug, found out when it is first needed."""
+    """Whether a judge passes without any bug; this is determined when it is first needed."""
 
     def __init__(self):
         self.known, self.lock = {}, threading.Lock()
@@ -125,7 +126,7 @@ class Baseline:
 
 
 def try_bug(programs, baseline, bug, unseen, limit_s):
-    """Shows a bug to one judge after the other. Returns (whether the suite catches it, whether anything does, the row of the table)."""
+    """Tries a bug with one judge after the other. Returns (whether the suite catches it, whether anything does, the row of the table)."""
     total, row = 0.0, lambda caught, reason: f"| `{bug.id}`: {bug.says} | {caught} | {short(reason)} | {total:.0f} |"
     for name, arguments in JUDGES:
         caught, reason, seconds = ask_suite(programs, arguments, bug.number, limit_s)
@@ -200,7 +201,7 @@ def main():
 
 
 def judge(programs, bugs, options, is_own):
-    """Tries the bugs, or those that the options name, and prints the table. Returns the exit code."""
+    """Tries all bugs, or those that the options name, and prints the table. Returns the exit code."""
     chosen = [(bug, unseen) for bug, unseen in bugs if not options.only or bug.id in options.only]
     baseline = Baseline()
     print("| bug | caught by | first reason | s |\n|---|---|---|---|", flush=True)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How many of cargo-mutants' mutants of the core do the tests catch? Tries an even sample of them, all in one build (switch.py).
+"""Measures how many of cargo-mutants' mutants of the core the tests catch. Tries an even sample of them, all in one build (switch.py).
 
   cargo install cargo-mutants --locked
   cargo mutants --list --json -p parkade > target/mutants/list.json
   conformance/mutants/sample.py target/mutants/list.json --count 300
 
-The list is sorted by file and line. Every k-th mutant is taken, from a place that --seed draws, so each file has its share. A mutant is
+The list is sorted by file and line. Every k-th mutant is taken, from a start that --seed chooses, so each file has its share. A mutant is
 tried with one program after the other until one fails: the core's own tests, the laws at 60 cases, the recorded answers, the laws at 250
 cases, the tests with recordings. Results are kept in --results and not computed again.
 
@@ -23,7 +23,7 @@ import tomllib
 
 
 def read_mutants(path):
-    """Reads cargo-mutants' list as bugs, numbered by their places in it."""
+    """Reads cargo-mutants' list as bugs, numbered by their positions in it."""
     texts, bugs = {}, []
     for number, entry in enumerate(json.loads(path.read_text()), start=1):
         file = entry["file"]
@@ -41,7 +41,7 @@ def read_mutants(path):
 
 
 def even_sample(bugs, count, seed):
-    """Every k-th bug, from a drawn place on."""
+    """Returns every k-th bug, from a random start."""
     step = max(len(bugs) / count, 1)
     first = random.Random(seed).random() * step
     places = [int(first + step * turn) for turn in range(int(len(bugs) / step) + 1)]
@@ -49,7 +49,7 @@ def even_sample(bugs, count, seed):
 
 
 def equivalents(bugs):
-    """The mutants that equivalent.toml lists, with the reasons."""
+    """Returns the mutants that equivalent.toml lists, with the reasons."""
     listed = tomllib.loads((switch.ROOT / "conformance/mutants/equivalent.toml").read_text())["equivalent"]
     known = {(entry["mutant"], entry["line"]): entry["why"] for entry in listed}
 
@@ -62,7 +62,7 @@ def equivalents(bugs):
 
 
 def stages(programs):
-    """Name, command and working folder of each program that may catch a mutant, quick ones first."""
+    """Returns the name, command and working folder of each program that may catch a mutant, quick ones first."""
     core = [(name, [path, "-q"], "") for name, path in sorted(programs.items()) if name.startswith("core")]
     laws = lambda cases: ["conform", "--json", "--filter", "law/", "--cases", str(cases)]
     tests = lambda module: (module, [programs["tests"], "-q", f"recordings::{module}::"], "conformance")
@@ -77,7 +77,7 @@ def stages(programs):
 
 
 def ask(stages, number, limits):
-    """The name of the stage that catches the mutant, marked if it timed out; None if no stage does."""
+    """Returns the name of the stage that catches the mutant, marked if it timed out; None if no stage does."""
     for name, command, room in stages:
         code, _, _ = switch.run(command, number, limits[name], switch.WORK / room)
         if code != 0:
@@ -125,7 +125,7 @@ def main():
     known = {}
     if options.results.exists() and not options.only:
         known = {row["name"]: row for row in map(json.loads, options.results.read_text().splitlines())}
-    # In random order, so that a sample that --seconds cuts short is unbiased too.
+    # In random order, so that a sample is unbiased even if --seconds cuts it short.
     order = list(viable)
     random.Random(options.seed).shuffle(order)
     end, rows = switch.time.monotonic() + options.seconds, []

@@ -1,9 +1,9 @@
-"""Builds the core once with many bugs, each behind a switch in the environment.
+"""Builds the core once with many bugs, each behind an environment switch.
 
-The workspace is copied to target/mutants/. There the body of every function that has bugs becomes
+The workspace is copied to target/mutants/. In the copy, the body of every function that has bugs becomes
 `match crate::mutant::active() { 17 => { the body with bug 17 }, ..., _ => { the unchanged body } }`, and the core reads the number from
-PARKADE_MUTANT. So a hundred bugs cost one build, and only one is active in a run. Bugs that do not compile are found by `cargo check`,
-whose errors name the lines, and are left out.
+PARKADE_MUTANT. A hundred bugs therefore cost one build, and only one is active in a run. `cargo check` finds the bugs that do not compile;
+its errors name the lines, and those bugs are left out.
 
 run.py and sample.py use this module; it is not a command.
 """
@@ -26,7 +26,7 @@ PARTS = (
     else []
 )
 
-# Without debug assertions and overflow checks, so that tests of the outcome must find a bug, not the core itself.
+# Without debug assertions and overflow checks, so that a bug must be found by testing the outcome, not by the core itself.
 PROFILE = {
     "inherits": '"dev"',
     "opt-level": "1",
@@ -62,7 +62,7 @@ mod mutant {
 
 @dataclasses.dataclass
 class Bug:
-    """One change in one place: `start` to `end` of the file's text become `new`."""
+    """One change in one place: `new` replaces the file's text from `start` to `end`."""
 
     id: str
     file: str
@@ -75,7 +75,7 @@ class Bug:
 
 @dataclasses.dataclass
 class Function:
-    """Positions in the text: of the word `fn` and of the body's braces."""
+    """Positions in the text of the word `fn` and the body's braces."""
 
     word: int
     open: int
@@ -83,7 +83,7 @@ class Function:
 
 
 def blanked(text):
-    """The text with comments, strings and characters blanked, so that all positions stay the same."""
+    """Returns the text with comments, strings and characters blanked, so that all positions stay the same."""
     token = re.compile(
         r"""//[^\n]*|/\*.*?\*/|r\#"(?:.*?)"\#|b?"(?:\\.|[^"\\])*"|b?'(?:\\(?:x..|u\{[^}]*\}|.)|[^'\\\n])'""", re.S
     )
@@ -91,7 +91,7 @@ def blanked(text):
 
 
 def functions(text):
-    """Every function that has a body."""
+    """Returns every function that has a body."""
     code, found = blanked(text), []
     for word in re.finditer(r"\bfn\s+\w+", code):
         depth, at = 0, word.end()
@@ -111,20 +111,20 @@ def functions(text):
 
 
 def around(functions, bug):
-    """The outermost function whose body contains the bug."""
+    """Returns the outermost function whose body contains the bug."""
     inside = [f for f in functions if f.open <= bug.start and bug.end <= f.close + 1]
     return min(inside, key=lambda f: f.open, default=None)
 
 
 def named_lifetime(head: str) -> str:
-    """The head of a function with one lifetime for all its references."""
+    """Returns a function's signature with one lifetime for all its references."""
     name, parameters = head.split("(", 1)
     name = name.replace("<", "<'all, ", 1) if "<" in name else name + "<'all>"
     return name + "(" + re.sub("&(?!')", "&'all ", parameters)
 
 
 def switched(text, bugs):
-    """Returns the text with all bugs behind switches, the lines of each bug, and the bugs that are in no function that runs."""
+    """Returns the text with all bugs behind switches, the lines of each bug, and the bugs that are not in a function that runs."""
     every, groups, outside = functions(text), {}, []
     for bug in bugs:
         function = around(every, bug)
@@ -144,7 +144,7 @@ def switched(text, bugs):
             given = head[: returned.start()]
             if "'" not in kind and kind == returned["kind"]:
                 if given.count("&") > 1:
-                    # An omitted lifetime would be that of `self` alone.
+                    # An omitted lifetime would be only that of `self`.
                     given = named_lifetime(given)
                     kind += " + 'all"
                 else:
@@ -171,13 +171,13 @@ def switched(text, bugs):
 
 
 def copy_workspace():
-    """Copies everything but the core's Rust files, which write_switched writes. Build output stays, and unchanged files keep their times."""
+    """Copies everything except the core's Rust files, which write_switched writes. Build output remains, and unchanged files keep their times."""
     here = [path for part in PARTS for path in [ROOT / part, *(ROOT / part).rglob("*")]]
     names = {path.relative_to(ROOT) for path in here if path.is_file() and "target" not in path.relative_to(ROOT).parts}
     for name in sorted(names):
         content = (ROOT / name).read_bytes()
         if str(name) in ("conformance/src/checks/draw.rs", "conformance/src/core_laws/run.rs"):
-            # Only whether a sequence fails matters here, not how short it can be made.
+            # It matters only whether a sequence fails, not how short it can be made.
             content = content.replace(b"const SHRINKS: u32 = 4000;", b"const SHRINKS: u32 = 100;")
         if name.parts[0] != "src" or name.suffix != ".rs":
             put(WORK / name, content)
@@ -187,7 +187,7 @@ def copy_workspace():
 
 
 def put(path, content):
-    """Writes a file unless it has this content already."""
+    """Writes a file unless it already has this content."""
     if not path.exists() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
@@ -202,7 +202,7 @@ def cargo(*arguments):
 
 
 def write_switched(bugs):
-    """Writes the core with the bugs behind switches. Returns the lines of each bug by file, and the bugs left out."""
+    """Writes the core with the bugs behind switches. Returns the lines of each bug by file, and the bugs that were left out."""
     places, outside = {}, []
     by_file = {}
     for bug in bugs:
@@ -252,7 +252,7 @@ def without_those_that_do_not_compile(bugs):
 
 
 def all_spans(message):
-    """The spans of a message of the compiler, the primary ones first."""
+    """Returns the spans of a compiler message, primary ones first."""
     own = sorted(message["spans"], key=lambda span: not span["is_primary"])
     return own + [span for child in message["children"] for span in child["spans"]]
 
@@ -260,7 +260,7 @@ def all_spans(message):
 def build(lean=False):
     """Builds the binary and the test programs that may catch a bug. Returns {name: path}.
 
-    `lean` takes a smaller binary with the suite but without the documents' scenarios.
+    `lean` builds a smaller binary with the suite but without the scenarios from the documents.
     """
     programs = {}
     jobs = [

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far two outputs of one script agree, a real allocator's and a policy's.
+"""Compares two outputs of one script, a real allocator's and a policy's.
 
 Prints one line. Exit code 1 if a placement or a driver call differs.
 """
@@ -11,7 +11,7 @@ import sys
 
 
 def calls_of(words, line):
-    """The driver calls that a line tells of, each as (kind, ...); none for other lines."""
+    """Returns the driver calls in a line, each as (kind, ...); none for other lines."""
     if words[0] == "#":
         call = driver_call(json.loads(line[2:]))
         return [call] if call else []
@@ -21,7 +21,7 @@ def calls_of(words, line):
 
 
 def driver_call(call):
-    """What a logged call is here; None if it is not compared."""
+    """Translates a logged call; returns None if it is not compared."""
     if call[0] == "cudaMalloc":
         return ("+" if call[1] == 0 else "!", call[2])
     if call[0] == "cudaFree":
@@ -32,7 +32,7 @@ def driver_call(call):
 
 
 def read(path):
-    """The operations as (kind, id, answer, calls), and the totals of the last line."""
+    """Returns the operations as (kind, id, answer, calls), and the totals in the last line."""
     operations, calls, totals = [], [], {}
     for line in open(path):
         words = line.split()
@@ -50,12 +50,12 @@ def read(path):
 
 
 def memory(calls):
-    """The calls that must be the same: segments, refusals, releases and waits."""
+    """Returns the calls that must be the same: segments, refusals, releases and waits."""
     return tuple(call for call in calls if call[0] in "+-!w")
 
 
 def first_difference(real, policy):
-    """The first operation whose answer, or whose calls that must be the same, differ; None if none does."""
+    """Returns the first operation whose answer or compared calls differ; None if there is none."""
     both = zip(real, policy)
     return next((k for k, (a, b) in enumerate(both) if a[:3] != b[:3] or memory(a[3]) != memory(b[3])), None)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The smallest capacity in which a script fits, for real allocators and for parkade's policies.
+"""Finds the smallest capacity in which a script fits, for real allocators and for parkade's policies.
 
   fit.py [--built DIR] [--peer PROGRAM] [--only rmm-pool,bfc,bfc:kind=one-region,bfc:kind=xla,bfc:kind=xla-growth] SCRIPT...
 
-Found by bisection in steps of a 256th of the script's largest load, and printed as a multiple of that load. The streams are those of the script for
-RMM; BFC, which has none, and its policies take all for one. DIR is target/peers, PROGRAM target/release/examples/peer.
+Found by bisection in steps of a 256th of the script's largest load, and printed as a multiple of that load. For RMM, the streams are
+the script's; BFC has no streams, so BFC and its policies treat all of them as one. DIR is target/peers, PROGRAM target/release/examples/peer.
 """
 
 import argparse
@@ -22,7 +22,7 @@ def unit(size):
 
 
 def commands(built, peer):
-    """Per allocator: who builds it; the real one's command, and the policy's, for a capacity and a script."""
+    """For each allocator: the script that builds it, and the commands of the real one and the policy for a capacity and a script."""
     real = lambda name, *words: [os.path.join(built, name), *map(str, words), "stop"]
     policy = lambda name, *words: lambda capacity, script: [peer, name, str(capacity), "-", script, *words, "stop"]
     return {
@@ -77,7 +77,7 @@ def fits(command):
 
 
 def smallest(make, script, guess=None):
-    """The smallest capacity that fits, in steps above the load; None if even 65 times the load does not. The border next to `guess`, if that is given."""
+    """The smallest capacity that fits, in steps above the load; None if even 65 times the load does not. If `guess` is given, returns the border next to it."""
     load = largest_load(script)
     step = -(-load // 256)
     does_fit = lambda steps: steps >= 0 and fits(make(load + steps * step, script))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes a random script of requests to standard output.
 
-Sizes are log-uniform from 512 B, or --smallest, to LARGEST_BYTES. With --waves, every so many operations nearly everything is freed, and the sizes are
-those of another octave, up to LIVE_BYTES. The same arguments always give the same script.
+Sizes are log-uniform from 512 B, or --smallest, to LARGEST_BYTES. With --waves, nearly everything is freed at regular intervals, and the sizes change
+to a different octave, up to LIVE_BYTES. The same arguments always produce the same script.
 """
 
 import argparse

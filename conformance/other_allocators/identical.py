@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Whether the policies answer random scripts, and the requests of PyTorch memory snapshots, as the real allocators do.
+"""Tests whether the policies answer random scripts, and the requests in PyTorch memory snapshots, as the real allocators do.
 
   identical.py [--only NAME,...] [--random SCRIPTS] [--operations N] [--built DIR] [--peer PROGRAM] [SNAPSHOT.pickle[.xz]...]
 
 The names are rmm-pool, bfc, bfc:kind=one-region, bfc:kind=xla and bfc:kind=xla-growth; all that are built unless --only names some.
-Random scripts: each with its own capacity, largest request and load, from seed 1 on; RMM's on one, three and eight streams. Every other one for BFC
-comes in waves. Snapshots: with 300, 110 and 102 % of their largest load; those with the same requests count once. Unpickling runs code, so the files
+Random scripts: each has its own capacity, largest request and load, starting from seed 1; RMM's use one, three and eight streams. Every second script for
+BFC comes in waves. Snapshots: with 300, 110 and 102 % of their largest load; those with the same requests count once. Unpickling runs code, so the files
 must come from you.
 
 Compared are placements, growths, refusals, releases and waits. Prints what differs, and how many scripts are answered identically; exit code 1 if any
@@ -37,7 +37,7 @@ def multiple(size):
 
 
 def commands(name, device, limit):
-    """The words for the real program and for the policy, without the script."""
+    """Returns the arguments for the real program and for the policy, without the script."""
     if name == "rmm-pool":
         # RMM begins with half of the device, or with the maximum if that is less, and may exceed the maximum by up to 255 bytes.
         initial = multiple(device // 2) if limit is None else min(multiple(device // 2), multiple(limit))
@@ -48,7 +48,7 @@ def commands(name, device, limit):
 
 
 def random_job(name, seed, streams, operations):
-    """A random script's arguments, the device and the limit."""
+    """Returns a random script's arguments, the device and the limit."""
     r = random.Random(f"{name.replace(':', '-').split('-')[0]} {seed} {streams}")
     size = r.choice(
         [1 << 31, 2_000_000_000, 1_999_999_999, 1 << 30, 1 << 29, int(r.uniform(2e8, 3e9)), int(r.uniform(2e7, 5e8))]
@@ -80,7 +80,7 @@ def recorded_jobs(name, load):
 
 
 def answers(options, name, device, limit, script):
-    """How the two differ (None: not at all), whether the real one hung, and how many operations were compared."""
+    """Returns how the two differ (None if they do not), whether the real one hung, and how many operations were compared."""
     real, policy = commands(name, device, limit)
     one = ["one"] if name in BFC else []
     environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")

@@ -1,4 +1,4 @@
-"""Where the programs are built."""
+"""The folder in which the programs are built."""
 
 import os
 import sys
@@ -9,6 +9,6 @@ PEER = os.path.join(ROOT, "target", "release", "examples", "peer")
 
 
 def check(path, command):
-    """Ends with one line if a program is missing."""
+    """Ends this program with one line if a program is missing."""
     if not os.access(path, os.X_OK):
         sys.exit(f"{path} is missing: build it with `{command}`")

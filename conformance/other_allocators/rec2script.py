@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The requests of a PyTorch memory snapshot as a script; it goes to standard output.
+"""Writes the requests in a PyTorch memory snapshot to standard output, as a script.
 
-The snapshot must have been taken with the history on. Standard error gets the largest load, and how many requests and streams there are.
+The snapshot must have been taken with the history on. The largest load and the numbers of requests and streams are printed to standard error.
 """
 
 import argparse

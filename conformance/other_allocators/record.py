@@ -45,7 +45,7 @@ def commands(limit, device):
 
 
 def answers(command, script):
-    """The real program's output, with the bytes of each request."""
+    """Returns the real program's output, with the bytes of each request."""
     asked = {line.split()[1]: line.split()[2] for line in script.splitlines() if line.startswith("a")}
     run = subprocess.run(
         [*map(str, command), "-"],

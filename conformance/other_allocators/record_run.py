@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A script and what a real allocator answered, as one run of a file of recorded answers; it goes to standard output.
+"""Writes a script and a real allocator's answers to standard output, as one run in a file of recorded answers.
 
 The first line is `run POLICY CAPACITY LIMIT`, then each request has one: `a BYTES STREAM = CALLS... PLACE` or `f NUMBER = CALLS...`. The NUMBER
 counts the allocations from 1. Calls are +BYTES and !BYTES for segments given and refused, -N for segment N given back, and w for a wait. Frees of
-what was refused are left out.
+refused requests are left out.
 """
 
 import argparse

@@ -96,7 +96,7 @@ class Pool:
         return None
 
     def give_back(self, own, size):
-        """Gives whole segments back until the maximum leaves room."""
+        """Returns entire segments until the maximum leaves room."""
         for block in list(own):
             if self.maximum - self.held >= size:
                 return
@@ -113,7 +113,7 @@ class Pool:
 
 
 def best(blocks, size):
-    """Takes the tightest block out of a list, of equal ones the lowest."""
+    """Takes the tightest block from a list; if several are equal, the lowest one."""
     fitting = [block for block in blocks if block[1] >= size]
     if not fitting:
         return None

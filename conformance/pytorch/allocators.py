@@ -7,7 +7,7 @@ NAMES = ("native", "parkade")
 
 
 def choose(name, policy="pytorch"):
-    """Makes this process allocate with `native`, PyTorch's own allocator, or with `parkade` under a policy."""
+    """Makes this process allocate with `native` (PyTorch's own allocator) or with `parkade` under a policy."""
     if name == "parkade":
         import parkade
 

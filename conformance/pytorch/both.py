@@ -44,7 +44,7 @@ class Both:
             raise RuntimeError("PyTorch's allocator did not begin")
 
     def use(self, name):
-        """Makes PyTorch allocate new tensors with this allocator. Existing tensors are freed by the allocator that they came from."""
+        """Makes PyTorch allocate new tensors with this allocator. Existing tensors are freed by the allocator that allocated them."""
         import torch
 
         torch.cuda.synchronize()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Programs die of too little memory, `parkade advise` reads their snapshots, and each remedy that it names is tried: does the program complete?
+"""Lets programs run out of memory, has `parkade advise` read their snapshots, and tries each remedy that it names: does the program complete?
 
   closed_loop.py OUT                                       programs 216 to 227, which no probability was calibrated on
-  closed_loop.py OUT 300 301 --times 1.02 1.1 --jobs 4     others, in other amounts of memory
+  closed_loop.py OUT 300 301 --times 1.02 1.1 --jobs 4     other programs, in other amounts of memory
 
-Each program of `programs/varied.py` runs with all of the GPU's memory, and then in little more than its tensors take, under PyTorch's default
-settings. OUT gets the snapshots of those that die, what advise says of them, and a line for each run in runs.jsonl. Exit codes: 0 the remedy
-that is named first completes 95 % of the runs that any completes; 1 it does not; 2 something could not be run.
+Each program in `programs/varied.py` runs with all of the GPU's memory, and then in slightly more than its tensors take, under PyTorch's default
+settings. OUT receives the snapshots of the programs that die, advise's answers for them, and a line for each run in runs.jsonl. Exit codes: 0 the
+remedy that is named first completes 95 % of the runs that any remedy completes; 1 it does not; 2 something could not be run.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import allocators
 
 PROGRAMS = range(216, 228)
 TIMES = (1.02, 1.04, 1.08, 1.16)
-# Settings and policies that are tried besides the remedies, to find out whether any of them would have completed the program.
+# Settings and policies that are tried in addition to the remedies, to find out whether any of them would have completed the program.
 OTHERS = {
     "expandable_segments:True": ("settings", "expandable_segments:True"),
     "breaking-handles": ("policy", "breaking-handles"),
@@ -85,7 +85,7 @@ def advise(options, snapshot, limit_bytes):
 
 
 def tried(remedy):
-    """Returns how to try a remedy: with settings or with a policy, and which."""
+    """Returns how to try a remedy: whether with settings or with a policy, and with which one."""
     if remedy["kind"] == "policy":
         return "policy", remedy["line"].removeprefix(POLICY).split('"')[0]
     words = shlex.split(remedy["line"])

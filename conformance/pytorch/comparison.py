@@ -1,21 +1,21 @@
-"""Compares what two runs of one program left behind: traces entry by entry, segments, statistics, losses, texts of errors.
+"""Compares the reports of two runs of one program: traces entry by entry, segments, statistics, losses and texts of errors.
 
 A run's report is a dictionary: `snapshot` (what torch.cuda.memory._snapshot() returns), `stats`, `summary`, `losses`, `errors`, `ended`.
-Times are left aside. Addresses count relative to their segment, and segments and streams by the order in which they first appear:
-two runs get other addresses from the driver, and a stream's handle is a pointer.
+Times are ignored. Addresses are compared relative to their segment, and segments and streams by the order in which they first appear:
+the driver gives two runs different addresses, and a stream's handle is a pointer.
 """
 
 import bisect
 import re
 
-# Times and the free memory of the whole GPU: other processes decide them, not the allocator.
+# Times and the free memory of the GPU are determined by other processes, not by the allocator.
 ASIDE = {"time_us", "device_free"}
 # An expandable segment reserves this multiple of the GPU's memory as addresses: spec 4.1.
 SPAN = (9, 8)
 
 
 class Segments:
-    """Numbers segments in the order in which they came, and finds the one that an address is in."""
+    """Numbers segments in the order in which they appeared, and finds the segment that contains an address."""
 
     def __init__(self, span_bytes):
         self.span_bytes, self.count, self.starts, self.known = span_bytes, 0, [], {}
@@ -69,7 +69,7 @@ def same_in_all_runs(entry, streams):
 
 
 def trace(entries, total_bytes, streams):
-    """The entries of one device's trace as two runs have them in common, and the segments that are there at its end."""
+    """Returns the entries of one device's trace in a form that two runs have in common, and the segments that exist at its end."""
     segments, result = Segments(total_bytes * SPAN[0] // SPAN[1]), []
     for entry in entries:
         action, address, size = entry["action"], entry.get("addr"), entry.get("size", 0)
@@ -85,7 +85,7 @@ def trace(entries, total_bytes, streams):
 
 
 def by_address(entries):
-    """Segments that go back together, in the order in which they came: which stream's go first follows from the streams' handles, which are addresses of the process."""
+    """Puts segments that are returned together into the order in which they appeared: which stream's segments go first depends on the streams' handles, which are addresses in the process."""
     result, run = [], []
     for entry in [*entries, None]:
         if entry and entry["action"] in ("segment_free", "segment_unmap"):
@@ -99,7 +99,7 @@ def by_address(entries):
 
 
 def heap(snapshot, device, segments, streams):
-    """The segments and blocks of a snapshot as two runs have them in common, by the order in which the segments came."""
+    """Returns a snapshot's segments and blocks in a form that two runs have in common, in the order in which the segments appeared."""
     result = []
     for segment in snapshot["segments"]:
         if segment["device"] != device:
@@ -115,7 +115,7 @@ def heap(snapshot, device, segments, streams):
 
 
 def normal_text(text):
-    """An error's text without what other processes decide: numbers of processes, and what is free on the GPU or in use beside PyTorch."""
+    """Returns an error's text without what depends on other processes: process numbers, free GPU memory, and memory in use outside PyTorch."""
     text = re.sub(r"\b[Pp]rocess \d+\b", "process N", text)
     text = re.sub(r"of which \S+ \S+ is free", "of which N is free", text)
     text = re.sub(r"has \S+ \S+ memory in use", "has N memory in use", text)
@@ -127,7 +127,7 @@ def entries_of(report):
 
 
 def differing(left, right, what):
-    """What is different between two lists: how many places, and the first of them in words."""
+    """Returns the differences between two lists: their number, and the first one in words."""
     places = [place for place, (ours, theirs) in enumerate(zip(left, right)) if ours != theirs]
     count = len(places) + abs(len(left) - len(right))
     if not count:
@@ -203,7 +203,7 @@ def settings(report):
 
 
 def compare_stats(left, right, what="stats"):
-    """Returns how many statistics differ, and the first difference. A key that only one side has counts, too."""
+    """Returns how many statistics differ, and the first difference. A key that only one side has also counts."""
     keys = [key for key in sorted({**left, **right}) if left.get(key, "missing") != right.get(key, "missing")]
     if not keys:
         return 0, None

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Many steps of random requests while driver calls fail at random, and every way in which a process can end.
+"""Runs many steps of random requests while driver calls fail at random, and tests every way in which a process can end.
 
   endurance.py OUT                             10,000 steps under three settings, and the ends, on parkade
   endurance.py OUT --quick                     500 steps, one setting, and the ends
   endurance.py OUT --allocator native          the same on PyTorch's own allocator, to compare with
   endurance.py OUT --only ends
 
-The driver's calls fail because somebody else has the memory: the process itself takes memory from the driver, past the allocator, and gives it back,
-by amounts that change at random. After the steps everything is dropped. Nothing may be left: no byte allocated or reserved, and the GPU's free memory
-is what it was after the first tenth of the steps, when everything was dropped once before, but for --tolerance-mib.
-Exit codes: 0 good, 1 something leaked, crashed or ended badly, 2 nothing could be run.
+Driver calls fail because the memory is taken: the process itself takes random amounts of memory from the driver, bypassing the allocator, and returns
+them. After the steps, everything is dropped. Nothing may be left: no byte may be allocated or reserved, and the GPU's free memory must be the same, within
+--tolerance-mib, as after the first tenth of the steps, when everything was dropped once before.
+Exit codes: 0 success, 1 something leaked, crashed or ended badly, 2 nothing could be run.
 """
 
 import argparse
@@ -52,7 +52,7 @@ class Balloon:
         assert self.driver.cuMemFree_v2(pointer) == 0
 
     def leave(self, wanted_bytes):
-        """Gives and takes chunks until about `wanted_bytes` are free on the GPU."""
+        """Takes and returns chunks until about `wanted_bytes` are free on the GPU."""
         import torch
 
         while self.chunks and torch.cuda.mem_get_info()[0] < wanted_bytes:
@@ -70,7 +70,7 @@ class Balloon:
 
 
 class Program:
-    """Random requests on several streams, in private pools and in graphs. Each tensor is filled with a number that is looked at when it goes."""
+    """Random requests on several streams, in private pools and in graphs. Each tensor is filled with a number that is checked when the tensor is freed."""
 
     def __init__(self, seed):
         import torch

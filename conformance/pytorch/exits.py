@@ -1,6 +1,6 @@
-"""Ways in which a process can end, or go on, with an allocator behind it. Each is a function that runs in a process of its own.
+"""Ways in which a process can end, or continue, while it uses an allocator. Each is a function that runs in a separate process.
 
-What is expected of every one: exit status 0, and nothing on standard error.
+Each must end with exit status 0 and print nothing on standard error.
 """
 
 import os
@@ -33,7 +33,7 @@ def live_tensors():
 
 
 def history():
-    """History is on when the interpreter ends."""
+    """History is being recorded when the interpreter ends."""
     import torch
 
     torch.cuda.memory._record_memory_history(max_entries=1000)
@@ -69,7 +69,7 @@ def data_loader():
 
 
 def fork():
-    """A child that does not use CUDA ends as Python ends, with the parent's tensors in its memory; the parent goes on."""
+    """A child that does not use CUDA ends normally, with the parent's tensors in its memory; the parent continues."""
     import torch
 
     tensor = torch.ones(1 << 20, device="cuda")
@@ -83,12 +83,12 @@ def fork():
 
 
 def spawned():
-    """A tensor goes to another process, which uses the memory and ends before the parent does."""
+    """A tensor is sent to another process, which uses the memory and ends before the parent does."""
     share(os.environ["PARKADE_ALLOCATOR"])
 
 
 def spawned_across():
-    """A tensor goes to another process, which uses the other allocator."""
+    """A tensor is sent to a process that uses the other allocator."""
     share(next(name for name in allocators.NAMES if name != os.environ["PARKADE_ALLOCATOR"]))
 
 
@@ -101,7 +101,7 @@ spawned_under_policy.policy = "breaking-handles"
 
 
 def share(allocator):
-    """Sends tensors to a process on an allocator, which doubles them; they end in different handles. Then it sends one of its own."""
+    """Sends tensors to a process on the given allocator, which doubles them; they end in different handles. The process then sends its own tensor."""
     import torch
     import torch.multiprocessing as processes
 
@@ -139,7 +139,7 @@ def double(allocator, policy, there, back, done):
 
 
 def exception_in_capture():
-    """An exception in a capture; then requests, another capture and a replay. What the first capture took is given back."""
+    """An exception occurs in a capture; requests, another capture and a replay follow. The memory that the first capture took is returned."""
     import gc
 
     import torch
@@ -169,7 +169,7 @@ def exception_in_capture():
 
 
 def exit_in_capture():
-    """The program asks to end in the middle of a capture."""
+    """The program exits in the middle of a capture."""
     import torch
 
     x = torch.ones(1 << 20, device="cuda")
@@ -219,7 +219,7 @@ CASES = (
     exit_in_capture,
     threads,
 )
-# Lines that PyTorch also writes to standard error on its own allocator.
+# Lines that PyTorch also writes to standard error when it runs on its own allocator.
 KNOWN = (
     "The CUDA Graph is empty",
     "TracerWarning",
@@ -231,7 +231,7 @@ KNOWN = (
 
 
 def run(name, allocator):
-    """Runs one case in this process, and in those that it starts, on an allocator."""
+    """Runs one case on an allocator, in this process and in those that it starts."""
     case = next(case for case in CASES if case.__name__ == name)
     policy = getattr(case, "policy", "pytorch")
     os.environ.update(PARKADE_ALLOCATOR=allocator, PARKADE_ENABLED_POLICY=policy)

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Finds the largest batch that fits in the same memory, and the least memory for the same batch, under PyTorch's default allocator, its expandable segments, and
-policies of parkade.
+"""Finds the largest batch that fits in the same memory, and the smallest memory for the same batch, under PyTorch's default allocator, its expandable segments,
+and parkade's policies.
 
   largest.py OUT                               all programs
   largest.py OUT --programs gpt2 llama --limit 16GiB
-  largest.py OUT --policies pytorch            other policies of parkade
+  largest.py OUT --policies pytorch            other parkade policies
   largest.py OUT --no-times --no-least         only the batches and the losses
   largest.py OUT --quick                       one program, few steps
 
 A batch fits if `--steps` steps do not run out of memory in a new process that may reserve `--limit` bytes. Then the largest batch of each policy is run on
-PyTorch's allocator with all of the GPU's memory: the losses must be the same bits. The least memory is that of the largest batch that fits under all, to
-0.5 % of what its tensors take. Last, steps are timed alone at this batch, with plenty of memory and with the limit. As many processes run at the same time as
-`--together` bytes and `--jobs` allow, but for timing. Exit codes: 0 the first policy's batches are the largest and its losses the same, 1 not so, 2 something could not be run.
+PyTorch's allocator with all of the GPU's memory: the losses must be identical bit for bit. The smallest memory is searched for the largest batch that fits under
+all of them, to within 0.5 % of what its tensors take. Finally, steps are timed at this batch, one process at a time, with plenty of memory and with the limit.
+Except for timing, as many processes run at the same time as `--together` bytes and `--jobs` allow. Exit codes: 0 the first policy's batches are the largest and
+its losses are the same, 1 they are not, 2 something could not be run.
 """
 
 import argparse
@@ -34,7 +35,7 @@ LIMITS = {"gpt2": "12GiB", "llama": "12GiB", "mask_rcnn": "12GiB", "compile_redu
 USUAL_LIMIT = "8GiB"
 # The memory that a process takes from the GPU besides what it reserves: CUDA's context and kernels.
 CONTEXT = 1 << 30
-# The least memory is found to within one part in this many of what the tensors take.
+# The smallest memory is found to within this fraction (1 / N) of what the tensors take.
 PRECISION = 200
 UNITS = {"MiB": 1 << 20, "GiB": 1 << 30}
 PRELOADED = [
@@ -83,7 +84,7 @@ def attempt(job, answer):
 
 
 class Gate:
-    """Lets as many in as there are bytes for, and whoever needs more than that alone."""
+    """Admits as many attempts as there are bytes for; an attempt that needs more than all of them runs by itself."""
 
     def __init__(self, total_bytes):
         self.total_bytes, self.used_bytes, self.changed = total_bytes, 0, threading.Condition()
@@ -102,7 +103,7 @@ class Gate:
 
 
 class Runner:
-    """Runs attempts in processes of their own, forked from one that has imported PyTorch and has not used CUDA."""
+    """Runs attempts in separate processes, forked from one that has imported PyTorch and has not used CUDA."""
 
     def __init__(self, options):
         self.options, self.log, self.gate, self.jobs = (
@@ -187,7 +188,7 @@ def least(fits, low, high, step):
 
 
 def guess(runner, program):
-    """About the largest batch whose tensors alone fit, from two small ones."""
+    """Estimates, from two small batches, the largest batch whose tensors fit."""
     small, large = runner.options.probe
     first, second = (runner.run(program, "default", count, 0) for count in (small, large))
     if not (first["fits"] and second["fits"]):
@@ -197,7 +198,7 @@ def guess(runner, program):
 
 
 def search(runner, program):
-    """{side: the largest batch that fits}, or a text that says what failed."""
+    """Returns {side: the largest batch that fits}, or a text that says what failed."""
     start = guess(runner, program)
     if start is None:
         return runner.log[-1].get("error", "does not run")
@@ -221,7 +222,7 @@ def search(runner, program):
 
 
 def same_losses(runner, program, counts):
-    """{policy: whether its losses in the limit are PyTorch's with all of the memory}."""
+    """Returns {policy: whether its losses under the limit equal PyTorch's with all of the memory}."""
 
     def same(policy):
         short = runner.run(program, policy, counts[policy], limit_of(runner.options, program))
@@ -238,7 +239,7 @@ def at_once(ask, sides):
 
 
 def least_memory(runner, program, count):
-    """{side: the least memory over what the tensors take}, and that in bytes."""
+    """Returns {side: the smallest memory divided by what the tensors take}, and that memory in bytes."""
     free = dict(zip(runner.sides, at_once(lambda side: runner.run(program, side, count, 0), runner.sides)))
     if not all(result["fits"] for result in free.values()):
         return {}, 0
@@ -257,7 +258,7 @@ def least_memory(runner, program, count):
 
 
 def timed(runner, program, count):
-    """{(side, has plenty): (median milliseconds of a step, retries)}; processes take turns."""
+    """Returns {(side, has plenty): (median milliseconds per step, retries)}; the processes take turns."""
     times, retries = {}, {}
     for turn in range(runner.options.rounds):
         for side in runner.sides if turn % 2 == 0 else reversed(runner.sides):

@@ -1,7 +1,7 @@
-"""Snapshots whose entries name their pools, of a PyTorch that does not write them: before 2.12 no entry says which pool a request went to.
+"""Makes snapshots whose entries name their pools with a PyTorch that does not record them: before 2.12, no entry says which pool a request went to.
 
-`tell()` makes PyTorch attach the id of the pool to every entry, as the user's metadata. `named(snapshot)` turns that into the `pool_id` of later releases.
-Which memory PyTorch takes for a request does not depend on either.
+`tell()` makes PyTorch attach the pool's id to every entry as user metadata. `named(snapshot)` turns that into the `pool_id` of later releases.
+Neither affects which memory PyTorch takes for a request.
 """
 
 import ast
@@ -47,7 +47,7 @@ def tell():
 
 
 def named(snapshot):
-    """The snapshot with a `pool_id` in every entry: of requests, the metadata's; of everything else, that of the memory."""
+    """Returns the snapshot with a `pool_id` in every entry: for requests, from the metadata; for everything else, from the memory."""
     return {
         **snapshot,
         "device_traces": [trace_with_pools(trace, snapshot["segments"]) for trace in snapshot["device_traces"]],
@@ -55,7 +55,7 @@ def named(snapshot):
 
 
 def trace_with_pools(trace, segments):
-    # The pool of each range of memory that the trace took, by its first address; the latest counts.
+    # The pool of each range of memory that the trace took, by first address; the latest one counts.
     pools, starts, result = {}, [], []
     early = {segment["address"]: tuple(segment["segment_pool_id"]) for segment in segments}
 

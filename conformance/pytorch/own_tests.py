@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Runs PyTorch's own tests of its allocator, on its own allocator and on parkade, and lists every difference.
+"""Runs PyTorch's allocator tests on its own allocator and on parkade, and lists every difference.
 
-  own_tests.py OUT --tests FOLDER              test_cuda.py and inductor/test_cudagraph_trees.py, what concerns memory
+  own_tests.py OUT --tests FOLDER              the memory tests in test_cuda.py and inductor/test_cudagraph_trees.py
   own_tests.py OUT --tests FOLDER --quick
-  own_tests.py OUT --tests FOLDER --all        every test of the two files
-  own_tests.py OUT --tests FOLDER --ids FILE   the tests that FILE names, one a line, as pytest names them
+  own_tests.py OUT --tests FOLDER --all        every test in the two files
+  own_tests.py OUT --tests FOLDER --ids FILE   the tests that FILE names, one per line, as pytest names them
 
-FOLDER is test/ of PyTorch's sources, at the release that is installed; neither PyTorch's package nor this repository contains it.
+FOLDER is test/ in the sources of the installed PyTorch release; neither PyTorch's package nor this repository contains it.
 The tests need pytest, pytest-xdist, pytest-timeout, expecttest and hypothesis.
 Several tests run at the same time; those that do not pass on both sides are run again, one at a time, and then only that counts.
-Exit codes: 0 the same tests pass, 1 some pass on one side alone, 2 nothing could be run.
+Exit codes: 0 the same tests pass, 1 some pass on only one side, 2 nothing could be run.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import xml.etree.ElementTree
 import allocators
 
 FILES = ("test_cuda.py", "inductor/test_cudagraph_trees.py")
-# Names of classes and of tests in test_cuda.py; the other file's tests all run.
+# Names of classes and tests in test_cuda.py; all tests in the other file run.
 MEMORY = [
     "TestBlockStateAbsorption",
     "TestMemPool",
@@ -68,7 +68,7 @@ class Side:
         )
 
     def run(self, what, selection, jobs, seconds):
-        """The outcome of each test by its id. `what` names the run, `selection` is what pytest is asked for."""
+        """Returns the outcome of each test by its id. `what` names the run, `selection` is passed to pytest."""
         report = self.options.out.resolve() / f"{what}.{self.name}.xml"
         report.unlink(missing_ok=True)
         command = [
@@ -109,7 +109,7 @@ class Side:
 
 
 def outcomes(report):
-    """{id: "passed", "failed" or "skipped"} of a JUnit report, and why under the same id in the second dictionary."""
+    """Returns {id: "passed", "failed" or "skipped"} from a JUnit report, and a second dictionary with the reasons."""
     result = {}
     for case in xml.etree.ElementTree.parse(report).iter("testcase"):
         module, _, group = case.get("classname", "").rpartition(".")
@@ -134,7 +134,7 @@ def first_line(element):
 
 
 def selections(options):
-    """What pytest is asked for: a name of the run and the arguments."""
+    """Returns what to run: a name for the run, and pytest's arguments."""
     if options.ids:
         ids = [
             line.strip() for line in options.ids.read_text().splitlines() if line.strip() and not line.startswith("#")
@@ -165,7 +165,7 @@ def run_all(options, sides):
 
 
 def unsettled(found):
-    """The tests that are not passed or skipped alike by all sides: they may have disturbed each other."""
+    """Returns the tests that did not pass on all sides and were not skipped on all sides: they may have disturbed each other."""
     names = sorted({name for result in found.values() for name in result if "::" in name})
     return [
         name

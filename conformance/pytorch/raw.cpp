@@ -16,10 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How many blocks a thread holds when it frees them, in another order than it took them.
+// The number of blocks that a thread holds before it frees them, in a different order from the one it took them in.
 constexpr int HELD = 32;
 
-// Sizes of both pools, and of one block that has most of a segment.
+// Sizes in both pools, and one block that takes most of a segment.
 constexpr size_t SIZES[] = {512, 4096, 100000, 700000, 1500000, 3000000, 9000000, 512};
 
 size_t size_of(int kind, uint64_t round) { return kind == 1 ? SIZES[round % 8] : 65536; }
@@ -61,7 +61,7 @@ extern "C" double raw_pairs(int kind, int threads, int64_t pairs) {
     workers.emplace_back([&, i] {
       try {
         c10::cuda::CUDAGuard guard(0);
-        // The segments are there when the clock starts.
+        // The segments exist when the clock starts.
         work(kind, 4 * HELD, streams[i].stream());
         ready++;
         while (!go) {}
@@ -86,7 +86,7 @@ extern "C" double raw_pairs(int kind, int threads, int64_t pairs) {
 
 extern "C" void* allocator_in_use() { return c10::cuda::CUDACachingAllocator::get(); }
 
-// Blocks go back to the allocator that they came from, whichever is in use then.
+// Blocks return to the allocator that they came from, whichever allocator is in use at that time.
 extern "C" void use_allocator(void* address) {
   auto* allocator = static_cast<c10::cuda::CUDACachingAllocator::CUDAAllocator*>(address);
   c10::cuda::CUDACachingAllocator::allocator.store(allocator);

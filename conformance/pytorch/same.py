@@ -4,11 +4,11 @@
   same.py OUT                                  all programs, all settings; reports and snapshots go to the folder OUT
   same.py OUT --quick                          three programs, two settings, few steps
   same.py OUT --programs gpt2 streams --steps 20
-  same.py OUT --control                        PyTorch's allocator twice: is each program the same in every run?
+  same.py OUT --control                        PyTorch's allocator twice: is each program deterministic?
   same.py OUT --verify PARKADE                 `parkade verify` of the snapshots in OUT, with this binary; needs no GPU
 
-Each run is a process of its own, with history from the start. The limit is a share of what the program had allocated at its peak
-without a limit, so that it runs out of memory. Garbage collection is tried with a limit alone: without one it does nothing.
+Each run is a separate process that records its history from the start. The limit is a share of the program's peak of allocated memory
+without a limit, so that it runs out of memory. Garbage collection is tried only with a limit, because without one it does nothing.
 Exit codes: 0 equal, 1 something differs, 2 something could not be run.
 """
 
@@ -61,7 +61,7 @@ def record(options):
     errors, losses, ended = [], [], ""
     try:
         losses = programs.run(options.one, options.steps, errors.append)
-    except Exception as error:  # Both sides must end alike; the recording up to then is compared too.
+    except Exception as error:  # Both sides must end in the same way; the recordings up to then are compared too.
         ended = f"{type(error).__name__}: {comparison.normal_text(str(error))[:300]}"
     torch.cuda.synchronize()
     stats, summary = dict(torch.cuda.memory_stats()), torch.cuda.memory_summary()
@@ -73,7 +73,7 @@ def record(options):
 
 
 def write(folder, name, report, name_pools=False):
-    """The whole report for the comparison; beside it the snapshot and the statistics, as `parkade verify` reads them."""
+    """Writes the full report for the comparison and, next to it, the snapshot and the statistics as `parkade verify` reads them."""
     with open(folder / f"{name}.report", "wb") as file:
         pickle.dump(report, file)
     with lzma.open(folder / f"{name}.pickle.xz", "wb", preset=0) as file:
@@ -89,7 +89,7 @@ def name_of(program, setting, limit_bytes, total_bytes):
 
 
 class Runs:
-    """Runs programs in children, some at the same time."""
+    """Runs programs in child processes, several at the same time."""
 
     def __init__(self, options, world):
         self.options, self.world, self.failed = options, world, []
@@ -159,7 +159,7 @@ class Runs:
 
 
 def run_all(options, world, total_bytes):
-    """All runs: first those without a limit, which say what the limits are. Names in the order of the table."""
+    """Returns all runs: first those without a limit, which determine the limits. Names are in the order of the table."""
     runs, names, limited, first = Runs(options, world), [], [], []
 
     def submit(program):
@@ -191,13 +191,13 @@ def run_all(options, world, total_bytes):
 
 
 def unlimited(options):
-    """The settings of the runs without a limit of their own. Garbage collection does nothing without one; the default's peak says what the limit is."""
+    """Returns the settings of the runs without a limit. Garbage collection does nothing without one; the default's peak determines the limit."""
     chosen = [setting for setting in options.settings if setting != "gc"]
     return chosen if "default" in chosen or not options.limits else ["default", *chosen]
 
 
 def compare_files(files):
-    """What differs between two reports, and what of them the table shows. Reports are large, so several processes read them at the same time."""
+    """Returns the differences between two reports, and what the table shows of the reports. Reports are large, so several processes read them at the same time."""
     left, right = (pickle.loads(path.read_bytes()) for path in files)
     return (
         comparison.compare(left, right),
@@ -244,11 +244,11 @@ def compare_all(options, names):
 
 
 def verify(options):
-    """`parkade verify` of parkade's snapshots, by the program that verifies recordings."""
+    """Runs `parkade verify` on parkade's snapshots, with the program that verifies recordings."""
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "record_on_gpu"))
     import record as recordings
 
-    # Pools in entries make a file look as if it came from a later release.
+    # Pools in entries make a file look as if a later release had written it.
     release = ["--profile", "2.11"] if options.name_pools else []
     verified, differing = recordings.verify_all(options.out / "parkade", options.verify, release)
     return 2 if not verified else int(differing > 0)

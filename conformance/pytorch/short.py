@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs a program in little more memory than its tensors take, under PyTorch's expandable segments and policies of parkade, and compares its losses.
+"""Runs a program in slightly more memory than its tensors take, under PyTorch's expandable segments and parkade's policies, and compares its losses.
 
-  short.py gpt2 4                                         4 items a batch, in 1.005, 1.01 and 1.02 times the peak of its tensors
+  short.py gpt2 4                                         4 items per batch, in 1.005, 1.01 and 1.02 times the peak of its tensors
   short.py llama 3 --times 1.004 1.006 --policies breaking-handles
 
-The peak and the losses are those of PyTorch's default allocator with all of the GPU's memory. Every run has a process of its own. Exit codes: 0 wherever
-expandable segments complete the first policy does too, with the same losses; 1 not so; 2 something could not be run.
+The peak and the losses are those of PyTorch's default allocator with all of the GPU's memory. Every run is a separate process. Exit codes: 0 wherever
+expandable segments complete, the first policy does too, with the same losses; 1 it does not; 2 something could not be run.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import allocators
 import largest
 import programs
 
-# Allocators reserve whole pages. A limit is half a page more than that, because PyTorch takes it as a fraction, which rounds.
+# Allocators reserve entire pages. A limit is half a page higher, because PyTorch takes it as a fraction, which is rounded.
 PAGE_BYTES = 2 << 20
 
 
@@ -99,7 +99,7 @@ def main():
         print(json.dumps(attempt(options)))
         return 0
     try:
-        # torch.compile's trials take memory too, and their results are kept on disk: the second run is like those that follow.
+        # torch.compile's trials take memory too, and their results are kept on disk, so the second run is like the following ones.
         run(options, "default", 0)
         free = run(options, "default", 0)
     except RuntimeError as error:

@@ -7,14 +7,15 @@
   speed.py OUT --programs gpt2 --no-allocations
   speed.py OUT --policy floating-handles --setting expandable_segments:True --limit 8GiB --programs unet --counts unet=13 --no-allocations
 
-Both allocators live in each process, and PyTorch is switched from one to the other. So the process, its threads, the weights and their addresses are the same, and only what
-a step allocates comes from one or the other. Programs with CUDA graphs, pools or streams, and all programs with --limit, have a copy of their own on each allocator, weights included; compile_reduce_overhead has a process.
-There are three sides: PyTorch's allocator, parkade, and PyTorch's allocator once more, which shows how far apart equal things are.
-In a round every process does the same few steps on each side, in an order drawn anew, while the other processes wait; all are bound to the same processors.
-The GPU is idle before and after each step. A step's time on one side is over that of the same step in the same round on the other, so what slows the machine for longer
-than a round changes nothing; the ratio of a process is the median of them, the mean of the processes' ratios is shown, and the interval for 95 of 100 comes from how far
-processes differ. Times are means over the steps of the lower quartile of the rounds, and of the processes.
-A target is met if the whole interval is below it, missed if the whole interval is above it, and open otherwise.
+Both allocators exist in each process, and PyTorch switches between them. The process, its threads, the weights and their addresses are therefore the same, and only what a step
+allocates comes from a different allocator. Programs with CUDA graphs, pools or streams, and all programs with --limit, have a separate copy on each allocator, including the
+weights; compile_reduce_overhead has a separate process for each. There are three sides: PyTorch's allocator, parkade, and PyTorch's allocator a second time, which shows how
+large differences are when nothing differs.
+In a round, every process runs the same few steps on each side, in a random order, while the other processes wait; all are bound to the same processors.
+The GPU is idle before and after each step. A step's time on one side is divided by that of the same step in the same round on the other, so a slowdown of the machine that
+lasts longer than a round has no effect. A process's ratio is the median of these quotients; the mean of the processes' ratios is shown, and the 95 % interval is computed from
+how much the processes differ. Times are means over the steps of the lower quartile of the rounds, and over the processes.
+A target is met if the entire interval is below it, missed if the entire interval is above it, and open in all other cases.
 Nothing else may run on the machine. Exit codes: 0 no target is missed, 1 some are, 2 something could not be run.
 """
 
@@ -83,7 +84,7 @@ def started(name, options):
 
 
 def named(allocator, call):
-    """The function, which says in one line on which allocator it failed."""
+    """Wraps the function so that a failure names the allocator in one line."""
 
     def carry_out(*arguments):
         try:
@@ -97,7 +98,7 @@ def named(allocator, call):
 
 
 def warmed(name, step, options):
-    """A program that has made all its shapes: its own step function, or that of a new copy."""
+    """Warms up a program until it has made all its shapes: its own step function, or that of a new copy."""
     import torch
 
     step = step or started(name, options)
@@ -109,7 +110,7 @@ def warmed(name, step, options):
 
 
 def copies(name, here, options):
-    """{allocator: the program's step function}, warm: one program for both, or a copy on each."""
+    """Returns {allocator: the program's step function} after warm-up: one program for both, or a copy on each."""
     own, found = name in OWN_COPIES or options.limit, {}
     for allocator in dict.fromkeys(SIDES[side] for side in options.sides):
         here.use(allocator)
@@ -168,7 +169,7 @@ def allocation_blocks(call, pairs):
 
 
 def tell_peak(options):
-    """A process that prints the most bytes that a program's tensors have at once."""
+    """A process that prints the peak of the bytes in a program's tensors."""
     import torch
 
     step = started(options.one, options)
@@ -178,7 +179,7 @@ def tell_peak(options):
 
 
 def limit_of(options, what):
-    """Bytes that each allocator may reserve for a program; 0 for all."""
+    """Returns the bytes that each allocator may reserve for a program; 0 means all."""
     if not isinstance(options.limit, float):
         return options.limit
     # The last --limit counts, and "0x" means no limit.
@@ -190,7 +191,7 @@ def limit_of(options, what):
 
 
 def serve(options):
-    """A process: warms up, then times each block that it is asked for on its sides, until nothing more is asked."""
+    """Runs in a child process: warms up, then times each requested block on its sides until no more are requested."""
     library = both.compiled(options.out.resolve() / "raw")
     here = both.Both(library, options.policy)
     if options.limit:
@@ -204,7 +205,7 @@ def serve(options):
     gc.freeze()
     gc.disable()
     if options.one != ALLOCATIONS:
-        # Only now, including the threads of backward passes, because many processes start at the same time.
+        # Bound only now, including the threads of backward passes, because many processes start at the same time.
         for thread in map(int, os.listdir("/proc/self/task")):
             os.sched_setaffinity(thread, sorted(os.sched_getaffinity(0))[-PROCESSORS:])
     print("ready", flush=True)
@@ -221,7 +222,7 @@ def serve(options):
 
 
 def environment_of(options, what, place):
-    """The environment of the processes of a place."""
+    """Returns the environment of the processes at a place."""
     environment = allocators.environment(options.setting, TORCHINDUCTOR_CACHE_DIR=options.out.resolve() / "compiled")
     # Every process orders its dictionaries differently, as users' programs do; processes at the same position share the order.
     environment["PYTHONHASHSEED"] = str(place)
@@ -250,7 +251,7 @@ class Process:
             )
 
     def line(self):
-        """The next line of the answers that is the child's own. Programs print, too."""
+        """Returns the next line of output that is the child's answer. Programs print too."""
         for line in self.child.stdout:
             if line == "ready\n" or line.startswith("{"):
                 return line
@@ -270,7 +271,7 @@ class Process:
 
 
 class Place:
-    """The process that has all sides, or one process for each."""
+    """Starts the process that has all sides, or one process for each."""
 
     def __init__(self, options, what, place, limit_bytes):
         parts = [[side] for side in SIDES] if what in APART else [list(SIDES)]
@@ -297,10 +298,10 @@ class Place:
 
 
 def start_all(options, things):
-    """The places of each thing, warm and waiting; {thing: places}. A thing that cannot be started has the reason instead."""
+    """Returns the places of each thing, warm and waiting: {thing: places}. A thing that cannot be started has the reason instead."""
 
     def first(what):
-        # Alone, because it compiles the kernels that the others then find.
+        # By itself, because it compiles the kernels that the others then find.
         limit_bytes = limit_of(options, what)
         return limit_bytes, Place(options, what, 0, limit_bytes)
 
@@ -359,17 +360,17 @@ def rounds_of(options, what, places):
 
 
 def number_of(rounds):
-    """What a side of a process takes for a step: the mean over the steps of the lower quartile of the rounds."""
+    """Returns the time that a side of a process takes per step: the mean over the steps of the lower quartile of the rounds."""
     return statistics.fmean(sorted(step)[len(rounds) // 4] for step in zip(*rounds))
 
 
 def ratio_of(ours, theirs):
-    """How many times as long a step of a process takes on one side as on the other: the median over all steps of all rounds."""
+    """Returns how many times as long a process's step takes on one side as on the other: the median over all steps of all rounds."""
     return statistics.median(one / other for our, their in zip(ours, theirs) for one, other in zip(our, their))
 
 
 def ratio(sides, side, base="native"):
-    """How many times as long `side` takes as `base`: the number, and the ends of its interval, from the logarithms of each process' ratio."""
+    """Returns how many times as long `side` takes as `base`: the number and the ends of its interval, from the logarithms of the processes' ratios."""
     logs = [math.log(ratio_of(ours, theirs)) for ours, theirs in zip(sides[side], sides[base])]
     middle = statistics.fmean(logs)
     either_way = QUANTILES[min(len(logs) - 1, len(QUANTILES)) - 1] * statistics.stdev(logs) / math.sqrt(len(logs))
@@ -408,7 +409,7 @@ def table(found):
 
 
 def limit(text):
-    """Bytes, or a share of what tensors take: 8GiB or 1.05x; 0 for 0x."""
+    """Parses bytes, or a multiple of what tensors take: 8GiB or 1.05x; 0 for 0x."""
     if not text.endswith("x"):
         return largest.size(text)
     try:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what same.py calls equal, on reports made up here. `test_comparison.py` runs them; they need neither PyTorch nor a GPU."""
+"""Tests what same.py calls equal, on made-up reports. `test_comparison.py` runs them; they need neither PyTorch nor a GPU."""
 
 import argparse
 import contextlib
@@ -23,7 +23,7 @@ def entry(action, addr, size, stream=0, **more):
 
 
 def report(base=0x7F0000000000, stream=0x5550, **more):
-    """A run with two segments and one free; `base` and `stream` are what the driver and PyTorch answered."""
+    """A run with two segments and one free; `base` and `stream` are the values that the driver and PyTorch returned."""
     second = base - 64 * MIB
     entries = [
         entry("segment_alloc", base, 20 * MIB),

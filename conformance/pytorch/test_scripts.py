@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of how the scripts here judge what they measured. `test_scripts.py` runs them; they need neither PyTorch nor a GPU."""
+"""Tests how the scripts in this folder judge their measurements. `test_scripts.py` runs them; they need neither PyTorch nor a GPU."""
 
 import argparse
 import contextlib
@@ -32,7 +32,7 @@ REPORT = """<testsuites><testsuite>
 
 class Short(unittest.TestCase):
     def judged(self, *endings, free=("completes", ["a"])):
-        """The exit code where expandable segments and the policy end so, and what `run` was asked for."""
+        """Returns the exit code if expandable segments and the policy end this way, and the calls of `run`."""
         asked, answers = [], iter([free, free, *endings])
 
         def run(_, side, limit_bytes):

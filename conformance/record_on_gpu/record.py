@@ -6,7 +6,7 @@
 
 There are five kinds of programs, drawn from the seed and each run under five settings: training with variable lengths, streams, CUDA
 graphs that are reset, MemPools that are dropped, and a mix of all. With even seeds, and under garbage collection, the process has a
-memory limit, which the recording's name says in MiB. Each batch has two more recordings whose ring buffer lost its beginning.
+memory limit, which is in the recording's name in MiB. Each batch has two more recordings whose oldest entries are missing from the ring buffer.
 
 Exit codes: 0 good, 1 a recording differs, 2 nothing could be recorded or verified.
 """

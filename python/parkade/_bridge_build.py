@@ -1,5 +1,5 @@
-"""Compiles the bridge, the C++ class that PyTorch's allocator is replaced with, and keeps the result in the user's
-cache folder.
+"""Compiles the bridge, the C++ class that replaces PyTorch's allocator, and keeps the result in the user's cache
+folder.
 
 PyTorch's headers differ from release to release, so the bridge is compiled on the user's machine, once for each
 PyTorch, compiler and version of parkade.
@@ -75,7 +75,7 @@ def _command(compiler: list[str], torch: Any, library: str, release: str) -> lis
 
 
 def _key(compiler: list[str], command: list[str], torch_version: str, header: bytes) -> str:
-    """Changes whenever the compiled bridge would."""
+    """Returns a key that changes whenever the compiled bridge would change."""
     compiler_version = subprocess.run([*compiler, "--version"], capture_output=True, text=True).stdout
     key = hashlib.sha256("\0".join([torch_version, compiler_version, *platform.libc_ver(), *command]).encode())
     key.update(header)
@@ -87,10 +87,10 @@ def _key(compiler: list[str], command: list[str], torch_version: str, header: by
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock: of the processes of one job, which start together, one compiles."""
+    """Holds the lock, so that only one of a job's processes, which start together, compiles."""
     with path.open("w", encoding="utf-8") as lock:
         if fcntl is not None:
-            # Some network file systems have no locks; then each process compiles, and the last one's bridge stays.
+            # Some network file systems have no locks; each process then compiles, and the last one's bridge stays.
             with suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -111,7 +111,7 @@ def _compile(command: list[str], header: bytes, path: Path, verbose: bool) -> No
                 f"{command[0]} cannot compile the bridge for this PyTorch (enable(plug_in=True) needs no compiler):\n"
                 f"{run.stderr[-_QUOTED:]}"
             )
-        # A process that does not wait for the lock sees a whole file or none.
+        # A process that does not wait for the lock sees a complete file or none.
         new = path.with_suffix(f".{os.getpid()}.new")
         shutil.copyfile(made, new)
         os.replace(new, path)
@@ -130,7 +130,7 @@ def _compiler() -> list[str]:
 
 
 def _cuda_include() -> Path:
-    """The folder that has CUDA's headers."""
+    """Returns the folder that contains the CUDA headers."""
     homes = [
         Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if home
     ]

@@ -15,6 +15,6 @@ def main() -> None:
         _run_program.main(arguments[1:])
     from . import _parkade
 
-    # Ctrl-C ends the command at once, as with the binary.
+    # Ctrl-C ends the command immediately, as with the binary.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(_parkade.main(["parkade", *arguments]))

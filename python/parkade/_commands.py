@@ -1,4 +1,4 @@
-"""The functions that run a command on one or two recordings, and `info`."""
+"""The functions that run a command on one or two recordings, and the function `info`."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ def advise(
 ) -> Advice:
     """Replays a recording's requests under about eighty settings, and recommends the settings that help, if any do.
 
-    `limit` is the memory that the process may reserve; `capacity` is the memory of another GPU to try. `settings` are
-    tried in addition, or alone with `only`. `policy` names policies of parkade, such as `floating-handles`; the
-    result's `policies` say how much memory they would need in place of PyTorch's allocator. `threads` bounds the number
-    of threads.
+    `limit` is the memory that the process may reserve; `capacity` is the memory of a different GPU to try. `settings`
+    are tried in addition, or by themselves with `only`. `policy` names policies of parkade, such as `floating-handles`;
+    the result's `policies` say how much memory they would need in place of PyTorch's allocator. `threads` bounds the
+    number of threads.
     """
     chosen = options(
         limit=limit,
@@ -125,8 +125,8 @@ def diagnose(
     """Explains why a recorded program ran out of memory, and what held every reserved byte. If the program did not run
     out of memory, it explains why more was reserved than allocated.
 
-    `entry` chooses another moment of the trace. `message` replaces the recording: the text of an out-of-memory error, a
-    log that contains one, or the path of a log.
+    `entry` chooses a different point in the trace. `message` replaces the recording: the text of an out-of-memory
+    error, a log that contains one, or the path of a log.
     """
     chosen = options(limit=limit, capacity=capacity, entry=entry, device=device, settings=settings, profile=profile)
     if message is None:
@@ -162,7 +162,7 @@ def explain(error: BaseException | str) -> MessageDiagnosis:
     return diagnose(message=text or type(error).__name__)
 
 
-#: The endings of formats that `report` cannot write.
+#: The file extensions of formats that `report` cannot write.
 _NOT_WRITTEN = (".png", ".jpg", ".jpeg", ".pdf")
 
 
@@ -263,7 +263,7 @@ def stats(
         device=device,
     )
     with as_file(recording) as file:
-        # The text would be a table with a row for each of many moments.
+        # The text would be a table with a row for each of many entries.
         is_short = every is None and not steps
         answer = run(["stats", "--json", *chosen], [file], progress=progress, with_text=is_short)
         return made(Stats, answer.object([file]), answer)
@@ -280,7 +280,7 @@ def replay(
     profile: str | None = None,
     progress: Progress = None,
 ) -> Replay:
-    """Replays a recording's requests under other settings, under a policy of parkade, with another limit, or on a
+    """Replays a recording's requests under other settings, under a policy of parkade, with a different limit, or on a
     smaller device.
 
     `settings` are settings of PyTorch's allocator, by default those of the recording. `policy` is a name from
@@ -338,7 +338,7 @@ def export(
 
 def info() -> Info:
     """Returns the memory of every GPU of this machine, and the processes that hold it. Raises `Error` without a GPU."""
-    # In another process: without NVML, the command asks the CUDA driver, which would leave a context in this process.
+    # In a separate process: without NVML, the command asks the CUDA driver, which would leave a context in this one.
     found = [
         subprocess.run([sys.executable, "-m", "parkade", "info", *form], capture_output=True)
         for form in (["--json"], [])

@@ -1,9 +1,9 @@
-"""Puts parkade in the place of PyTorch's allocator, in this process and before CUDA is used.
+"""Replaces PyTorch's allocator with parkade, in this process and before CUDA is used.
 
 PyTorch's interface for allocators is a C++ class whose functions differ from release to release. `_bridge_build`
 therefore compiles a class that passes the calls on to parkade, for the installed PyTorch. With `plug_in=True`,
-PyTorch's plug-in interface passes them on: that needs no compiler, but has none of the functions that the plug-in
-interface lacks.
+PyTorch's plug-in interface passes them on instead: this needs no compiler, but lacks the functions that the plug-in
+interface does not have.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FIRST_MINOR = 8
 # The policies that replace the memory of live tensors.
 _BREAKING = ("breaking-handles",)
 
-# Of parkade.h.
+# From parkade.h.
 _WORK_IS_SERIAL = 2
 _INVALID_ARGUMENT = 2
 _INVALID_SETTINGS = 5
 
-# Of bridge.cpp: how an installation ended.
+# From bridge.cpp: how an installation ended.
 _INSTALLED = 0
 _ALREADY_INSTALLED = 1
 _CUDA_IN_USE = 2
@@ -74,9 +74,9 @@ def enable(
     settings: replaces PYTORCH_CUDA_ALLOC_CONF and has the same form. Only the policy `pytorch` takes settings.
     serial: your promise that only one thread at a time uses the GPU, that no other GPU uses its tensors, and that no
         tensor is registered for RDMA. `breaking-handles` needs the promise: it replaces the memory of live tensors
-        while a request waits, or before a graph is captured, and would lose what another thread writes meanwhile. A
-        backward pass keeps the promise if the whole graph is on the GPU, because the calling thread waits for it.
-        DataLoader workers keep it, too.
+        while a request waits, or before a graph is captured, and would lose what another thread writes in that time.
+        A backward pass keeps the promise if the entire graph is on the GPU, because the calling thread waits for it.
+        DataLoader workers keep it too.
     plug_in: use PyTorch's plug-in interface. Nothing is compiled, but there are no statistics, snapshots, memory pools
         or CUDA graph trees, and running out of memory does not raise torch.OutOfMemoryError.
     verbose: print the command that compiles the bridge.

@@ -31,7 +31,7 @@ for _error in (Error, UsageError, NoCuda, LostJobs, EnableError):
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and the errors that it came from."""
+    """Yields an error and the errors that caused it."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,4 +1,4 @@
-"""Tables and pictures for notebooks, for what no command prints as one answer.
+"""Tables and pictures for notebooks, for results that no command prints as a single answer.
 
 They are small, have no scripts, and take the colours of the page around them.
 """
@@ -14,40 +14,41 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._results import Report
 
-#: Half-transparent grey is seen on white and on black.
+#: Half-transparent grey is visible on white and on black.
 _LINE = "1px solid rgba(128,128,128,.4)"
-#: How many rows a table shows.
+#: The number of rows that a table shows.
 _ROWS = 12
-#: What is set to the right: a number, with its unit.
+#: A right-aligned cell: a number with its unit.
 _NUMBER = re.compile(r"-?\d[\d,.]*(?: ?(?:bytes?|[KMGT]iB|%))?|\?|")
 
 
 def size(amount: int | None) -> str:
-    """Bytes as the command `parkade` prints them."""
+    """Returns a number of bytes as the command `parkade` prints it."""
     if amount is None:
         return "?"
     sign, rest = ("-", -amount) if amount < 0 else ("", amount)
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        # What would be rounded up to 1024 is one of the next unit.
+        # A value that would be rounded up to 1024 is 1 in the next unit.
         if rest >= factor - factor // 2048:
             return f"{sign}{rest / factor:.2f} {unit}"
     return f"{sign}{rest} {'byte' if rest == 1 else 'bytes'}"
 
 
 def page(title: str, *parts: str) -> str:
-    """A frame around parts."""
+    """Returns a frame around the parts."""
     body = "".join(parts)
     style = f"border:{_LINE};border-radius:4px;padding:.6em .9em;max-width:70em"
     return f'<div style="{style}"><b>{escape(title)}</b>{body}</div>'
 
 
 def line(text: object) -> str:
-    """A paragraph."""
+    """Returns a paragraph."""
     return f'<div style="margin-top:.4em">{escape(str(text))}</div>'
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; columns of numbers to the right, the others to the left. What is beyond a dozen rows is counted."""
+    """Returns a table with columns of numbers right-aligned and the others left-aligned. Rows beyond a dozen are only
+    counted."""
     every = [[str(text) for text in row] for row in rows]
     shown = every[:_ROWS]
 
@@ -68,10 +69,10 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def report(found: Report) -> str:
-    """What `report` shows."""
+    """Returns what `report` shows."""
     parts = [line(f"device {device['device']}: {device['what_happened']}") for device in found.devices]
     if found.svg:
-        # As a picture, so that nothing in it is a part of the page around it.
+        # As an image, so that nothing in it becomes part of the page around it.
         picture = base64.b64encode(found.svg.encode()).decode()
         source = f"data:image/svg+xml;base64,{picture}"
         parts.append(f'<img alt="memory over time" style="max-width:100%;background:#fff" src="{source}">')

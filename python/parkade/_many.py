@@ -120,7 +120,7 @@ def _line(chosen: tuple[str, ...], task: tuple[str, str | None]) -> bytes:
 
 
 def _failure(path: str, message: str) -> bytes:
-    # The words of the command, when it has several files.
+    # The command's wording for several files.
     return _parkade.failure(path, message if message.startswith(path) else f"{path}: {message}")
 
 

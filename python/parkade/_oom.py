@@ -1,6 +1,6 @@
-"""Writes a snapshot when the running program is out of memory, and explains what helps.
+"""Writes a snapshot when the running program runs out of memory, and explains what helps.
 
-PyTorch calls an observer before it raises an out-of-memory error, so errors that the program catches count, too.
+PyTorch calls an observer before it raises an out-of-memory error, so errors that the program catches count too.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from ._torch import cuda
 
 #: A program that catches errors and continues gets a line and a snapshot at most once in this many seconds.
 _EVERY = 60.0
-#: The search for what helps may take this many seconds. Meanwhile other processes of the job wait, and the GPU is held.
+#: The search for what helps may take this many seconds: the other processes of the job wait, and the GPU is held.
 _AT_MOST = 60.0
 #: The default path of the snapshot.
 PATH = "oom-{host}-{rank}.pickle"
 
 
 def say(text: str) -> None:
-    """Prints a line on standard error, unless that is closed."""
+    """Prints a line on standard error, unless standard error is closed."""
     with contextlib.suppress(OSError, ValueError):
         print(f"parkade: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
 class _Shortage:
-    """What PyTorch tells the observer about an out-of-memory error."""
+    """What PyTorch reports to the observer about an out-of-memory error."""
 
     device: int
     wanted_bytes: int
-    #: What the process may reserve if a fraction was set, and otherwise the device's memory.
+    #: What the process may reserve if a fraction was set; if not, the device's memory.
     allowed_bytes: int
     free_bytes: int
 
@@ -78,7 +78,7 @@ class OnOom:
         return f"OnOom(path={self.path!r}, ooms={self.ooms})"
 
     def begin(self, torch: Any) -> None:
-        """Records from the first use of CUDA on. It does not initialize CUDA for a program that does not use it."""
+        """Records from the first use of CUDA onwards. Does not initialize CUDA for a program that does not use it."""
         self._torch = torch
         later = getattr(torch.cuda, "_lazy_call", None)
         if later is None:
@@ -210,7 +210,7 @@ def _of_message(error: BaseException) -> list[str]:
 
 
 def when_torch_is_imported(then: Callable[[Any], None]) -> None:
-    """Calls `then` with PyTorch: now if the program has imported it, and otherwise as soon as it does.
+    """Calls `then` with PyTorch: now if the program has already imported it, or else as soon as it does.
 
     Settings that the program makes before its import take effect.
     """
@@ -250,9 +250,9 @@ _current: OnOom | None = None
 
 
 def on_oom(path: str | os.PathLike[str] = PATH, limit: Size | None = "auto") -> OnOom:
-    """Writes a snapshot to `path` at every out-of-memory error of PyTorch from now on, also at errors that the program
-    catches, but at most once a minute, and prints a line about it. If the program dies of the error, the cause and what
-    helps follow the traceback.
+    """Writes a snapshot to `path` at every out-of-memory error in PyTorch from now on, including errors that the
+    program catches, but at most once a minute, and prints a line about it. If the error ends the program, the cause and
+    what helps follow the traceback.
 
     `parkade run` does the same. Call it before CUDA is used. In `path`, `{rank}` is replaced with the process's rank
     and `{host}` with the machine's name. `limit` is the memory that the process may reserve; the snapshot keeps it, and

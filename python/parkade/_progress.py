@@ -52,7 +52,7 @@ class _Bar:
 
     @staticmethod
     def _write(line: str) -> None:
-        # Standard error may be closed, or take only ASCII. The work goes on.
+        # Standard error may be closed or accept only ASCII. The work continues.
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write("\r" + line)
             sys.stderr.flush()

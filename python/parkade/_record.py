@@ -56,8 +56,8 @@ def record(
     `force` replaces an existing file without a warning. `limit` is the memory that the process may reserve; the
     snapshot keeps it for `advise` and `diagnose`, and "auto" asks PyTorch. Raises `NoCuda` without a GPU.
 
-    If PyTorch records its history already, `record` changes nothing about that, and the snapshot has the earlier
-    entries, too.
+    If PyTorch is already recording its history, `record` leaves the recording unchanged, and the snapshot also has the
+    earlier entries.
     """
     memory = cuda().memory
     given = _snapshot.Limit.given(limit)

@@ -1,8 +1,8 @@
 """The results of commands: dataclasses with the keys of docs/json.md.
 
 Their fields are in `_fields.py`, which is generated from the declarations of each command's JSON. Inner objects stay as
-JSON has them: lists and dictionaries, of the types in `_objects.py`. `str()` is what the command prints, `repr()` is
-one line, and notebooks show the same answer as HTML.
+they are in the JSON: lists and dictionaries with the types in `_objects.py`. `str()` is what the command prints,
+`repr()` is one line, and notebooks show the same answer as HTML.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 class _Record:
-    """One line as `repr`: the kind and the fields that say most."""
+    """Has a one-line `repr`: the type and the most important fields."""
 
-    #: The fields that `repr` names.
+    #: The fields that `repr` shows.
     _shown: ClassVar[tuple[str, ...]] = ()
 
     def __repr__(self) -> str:
@@ -40,18 +40,19 @@ class _Record:
 
 
 def _hash(self: Any) -> int:
-    """Of the fields that are texts and numbers: equal results have equal ones. Lists and dictionaries have no hash."""
+    """Hashes only the fields that are strings and numbers, because lists and dictionaries have no hash. Equal results
+        have equal hashes."""
     values = (getattr(self, of.name) for of in dataclasses.fields(self))
     return hash((type(self), *(value for value in values if value is None or isinstance(value, (str, int, float)))))
 
 
 @dataclass(frozen=True, repr=False)
 class Result(_Record):
-    """What every result has."""
+    """The fields and methods of every result."""
 
-    #: How the command would end: 0 success, 1 a check failed, 3 the answer is not known from this file.
+    #: The command's exit code: 0 success, 1 a check failed, 3 the answer is not known from this file.
     exit_code: int = field(default=0)
-    #: The whole JSON object of the command.
+    #: The command's entire JSON object.
     data: Object = field(default_factory=dict)
     #: What the command prints.
     text: str = field(default="")
@@ -67,14 +68,14 @@ class Result(_Record):
 
 @dataclass(frozen=True, repr=False)
 class Verification(_fields.VerificationFields, Result):
-    """What `verify` found."""
+    """The result of `verify`."""
 
     _shown = ("file", "mismatches", "decisions", "ooms", "exit_code")
     __hash__ = _hash
 
     @property
     def exact(self) -> bool:
-        """Whether every recorded decision is the replay's."""
+        """Whether the replay makes every recorded decision."""
         return self.mismatches == 0
 
 
@@ -96,14 +97,14 @@ class Option(_fields.OptionFields, _Record):
 
 @dataclass(frozen=True, repr=False)
 class Advice(_fields.AdviceFields, Result):
-    """What `advise` found. Without a trace in the file, only what was held when it was written: `data["held"]`."""
+    """The result of `advise`. If the file has no trace, only what was held when it was written: `data["held"]`."""
 
     _shown = ("file", "verdict", "outcome", "line")
     __hash__ = _hash
 
     @property
     def line(self) -> str | None:
-        """The line to try first: for a shell, or for the program if it enables a policy of parkade.
+        """The line to try first: for a shell, or for the program if the line enables one of parkade's policies.
 
         None if nothing but less memory helps.
         """
@@ -111,7 +112,7 @@ class Advice(_fields.AdviceFields, Result):
         return next(pasted, self.recommendation.line if self.recommendation is not None else None)
 
     def as_env(self) -> dict[str, str]:
-        """The environment variables of the best settings, as for `subprocess.run(..., env={**os.environ, **env})`.
+        """The environment variables for the best settings, as in `subprocess.run(..., env={**os.environ, **env})`.
 
         Empty if no settings help.
         """
@@ -121,7 +122,7 @@ class Advice(_fields.AdviceFields, Result):
     def apply(self) -> None:
         """Sets the best settings in this process and in those that it starts. Call it before CUDA is used.
 
-        Raises `Error` if no settings help, or if CUDA was used already.
+        Raises `Error` if no settings help, or if CUDA has already been used.
         """
         settings = self._best_settings()
         if settings is None:
@@ -149,7 +150,7 @@ class Advice(_fields.AdviceFields, Result):
 
 @dataclass(frozen=True, repr=False)
 class DeviceDiagnosis(_fields.DeviceDiagnosisFields, _Record):
-    """What `diagnose` found about one device."""
+    """The result of `diagnose` for one device."""
 
     _shown = ("device", "verdict", "headline")
     __hash__ = _hash
@@ -157,7 +158,7 @@ class DeviceDiagnosis(_fields.DeviceDiagnosisFields, _Record):
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(_fields.DiagnosisFields, Result):
-    """What `diagnose` found."""
+    """The result of `diagnose`."""
 
     _shown = ("file", "verdicts")
     __hash__ = _hash
@@ -170,7 +171,7 @@ class Diagnosis(_fields.DiagnosisFields, Result):
 
 @dataclass(frozen=True, repr=False)
 class Report(_fields.ReportFields, Result):
-    """What `report` shows."""
+    """The result of `report`."""
 
     _shown = ("file", "output")
     __hash__ = _hash
@@ -186,7 +187,7 @@ class Report(_fields.ReportFields, Result):
 
 @dataclass(frozen=True, repr=False)
 class Difference(_fields.DifferenceFields, Result):
-    """What `diff` found."""
+    """The result of `diff`."""
 
     _shown = ("exceeded", "exit_code")
     __hash__ = _hash
@@ -194,21 +195,21 @@ class Difference(_fields.DifferenceFields, Result):
 
 @dataclass(frozen=True, repr=False)
 class Stats(_fields.StatsFields, Result):
-    """What `stats` shows."""
+    """The result of `stats`."""
 
     _shown = ("file", "settings", "mismatches")
     __hash__ = _hash
 
     @property
     def memory_stats(self) -> dict[str, int]:
-        """`torch.cuda.memory_stats()` of the first device at the last moment asked for; empty without a trace."""
+        """`torch.cuda.memory_stats()` of the first device at the last requested entry; empty without a trace."""
         moments = self.devices[0]["moments"] if self.devices else []
         return dict(moments[-1]["memory_stats"]) if moments else {}
 
 
 @dataclass(frozen=True, repr=False)
 class MessageDiagnosis(_fields.MessageDiagnosisFields, Result):
-    """What `diagnose` found about the text of an out-of-memory error."""
+    """The result of `diagnose` for the text of an out-of-memory error."""
 
     _shown = ("verdict", "headline")
     __hash__ = _hash
@@ -216,7 +217,8 @@ class MessageDiagnosis(_fields.MessageDiagnosisFields, Result):
 
 @dataclass(frozen=True, repr=False)
 class Replay(_fields.ReplayFields, Result):
-    """What `replay` found. Keys differ between settings and a policy, one device and several: `data` has them all."""
+    """The result of `replay`. The keys depend on whether settings or a policy was replayed, and on whether there are
+    several devices: `data` has all of them."""
 
     _shown = ("file", "settings", "policy", "outcome", "peak_reserved_bytes")
     __hash__ = _hash
@@ -241,7 +243,7 @@ class Info(_fields.InfoFields, Result):
 
 
 def made(kind: type[_T], data: Object, answer: Answer) -> _T:
-    """The result of this kind from a command's JSON object."""
+    """Returns the result of this type for a command's JSON object."""
     return _of(kind, {**data, "exit_code": answer.exit_code, "data": data, "text": answer.text, "html": answer.html})
 
 
@@ -254,7 +256,7 @@ def _of(kind: type[_T], data: Object) -> _T:
     return kind(**values)
 
 
-#: What is inside of results and has a class of its own.
+#: The nested objects of results that have their own class.
 _PARTS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Recommendation, Option, DeviceDiagnosis)}
 
 

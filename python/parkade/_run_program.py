@@ -1,4 +1,4 @@
-"""`parkade run`: runs a Python program in this process as Python would, and explains what helps if it runs out of
+"""`parkade run`: runs a Python program in this process as Python would and explains what helps if it runs out of
 memory.
 """
 

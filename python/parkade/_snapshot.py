@@ -90,7 +90,7 @@ def found_limit(cuda: Any, snapshot: Mapping[str, Any], device: int | None = Non
         # Older releases of PyTorch lack this function, and reveal a fraction only in out-of-memory errors.
         fraction = getattr(cuda, "get_per_process_memory_fraction", lambda _: 1.0)(device)
     except Exception:
-        # An older PyTorch or another allocator. The snapshot then has no limit.
+        # An older PyTorch or a different allocator. The snapshot then has no limit.
         return None
     return smaller_limit(int(fraction * total) if fraction < 1 else None, free + reserved_bytes(snapshot, device))
 

@@ -1,4 +1,4 @@
-"""Runs the studies of `parkade sweep` in this process or on an executor, and gives the same rows, byte for byte."""
+"""Runs the studies of `parkade sweep` in this process or on an executor, and yields the same rows, byte for byte."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tup
 
 
 def _lock(file: IO[bytes], output: Path) -> None:
-    """Takes the lock that `parkade sweep` takes, too."""
+    """Takes the lock that `parkade sweep` also takes."""
     try:
         import fcntl
     except ImportError:

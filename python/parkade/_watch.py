@@ -214,7 +214,7 @@ class Watch:
         if self._log_to is None:
             return
         numbers = look.scalars()
-        # The advice that arrived since the last look.
+        # The advice that has arrived since the last look.
         if self.advice is not None and self.advice is not self._told:
             self._told = self.advice
             numbers.update({f"parkade/advice/{name}": value for name, value in _of_advice(self.advice).items()})
@@ -226,7 +226,7 @@ class Watch:
             return
         begun = self._clock()
         try:
-            # Pickled on this thread, where its cost is measured. On another thread it would delay the loop, too.
+            # Pickled on this thread, where its cost is measured. On another thread, it would also delay the loop.
             snapshot = self._cuda.memory._snapshot()
             found = _snapshot.found_limit(self._cuda, snapshot, self._device) if self._limit == "auto" else None
             data = _pickled(_snapshot.with_limit(snapshot, found))

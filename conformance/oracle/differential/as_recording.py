@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Turns answers of the real allocator into a memory snapshot, as the Python code of that release would have pickled it.
+"""Turns the real allocator's answers into a memory snapshot, as that release's Python code would have pickled it.
 
   oracle-2.7.0 --raw SCRIPT | as_recording.py 2.7.0 OUTPUT.pickle [--bare]
 
 The script begins with `history on 1000000` and ends with `trace`. Which release writes which keys was read off its libtorch_python.so (docs/spec.md, 7.8).
---bare leaves out every key that shows a release, in the protocol of C++'s snapshots, where a missing key says nothing: then only the decisions are left.
+--bare leaves out every key that reveals a release and uses the protocol of C++ snapshots, in which a missing key means nothing, so that only the decisions remain.
 """
 
 import argparse
@@ -87,7 +87,7 @@ class Snapshot:
                 "blocks": blocks,
             }
         )
-        if self.is_bare:  # what the replay needs to know
+        if self.is_bare:  # the values that the replay needs
             found |= {"segment_pool_id": tuple(segment["pool"]), "is_expandable": bool(segment["expandable"])}
         return found | {"address": start}
 

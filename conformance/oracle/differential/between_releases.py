@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Which releases answer alike: the same random scripts through the real allocators of neighbours, and the first difference of each kind.
+"""Shows which releases give the same answers: runs the same random scripts through the real allocators of neighbouring releases, and finds the first difference of each kind.
 
   between_releases.py [RELEASE...] [--seeds 1] [--n 2000] [--flavours a,b] [--configs a,b] [--exact]
 
-Without RELEASE all that setup.sh has built; each is compared with the next in order. What only one of two releases has is not compared: settings that one refuses,
-operations that one lacks, fields and statistics of later releases, the source line in a message. --exact compares every byte of the outputs instead.
+Without RELEASE, all releases that setup.sh has built are used; each is compared with the next in order. What only one of two releases has is not compared: settings that one
+refuses, operations that one lacks, fields and statistics of later releases, the source line in a message. --exact compares every byte of the outputs instead.
 
-A row says how many runs differ in nothing, of how many: with ordinary segments, with expandable ones, with private pools, and of the hand-written scripts. Then, for each kind of difference,
-in how many runs it occurs: decisions (pointers, errors, trace entries), driver calls, statistics, snapshots, messages. Behind the first decision that differs nothing
-is compared, and with private pools nothing behind the first operation whose answer follows from addresses of the allocator's own objects. Below the table are the first operations of each kind. Exit code 1 if anything differs.
+A row shows how many runs are equal, out of how many: with ordinary segments, with expandable ones, with private pools, and for the hand-written scripts. It then shows, for each
+kind of difference, in how many runs it occurs: decisions (pointers, errors, trace entries), driver calls, statistics, snapshots, messages. Nothing is compared after the first
+differing decision and, with private pools, after the first operation whose answer depends on addresses of the allocator's own objects. Below the table are the first operations
+of each kind. Exit code 1 if anything differs.
 """
 
 import argparse
@@ -45,7 +46,7 @@ QUESTIONS = ("cudaGetDeviceProperties", "cudaMemGetInfo")
 
 
 def normal(line, keys):
-    """An answer without what only one of two releases has. `keys`: the statistics that both have."""
+    """Returns an answer without what only one of the two releases has. `keys`: the statistics that both have."""
     answer = json.loads(line)
     if "msg" in answer:
         answer["msg"] = PLACE.sub("", answer["msg"])
@@ -72,7 +73,7 @@ def run(oracle, script, flavour, config, more=()):
 
 
 def settled(oracle, script, flavour, config):
-    """What a release answers whatever the addresses of its own objects: up to the first line in which its runs disagree."""
+    """Returns the answers that do not depend on the addresses of the release's own objects: up to the first line in which its runs disagree."""
     answers = run(oracle, script, flavour, config)
     if flavour not in ADDRESS_DEPENDENT:
         return answers
@@ -86,7 +87,7 @@ def settled(oracle, script, flavour, config):
 
 
 def all_keys(oracle):
-    """The names of the statistics that a release has."""
+    """Returns the names of the statistics that a release has."""
     return set(json.loads(run(oracle, b"stats", "basic", "default")[0])["stats"])
 
 
@@ -115,7 +116,7 @@ def group_of(flavour, config):
 
 
 def narrowed(one, other):
-    """What differs of two values, for the eye."""
+    """Shows the difference between two values for a human reader."""
     if isinstance(one, dict) and isinstance(other, dict) and "segments" not in one:
         keys = [key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)]
         one, other = ({key: side.get(key) for key in keys} for side in (one, other))

@@ -1,7 +1,7 @@
-"""Random scripts with checkpoints of private pools, and the real allocator's answers to them.
+"""Generates random scripts with checkpoints of private pools, together with the real allocator's answers.
 
 The name of a restored block depends on its address, so these scripts cannot be written in advance: the real allocator is asked line by line,
-and its answers steer the rest. Flavours: `ckpt`, in which blocks are used on their own stream only, and `ckptstreams`, in which other
+and its answers determine the rest. Flavours: `ckpt`, in which blocks are used only on their own stream, and `ckptstreams`, in which other
 streams use them and graphs are captured.
 
 A script ends where the real allocator's heap is damaged: where a restore fails after it has taken blocks back (some blocks then have no holder,
@@ -21,7 +21,7 @@ KEYS = [f"k{number}" for number in range(6)]
 
 
 class Ended(Exception):
-    """The real allocator's state means nothing from here on."""
+    """The real allocator's state is meaningless from here on."""
 
 
 class Script:
@@ -48,7 +48,7 @@ class Script:
         )  # names of blocks that other streams may use; names whose use began while a pool was routed to
 
     def do(self, line):
-        """Runs a line; its answer. A line that the release does not know is left out."""
+        """Runs a line and returns its answer. A line that the release does not know is left out."""
         line = adapted(line, self.minor)
         if line is None:
             return {"ok": 1}
@@ -86,7 +86,7 @@ class Script:
             self.owners[name] = self.owner(answer["ev"][-1], stream)
 
     def owner(self, event, stream):
-        """The pool that served a request. Before 2.8 no entry says it: it follows from where requests go."""
+        """Returns the pool that served a request. Before 2.8, no entry states it, so it is inferred from the routing of requests."""
         if len(event) > 4:
             return f"{event[4]} {event[5]}"
         is_routed = self.routed is not None and self.where in ("all", f"stream {stream}")
@@ -98,7 +98,7 @@ class Script:
         self.do(f"free {name}")
 
     def route(self):
-        """Begins to send requests to a pool, or ends it."""
+        """Begins or ends the routing of requests to a pool."""
         r = self.random
         if self.routed is None:
             if self.pools and r.random() < 0.7:
@@ -157,7 +157,7 @@ class Script:
         names.clear()
 
     def settle(self):
-        """Nothing waits for events after this, nor will."""
+        """After this, nothing waits for events or will wait for them."""
         if self.routed is not None:
             self.route()
         self.free_all(self.used)
@@ -223,7 +223,7 @@ class Script:
 def drive(program, environment, seed, n, flavour, releases, release="2.15.0"):
     """Makes a script of about n lines. Returns its lines and the real allocator's answers.
 
-    `releases`: whether pools are given up and their ids used again. Not with expandable segments, whose memory the real allocator
+    `releases`: whether pools are released and their ids reused. Not with expandable segments, whose memory the real allocator
     then corrupts (docs/fidelity.md, section 5).
     """
     with subprocess.Popen(

@@ -1,10 +1,10 @@
 """Compares two runs of one script, line by line: the real allocator's answers and parkade's.
 
-Everything must be equal, but for what follows from the addresses of the real allocator's own objects (docs/fidelity.md). Streams and pools go
-in an order that follows from their handles and ids, and ours must be the same.
+Everything must be equal, except for what depends on the addresses of the real allocator's own objects (docs/fidelity.md). Streams and pools are
+visited in an order that depends on their handles and ids, and ours must be the same.
 
-Blocks that are given back during a recording or a capture while other streams use them are kept in a hash table of their objects' addresses,
-and their events are recorded in its order. If there are several, then until no block waits for events any more
+Blocks that are freed during a recording or a capture while other streams use them are kept in a hash table of their objects' addresses,
+and their events are recorded in its order. If there are several such blocks, then until no block waits for events any more
 - the order of `free_completed` entries within an operation may differ, and with it, in that operation and not beyond it, how far the counters
   `peak`, `allocated` and `freed` of inactive_split and inactive_split_bytes move (the order of merging decides the steps between; `current`
   must still be equal);
@@ -61,7 +61,7 @@ class Comparison:
         self.before = {}
 
     def line(self, theirs, ours):
-        """None if the lines agree, else what differs: (field, theirs, ours)."""
+        """Returns None if the lines agree, or else the difference: (field, theirs, ours)."""
         are_equal = theirs == ours
         theirs = json.loads(theirs)
         ours = dict(theirs) if are_equal else json.loads(ours)
@@ -94,7 +94,7 @@ class Comparison:
         return difference
 
     def frees_a_part(self, answer):
-        """Whether the real one gives a part of a segment back as if it were the whole: a defect, after which its heap is damaged."""
+        """Whether the real allocator returns part of a segment as if it were the entire segment: a defect, after which its heap is damaged."""
         for action, pointer, *rest in answer.get("ev", []):
             size = rest[0] if rest else None
             if action == "segment_alloc":
@@ -111,7 +111,7 @@ class Comparison:
                 answer.update({"drv": calls} if calls else {})
 
     def restore(self, theirs, ours):
-        """Puts the segments of a restore into one order, if only that differs."""
+        """Puts the segments of a restore into one order, if only their order differs."""
         if theirs["ok"] == 0:
             if ours["ok"] == 0 and all(MISSING in answer["msg"] for answer in (theirs, ours)):
                 ours["msg"] = theirs["msg"]
@@ -207,7 +207,7 @@ class Captures:
 
 
 class Waiting:
-    """The real run's blocks that wait for events, and whether the order of some follows from addresses."""
+    """The real run's blocks that wait for events, and whether the order of some of them depends on addresses."""
 
     def __init__(self, profile):
         # What defers events: a capture; up to 2.12 any routing as well.
@@ -217,7 +217,7 @@ class Waiting:
         self.has_no_order = False
 
     def follow(self, answer):
-        """What an operation leaves waiting."""
+        """Returns what an operation leaves waiting."""
         waited = set(self.pending)
         follow_pending(self.pending, answer)
         kind, _, rest = answer["op"].partition(" ")
@@ -233,7 +233,7 @@ class Waiting:
             (self.routings.add if edge == "begin" else self.routings.discard)(tuple(rest.split()[:2]))
 
     def end(self):
-        """The operation was compared."""
+        """Call this after an operation has been compared."""
         self.deferred &= self.pending
         if not self.pending:
             self.has_no_order = False
@@ -251,12 +251,12 @@ def moved_alike(before, now, op, peaks_may_differ=False):
 
 
 def without_registrations(line, profile):
-    """A line of output without the registration counters that are not compared."""
+    """Returns a line of output without the registration counters that are not compared."""
     return REGISTRATION.sub("", line) if minor(profile) < 12 else line
 
 
 def follow_pending(pending, answer):
-    """Keeps the pointers of blocks that were given back and wait for events."""
+    """Keeps the pointers of blocks that were freed and wait for events."""
     for action, pointer, *_ in answer.get("ev", []):
         if action == "free_requested":
             pending.add(pointer)

@@ -9,7 +9,7 @@ where nothing is given back while a pool is recorded that other streams use. (po
 allocator corrupts its heap, docs/spec.md 4.10.)
 graphs has captures of graphs on several streams that wait for each other, and addresses is pools with requests for addresses.
 by_hand, every_operation and graph_reuse are not random: they are the scripts of these names, whatever the seed and the number of operations.
-The same arguments always give the same script. A release that lacks an operation gets what it has in its place, or nothing.
+The same arguments always produce the same script. For a release that lacks an operation, the script has the release's equivalent, or nothing.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def size(r, flavour):
 
 
 class Script:
-    """A script in the making. Every draw has its place: another order of draws is another script."""
+    """A script under construction. The order of the random draws is fixed: a different order gives a different script."""
 
     def __init__(self, seed, flavour, live_target, out):
         self.random = random.Random(f"{seed}/{flavour}")
@@ -213,7 +213,7 @@ class Lending:
         self.out(f"pool_create {pool}" + self.random.choice([" use_on_oom"] * 4 + ["", " no_use_on_oom"]))
 
     def fill(self):
-        """Sends some requests to a pool. Now and then it stays recorded, for a stream without requests."""
+        """Sends some requests to a pool. Occasionally the routing remains, for a stream without requests."""
         pool = self.random.choice(list(self.uses))
         self.uses[pool] += 1
         if self.random.random() < 0.3:
@@ -371,12 +371,12 @@ class Graphs:
 
 
 class Addresses(Script):
-    """The flavour pools, in which half of the requests are for addresses where something was before."""
+    """The flavour `pools`, in which half of the requests are for addresses that were used before."""
 
     def __init__(self, seed, flavour, live_target, out):
         super().__init__(seed, "pools", live_target // 2, self.put)
         self.random = random.Random(f"{seed}/{flavour}")
-        # Where blocks are or were: id, bytes and stream.
+        # The places of current and former blocks: id, bytes and stream.
         self.write, self.placed, self.freed = out, {}, []
 
     def put(self, line):
@@ -422,7 +422,7 @@ def gen(seed, n, flavour, live_target=120, out=print):
 
 
 def adapted(line, minor):
-    """A line as a release knows it, or None: 2.11 knows all."""
+    """Returns a line in the form that a release knows, or None: 2.11 knows all lines."""
     kind, *words = line.split()
     if kind == "pool_create":
         # Before 2.6 a pool begins with the first request for it. src/release.hpp of the harness lists what a release lacks.
@@ -437,7 +437,7 @@ def adapted(line, minor):
 
 
 def for_release(out, release):
-    """Puts out what a release has of a script."""
+    """Prints the part of a script that a release supports."""
 
     def put(line):
         line = adapted(line, minor(release))

@@ -74,7 +74,7 @@ def answers(oracle, script, settings, capacity, addresses, profile="2.11"):
 
 
 def as_differences(lines):
-    """The same lines, with every statistic as its difference from the last time."""
+    """Returns the same lines, with every statistic as the difference from its previous value."""
     printed = {}
 
     def difference(match):
@@ -175,7 +175,7 @@ def address_runs(options):
     for number, (profile, config) in enumerate((("2.13", "default"), ("2.15", "exp"))):
         seed, addresses = options.seed + number, ("up", "down")[number % 2]
         script = []
-        gen.gen(seed, 2 * options.n, "addresses", out=script.append)  # most requests find no room at their address
+        gen.gen(seed, 2 * options.n, "addresses", out=script.append)  # because most requests find no room at their address
         header = {
             "flavour": "addresses",
             "config": config,
@@ -194,7 +194,7 @@ def address_runs(options):
 
 
 def release_runs(options):
-    """One run of each series, which differ in flavour and settings; what a series alone does is among its own."""
+    """Makes one run for each series, with different flavours and settings; the run of a series includes what only that series does."""
     for number, (profile, flavour, config) in enumerate(RELEASE_RUNS):
         seed, addresses = options.seed + number, ("up", "down")[number % 2]
         script = []

@@ -1,6 +1,6 @@
-"""The two programs that are compared: how a flavour of script runs under a settings string, and what they answer.
+"""The two programs that are compared: how a flavour of script runs under a settings string, and what the programs answer.
 
-With a bridge, ours is the real one's program too, with parkade in the place of PyTorch's allocator: then the driver's calls are not compared.
+With a bridge, our program is the real allocator's program with parkade in place of PyTorch's allocator; driver calls are then not compared.
 """
 
 import glob
@@ -85,7 +85,7 @@ def environment(flavour, config, addresses, more=()):
 
 
 def command(options, flavour, config, addresses):
-    """The command of parkade, which reads the script from standard input."""
+    """Returns parkade's command, which reads the script from standard input."""
     if options.bridge:
         return [program(options.release, options.oracle), "-", "--log=0"]
     return [
@@ -104,7 +104,7 @@ def command(options, flavour, config, addresses):
 
 
 def bridged(options, flavour, config, addresses):
-    """The environment of our command; None for this process's own."""
+    """Returns the environment of our command; None means this process's environment."""
     if not options.bridge:
         return None
     # The fake driver's libraries have the names under which parkade opens the driver's.
@@ -138,7 +138,7 @@ def log(options):
 
 
 def real(options, flavour, config, addresses, script, more=()):
-    """The real allocator's answers: a list of lines."""
+    """Returns the real allocator's answers: a list of lines."""
     run = subprocess.run(
         [program(options.release, options.oracle), "-", *log(options)],
         input=script,
@@ -151,7 +151,7 @@ def real(options, flavour, config, addresses, script, more=()):
 
 
 def parkade(options, flavour, config, addresses, script):
-    """Our answers: a list of lines."""
+    """Returns our answers: a list of lines."""
     env = bridged(options, flavour, config, addresses)
     run = subprocess.run(
         command(options, flavour, config, addresses), input=script, env=env, capture_output=True, check=True

@@ -1,4 +1,4 @@
-"""What was compared, in a file of one line of JSON for each script, under all settings and orders of addresses that were asked for."""
+"""Keeps track of what was compared, in a file with one line of JSON for each script, covering all requested settings and orders of addresses."""
 
 import collections
 import json
@@ -9,7 +9,7 @@ from releases import minor, releases
 
 
 def key(options, flavour, seed):
-    """What says whether a script was compared already."""
+    """Returns the key that shows whether a script has already been compared."""
     return {
         "release": options.release,
         "flavour": flavour,
@@ -22,7 +22,7 @@ def key(options, flavour, seed):
 
 
 def lines(path):
-    """The lines of the file; one that was cut off is none."""
+    """Returns the complete lines of the file; a line that was cut off is ignored."""
     if not os.path.exists(path):
         return
     with open(path, encoding="utf-8") as file:
@@ -32,7 +32,7 @@ def lines(path):
 
 
 def left(options):
-    """The scripts that the file does not have: a list of (flavour, seed)."""
+    """Returns the scripts that are not in the file: a list of (flavour, seed)."""
 
     def seeds(flavour):
         # Without rotation, a script that is the same for all seeds runs with one seed.

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What is mistaken for what: recordings made with the real allocator of each release, and the releases that `parkade verify` names for them.
+"""Tests which releases are confused with each other: makes recordings with each release's real allocator and compares the releases that `parkade verify` names.
 
   recognition.py [--keep FOLDER] [--releases 2.7.0,2.11.0] [--seeds 1-2] [--n 800] [--flavours a,b] [--configs a,b] [--addresses up,down] [--write DOCUMENT]
 
 Each script runs through the program of every release, and as_recording.py makes two snapshots of its answers: one with the keys that the release
 writes, and a bare one with nothing that shows the release, so that only its decisions do. For each, the release that made it must be among those named.
-A release that is named besides it must give the same answers to the script: what it would have recorded is compared, entry by entry.
-Prints tables; --write puts them between the two marks of a document. Exit code 1 if a release is missed, or named although its own run is another.
+Any other named release must give the same answers to the script: what it would have recorded is compared, entry by entry.
+Prints tables; --write puts them between the two markers of a document. Exit code 1 if a release is missed, or named although its own run differs.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def recorded(lines):
 
 
 def named(options, folder, files, settings):
-    """The releases that parkade names for each file, and whether they explain it."""
+    """Returns the releases that parkade names for each file, and whether they explain it."""
     given = ["--settings", settings] if settings is not None else []
     run = subprocess.run([options.parkade, "verify", "--json", *given, *files], cwd=folder, capture_output=True)
     found = {}

@@ -35,7 +35,7 @@ def short(name):
 
 
 def program(name, folder=BUILT):
-    """The real allocator of a release."""
+    """Returns the path of a release's real allocator."""
     return os.path.join(folder, f"oracle-{name}")
 
 
@@ -48,13 +48,13 @@ def accepts(oracle, settings):
 
 
 def built(path, command):
-    """Ends with one line if a program is missing."""
+    """Ends this program with one line if a program is missing."""
     if not os.access(path, os.X_OK):
         sys.exit(f"{path} is missing: build it with `{command}`")
 
 
 def built_oracle(name, folder=BUILT):
-    """The real allocator of a release; ends with one line if it is missing."""
+    """Returns the path of a release's real allocator; ends this program with one line if it is missing."""
     path = program(name, folder)
     built(path, f"{HARNESS}/setup.sh {name}")
     return os.path.abspath(path)

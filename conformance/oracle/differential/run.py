@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""Fresh seeds of random scripts through the real PyTorch allocator and through `parkade ops`; the answers must be the same.
+"""Runs random scripts from fresh seeds through the real PyTorch allocator and through `parkade ops`; the answers must be the same.
 
   run.py [--release 2.11.0] [--seeds 1-20] [--n 10000] [--flavours a,b] [--configs a,b] [--addresses up,down] [--jobs 2] [--oracle DIR] [--parkade BIN]
 
 DIR holds the release's program, oracle-2.11.0: target/oracle, where conformance/oracle/pytorch_harness/setup.sh builds it. BIN is target/release/parkade, from
 `cargo build --release -p parkade-cli`. gen.py and checkpoints.py write the scripts.
 Prints a table, one row per flavour, and why runs ended early; exit code 1 if anything differs. A run ends early where the real allocator shows a
-defect that parkade does not copy, or what follows from an order that it takes from addresses: nothing after that is compared.
+defect that parkade does not copy, or where its answers depend on the order of addresses: nothing after that is compared.
 
-Where blocks are given back during a recording or a capture while other streams use them, the real allocator's own answers depend on where its objects
-lie in memory: it walks a hash table of their addresses. It is therefore run several times with randomised addresses and compared up to the first
+When blocks are freed during a recording or a capture while other streams use them, the real allocator's own answers depend on where its objects
+lie in memory, because it walks a hash table of their addresses. It is therefore run several times with randomised addresses and compared up to the first
 operation in which its own runs disagree by more than an order; before a difference counts, it is run another 96 times.
 
-Most time would go into text, so both sides first print digests of their answers. Only if two of them differ are the answers themselves compared.
+Most of the time would be spent on text, so both sides first print digests of their answers. The answers themselves are compared only if two digests differ.
 
---progress FILE keeps what was compared, a line of JSON for each script, and leaves out what it has already; --tally FILE sums such a file, and does
-nothing else.
+--progress FILE records what was compared, one line of JSON per script, and skips what the file already has; --tally FILE only sums up a progress file.
 """
 
 import argparse
@@ -223,7 +222,7 @@ def gives_pools_back(flavour, release):
 
 
 def agreement(options, flavour, config, addresses, script):
-    """How many lines the real allocator answers alike whatever the addresses of its own objects."""
+    """Returns the number of lines to which the real allocator's answers do not depend on the addresses of its own objects."""
     runs = [
         real(options, flavour, config, addresses, script, more) for more in [{}] + [{"ORACLE_ASLR": "1"}] * options.aslr
     ]
@@ -268,7 +267,7 @@ def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
 
 
 def freed_early(theirs, ours):
-    """The blocks that become free in the real one's operation and not in ours."""
+    """Returns the blocks that become free in the real allocator's operation but not in ours."""
     theirs, ours = (
         {event[1] for event in json.loads(line).get("ev", []) if event[0] == "free_completed"}
         for line in (theirs, ours)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the differential test may forgive, and what not: python3 conformance/oracle/differential/test_comparison.py (or -m unittest)."""
+"""Tests what the differential test may tolerate and what it may not: python3 conformance/oracle/differential/test_comparison.py (or -m unittest)."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ def line(op, ok=1, **rest):
 
 
 def freed(*segments):
-    """Segments that go back: (segment's number, pool)."""
+    """Segments that are returned: (segment's number, pool)."""
     return {
         "ev": [["segment_free", f"c{number}+0", 2 << 20, 0, *pool] for number, pool in segments],
         "drv": [["cudaFree", 0, f"c{number}"] for number, _ in segments],
@@ -38,7 +38,7 @@ class Releases(unittest.TestCase):
 
 
 def waits(*blocks):
-    """Blocks that are given back and not free yet."""
+    """Blocks that have been freed but are still pending."""
     return {"ev": [["free_requested", f"c{block}+0", 512, 0, 0, 0] for block in blocks]}
 
 
@@ -295,7 +295,7 @@ class Digests(unittest.TestCase):
 
 
 class Progress(unittest.TestCase):
-    """The file of what was compared."""
+    """Tests the file that records what was compared."""
 
     def test_it_is_summed_and_says_what_is_left(self):
         with tempfile.TemporaryDirectory() as folder:

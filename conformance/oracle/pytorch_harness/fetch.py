@@ -4,8 +4,8 @@
   fetch.py REQUIREMENT FOLDER PREFIX...      the files of the package's wheel whose names begin with one of the prefixes, under FOLDER
 
 A wheel of torch has 530 to 900 MB, of which the harness needs 5. pip finds the wheel, with the index, the proxy and the certificates that it is configured for, and
-reads its table of contents and the wanted files by range requests. Where this pip or the server cannot do that, the whole wheel is downloaded.
-Every file's length and checksum are checked. FOLDER/complete says that all are there: then nothing is downloaded.
+reads its table of contents and the wanted files by range requests. If this pip or the server does not support that, the entire wheel is downloaded.
+Every file's length and checksum are checked. If FOLDER/complete exists, all files are there and nothing is downloaded.
 """
 
 import argparse
@@ -26,7 +26,7 @@ CHUNK = 1 << 20
 
 
 def by_ranges(requirement, take):
-    """Calls take(archive) with the wheel opened over HTTP. The parts of pip that do this are its own: they may be missing in another release of it."""
+    """Calls take(archive) with the wheel opened over HTTP. This uses pip's internal modules, which may be missing in other releases of pip."""
     from pip._internal.cli.cmdoptions import make_target_python
     from pip._internal.commands.download import DownloadCommand
     from pip._internal.network.lazy_wheel import LazyZipOverHTTP

@@ -19,7 +19,7 @@ EXTRA = ("freed", "allocd", "largest", "fraction", "n", "sizes", "size", "noop",
 
 
 def summary(calls):
-    """Driver calls in words; of a row of equal calls the first, and how many there are."""
+    """Describes driver calls in words; for a sequence of equal calls, the first one and their number."""
     shown = []
     for (name, result), row in itertools.groupby(
         (call for call in calls if call[0] not in QUIET_CALLS), key=lambda call: call[:2]

@@ -1,11 +1,11 @@
-// The BFC allocator of TensorFlow and XLA, out of libtensorflow_framework.so.2, on a device made of arithmetic.
+// The BFC allocator of TensorFlow and XLA, from libtensorflow_framework.so.2, on a device that only does arithmetic.
 // usage: bfc_peer KIND CAPACITY LIMIT SCRIPT|-|bench [stop]
 //        bfc_peer KIND CAPACITY LIMIT timed SEQUENCE      times a sequence: timed.hpp
 //   grow       allow_growth and garbage_collection: TensorFlow's GPU allocator
-//   grow-keep  allow_growth alone: XLA's and JAX's with preallocation off
-//   one        garbage_collection alone, one region of LIMIT bytes: TensorFlow's without allow_growth
+//   grow-keep  only allow_growth: XLA's and JAX's with preallocation off
+//   one        only garbage_collection, one region of LIMIT bytes: TensorFlow's without allow_growth
 //   prealloc   neither, one region of LIMIT bytes: XLA's and JAX's
-// Prints "= hangs" and ends where the allocator would ask a device that refuses for ever.
+// Prints "= hangs" and ends where the allocator would keep asking a device that refuses.
 // LIMIT is the allocator's total_memory. BFC has no streams; the script's are ignored.
 #include "common.hpp"
 #include "timed.hpp"
@@ -16,7 +16,7 @@ struct Sub : tsl::SubAllocator {
   void* Alloc(size_t, size_t n, size_t* got) override {
     void* p = peer::device().take(n);
     if (!p && n <= 2304) {
-      // Nine tenths of 2,304 bytes or fewer are rounded up to the same again: 2.21.0 asks for ever.
+      // Nine tenths of 2,304 bytes or fewer are rounded up to the same size again, so 2.21.0 keeps asking forever.
       std::printf("= hangs\n");
       std::fflush(stdout);
       std::_Exit(0);
@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   tsl::BFCAllocator::Options o;
   o.allow_growth = kind != "prealloc" && kind != "one";
   o.garbage_collection = kind == "grow" || kind == "one";
-  o.allow_retry_on_failure = false;  // no other thread will give anything back
+  o.allow_retry_on_failure = false;  // no other thread will return anything
   auto* bfc = new tsl::BFCAllocator(std::make_unique<Sub>(), limit, "peer", o);
   tsl::AllocationAttributes quiet(/*retry_on_failure=*/false, /*allocation_will_be_logged=*/false, nullptr);
   auto alloc = [&](size_t n, uint64_t) { return bfc->AllocateRaw(256, n, quiet); };

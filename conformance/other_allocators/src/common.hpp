@@ -1,4 +1,4 @@
-// What the programs around real allocators share: a device made of arithmetic, the script, the output.
+// The shared parts of the programs around real allocators: a device that only does arithmetic, the script, the output.
 //
 // Script, one request per line, other lines ignored:
 //   a ID BYTES STREAM     allocate

@@ -1,8 +1,8 @@
-// RMM's pool, out of librmm.so, on a device made of arithmetic.
+// RMM's pool, from librmm.so, on a device that only does arithmetic.
 // usage: rmm_peer pool CAPACITY INITIAL MAXIMUM|- SCRIPT|-|bench [stop]
 //        rmm_peer pool CAPACITY INITIAL MAXIMUM|- timed SEQUENCE            times a sequence: timed.hpp
 //
-// librmm.so has a CUDA runtime of its own linked in, which finds no driver here. What RMM has in headers (lists,
+// librmm.so is linked with its own CUDA runtime, which finds no driver here. What RMM has in headers (lists,
 // search, streams) is compiled into this program and calls fake_cudart.cpp. What is in the library (growth, back-off,
 // reclaiming, cutting) makes only one CUDA call that matters: for the pool's first segment. This program does it
 // itself. Build with -fno-access-control.

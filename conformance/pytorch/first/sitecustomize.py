@@ -1,4 +1,4 @@
-"""With this folder on PYTHONPATH, every Python process that imports torch allocates on parkade: the processes that tests start, too."""
+"""With this folder on PYTHONPATH, every Python process that imports torch allocates on parkade, including the processes that tests start."""
 
 import importlib.abc
 import importlib.machinery
@@ -6,7 +6,7 @@ import sys
 
 
 class AfterTorch(importlib.abc.MetaPathFinder):
-    """Enables parkade when torch has been imported, before anybody can use CUDA."""
+    """Enables parkade after torch has been imported and before anything can use CUDA."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":

@@ -1,7 +1,7 @@
-"""Small programs on PyTorch that ask for memory in the ways that matter, each the same in every run.
+"""Small PyTorch programs that request memory in the ways that matter, each the same in every run.
 
 A module has `start()`, which builds everything from fixed seeds and returns a function: `step(index)` does one step and returns its loss
-as a tensor of one number or a float. Programs of `COUNTED` take the size of a batch, `start(count)`. `LIMITED` says whether it survives running out of memory, and so can be run with a limit.
+as a tensor with one number or a float. Programs in `COUNTED` take the batch size, `start(count)`. `LIMITED` says whether a program survives running out of memory, so that it can be run with a limit.
 `run(name, steps)` runs a program and returns its losses.
 """
 
@@ -51,7 +51,7 @@ OUT_OF_MEMORY = "out of memory"
 
 
 def load(name):
-    """The module of a program. Imports torch, and transformers or torchvision if the program needs them."""
+    """Returns a program's module. Imports torch, and transformers or torchvision if the program needs them."""
     return importlib.import_module(f"{__name__}.{name}")
 
 
@@ -62,7 +62,7 @@ def is_limited(name):
 
 
 def run(name, steps, report=lambda error: None):
-    """The losses of `steps` steps, as exact hexadecimal numbers; a step that ran out of memory has the words instead.
+    """Returns the losses of `steps` steps as exact hexadecimal numbers; a step that ran out of memory has words instead.
 
     `report` gets the text of each error. After one, the cache is emptied, so that the next step has a chance.
     """
@@ -89,10 +89,10 @@ def run(name, steps, report=lambda error: None):
 
 
 def settle():
-    """Makes this process take the same decisions in every run. Call it before anything else of PyTorch is used.
+    """Makes this process take the same decisions in every run. Call it before anything else in PyTorch is used.
 
-    Backward passes run in the calling thread: PyTorch's own threads free some tensors after the caller has gone on.
-    Cycles of objects are collected only where a program says so.
+    Backward passes run in the calling thread: PyTorch's own threads free some tensors after the caller has continued.
+    Reference cycles are collected only where a program says so.
     """
     import gc
     import os

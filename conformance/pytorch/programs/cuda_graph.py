@@ -1,4 +1,4 @@
-"""Training steps captured as CUDA graphs of several shapes in a shared pool and in pools of their own; some are reset and captured anew."""
+"""Training steps captured as CUDA graphs of several shapes, in a shared pool and in separate pools; some are reset and captured again."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""A program that runs into its memory limit again and again, catches the error, and goes on: each step's requests are too much."""
+"""A program that exceeds its memory limit in every step, catches the error, and continues."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A GPT-2 that generates and trains in turns, as in reinforcement learning: caches that grow by a token at a time, then a step of training."""
+"""A GPT-2 that alternates between generation and training, as in reinforcement learning: caches grow one token at a time, then a training step follows."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -31,7 +31,7 @@ def start(count=None):
     train = trainer(model, loss_of)
 
     def generate(ids):
-        """The tokens that the model likes best, one after the other."""
+        """Returns the most likely tokens, one after the other."""
         cache, made = None, []
         with torch.no_grad():
             for _ in range(NEW_TOKENS):

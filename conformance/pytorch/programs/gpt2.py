@@ -1,4 +1,4 @@
-"""GPT-2 in single precision with batches of varying length: no size of a tensor stays the same from step to step."""
+"""GPT-2 in single precision with batches of varying length: no tensor keeps the same size from step to step."""
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel

@@ -1,4 +1,4 @@
-"""Mask R-CNN on images of varying size: how much memory it asks for depends on what it finds."""
+"""Mask R-CNN on images of varying size: the amount of memory that it requests depends on what it detects."""
 
 import torch
 import torchvision

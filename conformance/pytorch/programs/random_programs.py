@@ -1,4 +1,4 @@
-"""The programs of record_on_gpu/record.py as steps: each step is one program, drawn from the step's number."""
+"""The programs of record_on_gpu/record.py as steps: each step is one program, generated from the step's number."""
 
 import gc
 import pathlib
@@ -11,7 +11,7 @@ import torch
 
 
 def starter(kind):
-    """The `start` of a kind of program; a step's loss is what the GPU's random numbers have come to, which depends on all it computed."""
+    """Returns the `start` of a kind of program; a step's loss is the state of the GPU's random numbers, which depends on everything computed so far."""
 
     def step(index):
         getattr(record.Programs(kind, 500 + index), kind)()

@@ -1,4 +1,4 @@
-"""A T5, which reads a text and writes another: encoder and decoder, both of varying length, and attention between them."""
+"""A T5, which reads one text and writes a different one: encoder and decoder, both of varying length, with attention between them."""
 
 import torch
 from transformers import T5Config, T5ForConditionalGeneration

@@ -1,4 +1,4 @@
-"""A step of training: forward, backward, optimizer, with the same handling of every failure."""
+"""A training step: forward, backward and optimizer, with the same handling of every failure."""
 
 import gc
 
@@ -6,7 +6,7 @@ import torch
 
 
 def trainer(model, loss_of, fused=False, optimizer=None):
-    """A function that trains `model` by one step on a batch and returns the loss; `loss_of(model, batch)` is the forward pass."""
+    """Returns a function that trains `model` for one step on a batch and returns the loss; `loss_of(model, batch)` is the forward pass."""
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused)
 
     def train(batch):
@@ -24,14 +24,14 @@ def trainer(model, loss_of, fused=False, optimizer=None):
 
 
 def lengths(seed, choices):
-    """Lengths of batches that vary from step to step: `choices` in an order drawn from the seed, again and again."""
+    """Returns batch lengths that vary from step to step: `choices` in a random order, repeated."""
     generator = torch.Generator().manual_seed(seed)
     order = [choices[place] for place in torch.randperm(len(choices), generator=generator).tolist()]
     return lambda index: order[index % len(order)]
 
 
 def tokens(seed, vocabulary):
-    """A function that makes a batch of tokens, shape (batch, length), on the GPU; each index has its own."""
+    """Returns a function that makes a batch of tokens with shape (batch, length) on the GPU; each index has its own batch."""
 
     def batch(index, count, length):
         generator = torch.Generator().manual_seed(seed + index)

@@ -1,4 +1,4 @@
-"""Tensors of one GPU that streams of another one use (`record_stream`). Both GPUs are idle whenever it matters which events have completed."""
+"""Tensors on one GPU that are used by streams on a different one (`record_stream`). Both GPUs are idle whenever it matters which events have completed."""
 
 import torch
 

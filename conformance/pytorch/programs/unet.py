@@ -1,4 +1,4 @@
-"""A small U-Net that learns to take noise away, on images of varying size, with a moving average of its weights beside it."""
+"""A small U-Net that learns to remove noise, on images of varying size, with a moving average of its weights."""
 
 import copy
 import itertools
@@ -13,7 +13,7 @@ WIDTHS = (64, 128, 256, 384)
 
 
 class Part(nn.Module):
-    """Two convolutions beside the way around them, with the time of the noise added between them."""
+    """Two convolutions with a skip connection, with the time embedding of the noise added between them."""
 
     def __init__(self, inside, outside):
         super().__init__()
@@ -26,7 +26,7 @@ class Part(nn.Module):
 
 
 class Attention(nn.Module):
-    """Every place of the smallest picture looks at every other."""
+    """Attention between all positions of the smallest image."""
 
     def __init__(self, width):
         super().__init__()

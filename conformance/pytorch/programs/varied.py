@@ -1,6 +1,6 @@
-"""Programs drawn from a number: a model, a law of sizes, an optimizer, and how many steps. The same number makes the same program in every run.
+"""Programs generated from a number: a model, a distribution of sizes, an optimizer, and a number of steps. The same number makes the same program in every run.
 
-They are what advice on runs that died is calibrated on and tested with: `closed_loop.py` runs them. `describe(number)` says what a program does.
+Advice on runs that died is calibrated on these programs and tested with them: `closed_loop.py` runs them. `describe(number)` says what a program does.
 """
 
 import random
@@ -28,7 +28,7 @@ LAWS = ("fixed", "uniform", "heavy", "buckets", "growing", "rare", "cycle")
 
 
 class Law:
-    """Sizes between a least and a most, by one of `LAWS`."""
+    """Sizes between a minimum and a maximum, by one of `LAWS`."""
 
     def __init__(self, name, draw, least, most, steps):
         self.name, self.draw, self.least, self.most, self.steps = name, draw, least, most, steps
@@ -169,7 +169,7 @@ class Graph(nn.Module):
 
 
 def describe(number):
-    """What program `number` is: its parts by name."""
+    """Returns the parts of program `number` by name."""
     draw = random.Random(number)
     model = MODELS[number % len(MODELS)]
     law = draw.choice(LAWS)

@@ -1,4 +1,4 @@
-"""A vision transformer with Adam, on images of varying size: so the number of patches varies, and attention with its square."""
+"""A vision transformer with Adam, on images of varying size: the number of patches varies, and the attention varies with its square."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-// PyTorch's class of CUDA allocators, with parkade's memory: what it has and does.
+// The declaration of the class that implements PyTorch's CUDA allocator interface with parkade's memory.
 //
 // Its functions are in serving.hpp (requests and frees), reading.hpp (statistics, snapshots, the memory history),
 // sharing.hpp (memory of other processes) and pools.hpp (private pools, checkpoints, other devices).
@@ -130,11 +130,11 @@ class Allocator final : public CCA::CUDAAllocator {
   uint32_t flags = 0;
   std::mutex mutex;
   std::array<std::atomic<Place*>, MOST_DEVICES> places{};
-  // Those of devices that are not used are there for the entries of snapshots. They live as long as the process.
+  // Unused devices have a history too, for the entries of snapshots. They live as long as the process.
   std::array<History*, MOST_DEVICES> histories{};
   std::atomic<int> device_count{0};
   std::atomic<bool> is_caching{true};
-  // PyTorch's switch for tools that look at every allocation.
+  // PyTorch's switch for tools that inspect every allocation.
   const bool is_uncached = c10::utils::check_env("PYTORCH_NO_CUDA_MEMORY_CACHING") == true;
   // How often the cache was emptied before a device was used: PyTorch's allocator counts that as waiting for all
   // streams.
@@ -146,7 +146,7 @@ class Allocator final : public CCA::CUDAAllocator {
   std::mutex owners_mutex;
   std::unordered_map<void*, Place*> owners;
   std::atomic<size_t> owned{0};
-  // What every device gets, also those that are used later.
+  // The trackers, observers and annotations for every device, including devices that are used later.
   std::vector<AllocatorTraceTracker> trackers;
   std::unique_ptr<Recording> recording;
   std::atomic<bool> is_recording{false};
@@ -154,11 +154,11 @@ class Allocator final : public CCA::CUDAAllocator {
   std::vector<OomRejectionObserver> rejection_observers;
   Ring<AnnotationEntry> annotations;
   c10::ApproximateClockToUnixTimeConverter clock;
-  // Memory of other processes, by its text, for as long as anybody here uses it.
+  // Memory of other processes, keyed by its description, for as long as this process uses it.
   std::mutex imported_mutex;
   std::unordered_map<std::string, std::weak_ptr<void>> imported;
   std::vector<Opened*> opened;
-  // Which GPU was given access to which one's memory.
+  // The pairs of GPUs of which one was given access to the other's memory.
   std::vector<std::pair<c10::DeviceIndex, c10::DeviceIndex>> peer_access;
 
   // Devices.
@@ -174,7 +174,7 @@ class Allocator final : public CCA::CUDAAllocator {
       if (auto* place = places[device].load(std::memory_order_acquire); C10_LIKELY(place != nullptr)) return *place;
     return made(device);
   }
-  // Of a device that was not used there is nothing to reset, and no context to make.
+  // A device that has not been used has nothing to reset and needs no context.
   bool is_unused(c10::DeviceIndex device) {
     return device >= 0 && device < device_count.load() && !places[device].load();
   }

@@ -1,5 +1,5 @@
 // PyTorch on parkade: installs a CUDAAllocator of PyTorch whose memory is parkade's. It is compiled on the user's
-// machine, for the PyTorch that is there, as one program text.
+// machine, for the installed PyTorch, as a single translation unit.
 #include "allocator.hpp"
 #include "pools.hpp"
 #include "reading.hpp"
@@ -17,7 +17,7 @@ void free_block(void* address) { ours().free(address); }
 static thread_local std::string error;
 }  // namespace parkade
 
-// What Python calls.
+// The functions that Python calls.
 #define PARKADE_PUBLIC extern "C" __attribute__((visibility("default")))
 
 // How an installation ended.
@@ -49,7 +49,7 @@ PARKADE_PUBLIC int parkade_bridge_install(const char* policy, const char* releas
   return PARKADE_BRIDGE_FAILED;
 }
 
-// Why the last installation of this thread failed.
+// Why this thread's last installation failed.
 PARKADE_PUBLIC const char* parkade_bridge_error_text() noexcept { return parkade::error.c_str(); }
 
 // The allocator of a device; null until the device is used.

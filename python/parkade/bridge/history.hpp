@@ -1,4 +1,4 @@
-// The memory history: trace entries, the stacks of blocks and segments, and everybody who is told.
+// The memory history: trace entries, the stacks of blocks and segments, and the trackers and observers.
 //
 // The core reports what it does while it holds its lock, in order. What the core does not know is added here: times,
 // stacks, texts.
@@ -25,7 +25,7 @@ template <class T> class Ring {
   void insert(const T& entry) {
     if (entries.size() < most) return entries.push_back(entry);
     entries[next++] = entry;
-    // There may be more than there should be now; PyTorch keeps them, too.
+    // There may be more entries than the current maximum; PyTorch keeps them too.
     if (next == most || next >= entries.size()) next = 0;
   }
   void take_copy(std::vector<T>& out) const {
@@ -52,12 +52,12 @@ inline Call& call() {
   thread_local Call own;
   return own;
 }
-// How many threads have thrown inside of the core and were not told yet.
+// The number of threads with an exception from inside the core that has not been rethrown yet.
 inline std::atomic<int> has_thrown{0};
 inline void keep_thrown() noexcept {
   if (!std::exchange(call().thrown, std::current_exception())) has_thrown++;
 }
-// Works inside of the core, which no exception may cross: what is thrown waits for the end of the call.
+// Runs code inside the core, which no exception may cross: an exception is kept until the end of the call.
 template <class Work> void inside_core(Work work) noexcept {
   try {
     work();
@@ -65,7 +65,7 @@ template <class Work> void inside_core(Work work) noexcept {
     keep_thrown();
   }
 }
-// The stack of a call, for as long as it lasts: a callback inside of it may make calls of its own.
+// The stack of a call, for as long as the call lasts: a callback inside it may make its own calls.
 class Stack {
   Context outer;
 
@@ -74,7 +74,7 @@ class Stack {
   ~Stack() { call().context = std::move(outer); }
 };
 
-// Marks what a request for an address does, for as long as it lasts.
+// Marks the actions of a request for an address, for as long as the request lasts.
 struct AtAddress {
   AtAddress() {
     call().is_at_address = true;
@@ -127,7 +127,7 @@ class History {
     return it == in.end() ? nullptr : it->second;
   }
 
-  // The stack of an entry, and what is remembered of it: a free has its own, or else that of the allocation.
+  // Returns the stack of an entry and updates the remembered ones: a free has its own stack or else the allocation's.
   Context context_of(const parkade_entry& e) {
     Context own = call().context;
     switch (e.action) {
@@ -136,7 +136,7 @@ class History {
           blocks[e.address] = own;
         else
           blocks.erase(e.address);
-        // A segment that was split once has lost its stack (its remainder has it).
+        // A segment that has been split has lost its stack (the remainder has it).
         if (auto it = segments.find(e.address); it != segments.end() && e.size + (1 << 20) < it->second.size)
           it->second.is_whole = false;
         return own;
@@ -211,13 +211,13 @@ class History {
     });
   }
 
-  // A snapshot of a device that was not used.
+  // A snapshot of a device that has not been used.
   void tell_snapshot(const MempoolId_t& pool) {
     std::unique_lock<std::mutex> lock(mutex);
     keep(lock, TraceEntry::SNAPSHOT, 0, 0, 0, pool, nullptr);
   }
 
-  // An annotation of a live allocation is an entry of its own.
+  // An annotation of a live allocation is a separate entry.
   void annotate(const void* address, const std::string& text) {
     std::lock_guard<std::mutex> lock(mutex);
     if (!is_recording) return;
@@ -242,7 +242,7 @@ class History {
   }
 
  private:
-  // With the mutex held, which trackers are called without.
+  // Call this with the mutex held; trackers are called without it.
   void keep(std::unique_lock<std::mutex>& lock, TraceEntry::Action action, size_t address, size_t size, uint64_t stream,
             MempoolId_t pool, Context context) {
     if (!is_recording && !trackers) return;
@@ -250,7 +250,7 @@ class History {
     auto made =
         entry(action, device, address, size, stream, pool, level >= RecordContext::ALLOC ? std::move(context) : nullptr,
               own.compile_contexts.empty() ? "N/A" : own.compile_contexts.top(), own.user_metadata);
-    // Frees that complete before the request is served are not part of it.
+    // Frees that complete before the request is served are not part of the request.
     own.has_allocated |= action == TraceEntry::ALLOC;
     if (own.is_at_address && own.has_allocated) mark_at_address(made);
     if (auto attached = trackers) {

@@ -1,4 +1,4 @@
-// One device: its allocator of parkade, its history, and the pools that requests are routed to.
+// One device: its parkade allocator, its history, and the pools that requests are routed to.
 #pragma once
 #include <functional>
 #include <list>
@@ -12,7 +12,7 @@ namespace parkade {
   TORCH_CHECK(false, text);
   std::abort();  // not reached
 }
-// Throws on what a tracker or a callback has thrown inside of the core.
+// Rethrows an exception that a tracker or a callback has thrown inside the core.
 inline void rethrow() {
   if (C10_LIKELY(!has_thrown.load(std::memory_order_relaxed))) return;
   if (auto thrown = std::exchange(call().thrown, nullptr)) {
@@ -31,7 +31,7 @@ class Place {
     MempoolId_t id;
     std::function<bool(cudaStream_t)> accepts;
   };
-  // A pool's own allocator. It is kept while the pool is used, and while the core has memory of it.
+  // A pool's own allocator. It is kept while the pool is used, and while the core has memory from it.
   struct Lender {
     MempoolId_t pool;
     PoolAllocator allocator;
@@ -95,22 +95,22 @@ class Place {
     if (takes_settings) check(copy_settings());
   }
 
-  // What calls must look at beyond the request.
+  // The state that calls must check in addition to the request.
   static constexpr uint32_t OBSERVED = 1, ROUTING = 2, CAPTURING = 4;
   std::atomic<uint32_t> attention{0};
 
-  // From the first time on that anybody is to be told, so that the stacks of blocks stay right.
+  // Reports entries from the first time that a listener exists, so that the stacks of blocks stay right.
   void observe() {
     attention |= OBSERVED;
     check(parkade_set_observer(core, &told, this));
   }
 
-  // Settings may change at any time; PyTorch's allocator reads them anew for each request.
+  // Settings may change at any time; PyTorch's allocator reads them again for each request.
   void follow_settings(size_t bytes) {
     if (C10_UNLIKELY(takes_settings && watch.may_differ(settings, bytes)) && !call().is_in_callback) follow(bytes);
   }
 
-  // The pool for a request of the stream: the newest routing that accepts it decides, before 2.10 the oldest.
+  // The pool for a request on the stream: the newest routing that accepts it decides; before 2.10, the oldest.
   void route(parkade_request& request, cudaStream_t stream) {
     std::lock_guard<std::mutex> lock(mutex);
     request.flags |= PARKADE_CHOOSES_POOL;
@@ -139,7 +139,7 @@ class Place {
   }
 
   void begin(MempoolId_t id, std::function<bool(cudaStream_t)> accepts) {
-    // Without the lock: who has the core's may wait for this one.
+    // Without the lock, because the thread that holds the core's lock may wait for this one.
     check(parkade_pool_begin(core, in_c(id), PARKADE_ROUTE_CHOSEN, 0));
     std::lock_guard<std::mutex> lock(mutex);
     routes.push_back({id, std::move(accepts)});
@@ -172,7 +172,7 @@ class Place {
     }
     forget_lenders();
   }
-  // Lets go of the allocators of pools that are not used, once the core has given all of their memory back.
+  // Releases the allocators of unused pools after the core has returned all of their memory.
   void forget_lenders() {
     std::list<Lender> gone;  // destroyed without the mutex: the last owner of an allocator runs its destructor
     std::lock_guard<std::mutex> lock(mutex);
@@ -183,13 +183,13 @@ class Place {
   }
 
  private:
-  // Called by frees too, so nothing is thrown: what cannot be read now is read by a later call.
+  // Frees call this too, so it does not throw: a later call reads what cannot be read now.
   void follow(size_t bytes) {
     if (parkade_is_forked(core)) return;
     std::lock_guard<std::mutex> lock(settings_mutex);
     const bool has_changed = watch.see();
     if (!has_changed && are_settings(settings, bytes)) return;
-    // For what only the text says. PyTorch has told its caller what is wrong with it.
+    // For settings that exist only in the text. The result is ignored: PyTorch has already reported errors to its caller.
     parkade_apply_settings(core, settings_text().c_str());
     copy_settings();
   }

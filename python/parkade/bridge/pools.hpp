@@ -1,4 +1,4 @@
-// Private pools, checkpoints and other devices of class Allocator.
+// Private pools, checkpoints and other devices in class Allocator.
 #pragma once
 #include "sharing.hpp"
 

@@ -1,4 +1,4 @@
-// Statistics, snapshots and the memory history of class Allocator.
+// Statistics, snapshots and the memory history in class Allocator.
 #pragma once
 #include "allocator.hpp"
 
@@ -130,7 +130,7 @@ inline void Allocator::snapshot_device(Place& of, MempoolId_t pool, CCA::Snapsho
   for (size_t i = 0; i < count; i++) out.segments.push_back(segment_of(of, segments[i], blocks));
 }
 inline CCA::SnapshotInfo Allocator::snapshot(MempoolId_t pool, bool with_traces) {
-  // The settings are those of PyTorch, which its own allocator describes; it has no memory.
+  // The settings are PyTorch's, and its own allocator, which has no memory, describes them.
   auto config = snapshot_of(native).config_metadata;
   CCA::SnapshotInfo out;
   out.config_metadata = std::move(config);

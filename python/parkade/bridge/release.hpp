@@ -1,7 +1,7 @@
-// What differs between the headers of PyTorch's releases, under one set of names. TORCH_MINOR is the minor version; no
-// other file of the bridge looks at it.
+// The differences between the headers of PyTorch's releases, under one set of names. TORCH_MINOR is the minor version;
+// no other file in the bridge uses it.
 #pragma once
-// As PyTorch's own library is compiled: without it the headers say that segments are never expandable.
+// Defined as when PyTorch's own library is compiled: without it, the headers say that segments are never expandable.
 #define PYTORCH_C10_DRIVER_API_SUPPORTED 1
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/GPUTrace.h>
@@ -25,7 +25,7 @@
 #include <vector>
 #include "parkade.h"
 
-// `override` for functions that PyTorch's class has in these releases only. In the others nothing calls them.
+// `override` for functions that PyTorch's class has only in these releases. In the others, nothing calls them.
 #if TORCH_MINOR >= 10
 #define PARKADE_OVERRIDE_SINCE_10 override
 #else
@@ -76,7 +76,7 @@ using traces::SegmentInfo;
 using traces::TraceEntry;
 using Context = std::shared_ptr<c10::GatheredContext>;
 
-// A pool's own allocator: PyTorch owns it, since 2.11 together with whoever keeps it.
+// A pool's own allocator: PyTorch owns it; from 2.11 onwards, it shares ownership with anyone who keeps the allocator.
 #if TORCH_MINOR >= 11
 using PoolAllocator = std::shared_ptr<CCA::CUDAAllocator>;
 #else
@@ -118,7 +118,7 @@ constexpr auto ANNOTATE = TraceEntry::ANNOTATE;
 #else
 constexpr auto ANNOTATE = TraceEntry::SNAPSHOT;  // never recorded: no earlier release annotates memory
 #endif
-// Marks an entry that a request for an address has made, where the release does.
+// Marks an entry that a request for an address has made, if the release does so.
 inline void mark_at_address([[maybe_unused]] TraceEntry& entry) {
 #if TORCH_MINOR >= 15
   entry.internal_metadata_ = "mallocWithAddress";
@@ -147,7 +147,7 @@ inline void set_oom_rejections([[maybe_unused]] DeviceStats& stats, [[maybe_unus
   stats.num_oom_rejections = count;
 #endif
 }
-// Where the statistics have the reserved bytes of a private pool; null in releases whose statistics do not have them.
+// The place of a private pool's reserved bytes in the statistics; null in releases whose statistics lack them.
 inline c10::CachingAllocator::StatArray* reserved_bytes_of([[maybe_unused]] DeviceStats& stats,
                                                            [[maybe_unused]] MempoolId_t pool) {
 #if TORCH_MINOR >= 13
@@ -173,8 +173,7 @@ using Config = CCA::CUDAAllocatorConfig;
 inline std::string settings_text() { return Config::last_allocator_settings(); }
 #endif
 
-// The settings that PyTorch's allocator reads anew for each request; those that the release does not have stay as they
-// are.
+// The settings that PyTorch's allocator reads again for each request; those that the release lacks stay unchanged.
 inline void read_settings(parkade_settings& to) {
   to.max_split_bytes = Config::max_split_size();
   to.max_non_split_rounding_bytes = Config::max_non_split_rounding_size();
@@ -190,7 +189,7 @@ inline void read_settings(parkade_settings& to) {
   to.throw_on_cudamalloc_oom = CCA::CUDAAllocatorConfig::throw_on_cudamalloc_oom();
 #endif
 }
-// PyTorch looks the division up by the size's power of two, from 1 MiB on.
+// PyTorch looks up the division by the size's power of two, starting at 1 MiB.
 inline size_t division_place(size_t bytes) { return std::min(std::max(63 - __builtin_clzll(bytes | 1) - 20, 0), 15); }
 // The fraction of the memory that the settings allow.
 inline double settings_fraction() {
@@ -200,7 +199,7 @@ inline double settings_fraction() {
   return 1;
 #endif
 }
-// Whether they are, but for the divisions of sizes other than `bytes`.
+// Whether the known settings equal the current ones, ignoring the divisions of sizes other than `bytes`.
 inline bool are_settings(const parkade_settings& known, size_t bytes) {
   if (Config::max_split_size() != known.max_split_bytes ||
       Config::max_non_split_rounding_size() != known.max_non_split_rounding_bytes ||
@@ -224,8 +223,8 @@ inline void read_divisions(parkade_settings& to) {
   for (size_t i = 0; i < 16 && i < divisions.size(); i++) to.roundup_power2_divisions[i] = divisions[i];
 }
 
-// How often settings were changed. Since 2.10 PyTorch calls a hook for each accepted change; its own parser is what the
-// hook does besides.
+// The number of times that settings were changed. From 2.10 onwards, PyTorch calls a hook for each accepted change; the
+// hook also runs PyTorch's own parser.
 inline std::atomic<uint64_t> changes{1};
 inline uint64_t settings_changes() { return changes.load(std::memory_order_relaxed); }
 inline void watch_settings() {

@@ -1,4 +1,4 @@
-// Requests and frees of class Allocator, and the devices that serve them.
+// Requests and frees in class Allocator, and the devices that serve them.
 #pragma once
 #include "allocator.hpp"
 
@@ -28,7 +28,7 @@ inline Place& Allocator::made(c10::DeviceIndex device) {
   places[device].store(kept, std::memory_order_release);
   return *kept;
 }
-// The device of a block; null for an address of nobody.
+// The device of a block; null for an unknown address.
 inline Place* Allocator::owner(void* address, bool removes) {
   if (owned.load(std::memory_order_relaxed)) {
     std::lock_guard<std::mutex> lock(owners_mutex);
@@ -44,7 +44,7 @@ inline Place* Allocator::owner(void* address, bool removes) {
   return first < 0 ? nullptr : places[first].load(std::memory_order_acquire);
 }
 
-// Throws what PyTorch's allocator throws for a request that failed, once its observers have seen it.
+// Throws what PyTorch's allocator throws for a failed request, after the observers have seen the failure.
 inline void Allocator::fail_request(Place& place, parkade_status status, size_t bytes) {
   const std::string text = parkade_error_text();
   if (status == PARKADE_OUT_OF_MEMORY) observe_failure(place, bytes);
@@ -86,7 +86,7 @@ inline void Allocator::report(Place& place, void* address, int64_t bytes) {
                                    c10::Device(c10::DeviceType::CUDA, place.device));
 }
 
-// A request that the cache serves asks nothing of the driver, and so would leave no context in its thread
+// A request that is served from the cache makes no driver call, so it would leave no context in its thread
 // (PARKADE_KEEPS_CONTEXT).
 inline void Allocator::begin_thread(Place& of) {
   c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
@@ -126,7 +126,7 @@ parkade_status Allocator::serve_attentively(Ask ask, Place& to, parkade_request&
                                             void** address) {
   Stack stack(to.history.gather(RecordContext::STATE));
   if (!to.may_capture()) return ask(to.core, &request, address);
-  // As PyTorch's: calls of the driver that a capture would forbid are not part of it.
+  // As in PyTorch, driver calls that a capture would forbid are not part of it.
   c10::cuda::CUDAStreamCaptureModeGuard guard{cudaStreamCaptureModeRelaxed};
   to.route(request, stream);
   request.flags |= to.capturing();
@@ -165,7 +165,7 @@ inline c10::DataPtr Allocator::allocate(size_t bytes) {
   void* address = bytes ? serve(device, bytes, c10::cuda::getCurrentCUDAStream(device).stream(), 0) : nullptr;
   return {address, address, &free_block, of};
 }
-// Memory at an address where there was some before.
+// Serves memory at an address where there was memory before.
 inline c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void* at) {
   TORCH_CHECK(caches(), "Exact-address allocation is only supported by the native CUDA caching allocator");
   const auto device = c10::cuda::current_device();
@@ -197,7 +197,7 @@ inline void* Allocator::raw_alloc_with_stream(size_t bytes, cudaStream_t stream)
 
 inline void Allocator::free(void* address) {
   if (!address) return;
-  // A child of fork has its parent's tensors, and not their memory; it waits for no lock of the parent's.
+  // A forked child has its parent's tensors but not their memory; it must not wait for the parent's locks.
   if (first >= 0 && C10_UNLIKELY(parkade_is_forked(places[first].load()->core))) return;
   auto* of = owner(address, true);
   TORCH_CHECK(of != nullptr, "invalid device pointer: ", address);
@@ -247,7 +247,7 @@ inline void Allocator::emptyCache(MempoolId_t pool) {
   });
 }
 inline void Allocator::recordStream(const c10::DataPtr& block, c10::cuda::CUDAStream stream) {
-  // Memory of somebody else is none of ours: PyTorch's allocator looks at the deleter, too.
+  // Memory from a different allocator is not ours: PyTorch's allocator also checks the deleter.
   if (!block.get() || block.get_deleter() != &free_block) return;
   auto* of = owner(block.get(), false);
   TORCH_CHECK(of != nullptr, "invalid device pointer: ", block.get());

@@ -1,4 +1,4 @@
-// Memory that other processes open, and memory of theirs, of class Allocator.
+// Memory that other processes open, and memory from other processes, in class Allocator.
 #pragma once
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,8 +8,8 @@
 #include "allocator.hpp"
 
 namespace parkade {
-// What follows the version in a text: memory of cudaMalloc; handles of one size, as PyTorch writes them; handles of any
-// sizes, which only parkade reads.
+// The type that follows the version in a description: memory from cudaMalloc; handles of one size, as PyTorch writes
+// them; handles of any sizes, which only parkade reads.
 constexpr char PLAIN = 'c', ALIKE = 'e', MIXED = 'p';
 // Before the third version it has no type (spec 4.9).
 struct Shared {
@@ -22,7 +22,7 @@ constexpr int32_t FILES = 1;
 constexpr uint64_t MOST_HANDLES = 1 << 20;
 constexpr size_t header_bytes(char version) { return version >= 3 ? sizeof(Shared) : offsetof(Shared, type); }
 
-// The text has the version, and where the memory is from, as PyTorch's allocator writes them and reads them.
+// The description has the version and the origin of the memory, as PyTorch's allocator writes and reads them.
 inline CCA::ShareableHandle Allocator::shareIpcHandle(void* address) {
   auto* of = owner(address, false);
   parkade_block_info block{};
@@ -62,7 +62,7 @@ inline CCA::ShareableHandle Allocator::share_handles(Place& of, void* address) {
   return {static_cast<ptrdiff_t>(reinterpret_cast<uint64_t>(address) - start), text};
 }
 
-// File descriptors of another process, as this one's own until the end of the scope.
+// File descriptors of another process, duplicated into this one until the end of the scope.
 struct Files {
   long process;
   std::vector<int> taken;
@@ -85,12 +85,12 @@ struct Files {
            "It must run, be of the same user, and let this process trace it; otherwise set expandable_segments:False "
            "there";
   }
-  // Of Linux 5.3 and 5.6; older headers do not name them.
+  // From Linux 5.3 and 5.6; older headers do not define them.
   static constexpr long SYS_PIDFD_OPEN = 434, SYS_PIDFD_GETFD = 438;
 };
 
 // Memory of another process, open in this one. It is closed with the mutex held, because it can be opened again only
-// then. A child of fork closes nothing.
+// after that. A forked child closes nothing.
 struct Allocator::Opened {
   Allocator* by;
   std::string text;
@@ -117,7 +117,7 @@ inline void Allocator::close_opened(Opened* gone) {
   if (auto it = by.imported.find(gone->text); it != by.imported.end() && it->second.expired()) by.imported.erase(it);
   delete gone;
 }
-// A process can open memory of another one only once, so that it is kept.
+// A process can open another process's memory only once, so it is kept.
 inline std::shared_ptr<void> Allocator::getIpcDevPtr(std::string text) {
   std::unique_lock<std::mutex> lock(imported_mutex);
   if (auto it = imported.find(text); it != imported.end())

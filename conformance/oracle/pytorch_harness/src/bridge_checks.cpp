@@ -1,5 +1,5 @@
-// Checks what the bridge adds to parkade and no script of the comparison reaches: trackers that call the allocator or
-// throw, and how long a pool's own allocator lives. bridge.sh builds and runs it, with ORACLE_BRIDGE set.
+// Checks the parts of the bridge that no script in the comparison reaches: trackers that call the allocator or throw,
+// and the lifetime of a pool's own allocator. bridge.sh builds and runs it, with ORACLE_BRIDGE set.
 #include <unistd.h>
 #include <cstring>
 #include <functional>
@@ -26,7 +26,7 @@ void track(const release::TraceEntry&) {
 void a_tracker_may_call_the_allocator() {
   bool is_refused = false, is_annotated = false;
   on_entry = [&] {
-    // A snapshot takes the mutex of the history, and then asks the core, which is busy with this request.
+    // A snapshot takes the mutex of the history and then calls the core, which is busy with this request.
     try {
       (void)release::snapshot({0, 0}, true);
     } catch (const c10::Error&) {

@@ -4,9 +4,9 @@
 // Environment, read once, at the first call:
 //   FAKE_GPU_BYTES    capacity of each device in bytes (default 8 GiB)
 //   FAKE_GPU_COUNT    number of devices (default 1)
-//   FAKE_GPU_BASE     bytes that others use from the start (default 0)
+//   FAKE_GPU_BASE     bytes that other processes use from the start (default 0)
 //   FAKE_ADDR_POLICY  up (default): ascending addresses; down: descending; reuse: the lowest hole first
-//   FAKE_EVENTS_AUTO  1: every event is complete at once (default 0)
+//   FAKE_EVENTS_AUTO  1: every event is complete immediately (default 0)
 //   FAKE_FREE_SYNC    1: cudaFree and cuMemUnmap complete all events (default 0)
 //   FAKE_FABRIC       1: cuMemCreate accepts fabric handles (default 0: NOT_PERMITTED)
 //   FAKE_SEG_GAP      bytes left free between two cudaMallocs (default 0)
@@ -80,7 +80,7 @@ struct State {
   uintptr_t va_d = 0x1f0000000000ull;  // cudaMalloc region, policy "down"
   uintptr_t va_v = 0x200000000000ull;  // cuMemAddressReserve region
   uintptr_t va_a = 0x300000000000ull;  // cudaMallocAsync region
-  std::map<uintptr_t, Seg> segs;       // every range ever given out (latest)
+  std::map<uintptr_t, Seg> segs;       // every range ever handed out (latest)
   std::map<uintptr_t, size_t> holes;   // for policy reuse
   int n_c = 0, n_v = 0, n_h = 0, n_e = 0, n_s = 0, n_a = 0;
   std::unordered_map<unsigned long long, Handle> handles;
@@ -88,7 +88,7 @@ struct State {
   std::unordered_map<uintptr_t, StreamSt> streams;
   std::map<uintptr_t, Capture> captures;
   unsigned long long next_cap = 1;
-  std::vector<std::vector<cudaGraphNode_t>> nodes;  // of each node of a graph, those that it depends on
+  std::vector<std::vector<cudaGraphNode_t>> nodes;  // for each node of a graph, the nodes that it depends on
   std::set<int> ev_live;
   int fail_next = 0;
   int log = 0;
@@ -140,7 +140,7 @@ void L(int lv, const char* fmt, ...) {
   fprintf(stderr, "fakecuda: FATAL: %s\n", what);
   abort();
 }
-// The name of an address into 64 bytes at `b`; its length.
+// Writes the name of an address into 64 bytes at `b` and returns its length.
 int put_name(char* b, uintptr_t p) {
   State& s = S();
   auto it = s.segs.upper_bound(p);
@@ -222,7 +222,7 @@ X unsigned long long fake_capture_begin(cudaStream_t st) {
   s.captures[(uintptr_t)st] = {id, {}};
   return id;
 }
-// Ends the capture of the stream, on all streams that take part in it.
+// Ends the stream's capture on all streams that take part in it.
 X void fake_capture_end(cudaStream_t st) {
   State& s = S();
   std::lock_guard<std::mutex> g(s.m);
@@ -232,7 +232,7 @@ X void fake_capture_end(cudaStream_t st) {
   for (auto it = s.captures.begin(); it != s.captures.end();)
     it = it->second.id == id ? s.captures.erase(it) : std::next(it);
 }
-// Work on a captured stream: a node after what the stream has come to. Returns its number, 0 if the stream is not
+// Work on a captured stream: adds a node after the stream's latest nodes. Returns its number, or 0 if the stream is not
 // captured.
 X size_t fake_capture_work(cudaStream_t st) {
   State& s = S();
@@ -256,7 +256,7 @@ X int fake_capture_wait(cudaStream_t st, cudaStream_t other) {
     if (std::find(capture.last.begin(), capture.last.end(), node) == capture.last.end()) capture.last.push_back(node);
   return 1;
 }
-X int fake_norm(const void* p, char* out, int) {  // into 64 bytes, without a NUL; the length
+X int fake_norm(const void* p, char* out, int) {  // writes into 64 bytes, without a NUL, and returns the length
   State& s = S();
   std::lock_guard<std::mutex> g(s.m);
   return put_name(out, (uintptr_t)p);
@@ -580,8 +580,8 @@ X cudaError_t cudaStreamGetCaptureInfo(cudaStream_t st, cudaStreamCaptureStatus*
   if (nd) *nd = c ? it->second.last.size() : 0;
   return cudaSuccess;
 }
-// A graph's nodes are work of the script, and the empty ones that 2.9 adds to remember what a stream had done when a
-// block was freed: 1 is the first.
+// A graph's nodes are the script's work and the empty nodes that 2.9 adds to remember the stream's progress when a
+// block was freed; 1 is the first.
 static cudaGraphNode_t node(size_t number) { return (cudaGraphNode_t)(uintptr_t)number; }
 X cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t at, cudaGraphNode_t* out, EDGE_DATA size_t* n) {
   State& s = S();
@@ -829,7 +829,7 @@ X CUresult fake_cuMemGetAddressRange(CUdeviceptr* b, size_t* n, CUdeviceptr p) {
   L(1, "[\"cuMemGetAddressRange\",0,\"%s\"]", norm_(p).c_str());
   return CUDA_SUCCESS;
 }
-// Functions that releases look up, under the names that they look for, and do not call here.
+// Functions that releases look up under these names but do not call here.
 #define UNMODELLED(name)                   \
   X CUresult fake_##name() __asm__(#name); \
   X CUresult fake_##name() { die(#name " is not modelled"); }
@@ -894,7 +894,7 @@ X cudaError_t cudaGetDriverEntryPoint(const char* sym, void** f, unsigned long l
 #undef cuDevicePrimaryCtxRelease
 #undef cuDeviceGetUuid
 static CUresult as_driver(cudaError_t e) {
-  t_last = cudaSuccess;  // the runtime does not see errors of the driver
+  t_last = cudaSuccess;  // the runtime does not see driver errors
   return e == cudaErrorMemoryAllocation ? CUDA_ERROR_OUT_OF_MEMORY
          : e == cudaErrorNotReady       ? CUDA_ERROR_NOT_READY
                                         : (CUresult)e;
@@ -952,7 +952,7 @@ X CUresult cuMemFree_v2(CUdeviceptr p) { return as_driver(cudaFree((void*)p)); }
 X CUresult cuStreamCreate(CUstream* st, unsigned f) { return as_driver(cudaStreamCreateWithPriority(st, f, 0)); }
 X CUresult cuStreamDestroy_v2(CUstream) { return CUDA_SUCCESS; }
 X CUresult cuStreamQuery(CUstream st) { return as_driver(cudaStreamQuery(st)); }
-// As in CUDA 12.3 and later; CUDA 12's header has other names for them.
+// As in CUDA 12.3 and later; CUDA 12's header has different names for them.
 X CUresult cuStreamGetCaptureInfo_v3(CUstream st, CUstreamCaptureStatus* o, cuuint64_t* id, CUgraph* gr,
                                      const CUgraphNode** deps, const CUgraphEdgeData** ed, size_t* nd) {
   cudaStreamCaptureStatus status;

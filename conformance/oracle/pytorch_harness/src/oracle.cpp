@@ -45,7 +45,7 @@ int fake_norm(const void*, char*, int);
 size_t fake_live_events();
 }
 
-// Texts are appended to one string: a line has dozens of numbers, and streams would take most of the time.
+// Texts are appended to one string, because a line has dozens of numbers and streams would take most of the time.
 template <class N> static void put_number(string& o, N n) {
   char b[24];
   o.append(b, std::to_chars(b, b + sizeof b, n).ptr - b);
@@ -111,8 +111,8 @@ struct Opts {
 static int DEV = 0;
 static std::unordered_map<string, c10::DataPtr> live;
 static std::unordered_map<string, void*> rawlive;
-static std::unordered_map<string, uintptr_t> addresses;  // where each id was allocated last
-static string evs;                                       // those of the operation, each after a comma
+static std::unordered_map<string, uintptr_t> addresses;  // where each id was last allocated
+static string evs;                                       // the operation's entries, each after a comma
 static std::vector<string> oom_free;
 static std::map<string, std::shared_ptr<CCA::AllocatorState>> ckpts;
 
@@ -133,7 +133,7 @@ REGISTER_FREE_MEMORY_CALLBACK("oracle_cb", ::FreeCb)
 
 using Values = std::array<int64_t, 4>;
 static Values values(const release::statistics::Stat& s) { return {s.current, s.peak, s.allocated, s.freed}; }
-// The statistics as they were printed last. One that was never printed counts as zero.
+// The statistics as last printed. A statistic that has never been printed counts as zero.
 struct Row {
   string name;
   bool is_number;
@@ -223,7 +223,7 @@ static void put_snapshot(string& o, MempoolId_t id, bool traces) {
         ",\"active\":", g.active_size, ",\"stream\":", stid(g.stream), ",\"type\":\"", g.is_large ? "large" : "small",
         "\",\"expandable\":", (int)g.is_expandable, ",\"pool\":[", g.owner_private_pool_id.first, ",",
         g.owner_private_pool_id.second, "],\"device\":", (int)g.device);
-    // Before 2.12 no decision depends on it.
+    // Before 2.12, no decision depends on it.
     if (!O.digests || TORCH_MINOR >= 12) put(o, release::registration(g));
     o += ",\"blocks\":[";
     size_t off = 0;
@@ -291,7 +291,7 @@ static void drop_properties(string& calls) {
     calls.erase(at, end - at);
   }
 }
-// 16 hexadecimal digits for a line and its statistics: those of parkade's src/ops/runner.rs.
+// 16 hexadecimal digits for a line and its statistics, as in parkade's src/ops/runner.rs.
 static void put_digest(string& o, const string& line, const std::vector<int64_t>& words) {
   uint64_t h = line.size();
   auto add = [&](uint64_t word) {
@@ -314,7 +314,7 @@ static void run_script(std::istream& in) {
   std::vector<int64_t> words;
   auto num = [](const string& s) { return std::stoull(s, nullptr, 0); };
   for (;;) {
-    // Whoever waits for an answer before the next line gets it now.
+    // A caller that waits for an answer before it sends the next line gets the answer now.
     if (unwritten.size() > 1 << 16 || in.rdbuf()->in_avail() <= 0) write_out();
     if (!std::getline(in, line)) break;
     auto h = line.find('#');

@@ -1,5 +1,5 @@
-// The allocator's interface under one set of names, whatever the release: TORCH_MINOR is its minor version. What a
-// release does not have throws.
+// The allocator's interface under one set of names for all releases; TORCH_MINOR is the release's minor version.
+// Functions that a release lacks throw.
 #pragma once
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -47,7 +47,7 @@ using traces::TraceEntry;
 
 [[noreturn]] inline void missing() { throw std::runtime_error("not in this release"); }
 
-// What libtorch installs in a program that has it.
+// The functions that libtorch installs in a program that is linked with it.
 inline void install_hooks() {
   c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
 #if TORCH_MINOR >= 11
@@ -55,8 +55,8 @@ inline void install_hooks() {
 #endif
 }
 
-// Puts parkade in the place of PyTorch's allocator, under the policy pytorch with the rules of this release, if
-// ORACLE_BRIDGE names the library of bridge.sh. Before the allocator is initialised.
+// Replaces PyTorch's allocator with parkade, under the policy pytorch with this release's rules, if ORACLE_BRIDGE names
+// the library that bridge.sh builds. Call this before the allocator is initialised.
 inline void install_bridge() {
   const char* path = getenv("ORACLE_BRIDGE");
   if (!path || !*path) return;
@@ -71,7 +71,7 @@ inline void install_bridge() {
   _Exit(2);
 }
 
-// The counters that not every release has.
+// The counters that only some releases have.
 inline std::vector<std::pair<const char*, int64_t>> counters(const DeviceStats& d) {
   return {
       {"num_alloc_retries", d.num_alloc_retries},       {"num_ooms", d.num_ooms},
@@ -219,7 +219,7 @@ inline std::vector<ExpandableSize> expandable_sizes([[maybe_unused]] int device)
 #endif
 }
 
-// options: use_on_oom, no_use_on_oom, no_split; other words do nothing.
+// The options are use_on_oom, no_use_on_oom and no_split; other words are ignored.
 inline void pool_create([[maybe_unused]] int device, [[maybe_unused]] MempoolId_t pool,
                         const std::vector<std::string>& options) {
   for (auto& option : options)

@@ -1,4 +1,4 @@
-// Prints every field of the real allocator configuration, also those that no snapshot shows.
+// Prints every field of the real allocator's configuration, including those that no snapshot shows.
 //
 //   settings_probe run    each line of the input is a settings string in hex, or "!" to set a neutral state; one line
 //   of output each settings_probe load   the settings that the environment gave, after the initialisation of one device

@@ -1,8 +1,8 @@
 // Times the real c10::cuda::CUDACachingAllocator on fakecuda.cpp: timed-2.11.0 SEQUENCE, as timed.hpp says.
 //
-// Requests go through raw_alloc_with_stream and raw_delete, the shortest way in. Other streams can only be recorded for
-// a DataPtr, so those steps go through allocate(). Settings come from PYTORCH_CUDA_ALLOC_CONF; FAKE_EVENTS_AUTO=1
-// completes every event at once. ORACLE_BRIDGE names a library of bridge.sh: then PyTorch runs on parkade.
+// Requests go through raw_alloc_with_stream and raw_delete, the shortest path. Other streams can be recorded only for a
+// DataPtr, so those steps go through allocate(). Settings come from PYTORCH_CUDA_ALLOC_CONF; FAKE_EVENTS_AUTO=1
+// completes every event immediately. If ORACLE_BRIDGE names a library built by bridge.sh, PyTorch runs on parkade.
 #include "timed.hpp"
 #include "release.hpp"
 

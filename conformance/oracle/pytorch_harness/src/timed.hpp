@@ -4,12 +4,12 @@
 // The sequence is a file of words, written by benches/sequences.py:
 //   pairs BYTES STEPS              allocates a block and frees it, on stream 0
 //   recorded BYTES STEPS           the same, with one other stream recorded in between
-//   threads COUNT BYTES STEPS      pairs on so many threads at once, each on a stream of its own
+//   threads COUNT BYTES STEPS      pairs on COUNT threads at the same time, each on its own stream
 //   mix LIVE STEPS, then LIVE times BYTES, then STEPS times SLOT BYTES        replaces one live block a step
 //   replay SLOTS STEPS, then STEPS times SLOT BYTES; 0 bytes free the slot's block
-// First the blocks of a mix are allocated, and "ready BYTES" says by how much that grew the process. Then each line of
-// standard input runs the steps once and is answered by the nanoseconds of a step: processor time, which does not count
-// other programs. Of threads it is the time by the clock until all are done, by the steps of all.
+// First, the blocks of a mix are allocated, and "ready BYTES" reports how much the process grew. Then each line of
+// standard input runs the steps once and is answered with the nanoseconds per step, in processor time, which excludes
+// other programs. For threads, it is the wall-clock time until all are done, divided by the steps of all threads.
 #pragma once
 #include <time.h>
 #include <atomic>
@@ -85,7 +85,7 @@ inline double now(clockid_t clock) {
   return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
-// One run of the steps, in nanoseconds a step.
+// Runs the steps once and returns the nanoseconds per step.
 template <class Allocate, class Free, class Record>
 double round(const Sequence& q, std::vector<Block>& blocks, Allocate& allocate, Free& free_, Record& record) {
   const bool threads_run = q.kind == "threads";
