@@ -110,6 +110,30 @@ impl<M> Reservation<M> {
         Ok(Some(first..first + pages))
     }
 
+    /// Divides the runs so that each has one page or is a handle. `split` is that of [`Reservation::first_run`].
+    ///
+    /// # Errors
+    /// The error of `split`. Some runs may be divided.
+    pub(crate) fn separate_pages<E>(&mut self, mut split: impl FnMut(&mut M, u64) -> Result<M, E>) -> Result<(), E> {
+        let pages = self.size / self.page;
+        let mut at = 0;
+        while let Some(run) = self.first_run(at..pages, 1, &mut split)? {
+            at = run.end;
+        }
+        Ok(())
+    }
+
+    /// Divides the pages into pages of `page` bytes, which divides the old size. Every run, one old page or a handle, becomes
+    /// a handle. Returns the first page of each, and its bytes.
+    pub(crate) fn refine(&mut self, page: u64) -> Vec<(u64, u64)> {
+        let parts = self.page / page;
+        let runs = core::mem::take(&mut self.runs).into_iter();
+        self.runs = runs.map(|(first, run)| (first * parts, Run { pages: run.pages * parts, is_handle: true, ..run })).collect();
+        self.mapped *= parts;
+        self.page = page;
+        self.runs.iter().map(|(&first, run)| (first, run.pages * page)).collect()
+    }
+
     /// The run that begins at a page.
     pub(crate) fn run_at(&self, first: u64) -> Option<&Run<M>> {
         self.runs.get(&first)
@@ -218,6 +242,11 @@ impl<M> Reservations<M> {
 
     pub(crate) fn remove(&mut self, base: u64) -> Option<Reservation<M>> {
         self.by_base.remove(&base)
+    }
+
+    /// All ranges, by address.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u64, &mut Reservation<M>)> {
+        self.by_base.iter_mut().map(|(&base, range)| (base, range))
     }
 
     /// All ranges, by address.

@@ -153,7 +153,27 @@ pub enum Hint {
     LargerReserve(Bytes),
 }
 
-/// The content of an out-of-memory error. Displays PyTorch's message.
+/// What a rescue tried before a request failed all the same ([`Relief::Rescue`](crate::policy::Relief::Rescue)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RescueTried {
+    /// How many handles moved to where the request needed them, or were replaced.
+    pub moved_handles: u64,
+    /// How many handles that were partly in use were broken.
+    pub broken_handles: u64,
+}
+
+impl fmt::Display for RescueTried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let handles = |count: u64| format!("{count} {}", if count == 1 { "handle" } else { "handles" });
+        let (moved, broken) = (handles(self.moved_handles), handles(self.broken_handles));
+        write!(
+            f,
+            "parkade tried to rescue this request: it moved {moved} and broke {broken}, but the free memory does not suffice."
+        )
+    }
+}
+
+/// The content of an out-of-memory error. Displays PyTorch's message, and after it what a rescue tried.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
     /// The size of the segment that the allocator asked the device for, not that of the request.
@@ -178,6 +198,8 @@ pub struct OutOfMemory {
     pub hint: Hint,
     /// The release's words.
     pub words: &'static OomWords,
+    /// What a rescue tried, if the policy has one.
+    pub rescue: Option<RescueTried>,
 }
 
 impl fmt::Display for OutOfMemory {
@@ -209,6 +231,13 @@ impl fmt::Display for OutOfMemory {
             write!(f, "with {} allocated in private pools (e.g., CUDA Graphs), ", format_bytes(private))?;
         }
         write!(f, "and {} is reserved by PyTorch but unallocated.", format_bytes(unallocated))?;
+        self.write_hint(f)?;
+        self.rescue.map_or(Ok(()), |tried| write!(f, " {tried}"))
+    }
+}
+
+impl OutOfMemory {
+    fn write_hint(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.hint {
             Hint::None => Ok(()),
             Hint::ExpandableSegments => f.write_str(self.words.hint),
@@ -218,8 +247,8 @@ impl fmt::Display for OutOfMemory {
                 " This allocation exceeds the expandable-segment reserve of {} for this stream, and a single allocation cannot span \
                  expandable segments. Raise PYTORCH_CUDA_ALLOC_CONF expandable_segments_reserve or \
                  expandable_segments_reserve_by_class (or unset it) so that a segment is at least {}.",
-                size(reserve),
-                size(self.segment_bytes)
+                format_bytes(reserve.get()),
+                format_bytes(self.segment_bytes.get())
             ),
         }
     }

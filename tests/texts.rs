@@ -52,6 +52,7 @@ fn a_message_of_a_real_device_is_reproduced() {
         private_cached_bytes: Bytes::ZERO,
         hint: parkade::texts::Hint::ExpandableSegments,
         words: &parkade::texts::OomWords::PYTORCH_2_11,
+        rescue: None,
     };
     assert_eq!(
         report.to_string(),
@@ -108,6 +109,7 @@ proptest! {
             private_cached_bytes: Bytes(bits),
             hint: parkade::texts::Hint::ExpandableSegments,
             words: &parkade::texts::OomWords::PYTORCH_2_11,
+            rescue: None,
         };
         let _ = report.to_string();
     }

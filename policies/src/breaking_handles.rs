@@ -22,8 +22,8 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, Candidate, Heap, PartlyFreeView, PoolSlot};
 
-use crate::floating_handles::sight::{self, PAGE, is_private};
 use crate::seen_sizes::SeenSizes;
+use crate::sight::{self, PAGE, is_private};
 use crate::stream_needs::StreamNeeds;
 
 /// Sizes are multiples of this.

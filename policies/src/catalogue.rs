@@ -16,7 +16,9 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 
-use crate::{Bfc, BfcKind, BreakingHandles, CudaAsync, Fit, FloatingHandles, GmLake, GrowingRegion, RmmPool, Stalloc};
+use crate::{
+    Bfc, BfcKind, BreakingHandles, CudaAsync, Fit, FloatingHandles, GmLake, GrowingRegion, Reach, Rescue, RmmPool, Stalloc,
+};
 
 /// A policy by name.
 #[derive(Clone, Debug)]
@@ -186,6 +188,24 @@ pub const CATALOGUE: &[Named] = &[
 /// `docs/numbers.md`.
 pub const BESIDE: &[Named] = &[
     Named {
+        name: Cow::Borrowed("pytorch-rescue"),
+        says: Cow::Borrowed(
+            "pytorch-expandable until a request would fail; then handles that are partly in use are broken, and the request served",
+        ),
+        source: "our own",
+        keeps_memory: false,
+        make: Make::Plain(|| Box::new(rescue(PyTorch::new(expandable()), Reach::Breaks))),
+    },
+    Named {
+        name: Cow::Borrowed("pytorch-rescue:reach=free"),
+        says: Cow::Borrowed(
+            "pytorch-expandable until a request would fail; then memory that is entirely free moves to where it is needed",
+        ),
+        source: "our own",
+        keeps_memory: false,
+        make: Make::Plain(|| Box::new(rescue(PyTorch::new(expandable()), Reach::Free))),
+    },
+    Named {
         name: Cow::Borrowed("floating-handles"),
         says: Cow::Borrowed("best fit on few, large handles; those that are wholly free move to where a request needs them"),
         source: "our own",
@@ -202,6 +222,10 @@ pub const BESIDE: &[Named] = &[
         make: Make::Plain(|| Box::new(BreakingHandles::default())),
     },
 ];
+
+fn rescue(rules: PyTorch, reach: Reach) -> Rescue {
+    Rescue::new(rules, Some(reach))
+}
 
 fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
@@ -244,6 +268,27 @@ pub const PARAMETERS: &[Parameter] = &[
         says: "PYTORCH_CUDA_ALLOC_CONF in brackets: [expandable_segments:True]",
         usual: "",
         values: &[],
+    },
+    Parameter {
+        policy: "pytorch-rescue",
+        key: "release",
+        says: "the release with these rules: 2.15, 2.11.0",
+        usual: "2.11",
+        values: &[],
+    },
+    Parameter {
+        policy: "pytorch-rescue",
+        key: "settings",
+        says: "PYTORCH_CUDA_ALLOC_CONF in brackets; segments are expandable",
+        usual: "",
+        values: &[],
+    },
+    Parameter {
+        policy: "pytorch-rescue",
+        key: "reach",
+        says: "whether handles in use break, or only free memory moves",
+        usual: "breaks",
+        values: &["breaks", "free"],
     },
     Parameter {
         policy: "best-fit-remap",
@@ -296,7 +341,12 @@ pub fn pools_are_allocators(name: &str) -> bool {
 /// needs more memory.
 #[must_use]
 pub fn needs_serial_work(name: &str) -> bool {
-    base(name) == "breaking-handles"
+    let moves_only_free = || cut(name, ':').nth(1).is_some_and(|text| cut(text, ';').any(|part| part.trim() == "reach=free"));
+    match base(name) {
+        "breaking-handles" => true,
+        "pytorch-rescue" => !moves_only_free(),
+        _ => false,
+    }
 }
 
 /// The items of a comma-separated list, without surrounding spaces and without empty items. A comma inside brackets does
@@ -455,10 +505,18 @@ impl<'a> Given<'a> {
             }
             values[place] = Some(taken[place].checked(value.unwrap_or_default().trim())?);
         }
-        if base == "pytorch" {
-            // The order of `PARAMETERS`.
-            values[0] = values[0].map(release_in_one_form).transpose()?;
-            values[1] = settings_in_one_form(values[0], values[1])?;
+        // The order of `PARAMETERS`.
+        match base {
+            "pytorch" => {
+                values[0] = values[0].map(release_in_one_form).transpose()?;
+                values[1] = settings_in_one_form(values[0], values[1])?;
+            }
+            "pytorch-rescue" => {
+                values[0] = values[0].map(release_in_one_form).transpose()?;
+                rules_to_rescue(values[0], values[1])?;
+                values[1] = settings_in_one_form(values[0], values[1])?.filter(|text| *text != "expandable_segments:True");
+            }
+            _ => {}
         }
         let unusual = |(parameter, value): (&&'static Parameter, Option<&'a str>)| {
             value.filter(|value| *value != parameter.usual).map(|value| (parameter.key, value))
@@ -489,6 +547,10 @@ impl<'a> Given<'a> {
             "pytorch" => {
                 let (profile, settings) = profile_and_settings(self.value("release"), self.value("settings"))?;
                 Make::given(PyTorch::of(profile, settings))
+            }
+            "pytorch-rescue" => {
+                let rules = rules_to_rescue(self.value("release"), self.value("settings"))?;
+                Make::given(rescue(rules, if self.value("reach") == Some("free") { Reach::Free } else { Reach::Breaks }))
             }
             "bfc" => Make::given(Bfc::new(match self.value("kind") {
                 Some("one-region") => BfcKind::OneRegion,
@@ -521,6 +583,18 @@ fn profile_and_settings(release: Option<&str>, settings: Option<&str>) -> Result
     let settings = Settings::from_environment_as(&profile.dialect, settings.unwrap_or_default())
         .map_err(|error| Unknown::Parameter(format!("PyTorch refuses these settings: {error}")))?;
     Ok((profile, settings))
+}
+
+/// PyTorch's rules for a rescue: segments are expandable unless the settings say otherwise, which is an error.
+fn rules_to_rescue(release: Option<&str>, settings: Option<&str>) -> Result<PyTorch, Unknown> {
+    let (profile, _) = profile_and_settings(release, settings)?;
+    let with_default = format!("expandable_segments:True,{}", settings.unwrap_or_default());
+    let (_, settings) = profile_and_settings(release, Some(&with_default))?;
+    if !settings.expandable_segments {
+        let wrong = "a rescue needs expandable segments; leave expandable_segments:False out";
+        return Err(Unknown::Parameter(wrong.to_string()));
+    }
+    Ok(PyTorch::of(profile, settings))
 }
 
 /// A release without its build suffix, as a series if the series has the same rules.
@@ -625,6 +699,8 @@ mod tests {
             ("pytorch:settings=[expandable_segments : True,]", "pytorch-expandable"),
             ("pytorch:settings=[]", "pytorch"),
             ("pytorch:settings=[expandable_segments:True]", "pytorch-expandable"),
+            ("pytorch-rescue:reach=breaks;settings=[expandable_segments:True]", "pytorch-rescue"),
+            ("pytorch-rescue:reach=free;release=2.11.0", "pytorch-rescue:reach=free"),
             ("pytorch:settings=max_split_size_mb:21", "pytorch:settings=[max_split_size_mb:21]"),
             (
                 "pytorch:settings=[roundup_power2_divisions:[256:1,512:2],max_split_size_mb:21]; release=2.15",
@@ -672,6 +748,10 @@ mod tests {
                 "backend:cudaMallocAsync is another allocator; cuda-async is a model of it",
             ),
             ("max_split_size_mb:20", "it is a setting; settings stand in brackets: pytorch:settings=[expandable_segments:True]"),
+            (
+                "pytorch-rescue:settings=[expandable_segments:False]",
+                "a rescue needs expandable segments; leave expandable_segments:False out",
+            ),
             ("nothing", "no policy has this name"),
             ("nothing:handle=4MiB", "no policy has this name"),
         ] {

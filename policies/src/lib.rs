@@ -14,8 +14,10 @@ mod floating_handles;
 mod gmlake;
 mod growing_region;
 mod plain_ladder;
+mod rescue;
 mod rmm_pool;
 mod seen_sizes;
+mod sight;
 mod stalloc;
 mod stream_needs;
 
@@ -28,5 +30,6 @@ pub use cuda_async::CudaAsync;
 pub use floating_handles::FloatingHandles;
 pub use gmlake::GmLake;
 pub use growing_region::{Fit, GrowingRegion};
+pub use rescue::{Reach, Rescue};
 pub use rmm_pool::RmmPool;
 pub use stalloc::{FirstStep, Plan, Stalloc, Traced};

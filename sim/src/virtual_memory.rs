@@ -399,8 +399,12 @@ impl VirtualMemory {
     /// Returns whether an entire piece of memory is mapped at an address, with access, and nowhere
     /// else.
     pub(crate) fn is_only_at(&self, address: u64, memory: &SimPhysical) -> bool {
-        let found = self.covering(address).filter(|&(start, mapping)| start == address && mapping.has_access);
-        let is_it = found.is_some_and(|(_, mapping)| (mapping.ordinal, mapping.bytes()) == (memory.ordinal(), memory.bytes()));
+        // The memory may be a part of a run that was mapped in one call.
+        let is_it = self.covering(address).filter(|(_, mapping)| mapping.has_access).is_some_and(|(start, mapping)| {
+            let offset = address - start;
+            let is_piece = offset.is_multiple_of(mapping.piece_bytes) && memory.bytes() <= mapping.bytes() - offset;
+            is_piece && mapping.ordinal + offset / mapping.piece_bytes == memory.ordinal()
+        });
         is_it && self.handles.is_mapped_once(memory)
     }
 

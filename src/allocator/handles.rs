@@ -12,7 +12,7 @@ use super::Allocator;
 use super::expandable::Freed;
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
-use crate::heap::{BlockView, PoolSlot, whole_pages};
+use crate::heap::{BlockView, Heap, PoolSlot, whole_pages};
 use crate::policy::{Attempt, Policy, Request};
 use crate::reservation::Run;
 use crate::trace::Observer;
@@ -179,48 +179,72 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
+    /// Divides the pages of all expandable segments into pages of `page` bytes, and makes each page that has memory a handle
+    /// of its old size. Does nothing if too many pages have memory.
+    pub(super) fn refine(&mut self, page: Bytes) -> Result<(), AllocError> {
+        let divides = |old: u64| page > Bytes::ZERO && old.is_multiple_of(page.0);
+        if !self.reservations.iter().all(|(_, range)| divides(range.page)) {
+            return Err(self.fault("refines pages to a size that does not divide them").into());
+        }
+        if self.reservations.iter().map(|(_, range)| range.mapped_bytes() / range.page).sum::<u64>() > Heap::MOST_REFINED {
+            return Ok(());
+        }
+        let Allocator { device, reservations, heap, .. } = self;
+        for (base, range) in reservations.iter_mut() {
+            let old = Bytes(range.page);
+            range.separate_pages(|memory, pages| device.split_run(memory, old, pages))?;
+            for (first, bytes) in range.refine(page.0) {
+                heap.note_handles(base + first * page.0, &[(true, bytes)]);
+            }
+        }
+        self.heap.set_refined_page(page);
+        Ok(())
+    }
+
     /// Breaks the handles in order. If the device had no room for some, it tries those again after other handles have given
     /// memory back. A handle for which the device never has room stays as it is.
-    pub(super) fn break_handles(&mut self, handles: &[DeviceAddress]) -> Result<(), AllocError> {
+    /// Returns how many were broken.
+    pub(super) fn break_handles(&mut self, handles: &[DeviceAddress]) -> Result<u64, AllocError> {
         for (place, &DeviceAddress(address)) in handles.iter().enumerate() {
             if self.heap.handle_at(address).is_none() || handles[..place].contains(&DeviceAddress(address)) {
                 return Err(self.fault("breaks a handle that does not exist, or twice").into());
             }
         }
-        if self.heap.is_deferring() || !self.device.breaks_handles() {
-            return Ok(());
+        if self.heap.is_deferring() {
+            return Ok(0);
         }
-        let (mut left, mut before) = (handles.to_vec(), usize::MAX);
+        let (mut left, mut before, mut broken) = (handles.to_vec(), usize::MAX, 0);
         while left.len() < before {
             before = left.len();
             for handle in core::mem::take(&mut left) {
                 // A device may find out here that it cannot break handles.
                 if !self.device.breaks_handles() {
-                    return Ok(());
+                    return Ok(broken);
                 }
                 match self.break_handle(handle.0) {
                     Err(AllocError::Device(BackendError::OutOfMemory { .. })) => left.push(handle),
-                    outcome => outcome?,
+                    outcome => broken += u64::from(outcome?),
                 }
             }
         }
-        Ok(())
+        Ok(broken)
     }
 
-    fn break_handle(&mut self, address: u64) -> Result<(), AllocError> {
-        let Some(bytes) = self.heap.handle_at(address) else { return Ok(()) };
+    /// Breaks a handle. False if none of its pages can be freed.
+    fn break_handle(&mut self, address: u64) -> Result<bool, AllocError> {
+        let Some(bytes) = self.heap.handle_at(address) else { return Ok(false) };
         let Some((base, range)) = self.reservations.holding(address) else {
             return Err(self.fault("breaks a handle that is in no reserved range").into());
         };
         let (page, pool) = (range.page, range.pool);
         let pool_number = PoolSlot(pool).pool_number();
         if pool_number != 0 && !self.heap.private_pools().freeable().contains(&pool_number) {
-            return Ok(());
+            return Ok(false);
         }
         let free = self.free_pages(address..address + bytes, page, pool);
         let used = between(&free, address..address + bytes);
         if free.is_empty() || used.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let parts: Vec<(Bytes, Bytes)> =
             used.iter().map(|part| (Bytes(part.start - address), Bytes(part.end - part.start))).collect();
@@ -228,7 +252,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("breaks a handle that is not mapped").into());
         };
         let broken = self.device.break_handle(DeviceAddress(address), Bytes(bytes), run.memory, &parts);
-        let Some((_, range)) = self.reservations.holding(base) else { return Ok(()) };
+        let Some((_, range)) = self.reservations.holding(base) else { return Ok(false) };
         match broken {
             Ok(pieces) => {
                 for (part, memory) in used.iter().zip(pieces) {
@@ -243,10 +267,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         self.heap.forget_handles(address, bytes);
         used.iter().for_each(|part| self.heap.note_handles(part.start, &[(true, part.end - part.start)]));
-        free.into_iter().try_for_each(|part| {
-            let Some(index) = self.heap.free_block_at(part.start) else { return Ok(()) };
-            self.account_unmapped(index, part.start, part.end - part.start, PoolSlot(pool), base)
-        })
+        self.stats.copied_bytes += used.iter().map(|part| (part.end - part.start) as i64).sum::<i64>();
+        for part in free {
+            if let Some(index) = self.heap.free_block_at(part.start) {
+                self.account_unmapped(index, part.start, part.end - part.start, PoolSlot(pool), base)?;
+            }
+        }
+        Ok(true)
     }
 
     /// The whole pages in free blocks of a range, by address. Leaves out blocks that belong to another pool or stream than

@@ -17,7 +17,7 @@ use crate::policy::{Attempt, Placement, Policy, Relief, Request};
 use crate::profile::ExpandableHint;
 use crate::stats::Family;
 use crate::taken::{AnswerProblem, WrongAnswer};
-use crate::texts::{Hint, OutOfMemory};
+use crate::texts::{Hint, OutOfMemory, RescueTried};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
 
@@ -67,12 +67,21 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.heap.note_growing_pool();
         }
         self.heap.private_pools_mut().keep(pool_number);
-        let obtained = self.climb(request, stream_slot, segment);
+        let mut tried = None;
+        let obtained = self.climb(request, stream_slot, segment, &mut tried);
         self.heap.private_pools_mut().keep_no_longer(pool_number);
+        self.stats.num_rescues += i64::from(obtained.is_ok() && tried.is_some());
         obtained
     }
 
-    fn climb(&mut self, request: &Request, stream_slot: u16, mut segment: Bytes) -> Result<(Obtained, Request), AllocError> {
+    /// Asks for one rung after another. `tried` becomes what a rescue tries, if there is one.
+    fn climb(
+        &mut self,
+        request: &Request,
+        stream_slot: u16,
+        mut segment: Bytes,
+        tried: &mut Option<RescueTried>,
+    ) -> Result<(Obtained, Request), AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
                 Placement::Reuse(id) => return Ok((Obtained::ToSplit(self.take(id, request, stream_slot)?), *request)),
@@ -108,15 +117,33 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 Relief::TransferAll { from } => self.transfer_all(request, stream_slot, from).map(|()| None)?,
                 Relief::Provide { bytes, stream } => self.provide(request, bytes, stream).map(|()| None)?,
                 Relief::Remap { blocks } => self.remap(request, stream_slot, segment, &blocks)?,
-                Relief::Move { handles } => self.move_handles(request, stream_slot, segment, &handles, true)?,
-                Relief::Replace { handles } => self.move_handles(request, stream_slot, segment, &handles, false)?,
-                Relief::Break { handles } => self.break_handles(&handles).map(|()| None)?,
+                Relief::Move { handles } => {
+                    tried.iter_mut().for_each(|tried| tried.moved_handles += handles.len() as u64);
+                    self.move_handles(request, stream_slot, segment, &handles, true)?
+                }
+                Relief::Replace { handles } => {
+                    tried.iter_mut().for_each(|tried| tried.moved_handles += handles.len() as u64);
+                    self.move_handles(request, stream_slot, segment, &handles, false)?
+                }
+                Relief::Break { handles } => {
+                    let broken = self.break_handles(&handles)?;
+                    tried.iter_mut().for_each(|tried| tried.broken_handles += broken);
+                    None
+                }
+                Relief::Rescue { page } => {
+                    if tried.is_none() {
+                        let free = self.device.memory_info()?.free;
+                        self.observe_failure(request, free);
+                        *tried = Some(RescueTried::default());
+                    }
+                    self.refine(page).map(|()| None)?
+                }
                 // Waiting would break the capture, and lose the stream uses recorded during it.
                 Relief::Wait if self.heap.is_deferring() => None,
                 Relief::Wait => self.synchronize().map(|()| None)?,
                 Relief::Reuse(id) => Some(self.take(id, request, stream_slot)?),
                 Relief::ReuseAt { block, offset } => Some(self.take_at(block, offset, request, stream_slot)?),
-                Relief::GiveUp => return Err(self.out_of_memory(request, segment)),
+                Relief::GiveUp => return Err(self.out_of_memory(request, segment, *tried)),
             };
             if let Some(block) = block {
                 return Ok((Obtained::ToSplit(block), *request));
@@ -299,21 +326,23 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if is_reduced && segment > reserve { Hint::LargerReserve(reserve) } else { Hint::Addresses }
     }
 
-    /// Counts the failure, informs the observer, and builds the error (spec 2.13).
-    fn out_of_memory(&mut self, request: &Request, segment: Bytes) -> AllocError {
+    /// Informs the observer that the request fails while the device has so many free bytes.
+    fn observe_failure(&mut self, request: &Request, free: Bytes) {
+        let pool = self.heap.pool_id(request.pool.0);
+        let Request { size, stream, .. } = *request;
+        self.observer.observe(&TraceEntry { action: TraceAction::Oom, address: free.0, size: size.0, stream, pool });
+    }
+
+    /// Counts the failure, informs the observer unless a rescue has done so, and builds the error (spec 2.13).
+    fn out_of_memory(&mut self, request: &Request, segment: Bytes, rescue: Option<RescueTried>) -> AllocError {
         let memory = match self.device.memory_info() {
             Ok(memory) => memory,
             Err(error) => return error.into(),
         };
         let processes = self.device.processes();
-        let oom = TraceEntry {
-            action: TraceAction::Oom,
-            address: memory.free.0,
-            size: request.size.0,
-            stream: request.stream,
-            pool: self.heap.pool_id(request.pool.0),
-        };
-        self.observer.observe(&oom);
+        if rescue.is_none() {
+            self.observe_failure(request, memory.free);
+        }
         self.stats.num_ooms += 1;
         AllocError::OutOfMemory(Box::new(OutOfMemory {
             words: self.profile.oom_words,
@@ -327,6 +356,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             reserved_bytes: self.stats.family(Family::ReservedBytes).all.current,
             private_cached_bytes: self.heap.cached_by_private_pools(),
             hint: self.hint(request, segment),
+            rescue,
         }))
     }
 }

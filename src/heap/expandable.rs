@@ -62,6 +62,19 @@ pub(crate) struct GrowthPlace {
 }
 
 impl Heap {
+    /// If more pages than this have memory, they are not refined: 20 TiB in the pages of PyTorch's large segments.
+    pub const MOST_REFINED: u64 = 1 << 20;
+
+    /// The page size to which all expandable segments were refined ([`Relief::Refine`](crate::policy::Relief::Refine)).
+    #[must_use]
+    pub fn refined_page(&self) -> Option<Bytes> {
+        self.refined_page
+    }
+
+    pub(crate) fn set_refined_page(&mut self, page: Bytes) {
+        self.refined_page = Some(page);
+    }
+
     /// The handles that lie entirely in a free block, by address; none if there is no such block.
     pub fn handles_in(&self, id: BlockId) -> impl Iterator<Item = HandleView> + '_ {
         let block = self.arena.resolve(id).map(|index| self.arena.at(index)).filter(|block| block.state == BlockState::Free);

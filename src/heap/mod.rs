@@ -109,6 +109,8 @@ pub struct Heap {
     /// The handles that were mapped as a whole ([`Policy::handle`](crate::policy::Policy::handle)): first byte and
     /// bytes.
     handles: BTreeMap<u64, u64>,
+    /// The page size to which all expandable segments were refined.
+    refined_page: Option<Bytes>,
 }
 
 impl Heap {
@@ -139,6 +141,7 @@ impl Heap {
             device_total: device_total.0,
             free_order,
             handles: BTreeMap::new(),
+            refined_page: None,
         }
     }
 

@@ -123,6 +123,17 @@ pub enum Relief {
         /// The first bytes of the handles, without duplicates.
         handles: Vec<DeviceAddress>,
     },
+    /// Goes on where PyTorch's allocator would fail. Records the entry of that failure ([`TraceAction::Oom`]), and counts the
+    /// request as rescued ([`Stats::num_rescues`]) if a later rung serves it. From now on expandable segments have pages of
+    /// this size, and each page that has memory is a handle of its old size ([`Policy::handle`]). Changes no memory. The
+    /// pages stay as they are if more than [`Heap::MOST_REFINED`] have memory; [`Heap::refined_page`] tells.
+    ///
+    /// [`TraceAction::Oom`]: crate::trace::TraceAction::Oom
+    /// [`Stats::num_rescues`]: crate::stats::Stats::num_rescues
+    Rescue {
+        /// A size that divides the size of every page.
+        page: Bytes,
+    },
     /// Wait for all events, so that every pending block becomes free. Does nothing while a graph is captured.
     Wait,
     /// Take this free block of the request's pool and stream, which an earlier rung has freed. Like
@@ -203,6 +214,9 @@ macro_rules! with_wrapper {
             /// The inner policy.
             type Inner: Policy + ?Sized;
 
+            /// Whether [`Policy::place`] is the inner policy's, so that its shortcuts ([`Policy::takes_first`]) apply.
+            const PLACES_AS_INNER: bool = false;
+
             /// The inner policy.
             fn inner(&self) -> &Self::Inner;
 
@@ -240,6 +254,16 @@ macro_rules! with_wrapper {
                     Wrapper::$unique(self $(, $own_arg)*)
                 }
             )*
+
+            #[inline(always)]
+            fn looks_at_first(&self, heap: &Heap) -> bool {
+                W::PLACES_AS_INNER && self.inner().looks_at_first(heap)
+            }
+
+            #[inline(always)]
+            fn takes_first(&self, request: &Request, first: Candidate<'_>) -> bool {
+                W::PLACES_AS_INNER && self.inner().takes_first(request, first)
+            }
         }
     };
 }

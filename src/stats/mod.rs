@@ -44,6 +44,10 @@ pub struct Stats {
     pub num_device_free: i64,
     /// Requests rejected before the device was asked; 0 in releases that never reject.
     pub num_oom_rejections: i64,
+    /// Requests that [`Relief::Rescue`](crate::policy::Relief::Rescue) served. PyTorch has no such statistic.
+    pub num_rescues: i64,
+    /// The bytes in use that were copied because their handle was broken. PyTorch has no such statistic.
+    pub copied_bytes: i64,
     /// Bytes taken from the device by each private pool, including pools that no longer exist, in releases that count
     /// them.
     pub reserved_by_pool: BTreeMap<PoolId, StatSet>,
@@ -141,6 +145,8 @@ impl Stats {
         self.num_device_alloc = 0;
         self.num_device_free = 0;
         self.num_oom_rejections = 0;
+        self.num_rescues = 0;
+        self.copied_bytes = 0;
     }
 
     /// The statistics that are stored as they are.

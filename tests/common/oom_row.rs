@@ -22,6 +22,7 @@ fn oom_row(row: &str) -> (OutOfMemory, &str) {
         private_cached_bytes: bytes(8),
         hint: parkade::texts::Hint::ExpandableSegments,
         words: &parkade::texts::OomWords::PYTORCH_2_11,
+        rescue: None,
     };
     (report, cells[9])
 }

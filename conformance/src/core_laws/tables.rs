@@ -357,6 +357,7 @@ pub(crate) fn check_errors(draws: &Draws) -> Outcome {
                 private_cached_bytes: Bytes(*private),
                 hint: *hint,
                 words: &OomWords::PYTORCH_2_11,
+                rescue: None,
             };
             let errors = [
                 AllocError::OutOfMemory(Box::new(report)),

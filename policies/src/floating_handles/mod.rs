@@ -22,8 +22,6 @@
 //! Every stream has a separate segment. Private pools take parts of these segments, cached or new, in which no work is
 //! pending.
 
-pub(crate) mod sight;
-
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -31,8 +29,8 @@ use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, BlockView, Candidate, Heap, PoolSlot};
 
-use self::sight::{PAGE, is_private};
 use crate::seen_sizes::SeenSizes;
+use crate::sight::{self, PAGE, is_private};
 use crate::stream_needs::StreamNeeds;
 
 /// Sizes are multiples of this.

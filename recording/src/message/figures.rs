@@ -591,6 +591,7 @@ mod tests {
                     private_cached_bytes: Bytes(private),
                     hint,
                     words: &OomWords::PYTORCH_2_11,
+                    rescue: None,
                 }
             },
         )

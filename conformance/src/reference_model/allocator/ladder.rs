@@ -251,6 +251,7 @@ impl Reference {
             hint,
             // The text that the release produces for all of this is compared instead.
             words: &OomWords::PYTORCH_2_11,
+            rescue: None,
         }))
     }
 
