@@ -14,4 +14,5 @@ mod pools;
 mod private_pools;
 mod real_ones;
 mod regions;
+mod rescue;
 mod stalloc;

@@ -70,7 +70,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let mut tried = None;
         let obtained = self.climb(request, stream_slot, segment, &mut tried);
         self.heap.private_pools_mut().keep_no_longer(pool_number);
-        self.stats.num_rescues += i64::from(obtained.is_ok() && tried.is_some());
+        let is_refused = matches!(obtained, Err(AllocError::OutOfMemory(_)));
+        self.stats.num_rescues += i64::from(tried.is_some() && !is_refused);
         obtained
     }
 

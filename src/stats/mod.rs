@@ -44,7 +44,8 @@ pub struct Stats {
     pub num_device_free: i64,
     /// Requests rejected before the device was asked; 0 in releases that never reject.
     pub num_oom_rejections: i64,
-    /// Requests that [`Relief::Rescue`](crate::policy::Relief::Rescue) served. PyTorch has no such statistic.
+    /// Requests that PyTorch would have refused and a rescue did not ([`Relief::Rescue`](crate::policy::Relief::Rescue)): it
+    /// served them, or met an error of the device. PyTorch has no such statistic.
     pub num_rescues: i64,
     /// The bytes in use that were copied because their handle was broken. PyTorch has no such statistic.
     pub copied_bytes: i64,

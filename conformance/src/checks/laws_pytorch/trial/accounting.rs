@@ -148,9 +148,10 @@ impl Ledger {
             ensure(Law::Counters, left.is_none(), || format!("sums were reset but are not 0: {left:?}"))?;
         }
         (self.peaks_reset, self.sums_reset) = (false, false);
-        let counted = [stats.num_device_alloc, stats.num_device_free, stats.num_ooms];
+        // A rescued request has the entry of the failure that it was spared.
+        let counted = [stats.num_device_alloc, stats.num_device_free, stats.num_ooms + stats.num_rescues];
         ensure(Law::Counters, counted == self.told, || {
-            format!("for memory taken, released and refused, the statistics have {counted:?}, but the trace has {:?}", self.told)
+            format!("memory taken, given back, and refused or rescued: the statistics say {counted:?}, the trace {:?}", self.told)
         })?;
         let segments = stats.family(Family::Segment).all.current;
         // An expandable segment is counted once, no matter how often memory is mapped in it.

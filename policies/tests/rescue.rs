@@ -1,0 +1,196 @@
+//! Rescue: PyTorch's decisions until its ladder ends, and then a request that goes on.
+
+use parkade::policy::{Policy, PyTorch};
+use parkade::settings::Settings;
+use parkade::trace::{TraceAction, TraceEntry};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
+use parkade::{AllocError, Allocation, Allocator, PoolFilter};
+use parkade_policies::{Reach, Rescue};
+use parkade_sim::{SimDevice, SimOptions};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+type Traced<P> = Allocator<SimDevice, P, Vec<TraceEntry>>;
+
+fn pytorch() -> PyTorch {
+    PyTorch::new(Settings { expandable_segments: true, ..Settings::default() })
+}
+
+fn rescue(reach: Reach) -> Rescue {
+    Rescue::new(pytorch(), Some(reach))
+}
+
+fn on<P: Policy>(capacity_mib: u64, policy: P) -> Traced<P> {
+    Allocator::new(SimDevice::new(SimOptions::new(Bytes::mib(capacity_mib))), policy, Vec::new())
+}
+
+fn take<P: Policy>(allocator: &mut Traced<P>, mib: u64) -> Result<Allocation, AllocError> {
+    allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT)
+}
+
+/// A device of 200 MiB, full of pages of 20 MiB. In each, 5 MiB stay in use and hold the number of their block.
+fn scattered<P: Policy>(policy: P) -> (Traced<P>, Vec<Allocation>) {
+    let mut allocator = on(200, policy);
+    let blocks: Vec<_> = (0..40).map(|_| take(&mut allocator, 5).unwrap()).collect();
+    let (mut kept, mut gone) = (Vec::new(), Vec::new());
+    for (place, block) in blocks.into_iter().enumerate() {
+        if place % 4 == 1 {
+            allocator.device_mut().fill(block.address(), Bytes::mib(5), place as u32, StreamId::DEFAULT).unwrap();
+            kept.push(block);
+        } else {
+            gone.push(block);
+        }
+    }
+    gone.into_iter().for_each(|block| allocator.free(block).unwrap());
+    (allocator, kept)
+}
+
+fn assert_contents<P: Policy>(allocator: &mut Traced<P>, kept: &[Allocation]) {
+    for (place, block) in kept.iter().enumerate() {
+        let mut words = vec![0; 5 * MIB as usize];
+        allocator.device_mut().read(DeviceAddress(block.address().get()), &mut words).unwrap();
+        let expected = (1 + 4 * place as u32).to_le_bytes();
+        assert!(words.chunks_exact(4).all(|word| word == expected), "block {place}");
+    }
+}
+
+fn give_all<P: Policy>(mut allocator: Traced<P>, blocks: Vec<Allocation>) {
+    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    allocator.release_cached().unwrap();
+    allocator.check().unwrap();
+    assert_eq!((allocator.device().used_bytes(), allocator.device().live_physical()), (Bytes::ZERO, 0));
+}
+
+#[test]
+fn what_pytorch_refuses_is_served_and_nothing_in_use_changes() {
+    let (mut refused, _kept) = scattered(pytorch());
+    assert!(matches!(take(&mut refused, 100), Err(AllocError::OutOfMemory(_))), "PyTorch has no whole page free");
+
+    let (mut allocator, mut kept) = scattered(rescue(Reach::Breaks));
+    let addresses: Vec<_> = kept.iter().map(Allocation::address).collect();
+    let large = take(&mut allocator, 100).unwrap();
+    allocator.check().unwrap();
+    assert_contents(&mut allocator, &kept);
+    assert_eq!(kept.iter().map(Allocation::address).collect::<Vec<_>>(), addresses);
+    let stats = allocator.stats();
+    assert_eq!((stats.num_rescues, stats.num_ooms), (1, 0));
+    assert!(stats.copied_bytes > 0);
+    kept.push(large);
+    give_all(allocator, kept);
+}
+
+#[test]
+fn the_trace_has_the_failure_that_the_program_was_spared() {
+    let (mut refused, _kept) = scattered(pytorch());
+    take(&mut refused, 100).unwrap_err();
+    let (mut allocator, _kept) = scattered(rescue(Reach::Breaks));
+    let _large = take(&mut allocator, 100).unwrap();
+    let trace = allocator.observer();
+    assert_eq!(trace[..refused.observer().len()], refused.observer()[..]);
+    assert_eq!(refused.observer().last().unwrap().action, TraceAction::Oom);
+    assert_eq!(trace.last().unwrap().action, TraceAction::Alloc);
+}
+
+#[test]
+fn free_memory_moves_without_a_copy() {
+    // A page of 20 MiB needs what is left of two.
+    let mut refused = on(50, pytorch());
+    let _kept = take(&mut refused, 20).unwrap();
+    assert!(matches!(take(&mut refused, 30), Err(AllocError::OutOfMemory(_))));
+
+    let mut allocator = on(50, rescue(Reach::Free));
+    let kept = take(&mut allocator, 20).unwrap();
+    let large = take(&mut allocator, 30).unwrap();
+    assert_eq!((allocator.stats().num_rescues, allocator.stats().copied_bytes), (1, 0));
+    give_all(allocator, vec![kept, large]);
+
+    let (mut allocator, kept) = scattered(rescue(Reach::Free));
+    assert!(matches!(take(&mut allocator, 100), Err(AllocError::OutOfMemory(_))), "it breaks nothing");
+    assert_eq!((allocator.stats().num_rescues, allocator.stats().num_ooms), (0, 1));
+    give_all(allocator, kept);
+}
+
+#[test]
+fn a_rescue_that_fails_says_what_it_tried() {
+    let (mut allocator, kept) = scattered(rescue(Reach::Breaks));
+    let error = take(&mut allocator, 180).unwrap_err().to_string();
+    assert!(error.starts_with("CUDA out of memory. Tried to allocate 180.00 MiB."), "{error}");
+    assert!(error.ends_with("it moved 0 handles and broke 0 handles, but the free memory does not suffice."), "{error}");
+    let ooms = allocator.observer().iter().filter(|entry| entry.action == TraceAction::Oom).count();
+    assert_eq!((ooms, allocator.stats().num_ooms), (1, 1));
+    assert_contents(&mut allocator, &kept);
+    give_all(allocator, kept);
+}
+
+#[test]
+fn no_more_requests_are_rescued_than_asked_for() {
+    let (mut allocator, mut kept) = scattered(rescue(Reach::Breaks).at_most(1));
+    kept.push(take(&mut allocator, 60).unwrap());
+    assert_eq!(allocator.stats().num_rescues, 1);
+    assert!(matches!(take(&mut allocator, 60), Err(AllocError::OutOfMemory(_))));
+    give_all(allocator, kept);
+}
+
+#[test]
+fn nothing_moves_while_a_graph_is_captured() {
+    let (mut allocator, kept) = scattered(rescue(Reach::Breaks));
+    let pool = PoolId(1, 0);
+    allocator.begin_pool(pool, PoolFilter::Stream(StreamId(1))).unwrap();
+    assert!(matches!(take(&mut allocator, 100), Err(AllocError::OutOfMemory(_))));
+    assert_eq!(allocator.stats().copied_bytes, 0);
+    allocator.end_pool(pool).unwrap();
+    allocator.release_pool(pool).unwrap();
+    let large = take(&mut allocator, 100).unwrap();
+    assert_contents(&mut allocator, &kept);
+    give_all(allocator, kept.into_iter().chain([large]).collect());
+}
+
+#[test]
+fn no_settings_without_expandable_segments_are_rescued() {
+    let policy = || Rescue::new(PyTorch::new(Settings::default()), Some(Reach::Breaks));
+    let mut allocator = on(100, policy());
+    let blocks: Vec<_> = (0..10).map(|_| take(&mut allocator, 10).unwrap()).collect();
+    assert!(matches!(take(&mut allocator, 10), Err(AllocError::OutOfMemory(_))));
+    assert_eq!(allocator.observer().iter().filter(|entry| entry.action == TraceAction::Oom).count(), 1);
+    give_all(allocator, blocks);
+}
+
+/// Plays one program on both allocators until PyTorch refuses a request. Returns whether it did.
+fn play_both(steps: &[(u64, usize)], most_mib: u64, reach: Reach) -> Result<bool, TestCaseError> {
+    let (mut theirs, mut ours) = (on(most_mib, pytorch()), on(most_mib, rescue(reach)));
+    let mut live: Vec<(Allocation, Allocation)> = Vec::new();
+    for &(kib, freed) in steps {
+        let bytes = Bytes(kib << 10);
+        let stream = StreamId(freed as u64 % 3);
+        match (theirs.allocate(bytes, stream), ours.allocate(bytes, stream)) {
+            (Ok(one), Ok(other)) => live.push((one, other)),
+            (Err(AllocError::OutOfMemory(_)), answer) => {
+                let before = theirs.observer().len();
+                prop_assert_eq!(&ours.observer()[..before], &theirs.observer()[..]);
+                prop_assert!(matches!(answer, Ok(_) | Err(AllocError::OutOfMemory(_))));
+                ours.check().map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+                return Ok(true);
+            }
+            (one, other) => prop_assert!(false, "{one:?}, {other:?}"),
+        }
+        if freed < live.len() {
+            let (one, other) = live.swap_remove(freed);
+            theirs.free(one).unwrap();
+            ours.free(other).unwrap();
+        }
+    }
+    prop_assert_eq!(theirs.observer(), ours.observer());
+    prop_assert_eq!(theirs.stats().entries(), ours.stats().entries());
+    Ok(false)
+}
+
+proptest! {
+    #[test]
+    fn until_pytorch_fails_every_entry_is_its_own(
+        steps in vec((prop_oneof![1_u64..1025, 1025_u64..40_000], 0_usize..24), 1..160),
+        most_mib in 60_u64..400,
+        breaks in any::<bool>(),
+    ) {
+        play_both(&steps, most_mib, if breaks { Reach::Breaks } else { Reach::Free })?;
+    }
+}
