@@ -153,13 +153,15 @@ pub enum Hint {
     LargerReserve(Bytes),
 }
 
-/// What a rescue tried before a request failed all the same ([`Relief::Rescue`](crate::policy::Relief::Rescue)).
+/// What a rescue did for a request ([`Relief::Rescue`](crate::policy::Relief::Rescue)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RescueTried {
     /// How many handles moved to where the request needed them, or were replaced.
     pub moved_handles: u64,
     /// How many handles that were partly in use were broken.
     pub broken_handles: u64,
+    /// The bytes in use in those, which were copied.
+    pub copied_bytes: u64,
 }
 
 impl fmt::Display for RescueTried {

@@ -5,7 +5,8 @@
 
 use alloc::collections::VecDeque;
 
-use crate::units::{PoolId, StreamId};
+use crate::texts::RescueTried;
+use crate::units::{Bytes, PoolId, StreamId};
 
 /// What happened. The names are PyTorch's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -72,6 +73,12 @@ pub trait Observer {
 
     /// Called for every entry, in order, as it happens.
     fn observe(&mut self, entry: &TraceEntry);
+
+    /// Called when a rescue has found memory for a request that PyTorch would have refused, and before the request's entry
+    /// ([`Relief::Rescue`](crate::policy::Relief::Rescue)). `size` is the request's rounded size.
+    fn rescued(&mut self, size: Bytes, rescue: &RescueTried) {
+        let _ = (size, rescue);
+    }
 }
 
 /// Ignores everything.

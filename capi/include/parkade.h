@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The version of this interface. A program compares it with the version for which it was compiled: if the first number
-// of `parkade_interface_version` differs, the interface is different.
-#define PARKADE_INTERFACE_VERSION 1
+// The version of this interface. A program compares it with the version that it was compiled for: if the first number
+// of `parkade_interface_version` differs, so does the interface.
+#define PARKADE_INTERFACE_VERSION 2
 
 // After a call that needed the driver, a thread without a CUDA context keeps the context of device 0, as it does with
 // CUDA's runtime. The runtime is slow in threads without a context. This flag is for an allocator that is never
@@ -21,6 +21,13 @@
 // memory, no other device uses the memory, and the memory is not registered elsewhere (for example for RDMA). Without
 // the promise, these policies are refused on a GPU, because data written during such a call could be lost.
 #define PARKADE_WORK_IS_SERIAL 2
+
+// Go on where PyTorch's allocator would fail, under the policy `pytorch`, whose segments are then expandable: free memory
+// moves to where it is needed, and handles that are partly in use are broken. On a GPU this needs `PARKADE_WORK_IS_SERIAL`.
+#define PARKADE_RESCUE 4
+
+// Like `PARKADE_RESCUE`, but only free memory moves. This needs no promise.
+#define PARKADE_RESCUE_FREE 8
 
 // A request of 2^60 bytes or more is tried like any other, as in PyTorch's `raw_alloc`.
 #define PARKADE_RAW 1
@@ -156,7 +163,8 @@ typedef struct parkade_options {
   size_t size;
   // The device's index.
   uint32_t device;
-  // `PARKADE_KEEPS_CONTEXT`, `PARKADE_WORK_IS_SERIAL`, both, or 0; other flags are refused.
+  // `PARKADE_KEEPS_CONTEXT`, `PARKADE_WORK_IS_SERIAL`, `PARKADE_RESCUE` or `PARKADE_RESCUE_FREE`, a combination of them, or
+  // 0; other flags are refused.
   uint32_t flags;
   // If not 0: use the simulated device with this many bytes instead of the GPU.
   uint64_t simulated_bytes;
@@ -167,6 +175,8 @@ typedef struct parkade_options {
   const char *settings;
   // The release of PyTorch whose rules the policy `pytorch` follows, such as `2.11`; 2.11 if null.
   const char *release;
+  // How many requests may be rescued; 0 for no limit.
+  uint64_t most_rescues;
 } parkade_options;
 
 // A private pool's id, as in PyTorch: a graph's is (k, 0), a user's (0, k). (0, 0) is the default pool.
@@ -220,6 +230,23 @@ typedef struct parkade_entry {
 
 // A function that is called for every entry, in order, while the allocator works. It must not call the same allocator.
 typedef void (*parkade_observer)(void *user, const struct parkade_entry *entry);
+
+// A request that was rescued (`PARKADE_RESCUE`).
+typedef struct parkade_rescue {
+  // The request's rounded size.
+  uint64_t size;
+  // How long the rescue took.
+  uint64_t duration_ns;
+  // How many handles of free memory moved, or were replaced.
+  uint64_t moved_handles;
+  // How many handles that were partly in use were broken.
+  uint64_t broken_handles;
+  // The bytes in use in those, which were copied.
+  uint64_t copied_bytes;
+} parkade_rescue;
+
+// Called for each request that was rescued, on the thread that asked, from inside the call; it must not call the allocator.
+typedef void (*parkade_rescue_observer)(void *user, const struct parkade_rescue *rescue);
 
 // A function that is called when no free block serves a request, before the device is asked. It may call
 // `parkade_free` for the same allocator, but no other function on that allocator; the blocks are freed after it
@@ -304,6 +331,10 @@ typedef struct parkade_stats {
   int64_t num_oom_rejections;
   // The setting `max_split_size` when the allocator was created; -1 is unlimited.
   int64_t max_split_size;
+  // Requests that were rescued (`PARKADE_RESCUE`). PyTorch has no such statistic.
+  int64_t num_rescues;
+  // Bytes in use that were copied because their handle was broken. PyTorch has no such statistic.
+  int64_t copied_bytes;
 } parkade_stats;
 
 // An expandable segment.
@@ -567,6 +598,15 @@ parkade_status parkade_let_peer_access(struct parkade_allocator *allocator, uint
 parkade_status parkade_set_observer(struct parkade_allocator *allocator,
                                     parkade_observer observer,
                                     void *user);
+
+// Sets the function that is called for each request that was rescued; null removes it.
+//
+// # Safety
+// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
+// calls the allocator, until another function is set.
+parkade_status parkade_set_rescue_observer(struct parkade_allocator *allocator,
+                                           parkade_rescue_observer observer,
+                                           void *user);
 
 // Adds a function that may free memory when no free block serves a request.
 //

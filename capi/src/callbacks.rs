@@ -4,10 +4,13 @@
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
+use std::time::{Duration, Instant};
 
+use parkade::texts::RescueTried;
 use parkade::trace::{Observer, TraceAction, TraceEntry, TraceRing};
+use parkade::units::Bytes;
 
-use crate::types::{parkade_action, parkade_entry, parkade_observer, parkade_pool};
+use crate::types::{parkade_action, parkade_entry, parkade_observer, parkade_pool, parkade_rescue, parkade_rescue_observer};
 
 /// A pointer from C. The library passes it back and never dereferences it.
 #[derive(Clone, Copy)]
@@ -23,12 +26,22 @@ unsafe impl Send for User {}
 pub(crate) struct Told {
     pub(crate) observer: Option<(Call, User)>,
     pub(crate) history: Option<TraceRing>,
+    pub(crate) rescues: Option<(RescueCall, User)>,
+    /// When the last request failed by PyTorch's rules, if anybody wants to know about rescues.
+    failed_at: Option<Instant>,
 }
 
 /// The function of a [`parkade_observer`].
 pub(crate) type Call = unsafe extern "C" fn(*mut c_void, *const parkade_entry);
 
+/// The function of a [`parkade_rescue_observer`].
+pub(crate) type RescueCall = unsafe extern "C" fn(*mut c_void, *const parkade_rescue);
+
 impl Told {
+    pub(crate) fn set_rescues(&mut self, observer: parkade_rescue_observer, user: *mut c_void) {
+        self.rescues = observer.map(|call| (call, User(user)));
+    }
+
     pub(crate) fn set(&mut self, observer: parkade_observer, user: *mut c_void) {
         self.observer = observer.map(|call| (call, User(user)));
     }
@@ -43,7 +56,29 @@ impl Observer for Told {
         if let Some(history) = &mut self.history {
             history.observe(entry);
         }
+        if entry.action == TraceAction::Oom && self.rescues.is_some() {
+            self.failed_at = Some(Instant::now());
+        }
     }
+
+    fn rescued(&mut self, size: Bytes, rescue: &RescueTried) {
+        let Some((call, user)) = self.rescues else { return };
+        let duration = self.failed_at.take().map_or(Duration::ZERO, |since| since.elapsed());
+        let rescue = parkade_rescue {
+            size: size.get(),
+            duration_ns: u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+            moved_handles: rescue.moved_handles,
+            broken_handles: rescue.broken_handles,
+            copied_bytes: rescue.copied_bytes,
+        };
+        tell_of_rescue(call, user, &rescue);
+    }
+}
+
+#[allow(unsafe_code)] // a call of the program's function
+fn tell_of_rescue(call: RescueCall, user: User, rescue: &parkade_rescue) {
+    // SAFETY: the program supplied the function for rescues and its pointer, and the header says how it is called.
+    unsafe { call(user.0, rescue) };
 }
 
 #[allow(unsafe_code)] // a call of the program's function

@@ -13,7 +13,7 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade_policies::{BESIDE, CATALOGUE, Unknown, named, needs_serial_work};
+use parkade_policies::{BESIDE, CATALOGUE, Reach, Rescue, Unknown, named, needs_serial_work};
 use parkade_shared::{ByAddress, Error, Shared};
 
 use crate::callbacks::{Told, note_free};
@@ -41,7 +41,7 @@ pub struct parkade_allocator {
     reason = "the allocator that has it is already in a box, and a second box would add an indirection to every request"
 )]
 pub(crate) enum Core {
-    PyTorch(Shared<Device, PyTorch, Told>),
+    PyTorch(Shared<Device, Rescue, Told>),
     Other(Shared<Device, Box<dyn Policy + Send>, Told>),
 }
 
@@ -80,9 +80,9 @@ pub(crate) trait Tunable: Policy {
     fn settings_mut(&mut self) -> Option<&mut Settings>;
 }
 
-impl Tunable for PyTorch {
+impl Tunable for Rescue {
     fn settings_mut(&mut self) -> Option<&mut Settings> {
-        Some(&mut self.settings)
+        Some(&mut self.pytorch_mut().settings)
     }
 }
 
@@ -97,7 +97,7 @@ impl parkade_allocator {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let (profile, core) = match chosen {
             Chosen::PyTorch(policy) => {
-                let (profile, fraction) = (policy.profile(), policy.settings.per_process_memory_fraction);
+                let (profile, fraction) = (policy.profile(), policy.pytorch().settings.per_process_memory_fraction);
                 let mut allocator = Allocator::new(device, *policy, Told::default());
                 if fraction < 1.0 {
                     let limited = allocator.set_memory_fraction(fraction);
@@ -263,9 +263,9 @@ const PYTORCH: &str = "pytorch";
 
 /// The policy of an allocator.
 pub(crate) enum Chosen {
-    /// PyTorch's rules.
-    PyTorch(Box<PyTorch>),
-    /// Any other policy.
+    /// PyTorch's rules, with or without a rescue.
+    PyTorch(Box<Rescue>),
+    /// Any other.
     Other(Box<dyn Policy + Send>),
 }
 
@@ -274,44 +274,79 @@ pub(crate) fn policy_names() -> impl Iterator<Item = (&'static str, &'static str
     CATALOGUE.iter().chain(BESIDE).map(|policy| (&*policy.name, &*policy.says))
 }
 
-/// Returns the policy with this name and these settings. `is_serial` says whether the program promises serial work
-/// ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), which is always the case on a simulated device.
-pub(crate) fn choose_policy(
-    name: Option<&str>,
-    settings: Option<&str>,
-    release: Option<&str>,
-    is_serial: bool,
-) -> Result<Chosen, Failure> {
-    let name = name.unwrap_or(PYTORCH);
-    if !is_serial && needs_serial_work(name) {
+/// What the program asks for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wanted<'a> {
+    /// The policy's name; PyTorch's rules if there is none.
+    pub(crate) policy: Option<&'a str>,
+    pub(crate) settings: Option<&'a str>,
+    pub(crate) release: Option<&'a str>,
+    /// Whether the program promises serial work ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), as a
+    /// simulated device always has.
+    pub(crate) is_serial: bool,
+    pub(crate) rescue: Option<Reach>,
+    /// How many requests may be rescued; 0 for no limit.
+    pub(crate) most_rescues: u64,
+}
+
+/// The policy that the program asks for.
+pub(crate) fn choose_policy(wanted: &Wanted<'_>) -> Result<Chosen, Failure> {
+    let name = wanted.policy.unwrap_or(PYTORCH);
+    let settings = wanted.settings.unwrap_or_default();
+    if !wanted.is_serial && (needs_serial_work(name) || wanted.rescue == Some(Reach::Breaks)) {
+        let (what, instead) = match wanted.rescue {
+            Some(_) => ("a rescue".to_owned(), "let it move free memory only (PARKADE_RESCUE_FREE)"),
+            None if name.starts_with("pytorch-rescue") => (format!("the policy {name}"), "use pytorch-rescue:reach=free"),
+            None => (format!("the policy {name}"), "use floating-handles"),
+        };
         let text = format!(
-            "the policy {name} replaces the memory of live tensors, so data that another thread writes at the same time would \
-             be lost: promise that no thread does so (PARKADE_WORK_IS_SERIAL), or use floating-handles"
+            "{what} replaces the memory of live tensors, which loses what another thread writes meanwhile: promise that none \
+             does (PARKADE_WORK_IS_SERIAL), or {instead}"
         );
         return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
     }
     if name == PYTORCH {
-        let profile = match release {
-            None => &Profile::PYTORCH_2_11,
-            Some(name) => Profile::of(name).map_err(|error| Failure::new(PARKADE_INVALID_ARGUMENT, error))?,
-        };
-        let settings = Settings::from_environment_as(&profile.dialect, settings.unwrap_or_default())
-            .map_err(|error| Failure::new(PARKADE_INVALID_SETTINGS, error))?;
-        return Ok(Chosen::PyTorch(Box::new(PyTorch::of(profile, settings))));
+        return pytorch(wanted, settings).map(|rules| Chosen::PyTorch(Box::new(rules)));
+    }
+    if wanted.rescue.is_some() {
+        let text = format!("only the policy {PYTORCH} has a rescue, and not {name}");
+        return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
     }
     let policy = named(name).map_err(|why| {
         let known: Vec<&str> = policy_names().map(|(name, _)| name).collect();
         let why = if why == Unknown::Name { String::new() } else { format!("; {why}") };
         Failure::new(PARKADE_INVALID_ARGUMENT, format!("there is no policy {name:?}{why}; the policies are {}", known.join(", ")))
     })?;
-    if settings.is_some_and(|settings| !settings.trim().is_empty()) {
-        let text = format!("the policy {name} takes no settings; only {PYTORCH} takes those in PYTORCH_CUDA_ALLOC_CONF");
+    if !settings.trim().is_empty() {
+        let text = format!("the policy {name} takes no settings; only {PYTORCH} takes those of PYTORCH_CUDA_ALLOC_CONF");
         return Err(Failure::new(PARKADE_INVALID_SETTINGS, text));
     }
     Ok(Chosen::Other(policy.make()))
 }
 
-/// The number of forks that led from the first process to this one.
+/// PyTorch's rules. A rescue makes segments expandable, unless the settings say otherwise, which is an error.
+fn pytorch(wanted: &Wanted<'_>, settings: &str) -> Result<Rescue, Failure> {
+    let profile = match wanted.release {
+        None => &Profile::PYTORCH_2_11,
+        Some(name) => Profile::of(name).map_err(|error| Failure::new(PARKADE_INVALID_ARGUMENT, error))?,
+    };
+    let parsed = |text: &str| {
+        let settings = Settings::from_environment_as(&profile.dialect, text);
+        settings.map_err(|error| Failure::new(PARKADE_INVALID_SETTINGS, error))
+    };
+    let mut rules = PyTorch::of(profile, parsed(settings)?);
+    if wanted.rescue.is_some() {
+        rules.settings = parsed(&format!("expandable_segments:True,{settings}"))?;
+        if !rules.settings.expandable_segments {
+            let text = "a rescue needs expandable segments: leave expandable_segments:False out of the settings";
+            return Err(Failure::new(PARKADE_INVALID_SETTINGS, text));
+        }
+    }
+    let most = if wanted.most_rescues == 0 { u64::MAX } else { wanted.most_rescues };
+    Ok(Rescue::new(rules, wanted.rescue).at_most(most))
+}
+
+/// How many forks led from the first process to this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of forks between the first process and this one, counted from the first call.
@@ -344,10 +379,11 @@ mod tests {
 
     #[test]
     fn a_policy_that_breaks_handles_needs_a_promise() {
-        assert!(choose_policy(Some("breaking-handles"), None, None, true).is_ok());
-        let Err(refused) = choose_policy(Some("breaking-handles"), None, None, false) else { panic!("it is not refused") };
+        let breaking = |is_serial| Wanted { policy: Some("breaking-handles"), is_serial, ..Wanted::default() };
+        assert!(choose_policy(&breaking(true)).is_ok());
+        let Err(refused) = choose_policy(&breaking(false)) else { panic!("it is not refused") };
         let text = refused.to_string();
         assert!(text.contains("PARKADE_WORK_IS_SERIAL"), "{text}");
-        assert!(choose_policy(Some("floating-handles"), None, None, false).is_ok());
+        assert!(choose_policy(&Wanted { policy: Some("floating-handles"), ..Wanted::default() }).is_ok());
     }
 }

@@ -2,9 +2,9 @@
 
 use std::ffi::{c_char, c_void};
 
-/// The version of this interface. A program compares it with the version for which it was compiled: if the first number
-/// of `parkade_interface_version` differs, the interface is different.
-pub const PARKADE_INTERFACE_VERSION: u32 = 1;
+/// The version of this interface. A program compares it with the version that it was compiled for: if the first number
+/// of `parkade_interface_version` differs, so does the interface.
+pub const PARKADE_INTERFACE_VERSION: u32 = 2;
 
 /// The outcome of a call. `parkade_error_text` returns the text of a failure.
 #[repr(i32)]
@@ -59,6 +59,13 @@ pub const PARKADE_KEEPS_CONTEXT: u32 = 1;
 /// the promise, these policies are refused on a GPU, because data written during such a call could be lost.
 pub const PARKADE_WORK_IS_SERIAL: u32 = 2;
 
+/// Go on where PyTorch's allocator would fail, under the policy `pytorch`, whose segments are then expandable: free memory
+/// moves to where it is needed, and handles that are partly in use are broken. On a GPU this needs `PARKADE_WORK_IS_SERIAL`.
+pub const PARKADE_RESCUE: u32 = 4;
+
+/// Like `PARKADE_RESCUE`, but only free memory moves. This needs no promise.
+pub const PARKADE_RESCUE_FREE: u32 = 8;
+
 /// How to create an allocator. Fill the struct with zeros first; fields that are zero have defaults.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +74,8 @@ pub struct parkade_options {
     pub size: usize,
     /// The device's index.
     pub device: u32,
-    /// `PARKADE_KEEPS_CONTEXT`, `PARKADE_WORK_IS_SERIAL`, both, or 0; other flags are refused.
+    /// `PARKADE_KEEPS_CONTEXT`, `PARKADE_WORK_IS_SERIAL`, `PARKADE_RESCUE` or `PARKADE_RESCUE_FREE`, a combination of them, or
+    /// 0; other flags are refused.
     pub flags: u32,
     /// If not 0: use the simulated device with this many bytes instead of the GPU.
     pub simulated_bytes: u64,
@@ -78,6 +86,8 @@ pub struct parkade_options {
     pub settings: *const c_char,
     /// The release of PyTorch whose rules the policy `pytorch` follows, such as `2.11`; 2.11 if null.
     pub release: *const c_char,
+    /// How many requests may be rescued; 0 for no limit.
+    pub most_rescues: u64,
 }
 
 /// A request of 2^60 bytes or more is tried like any other, as in PyTorch's `raw_alloc`.
@@ -234,7 +244,30 @@ pub struct parkade_stats {
     pub num_oom_rejections: i64,
     /// The setting `max_split_size` when the allocator was created; -1 is unlimited.
     pub max_split_size: i64,
+    /// Requests that were rescued (`PARKADE_RESCUE`). PyTorch has no such statistic.
+    pub num_rescues: i64,
+    /// Bytes in use that were copied because their handle was broken. PyTorch has no such statistic.
+    pub copied_bytes: i64,
 }
+
+/// A request that was rescued (`PARKADE_RESCUE`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct parkade_rescue {
+    /// The request's rounded size.
+    pub size: u64,
+    /// How long the rescue took.
+    pub duration_ns: u64,
+    /// How many handles of free memory moved, or were replaced.
+    pub moved_handles: u64,
+    /// How many handles that were partly in use were broken.
+    pub broken_handles: u64,
+    /// The bytes in use in those, which were copied.
+    pub copied_bytes: u64,
+}
+
+/// Called for each request that was rescued, on the thread that asked, from inside the call; it must not call the allocator.
+pub type parkade_rescue_observer = Option<unsafe extern "C" fn(user: *mut c_void, rescue: *const parkade_rescue)>;
 
 /// A block and its segment.
 #[repr(C)]

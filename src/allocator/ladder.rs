@@ -71,7 +71,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let obtained = self.climb(request, stream_slot, segment, &mut tried);
         self.heap.private_pools_mut().keep_no_longer(pool_number);
         let is_refused = matches!(obtained, Err(AllocError::OutOfMemory(_)));
-        self.stats.num_rescues += i64::from(tried.is_some() && !is_refused);
+        if let Some(tried) = tried.filter(|_| !is_refused) {
+            self.stats.num_rescues += 1;
+            if obtained.is_ok() {
+                self.observer.rescued(request.size, &tried);
+            }
+        }
         obtained
     }
 
@@ -127,8 +132,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                     self.move_handles(request, stream_slot, segment, &handles, false)?
                 }
                 Relief::Break { handles } => {
+                    let copied_before = self.stats.copied_bytes;
                     let broken = self.break_handles(&handles)?;
-                    tried.iter_mut().for_each(|tried| tried.broken_handles += broken);
+                    if let Some(tried) = tried {
+                        tried.broken_handles += broken;
+                        tried.copied_bytes += self.stats.copied_bytes.abs_diff(copied_before);
+                    }
                     None
                 }
                 Relief::Rescue { page } => {

@@ -5,13 +5,17 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use parkade_gpu::{CudaDevice, StreamsAreValid, WorkIsSerial};
+use parkade_policies::Reach;
 
 use super::{answer, null, ours, place, text};
 use crate::device::Device;
 use crate::failure::{Failure, LAST};
-use crate::serve::{choose_policy, parkade_allocator, policy_names};
+use crate::serve::{Wanted, choose_policy, parkade_allocator, policy_names};
 use crate::types::parkade_status::{self, PARKADE_INVALID_ARGUMENT, PARKADE_NO_DEVICE};
-use crate::types::{PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, PARKADE_WORK_IS_SERIAL, parkade_options, parkade_shortage};
+use crate::types::{
+    PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, PARKADE_RESCUE, PARKADE_RESCUE_FREE, PARKADE_WORK_IS_SERIAL,
+    parkade_options, parkade_shortage,
+};
 
 /// Returns this library's interface version: `PARKADE_INTERFACE_VERSION` in its header.
 #[unsafe(no_mangle)]
@@ -110,14 +114,35 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
             );
             return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
         }
-        let known = [(PARKADE_KEEPS_CONTEXT, "PARKADE_KEEPS_CONTEXT"), (PARKADE_WORK_IS_SERIAL, "PARKADE_WORK_IS_SERIAL")];
+        let known = [
+            (PARKADE_KEEPS_CONTEXT, "PARKADE_KEEPS_CONTEXT"),
+            (PARKADE_WORK_IS_SERIAL, "PARKADE_WORK_IS_SERIAL"),
+            (PARKADE_RESCUE, "PARKADE_RESCUE"),
+            (PARKADE_RESCUE_FREE, "PARKADE_RESCUE_FREE"),
+        ];
         Failure::check_flags("parkade_options", options.flags, &known)?;
-        // SAFETY: null or texts, as the caller guarantees.
+        let rescue = match (options.flags & PARKADE_RESCUE != 0, options.flags & PARKADE_RESCUE_FREE != 0) {
+            (true, true) => {
+                let text = "PARKADE_RESCUE and PARKADE_RESCUE_FREE exclude each other";
+                return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
+            }
+            (true, false) => Some(Reach::Breaks),
+            (false, true) => Some(Reach::Free),
+            (false, false) => None,
+        };
+        // SAFETY: null or texts, as the caller says.
         let (policy, settings, release) = unsafe {
             (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)
         };
         let is_serial = options.flags & PARKADE_WORK_IS_SERIAL != 0;
-        let chosen = choose_policy(policy, settings, release, is_serial || options.simulated_bytes != 0)?;
+        let chosen = choose_policy(&Wanted {
+            policy,
+            settings,
+            release,
+            is_serial: is_serial || options.simulated_bytes != 0,
+            rescue,
+            most_rescues: options.most_rescues,
+        })?;
         let mut device = match options.simulated_bytes {
             // SAFETY: the caller guarantees that the streams are valid.
             0 => Device::cuda(options.device, unsafe { StreamsAreValid::promise() })?,

@@ -13,7 +13,9 @@ use crate::device::Device;
 use crate::failure::Failure;
 use crate::serve::{Core, is_capturing, parkade_allocator, with_core, with_core_so};
 use crate::types::parkade_status::{self, *};
-use crate::types::{parkade_block_info, parkade_free_memory, parkade_observer, parkade_pool, parkade_request};
+use crate::types::{
+    parkade_block_info, parkade_free_memory, parkade_observer, parkade_pool, parkade_request, parkade_rescue_observer,
+};
 
 /// Serves a request of `bytes` for `stream`, as PyTorch's tensor path does, and writes the address to `out`.
 ///
@@ -296,6 +298,24 @@ pub unsafe extern "C" fn parkade_set_observer(
         // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         with_core!(allocator, core => core.allocator_mut().observer_mut().set(observer, user))
+    })
+}
+
+/// Sets the function that is called for each request that was rescued; null removes it.
+///
+/// # Safety
+/// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
+/// calls the allocator, until another function is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_set_rescue_observer(
+    allocator: *mut parkade_allocator,
+    observer: parkade_rescue_observer,
+    user: *mut c_void,
+) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or valid, as the caller says.
+        let allocator = unsafe { ours(allocator) }?;
+        with_core!(allocator, core => core.allocator_mut().observer_mut().set_rescues(observer, user))
     })
 }
 

@@ -1,9 +1,10 @@
 //! The functions that PyTorch's `CUDAPluggableAllocator` takes, for programs that cannot compile the bridge.
 //!
-//! They share one allocator per device, which is created at its first use. The environment variable `PARKADE_POLICY`
-//! names its policy, and `PARKADE_RELEASE` the release whose rules it follows. Its settings are taken from the first
-//! variable that is set among `PARKADE_SETTINGS`, `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` (spec 9.1).
-//! `PARKADE_WORK_IS_SERIAL=1` makes the promise of the flag with that name.
+//! They share one allocator per device, created at its first use. The environment variable `PARKADE_POLICY` names its policy
+//! and `PARKADE_RELEASE` the release whose rules it follows. Its settings come from the first that is set of
+//! `PARKADE_SETTINGS`, `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` (spec 9.1). `PARKADE_WORK_IS_SERIAL=1` makes the
+//! promise of the flag with that name. `PARKADE_RESCUE=1` stands for the flag `PARKADE_RESCUE`, and `PARKADE_RESCUE=free` for
+//! `PARKADE_RESCUE_FREE`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,11 +16,12 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use parkade::units::{DeviceAddress, StreamId};
 use parkade_gpu::{StreamsAreValid, WorkIsSerial};
+use parkade_policies::Reach;
 
 use super::answer;
 use crate::device::Device;
 use crate::failure::Failure;
-use crate::serve::{choose_policy, fork_generation, forked, parkade_allocator, with_core};
+use crate::serve::{Wanted, choose_policy, fork_generation, forked, parkade_allocator, with_core};
 use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_UNKNOWN_ADDRESS};
 use crate::types::{PARKADE_RAW, parkade_pool, parkade_request};
 
@@ -59,8 +61,15 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     let settings = of_settings.iter().find_map(|name| env::var(name).ok()).filter(|_| is_pytorch);
     let release = env::var("PARKADE_RELEASE").ok();
     let is_serial = env::var_os("PARKADE_WORK_IS_SERIAL").is_some_and(|value| value == "1");
-    let chosen = choose_policy(policy.as_deref(), settings.as_deref(), release.as_deref(), is_serial)?;
-    // SAFETY: PyTorch's streams belong to the primary context and exist as long as the process.
+    let chosen = choose_policy(&Wanted {
+        policy: policy.as_deref(),
+        settings: settings.as_deref(),
+        release: release.as_deref(),
+        is_serial,
+        rescue: reach(env::var("PARKADE_RESCUE").ok().as_deref())?,
+        most_rescues: 0,
+    })?;
+    // SAFETY: PyTorch's streams are of the primary context and live as long as the process.
     let mut device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
     device.keep_context();
     if is_serial {
@@ -72,8 +81,20 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     Ok(allocator)
 }
 
-/// Reports on stderr, once for each kind of call, why the call failed, because PyTorch accepts no error from these
-/// functions.
+/// What a rescue may do, by the variable `PARKADE_RESCUE`.
+fn reach(text: Option<&str>) -> Result<Option<Reach>, Failure> {
+    match text.unwrap_or_default() {
+        "" | "0" => Ok(None),
+        "1" => Ok(Some(Reach::Breaks)),
+        "free" => Ok(Some(Reach::Free)),
+        other => {
+            let text = format!("PARKADE_RESCUE is 1, free or 0, and not {other:?}");
+            Err(Failure::new(PARKADE_INVALID_ARGUMENT, text))
+        }
+    }
+}
+
+/// Reports on stderr, once for each kind of call, why the call failed: PyTorch accepts no error from these functions.
 fn tell(failed: &'static OnceLock<()>, call: &str) {
     failed.get_or_init(|| {
         let text = super::LAST.try_with(|last| last.borrow().text.to_string_lossy().into_owned()).unwrap_or_default();

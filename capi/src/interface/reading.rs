@@ -54,6 +54,8 @@ fn stats(of: &Stats) -> parkade_stats {
         num_device_free: of.num_device_free,
         num_oom_rejections: of.num_oom_rejections,
         max_split_size: of.max_split_size,
+        num_rescues: of.num_rescues,
+        copied_bytes: of.copied_bytes,
     }
 }
 
