@@ -48,6 +48,42 @@ static void shared(void) {
   parkade_shared_close(NULL);
 }
 
+static void count_rescue(void* user, const struct parkade_rescue* rescue) {
+  CHECK(rescue->size == 100 * MIB && rescue->broken_handles > 0 && rescue->copied_bytes > 0);
+  ++*(int*)user;
+}
+
+// A request that PyTorch would refuse: each page of 20 MiB has a block in use.
+static void rescue(void) {
+  struct parkade_options o = {.size = sizeof o, .simulated_bytes = 200 * MIB};
+  o.flags = PARKADE_RESCUE | PARKADE_RESCUE_FREE;
+  parkade_allocator* allocator = NULL;
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
+  SAYS("exclude each other");
+  o.flags = PARKADE_RESCUE;
+  o.settings = "expandable_segments:False";
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_SETTINGS);
+  o.settings = NULL;
+  o.policy = "bfc";
+  CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
+  SAYS("only the policy pytorch has a rescue");
+  o.policy = NULL;
+  o.most_rescues = 1;
+  CHECK(parkade_create(&o, &allocator) == PARKADE_OK);
+  void *blocks[40], *large = NULL, *second = NULL;
+  for (int i = 0; i < 40; i++) CHECK(parkade_allocate(allocator, 5 * MIB, 0, &blocks[i]) == PARKADE_OK);
+  for (int i = 0; i < 40; i++)
+    if (i % 4) CHECK(parkade_free(allocator, blocks[i]) == PARKADE_OK);
+  int rescues = 0;
+  CHECK(parkade_set_rescue_observer(allocator, &count_rescue, &rescues) == PARKADE_OK);
+  CHECK(parkade_allocate(allocator, 100 * MIB, 0, &large) == PARKADE_OK && rescues == 1);
+  CHECK(parkade_allocate(allocator, 30 * MIB, 0, &second) == PARKADE_OUT_OF_MEMORY && rescues == 1);
+  struct parkade_stats stats;
+  CHECK(parkade_read_stats(allocator, &stats) == PARKADE_OK);
+  CHECK(stats.num_rescues == 1 && stats.num_ooms == 1 && stats.copied_bytes > 0);
+  parkade_destroy(allocator);
+}
+
 static void options(void) {
   parkade_allocator* allocator = NULL;
   struct parkade_options o = {.size = sizeof o, .simulated_bytes = MIB, .policy = "no such policy"};
@@ -453,6 +489,7 @@ static void stderr_that_nobody_reads(void) {
 int main(void) {
   CHECK(parkade_interface_version() == PARKADE_INTERFACE_VERSION && strstr(parkade_header(), "parkade_create"));
   options();
+  rescue();
   shared();
   memory();
   callbacks();

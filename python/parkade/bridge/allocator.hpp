@@ -28,11 +28,12 @@ void free_block(void* address);
 
 class Allocator final : public CCA::CUDAAllocator {
  public:
-  void configure(CCA::CUDAAllocator* real, const char* name, const char* of, uint32_t promises) {
+  void configure(CCA::CUDAAllocator* real, const char* name, const char* of, uint32_t promises, uint64_t rescues) {
     native = real;
     policy = name;
     release = of;
     flags = promises;
+    most_rescues = rescues;
   }
   parkade_allocator* core_of(int device) {
     return device < 0 || device >= MOST_DEVICES || !places[device].load() ? nullptr : places[device].load()->core;
@@ -128,6 +129,7 @@ class Allocator final : public CCA::CUDAAllocator {
   CCA::CUDAAllocator* native = nullptr;
   std::string policy, release;
   uint32_t flags = 0;
+  uint64_t most_rescues = 0;
   std::mutex mutex;
   std::array<std::atomic<Place*>, MOST_DEVICES> places{};
   // Unused devices have a history too, for the entries of snapshots. They live as long as the process.

@@ -30,13 +30,14 @@ enum parkade_bridge_status : int {
 
 PARKADE_PUBLIC unsigned parkade_bridge_interface() noexcept { return PARKADE_INTERFACE_VERSION; }
 
-PARKADE_PUBLIC int parkade_bridge_install(const char* policy, const char* release, unsigned flags) noexcept {
+PARKADE_PUBLIC int parkade_bridge_install(const char* policy, const char* release, unsigned flags,
+                                          unsigned long long most_rescues) noexcept {
   using namespace parkade;
   try {
     auto* current = CCA::allocator.load();
     if (current == &ours()) return PARKADE_BRIDGE_ALREADY_INSTALLED;
     if (current->initialized()) return PARKADE_BRIDGE_CUDA_IN_USE;
-    ours().configure(current, policy, release, flags);
+    ours().configure(current, policy, release, flags, most_rescues);
     watch_settings();
     CCA::allocator.store(&ours());
     c10::SetAllocator(c10::DeviceType::CUDA, &ours(), 1);
@@ -47,6 +48,13 @@ PARKADE_PUBLIC int parkade_bridge_install(const char* policy, const char* releas
     error = "PyTorch threw an exception of an unknown type";
   }
   return PARKADE_BRIDGE_FAILED;
+}
+
+// How many requests the allocator of a device has rescued.
+PARKADE_PUBLIC long long parkade_bridge_rescues(int device) noexcept {
+  auto* core = parkade::ours().core_of(device);
+  parkade_stats stats{};
+  return core && parkade_read_stats(core, &stats) == PARKADE_OK ? stats.num_rescues : 0;
 }
 
 // Why this thread's last installation failed.

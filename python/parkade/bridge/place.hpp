@@ -1,5 +1,6 @@
 // One device: its parkade allocator, its history, and the pools that requests are routed to.
 #pragma once
+#include <chrono>
 #include <functional>
 #include <list>
 #include <utility>
@@ -47,7 +48,20 @@ class Place {
   SettingsWatch watch;
   std::mutex settings_mutex;
   bool takes_settings;
+  // Taken last: the core's lock may be held.
+  std::mutex rescue_mutex;
+  parkade_rescue last_rescue{};
+  uint64_t new_rescues = 0;
+  bool has_warned = false;
+  std::chrono::steady_clock::time_point warned_at;
 
+  static void rescued(void* own, const parkade_rescue* rescue) noexcept {
+    auto& place = *static_cast<Place*>(own);
+    std::lock_guard<std::mutex> lock(place.rescue_mutex);
+    place.last_rescue = *rescue;
+    place.new_rescues++;
+    place.has_rescued = true;
+  }
   static void told(void* own, const parkade_entry* e) noexcept { static_cast<Place*>(own)->history.tell(*e); }
   static bool free_memory(void*) noexcept {
     bool freed = false;
@@ -77,7 +91,8 @@ class Place {
   parkade_allocator* core = nullptr;
 
   // `fraction` is that of the settings when PyTorch's allocator was initialised: later strings do not change it.
-  Place(History& history, const std::string& policy, const std::string& release, uint32_t flags, double fraction)
+  Place(History& history, const std::string& policy, const std::string& release, uint32_t flags, uint64_t most_rescues,
+        double fraction)
       : takes_settings(policy == "pytorch"), history(history), device(history.device) {
     const auto text = settings_text();
     parkade_options options{};
@@ -87,9 +102,11 @@ class Place {
     options.policy = policy.c_str();
     options.release = release.c_str();
     options.settings = takes_settings ? text.c_str() : nullptr;
+    options.most_rescues = most_rescues;
     check(parkade_create(&options, &core));
     check(parkade_add_free_memory_callback(core, &free_memory, this));
     check(parkade_set_limit(core, 0));
+    if (flags & (PARKADE_RESCUE | PARKADE_RESCUE_FREE)) check(parkade_set_rescue_observer(core, &rescued, this));
     if (fraction < 1) check(parkade_set_memory_fraction(core, fraction));
     watch.see();
     if (takes_settings) check(copy_settings());
@@ -98,6 +115,28 @@ class Place {
   // The state that calls must check in addition to the request.
   static constexpr uint32_t OBSERVED = 1, ROUTING = 2, CAPTURING = 4;
   std::atomic<uint32_t> attention{0};
+
+  // Whether requests were rescued that the program has not been warned of.
+  std::atomic<bool> has_rescued{false};
+  // Warns of rescued requests, once a minute. A warning runs Python, so the caller must not hold the core's lock.
+  void warn_of_rescues() noexcept {
+    const auto now = std::chrono::steady_clock::now();
+    std::unique_lock<std::mutex> lock(rescue_mutex);
+    has_rescued = false;
+    if (has_warned && now - warned_at < std::chrono::minutes(1)) return;
+    has_warned = true;
+    warned_at = now;
+    const auto count = std::exchange(new_rescues, 0);
+    const auto last = last_rescue;
+    lock.unlock();
+    try {
+      TORCH_WARN("parkade rescued ", count, count == 1 ? " request" : " requests",
+                 " that PyTorch would have refused: it rearranged free memory and continued. The last one, for ",
+                 last.size >> 20, " MiB, took ", (last.duration_ns + 999) / 1000, " us and copied ",
+                 last.copied_bytes >> 20, " MiB. Rescues in every step cost time: use less memory then.");
+    } catch (...) {  // the program turns warnings into errors; the request has its memory
+    }
+  }
 
   // Reports entries from the first time that a listener exists, so that the stacks of blocks stay right.
   void observe() {

@@ -21,7 +21,7 @@ inline Place& Allocator::made(c10::DeviceIndex device) {
   if (auto* place = places[device].load(std::memory_order_acquire)) return *place;
   std::lock_guard<std::mutex> lock(mutex);
   if (auto* place = places[device].load()) return *place;
-  auto place = std::make_unique<Place>(history_of(device), policy, release, flags, fraction_at_init);
+  auto place = std::make_unique<Place>(history_of(device), policy, release, flags, most_rescues, fraction_at_init);
   if (place->history.is_needed()) place->observe();
   if (first < 0) first = device;
   auto* kept = place.release();  // for the life of the process: memory is freed after everything else has ended
@@ -106,6 +106,7 @@ void* Allocator::serve_by(Ask ask, c10::DeviceIndex device, size_t bytes, cudaSt
   const auto status =
       is_plain ? ask(to.core, &request, &address) : serve_attentively(ask, to, request, stream, &address);
   rethrow();
+  if (C10_UNLIKELY(to.has_rescued.load(std::memory_order_relaxed))) to.warn_of_rescues();
   if (C10_UNLIKELY(status != PARKADE_OK)) fail_request(to, status, bytes);
   if (C10_UNLIKELY(address == nullptr)) return nullptr;
   if (C10_UNLIKELY(device != first)) {
