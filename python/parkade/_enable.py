@@ -9,11 +9,13 @@ interface does not have.
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import os
 import re
 import warnings
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from . import _bridge_build
 from ._errors import EnableError, UsageError
@@ -27,6 +29,8 @@ _BREAKING = ("breaking-handles",)
 
 # From parkade.h.
 _WORK_IS_SERIAL = 2
+_RESCUE = 4
+_RESCUE_FREE = 8
 _INVALID_ARGUMENT = 2
 _INVALID_SETTINGS = 5
 
@@ -63,6 +67,8 @@ def enable(
     policy: str = "pytorch",
     *,
     settings: Settings | None = None,
+    rescue: bool | Literal["free"] | None = None,
+    max_rescues: int | None = None,
     serial: bool = False,
     plug_in: bool = False,
     verbose: bool = False,
@@ -72,9 +78,15 @@ def enable(
     policy: a name from `policies()`. Some policies take parameters (`floating-handles:handle=32MiB`). `pytorch` makes
         the same decisions as the allocator of the installed PyTorch, under the same settings.
     settings: replaces PYTORCH_CUDA_ALLOC_CONF and has the same form. Only the policy `pytorch` takes settings.
+    rescue: continue where PyTorch would raise OutOfMemoryError although enough memory is free in pieces. Until then
+        every decision is PyTorch's with expandable segments, which this switches on. True also copies live tensors to
+        new memory, at the same addresses, and needs `serial=True`; "free" only moves free memory. None means the
+        environment variable PARKADE_RESCUE (1 or free). Each rescue is counted in `torch.cuda.memory_stats()` as
+        `parkade_rescues`, and a warning reports rescues at most once a minute.
+    max_rescues: how many requests are rescued at most, for a program that relies on the error.
     serial: your promise that only one thread at a time uses the GPU, that no other GPU uses its tensors, and that no
-        tensor is registered for RDMA. `breaking-handles` needs the promise: it replaces the memory of live tensors
-        while a request waits, or before a graph is captured, and would lose what another thread writes in that time.
+        tensor is registered for RDMA. A rescue and `breaking-handles` need the promise: they replace the memory of live
+        tensors while a request waits, and would lose what another thread writes in that time.
         A backward pass keeps the promise if the entire graph is on the GPU, because the calling thread waits for it.
         DataLoader workers keep it too.
     plug_in: use PyTorch's plug-in interface. Nothing is compiled, but there are no statistics, snapshots, memory pools
@@ -94,7 +106,11 @@ def enable(
         raise EnableError(f"CUDA is in use, and PyTorch's own allocator holds memory: {_CALL_EARLIER}")
     release = _release(torch)
     library = _library()
-    _check_options(library, policy, settings, release, serial)
+    policy, reach = _rescue(policy, rescue)
+    if reach:
+        settings = _expandable(settings)
+    asked = _Asked(policy, settings, release, reach, max_rescues or 0, serial)
+    _check_options(library, asked)
     if settings is not None:
         torch.cuda.memory._set_allocator_settings(settings)
     of_environment = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF")
@@ -104,10 +120,71 @@ def enable(
             stacklevel=2,
         )
     if plug_in:
-        _plug_in(torch, policy, settings, release, serial)
+        _plug_in(torch, asked)
     else:
-        _install(torch, library, policy, release, serial, verbose)
-    _enabled = policy
+        _install(torch, library, asked, verbose)
+        if reach:
+            _count_rescues(torch)
+    _enabled = {"": policy, "1": "pytorch-rescue", "free": "pytorch-rescue:reach=free"}[reach]
+
+
+@dataclass
+class _Asked:
+    """What the program asks for."""
+
+    policy: str
+    settings: str | None
+    release: str
+    #: What a rescue may do, as in PARKADE_RESCUE; empty if nothing is rescued.
+    reach: str
+    max_rescues: int
+    serial: bool
+
+    @property
+    def flags(self) -> int:
+        rescue = {"": 0, "1": _RESCUE, "free": _RESCUE_FREE}[self.reach]
+        return rescue | (_WORK_IS_SERIAL if self.serial else 0)
+
+
+def _rescue(policy: str, rescue: bool | str | None) -> tuple[str, str]:
+    """The policy, and what a rescue may do, as in PARKADE_RESCUE; empty if nothing is rescued."""
+    if rescue is None and policy in ("pytorch-rescue", "pytorch-rescue:reach=free"):
+        return "pytorch", "free" if policy.endswith("free") else "1"
+    if rescue is None:
+        rescue = os.environ.get("PARKADE_RESCUE", "0") if policy == "pytorch" else False
+    known: dict[object, str] = {True: "1", False: "", "1": "1", "0": "", "": "", "free": "free"}
+    reach = known.get(rescue)
+    if reach is None:
+        raise UsageError(f"rescue is True, 'free' or False, and PARKADE_RESCUE 1, free or 0; it is {rescue!r}")
+    if reach and policy != "pytorch":
+        raise UsageError(f"only the policy 'pytorch' has a rescue, and not {policy!r}")
+    return policy, reach
+
+
+def _expandable(settings: str | None) -> str:
+    """The settings, or those of the environment, with expandable segments unless they say otherwise."""
+    if settings is None:
+        settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+    if "expandable_segments" in settings:
+        return settings
+    return ",".join(filter(None, ("expandable_segments:True", settings)))
+
+
+def _count_rescues(torch: Any) -> None:
+    """Adds `parkade_rescues` to `torch.cuda.memory_stats()`, from the first rescue on."""
+    memory, bridge = torch.cuda.memory, _bridge
+    original = memory.memory_stats_as_nested_dict
+    assert bridge is not None
+    bridge.parkade_bridge_rescues.restype = ctypes.c_longlong
+
+    @functools.wraps(original)
+    def with_rescues(device: Any = None) -> dict[str, Any]:
+        found: dict[str, Any] = original(device)
+        if rescues := bridge.parkade_bridge_rescues(memory._get_device_index(device, optional=True)):
+            found["parkade_rescues"] = rescues
+        return found
+
+    memory.memory_stats_as_nested_dict = torch.cuda.memory_stats_as_nested_dict = with_rescues
 
 
 def _torch() -> Any:
@@ -160,33 +237,40 @@ class _Options(ctypes.Structure):
         ("policy", ctypes.c_char_p),
         ("settings", ctypes.c_char_p),
         ("release", ctypes.c_char_p),
+        ("most_rescues", ctypes.c_uint64),
     )
 
 
-def _check_options(library: ctypes.CDLL, policy: str, settings: str | None, release: str, serial: bool) -> None:
+def _check_options(library: ctypes.CDLL, asked: _Asked) -> None:
     """Raises if parkade does not know the release, the policy or the settings."""
-    if policy.partition(":")[0] in _BREAKING and not serial:
-        raise UsageError(
-            f"the policy {policy!r} replaces the memory of live tensors, which loses what another thread writes "
-            "meanwhile: pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
+    needs_promise = asked.reach == "1" or asked.policy.partition(":")[0] in _BREAKING
+    if needs_promise and not asked.serial:
+        what, instead = (
+            ("a rescue", "rescue='free'") if asked.reach else (f"the policy {asked.policy!r}", "'floating-handles'")
         )
-    if problem := _refusal(library, "pytorch", None, release):
+        raise UsageError(
+            f"{what} replaces the memory of live tensors, which loses what another thread writes in that time: pass "
+            f"serial=True if only one thread at a time uses the GPU, or use {instead}"
+        )
+    if problem := _refusal(library, _Asked("pytorch", None, asked.release, "", 0, False)):
         raise EnableError(problem[1])
-    if problem := _refusal(library, policy, settings, release):
+    if problem := _refusal(library, asked):
         status, text = problem
         raise UsageError(text) if status in (_INVALID_ARGUMENT, _INVALID_SETTINGS) else EnableError(text)
 
 
-def _refusal(library: ctypes.CDLL, policy: str, settings: str | None, release: str) -> tuple[int, str] | None:
+def _refusal(library: ctypes.CDLL, asked: _Asked) -> tuple[int, str] | None:
     """Why parkade creates no allocator with these options: the status and the text. None if it creates one on a
     simulated GPU.
     """
     options = _Options(
         size=ctypes.sizeof(_Options),
+        flags=asked.flags,
         simulated_bytes=1 << 30,
-        policy=policy.encode(),
-        settings=settings.encode() if settings else None,
-        release=release.encode(),
+        policy=asked.policy.encode(),
+        settings=asked.settings.encode() if asked.settings else None,
+        release=asked.release.encode(),
+        most_rescues=asked.max_rescues,
     )
     made = ctypes.c_void_p()
     if status := library.parkade_create(ctypes.byref(options), ctypes.byref(made)):
@@ -195,10 +279,10 @@ def _refusal(library: ctypes.CDLL, policy: str, settings: str | None, release: s
     return None
 
 
-def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, serial: bool, verbose: bool) -> None:
+def _install(torch: Any, library: ctypes.CDLL, asked: _Asked, verbose: bool) -> None:
     """Installs the bridge, which is compiled if it is not in the cache."""
     global _bridge
-    path = _bridge_build.built(torch, _library_path(), library.parkade_header(), release, verbose)
+    path = _bridge_build.built(torch, _library_path(), library.parkade_header(), asked.release, verbose)
     try:
         bridge = ctypes.CDLL(path)
     except OSError as error:
@@ -213,8 +297,9 @@ def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, serial
     # PyTorch keeps pointers into it for the life of the process.
     _bridge = bridge
     bridge.parkade_bridge_error_text.restype = ctypes.c_char_p
-    flags = _WORK_IS_SERIAL if serial else 0
-    status = bridge.parkade_bridge_install(policy.encode(), release.encode(), ctypes.c_uint(flags))
+    status = bridge.parkade_bridge_install(
+        asked.policy.encode(), asked.release.encode(), ctypes.c_uint(asked.flags), ctypes.c_ulonglong(asked.max_rescues)
+    )
     if status == _INSTALLED:
         return
     if status == _ALREADY_INSTALLED:
@@ -224,11 +309,16 @@ def _install(torch: Any, library: ctypes.CDLL, policy: str, release: str, serial
     raise EnableError(f"PyTorch does not take parkade's allocator: {bridge.parkade_bridge_error_text().decode()}")
 
 
-def _plug_in(torch: Any, policy: str, settings: str | None, release: str, serial: bool) -> None:
+def _plug_in(torch: Any, asked: _Asked) -> None:
     # PyTorch calls these functions without a pointer of ours, so the library reads its options from the environment.
-    os.environ.update(PARKADE_POLICY=policy, PARKADE_RELEASE=release, PARKADE_WORK_IS_SERIAL=str(int(serial)))
-    if settings is not None:
-        os.environ["PARKADE_SETTINGS"] = settings
+    os.environ.update(
+        PARKADE_POLICY=asked.policy,
+        PARKADE_RELEASE=asked.release,
+        PARKADE_WORK_IS_SERIAL=str(int(asked.serial)),
+        PARKADE_RESCUE=asked.reach,
+    )
+    if asked.settings is not None:
+        os.environ["PARKADE_SETTINGS"] = asked.settings
     path = _library_path()
     allocator = torch.cuda.memory.CUDAPluggableAllocator(path, "parkade_plug_alloc", "parkade_plug_free")
     record = ctypes.cast(ctypes.CDLL(path).parkade_plug_record_stream, ctypes.c_void_p).value

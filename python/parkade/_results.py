@@ -41,7 +41,7 @@ class _Record:
 
 def _hash(self: Any) -> int:
     """Hashes only the fields that are strings and numbers, because lists and dictionaries have no hash. Equal results
-        have equal hashes."""
+    have equal hashes."""
     values = (getattr(self, of.name) for of in dataclasses.fields(self))
     return hash((type(self), *(value for value in values if value is None or isinstance(value, (str, int, float)))))
 

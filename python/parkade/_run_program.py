@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 from ._errors import Error, UsageError
 from ._oom import PATH, OnOom, say, when_torch_is_imported
 
 #: The same text is in cli/src/commands/run.rs, for `parkade run --help`.
 _USAGE = (
-    "Usage: parkade run [--limit auto|SIZE] [--snapshot FILE] [--always] [--policy NAME [--serial]] "
+    "Usage: parkade run [--limit auto|SIZE] [--snapshot FILE] [--always] [--rescue|--policy NAME] [--serial] "
     "PROGRAM.py|-m MODULE [ARGUMENTS]"
 )
 
@@ -30,6 +30,7 @@ class _Asked:
     snapshot: str = PATH
     always: bool = False
     policy: str | None = None
+    rescue: bool = False
     serial: bool = False
     #: The program: a path, or a module.
     program: str = ""
@@ -54,7 +55,7 @@ def _asked(arguments: Sequence[str]) -> _Asked:
         given = after if equals else None
         if name in ("--limit", "--snapshot", "--policy"):
             setattr(asked, name[2:], value(name, given))
-        elif word in ("--always", "--serial"):
+        elif word in ("--always", "--rescue", "--serial"):
             setattr(asked, word[2:], True)
         elif word == "-m":
             return _program(asked, value("-m", None), True, rest)
@@ -72,8 +73,10 @@ def _asked(arguments: Sequence[str]) -> _Asked:
 def _program(asked: _Asked, program: str, is_module: bool, arguments: list[str]) -> _Asked:
     if not is_module and not os.path.exists(program):
         raise UsageError(f"there is no file {program} to run")
-    if asked.serial and asked.policy is None:
-        raise UsageError("--serial is a promise that a policy needs: name the policy with --policy")
+    if asked.serial and asked.policy is None and not asked.rescue:
+        raise UsageError("--serial is a promise that --rescue and some policies need: add --rescue, or --policy NAME")
+    if asked.rescue and asked.policy is not None:
+        raise UsageError("--rescue is for PyTorch's own rules: leave --policy out")
     asked.program, asked.is_module, asked.arguments = program, is_module, arguments
     return asked
 
@@ -85,10 +88,12 @@ def main(arguments: Sequence[str]) -> NoReturn:
     try:
         asked = _asked(arguments)
         watcher = OnOom(asked.snapshot, asked.limit)
-        if asked.policy is not None:
+        if asked.policy is not None or asked.rescue:
             from ._enable import enable
 
-            enable(asked.policy, serial=asked.serial)
+            # Without the promise only free memory moves.
+            rescue: bool | Literal["free"] | None = ("free", True)[asked.serial] if asked.rescue else None
+            enable(asked.policy or "pytorch", rescue=rescue, serial=asked.serial)
     except UsageError as error:
         say(str(error))
         print(_USAGE, file=sys.stderr)

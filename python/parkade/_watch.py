@@ -71,10 +71,14 @@ class Look:
     fragmentation: float
     ooms: int
     retries: int
+    #: The requests that `enable(rescue=...)` has rescued.
+    rescues: int = 0
 
     def scalars(self) -> dict[str, float]:
         """Returns the numbers by the names under which they are logged."""
         names = ["allocated_bytes", "reserved_bytes", "stranded_bytes", "fragmentation", "ooms", "retries"]
+        if self.rescues:
+            names.append("rescues")
         return {f"parkade/{name}": getattr(self, name) for name in names}
 
 
@@ -207,6 +211,7 @@ class Watch:
             fragmentation=1 - allocated / reserved if reserved else 0.0,
             ooms=stats.get("num_ooms", 0),
             retries=stats.get("num_alloc_retries", 0),
+            rescues=stats.get("parkade_rescues", 0),
         )
         return self.seen
 

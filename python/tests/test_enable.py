@@ -18,7 +18,8 @@ def torch_like(version="2.11.0+cu130", cuda="13.0", used=False):
     torch = types.ModuleType("torch")
     torch.__version__, torch.__file__ = version, os.path.join(os.sep, "nowhere", "torch", "__init__.py")
     torch.version = types.SimpleNamespace(cuda=cuda)
-    torch.cuda = types.SimpleNamespace(is_initialized=lambda: used)
+    memory = types.SimpleNamespace(_set_allocator_settings=lambda settings: None)
+    torch.cuda = types.SimpleNamespace(is_initialized=lambda: used, memory=memory)
     torch._C = types.SimpleNamespace(_GLIBCXX_USE_CXX11_ABI=True)
     return torch
 
@@ -40,10 +41,34 @@ def test_the_policies_are_those_of_the_library():
 
 def test_a_policy_that_replaces_memory_needs_a_promise(torch):
     with pytest.raises(
-        ValueError, match="pass serial=True if one thread at a time uses the GPU, or use 'floating-handles'"
+        ValueError, match="pass serial=True if only one thread at a time uses the GPU, or use 'floating-handles'"
     ):
         parkade.enable(policy="breaking-handles")
     assert parkade.enabled() is None
+
+
+def test_a_rescue_needs_a_promise_unless_it_moves_free_memory_only(torch, monkeypatch):
+    with pytest.raises(ValueError, match="a rescue replaces .*serial=True.*rescue='free'"):
+        parkade.enable(rescue=True)
+    monkeypatch.setenv("PARKADE_RESCUE", "1")
+    with pytest.raises(ValueError, match="serial=True"):
+        parkade.enable()
+    monkeypatch.setenv("PARKADE_RESCUE", "yes")
+    with pytest.raises(ValueError, match="PARKADE_RESCUE 1, free or 0; it is 'yes'"):
+        parkade.enable()
+    # What is missing then is only the compiler.
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    for given in ({"rescue": "free"}, {"rescue": True, "serial": True}, {"policy": "pytorch-rescue", "serial": True}):
+        with pytest.raises(parkade.EnableError, match="compiler"):
+            parkade.enable(**given)
+
+
+def test_a_rescue_is_for_expandable_segments_under_pytorch_s_rules(torch):
+    with pytest.raises(ValueError, match="leave expandable_segments:False out"):
+        parkade.enable(rescue="free", settings="expandable_segments:False")
+    with pytest.raises(ValueError, match="only the policy 'pytorch' has a rescue"):
+        parkade.enable("bfc", rescue="free")
 
 
 def test_without_pytorch_it_says_so(monkeypatch):
@@ -109,4 +134,4 @@ def test_missing_headers_name_the_folders(torch, monkeypatch):
 
 def test_the_c_functions_are_in_the_module_s_library():
     code = "import ctypes, parkade._parkade as m; l = ctypes.CDLL(m.__file__); print(l.parkade_interface_version())"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1\n"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "2\n"

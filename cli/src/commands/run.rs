@@ -24,6 +24,7 @@ use crate::terminal::runner::Outcome;
     after_help = "Examples:
   parkade run train.py --batch-size 64
   parkade run --limit 14GiB --snapshot '/scratch/oom-{host}-{rank}.pickle' train.py
+  parkade run --rescue --serial train.py
   parkade run --always --snapshot run.pickle -m package.train
 
 Exit code: the program's own; 2 if it could not be started."
@@ -42,8 +43,12 @@ pub(crate) struct Args {
     /// Run the program on a policy of parkade, in place of PyTorch's allocator; parkade sweep --list names them.
     #[arg(long, value_name = "NAME")]
     policy: Option<OsString>,
-    /// With --policy: promise that one thread at a time uses the GPU.
-    #[arg(long, requires = "policy")]
+    /// Run the program on parkade with PyTorch's rules, and continue where PyTorch would raise an out-of-memory error although enough
+    /// memory is free in pieces. Without --serial only free memory moves.
+    #[arg(long, conflicts_with = "policy")]
+    rescue: bool,
+    /// Promise that only one thread at a time uses the GPU, so that live tensors can be copied to new memory.
+    #[arg(long)]
     serial: bool,
     /// Run this module instead of a file. What follows is its arguments.
     #[arg(short, value_name = "MODULE", num_args = 1.., allow_hyphen_values = true)]
@@ -80,7 +85,7 @@ impl Args {
     /// What Python gets: the options, and then the program with its arguments.
     fn arguments(&self) -> Vec<OsString> {
         let values = [("--limit", &self.limit), ("--snapshot", &self.snapshot), ("--policy", &self.policy)];
-        let flags = [("--always", self.always), ("--serial", self.serial)];
+        let flags = [("--always", self.always), ("--rescue", self.rescue), ("--serial", self.serial)];
         let given = values.into_iter().filter_map(|(name, value)| Some([name.into(), value.clone()?]));
         let set = flags.into_iter().filter(|&(_, is_set)| is_set).map(|(name, _)| OsString::from(name));
         let (mark, program) = if self.module.is_empty() { ("--", &self.program) } else { ("-m", &self.module) };

@@ -228,7 +228,8 @@ class Place {
     std::lock_guard<std::mutex> lock(settings_mutex);
     const bool has_changed = watch.see();
     if (!has_changed && are_settings(settings, bytes)) return;
-    // For settings that exist only in the text. The result is ignored: PyTorch has already reported errors to its caller.
+    // For settings that exist only in the text. The result is ignored: PyTorch has already reported errors to its
+    // caller.
     parkade_apply_settings(core, settings_text().c_str());
     copy_settings();
   }
