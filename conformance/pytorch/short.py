@@ -2,7 +2,7 @@
 """Runs a program in slightly more memory than its tensors take, under PyTorch's expandable segments and parkade's policies, and compares its losses.
 
   short.py gpt2 4                                         4 items per batch, in 1.005, 1.01 and 1.02 times the peak of its tensors
-  short.py llama 3 --times 1.004 1.006 --policies breaking-handles
+  short.py llama 3 --times 1.004 1.006 --policies pytorch-rescue breaking-handles
 
 The peak and the losses are those of PyTorch's default allocator with all of the GPU's memory. Every run is a separate process. Exit codes: 0 wherever
 expandable segments complete, the first policy does too, with the same losses; 1 it does not; 2 something could not be run.
@@ -52,6 +52,7 @@ def attempt(options):
         "losses": losses,
         **peaks,
         "retries": stats["num_alloc_retries"],
+        "rescues": stats.get("parkade_rescues", 0),
         "ms": sum(later) / len(later),
     }
 
@@ -87,7 +88,7 @@ def main():
         help="of the peak of its tensors (default: %(default)s)",
     )
     parser.add_argument(
-        "--policies", nargs="+", default=["breaking-handles"], metavar="NAME", help="of parkade (default: %(default)s)"
+        "--policies", nargs="+", default=["pytorch-rescue"], metavar="NAME", help="of parkade (default: %(default)s)"
     )
     parser.add_argument("--steps", type=int, default=12, help="default: %(default)s")
     parser.add_argument("--side", help=argparse.SUPPRESS)
@@ -112,7 +113,7 @@ def main():
         )
         return 2
     print(
-        "| program | times its tensors | policy | ending | same losses | reserved, MiB | retries | ms a step |\n|---|--:|---|---|---|--:|--:|--:|"
+        "| program | times its tensors | policy | ending | same losses | reserved, MiB | retries | rescues | ms a step |\n|---|--:|---|---|---|--:|--:|--:|--:|"
     )
     is_good = True
     for times in options.times:
@@ -129,7 +130,7 @@ def main():
             cells = [f"{options.program}, {options.count}", f"{times:g}", side, found["ending"], same]
             print(
                 "| "
-                + " | ".join([*cells, str(found["reserved"] >> 20), str(found["retries"]), f"{found['ms']:.1f}"])
+                + " | ".join([*cells, str(found["reserved"] >> 20), str(found["retries"]), str(found["rescues"]), f"{found['ms']:.1f}"])
                 + " |",
                 flush=True,
             )
