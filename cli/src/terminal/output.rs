@@ -281,14 +281,56 @@ pub fn terminal() -> Option<(usize, usize)> {
     size.map(|(columns, lines)| (usize::from(columns.0).max(40), usize::from(lines.0)))
 }
 
-/// The text wrapped between words, in lines of at most `width` characters.
+/// The text wrapped between words, in lines of at most `width` characters. A longer word is wrapped where it has separators: settings
+/// after a comma, paths after a slash.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let options = textwrap::Options::new(width)
         .word_separator(WordSeparator::AsciiSpace)
         .word_splitter(WordSplitter::NoHyphenation)
         .break_words(false);
     let text = with_units_held(text);
-    textwrap::wrap(&text, options).into_iter().map(|line| line.replace('\u{a0}', " ")).collect()
+    let lines = textwrap::wrap(&text, options).into_iter().flat_map(|line| pieces(&line, width));
+    lines.map(|line| line.replace('\u{a0}', " ")).collect()
+}
+
+/// A line as it is, or a word that is longer than the width in pieces.
+fn pieces(line: &str, width: usize) -> Vec<String> {
+    let (mut pieces, mut rest) = (Vec::new(), line);
+    while let Some(end) = break_within(rest, width) {
+        let (piece, after) = rest.split_at(end);
+        pieces.push(piece.to_owned());
+        rest = after;
+    }
+    pieces.push(rest.to_owned());
+    pieces
+}
+
+/// After which byte a word that is longer than the width is broken: after the last of its separators of the strongest kind that there is.
+fn break_within(word: &str, width: usize) -> Option<usize> {
+    const SEPARATORS: [&[char]; 4] = [&[',', ';'], &['/'], &[':', '='], &['_', '-', '.']];
+    // A shorter line than that says nothing.
+    let least = width / 3;
+    let end = word.char_indices().nth(width).map(|(end, _)| end)?;
+    let is_within_number = |place: usize| word[place + 1..].starts_with(|c: char| c.is_ascii_digit());
+    let after = |separators: &[char]| {
+        let ends =
+            word[..end].char_indices().filter(|&(place, c)| separators.contains(&c) && !(c == '.' && is_within_number(place)));
+        let ends = ends.map(|(place, c)| place + c.len_utf8()).filter(|&place| word[..place].chars().count() > least);
+        ends.last()
+    };
+    SEPARATORS.into_iter().find_map(after)
+}
+
+/// A name, and beside it what is said of it, wrapped in its own column, which begins after so many blanks. A name that is too long for
+/// that has its own line.
+pub fn listed(name: &str, column: usize, says: &str, columns: usize) -> String {
+    let is_long = name.chars().count() >= column;
+    let mut text = if is_long { format!("{name}\n") } else { String::new() };
+    for (place, line) in wrapped(says, columns.saturating_sub(column)).into_iter().enumerate() {
+        let name = if place == 0 && !is_long { name } else { "" };
+        text += &format!("{name:column$}{line}\n");
+    }
+    text
 }
 
 /// The text with each number and its unit held together by a space at which no line ends.
@@ -357,6 +399,24 @@ mod tests {
         assert_eq!([0_u64, 1, 2].map(|holes| count(holes, "hole")), ["0 holes", "1 hole", "2 holes"]);
         assert_eq!([1_u64, 2].map(|entries| count(entries, "entry")), ["1 entry", "2 entries"]);
         assert_eq!((count(1_usize, "block"), list([0, 1])), ("1 block".to_owned(), "0, 1".to_owned()));
+    }
+
+    #[test]
+    fn words_that_are_too_long_are_wrapped_at_separators() {
+        let settings = "best max_split_size_mb:24,garbage_collection_threshold:0.8,roundup_power2_divisions:16: fits";
+        let lines = ["best", "max_split_size_mb:24,garbage_collection_threshold:0.8,", "roundup_power2_divisions:16:", "fits"];
+        assert_eq!(wrapped(settings, 60), lines);
+        assert_eq!(
+            wrapped("in /usr/lib/python3/site-packages/a.py:12 f", 20),
+            ["in", "/usr/lib/python3/", "site-packages/", "a.py:12", "f"]
+        );
+        assert_eq!(wrapped("18446744073709551615", 8), ["18446744073709551615"], "nothing divides a number");
+    }
+
+    #[test]
+    fn what_is_said_of_a_name_stays_in_its_column() {
+        assert_eq!(listed("a", 4, "one two three", 11), "a   one two\n    three\n");
+        assert_eq!(listed("long", 4, "one two", 11), "long\n    one two\n");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use crate::terminal::output::{self, Tone};
 
 /// Blanks between two columns.
 const GAP: usize = 2;
-/// A column of text is not made narrower than this.
-const LEAST_TEXT: usize = 24;
+/// The least width of a column of text with a longer word: room for the longest setting with its value, `roundup_power2_divisions:64,`.
+const LEAST_TEXT: usize = 28;
 
 /// A table. Columns of numbers are aligned to the right.
 #[derive(Clone)]
@@ -127,7 +127,7 @@ impl Table {
         let rows = self.rows.iter().map(|row| {
             line((0..columns).map(|column| row.text(column).split('\n').map(marked).collect::<Vec<_>>().join("<br>")).collect())
         });
-        format!("\n{}|{rule}\n{}", line(heads), rows.collect::<String>())
+        format!("{}|{rule}\n{}", line(heads), rows.collect::<String>())
     }
 
     /// The table as HTML.
@@ -165,6 +165,28 @@ impl Table {
         head.max(body)
     }
 
+    /// The width of each of these columns. What is left of so many columns is shared by those that would wrap.
+    fn widths(&self, columns: &[usize], least: &[usize], width: usize) -> Vec<usize> {
+        let longest_line = |text: &str| text.split('\n').map(|line| line.chars().count()).max().unwrap_or(0);
+        let wanted = |&column: &usize| {
+            let head = self.heads.get(column).map_or(0, |head| longest_line(head));
+            self.rows.iter().map(|row| longest_line(row.text(column))).max().unwrap_or(0).max(head)
+        };
+        let wanted: Vec<usize> = columns.iter().map(wanted).collect();
+        let mut widths: Vec<usize> = columns.iter().map(|&column| least[column]).collect();
+        let mut rest = width.saturating_sub(widths.iter().sum::<usize>() + GAP * (columns.len() - 1));
+        while rest > 0 {
+            let short: Vec<usize> = (0..widths.len()).filter(|&place| widths[place] < wanted[place]).collect();
+            // Numbers first: a heading in one line is easier to read.
+            let Some(&narrowest) = short.iter().min_by_key(|&&place| (self.left.contains(&columns[place]), widths[place])) else {
+                break;
+            };
+            widths[narrowest] += 1;
+            rest -= 1;
+        }
+        widths
+    }
+
     fn part(&self, columns: &[usize], least: &[usize], width: usize) -> String {
         let mut table = comfy_table::Table::new();
         table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).enforce_styling();
@@ -177,13 +199,14 @@ impl Table {
         if !self.heads.is_empty() {
             table.set_header(columns.iter().map(head));
         }
+        let widths = self.widths(columns, least, width);
         for row in &self.rows {
-            table.add_row(columns.iter().map(|&column| row.cell(column)));
+            table.add_row(columns.iter().zip(&widths).map(|(&column, &width)| row.cell(column, width)));
         }
         for ((place, column), number) in table.column_iter_mut().enumerate().zip(columns) {
             let gap = if place + 1 == columns.len() { 0 } else { GAP };
             column.set_padding((0, gap as u16));
-            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed((least[*number] + gap) as u16)));
+            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed((widths[place] + gap) as u16)));
             if !self.left.contains(number) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
@@ -198,9 +221,10 @@ impl Row {
         self.cells.get(column).map_or("", String::as_str)
     }
 
-    fn cell(&self, column: usize) -> Cell {
-        let lines: Vec<String> = self.text(column).split('\n').map(output::one_line).collect();
-        let cell = Cell::new(output::with_units_held(&lines.join("\n")));
+    fn cell(&self, column: usize, width: usize) -> Cell {
+        let lines: Vec<String> =
+            self.text(column).split('\n').flat_map(|line| output::wrapped(&output::one_line(line), width)).collect();
+        let cell = Cell::new(lines.join("\n").replace(' ', "\u{a0}"));
         match self.mark {
             Mark::Good if column == self.marked => cell.fg(Color::DarkGreen),
             Mark::Bad if column == self.marked => cell.fg(Color::DarkRed).add_attribute(Attribute::Bold),
@@ -228,6 +252,25 @@ mod tests {
     fn headings_are_wrapped_before_numbers_are() {
         let text = table().text(30);
         assert!(text.lines().all(|line| line.chars().count() <= 30) && text.contains("12.00 GiB"), "{text}");
+    }
+
+    #[test]
+    fn long_names_are_wrapped_where_they_have_separators() {
+        let mut table = Table::plain(0, ["settings", "fits"]);
+        table.row(["max_split_size_mb:32,garbage_collection_threshold:0.8,roundup_power2_divisions:64", "yes"]);
+        table.row(["a/long_folder/of_recordings/gpt2_varlen.limit12_oom.pickle.xz", "yes"]);
+        let column = |line: &str| line.split("  ").next().unwrap_or_default().to_owned();
+        let lines: Vec<String> = table.text(34).lines().skip(1).map(column).collect();
+        let expected = [
+            "max_split_size_mb:32,",
+            "garbage_collection_",
+            "threshold:0.8,",
+            "roundup_power2_divisions:64",
+            "a/long_folder/of_recordings/",
+            "gpt2_varlen.limit12_oom.",
+            "pickle.xz",
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

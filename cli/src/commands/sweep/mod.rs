@@ -99,7 +99,7 @@ impl Command for Args {
     fn answer(&self, found: &Found) -> Answer {
         let mut answer = Answer::new();
         match found {
-            Found::List => answer.drawing(list::text()),
+            Found::List => answer.drawing(list::text(output::Width::of_output().words)),
             Found::Whole(finished) => answer = self.shown.answer(finished),
             Found::Batches(found) => answer = found.answer(),
             Found::Part(rows) => {
