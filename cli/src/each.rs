@@ -126,7 +126,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let numbers = inputs.ranks();
     let are_compared = numbers.is_some() || command.makes_one_of_all();
     let (mut worst, mut runs, mut printed, mut failures) = (Outcome::Good, Vec::new(), 0, Vec::new());
-    let mut kept = Vec::new();
+    let (mut kept, mut of_ranks) = (Vec::new(), Vec::new());
     let is_for_people = matches!(form, Form::Text | Form::Markdown);
     let is_rank_shown = !is_for_people || numbers.is_none() || command.shows_each_rank();
     let answer = |file: &Path| answer(&command.on(file, true), are_compared, is_rank_shown);
@@ -141,9 +141,17 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
             }
         };
         if !answered.text.is_empty() {
-            print_bytes(form, &heading(form, numbers.as_ref(), place, file, printed == 0))?;
-            print_bytes(form, data_of(form, &answered.text, printed == 0))?;
-            printed += 1;
+            let heading = heading(form, numbers.as_ref(), place, file);
+            let text = data_of(form, &answered.text, printed == 0);
+            if is_for_people && numbers.is_some() {
+                // What is said of all of them comes first.
+                of_ranks.push([&heading[..], text].concat());
+            } else {
+                print_bytes(form, &b"\n"[..usize::from(is_for_people && printed > 0)])?;
+                print_bytes(form, &heading)?;
+                print_bytes(form, text)?;
+                printed += 1;
+            }
         }
         answered.remarks.iter().for_each(|remark| output::complain(remark));
         worst = worst.worse(answered.outcome);
@@ -164,10 +172,23 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let said =
         finished.as_ref().ok().filter(|_| is_for_people).map(|finished| written(form, &finished.answer)).unwrap_or_default();
     let is_answered = !is_rank_shown && !said.is_empty();
+    let mut parts = Vec::new();
     if are_ranks && !is_answered && ranks.are_of_several_files() {
-        print_ranks(form, &ranks, addition, printed == 0)?;
+        match form {
+            Form::Text | Form::Markdown => parts.push(written(form, &ranks.answer())),
+            Form::Json => print_ranks(&ranks, addition)?,
+            // It has rows of one kind only.
+            Form::Data => {}
+        }
     }
-    print_bytes(form, &said)?;
+    // Where something was written, that is the least of it.
+    parts.insert(if command.makes_one_of_all() { parts.len() } else { 0 }, said);
+    parts.extend(of_ranks);
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        print_bytes(form, &b"\n"[..usize::from(printed > 0)])?;
+        print_bytes(form, part)?;
+        printed += 1;
+    }
     let finished = finished?;
     if are_ranks && is_for_people && !failures.is_empty() {
         // Once more: what was said of it above has scrolled by.
@@ -202,18 +223,16 @@ fn refuse<C: OnEach>(command: &C, file: &Path, error: anyhow::Error) -> Outcome 
 }
 
 /// The name of a file above what text says of it.
-fn heading(form: Form, numbers: Option<&RankNumbers>, place: usize, file: &Path, is_first: bool) -> Vec<u8> {
+fn heading(form: Form, numbers: Option<&RankNumbers>, place: usize, file: &Path) -> Vec<u8> {
     if !matches!(form, Form::Text | Form::Markdown) {
         return Vec::new();
     }
     let rank = numbers.and_then(|numbers| numbers.of_files.get(place)).map_or_else(String::new, |rank| format!("rank {rank}: "));
     let mut answer = Answer::new();
-    if !is_first {
-        answer.gap();
-    }
     answer.title(format!("{rank}{}", short_name(file)));
-    answer.gap();
-    written(form, &answer)
+    let mut heading = written(form, &answer);
+    heading.push(b'\n');
+    heading
 }
 
 /// Rows for programs have their heading once.
@@ -222,22 +241,8 @@ fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
     if form == Form::Data && !is_first { after_heading() } else { text }
 }
 
-fn print_ranks(form: Form, ranks: &Ranks, addition: Option<Value>, is_first: bool) -> Result<()> {
-    match form {
-        Form::Text | Form::Markdown => {
-            let mut answer = Answer::new();
-            if !is_first {
-                answer.gap();
-            }
-            answer.append(ranks.answer());
-            print_bytes(form, &written(form, &answer))
-        }
-        Form::Json => {
-            let mut lines = Lines::default();
-            ranks.add_to(&mut lines, addition)?;
-            print_bytes(form, lines.text().as_bytes())
-        }
-        // It has rows of one kind only.
-        Form::Data => Ok(()),
-    }
+fn print_ranks(ranks: &Ranks, addition: Option<Value>) -> Result<()> {
+    let mut lines = Lines::default();
+    ranks.add_to(&mut lines, addition)?;
+    print_bytes(Form::Json, lines.text().as_bytes())
 }

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::recordings::{RankNumbers, RanksFrom};
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{Word, all, sections, view};
+use crate::terminal::output::Tone;
 use crate::terminal::recording::short_name;
 use crate::terminal::runner::Lines;
 use crate::terminal::table::{Mark, Table};
@@ -56,7 +57,12 @@ impl Ranks {
     /// What the comparison found, and the table that shows it.
     pub fn answer(&self) -> Answer {
         let mut answer = Answer::new();
-        answer.paragraphs(self.sentences());
+        let mut sentences = sentences(self).into_iter();
+        let verdict = sentences.next().into_iter().chain(self.odd_one());
+        let tone = if self.comparison.fails_first.is_some() { Tone::Bad } else { Tone::Plain };
+        answer.headline(tone, output::sentence(&verdict.collect::<Vec<_>>().join("; ")));
+        let is_in_verdict = self.odd_one().is_some();
+        answer.paragraphs(sentences.skip(usize::from(is_in_verdict)).map(|text| output::sentence(&text)));
         answer.gap();
         answer.table(table(self).with_left([0, 1]));
         answer
@@ -64,7 +70,13 @@ impl Ranks {
 
     /// What the comparison found.
     pub fn sentences(&self) -> Vec<String> {
-        sentences(self)
+        sentences(self).iter().map(|text| output::sentence(text)).collect()
+    }
+
+    /// The rank that is most unlike the others, and how; `None` if none is.
+    pub fn odd_one(&self) -> Option<String> {
+        let first = self.comparison.odd.first()?;
+        Some(format!("{} is the odd one out: {}", named(self, &[first.run]), deviation(self, *first)))
     }
 
     /// Adds the comparison as one line, with more keys if there are any.
@@ -221,33 +233,40 @@ fn sentences(ranks: &Ranks) -> Vec<String> {
     let mut sentences = vec![fails_first(ranks)];
     sentences.extend(odd(ranks));
     sentences.extend(ranks.comparison.differences.iter().map(|difference| differs(ranks, difference)));
-    sentences.iter().map(|text| output::sentence(text)).collect()
+    sentences
 }
 
 fn fails_first(ranks: &Ranks) -> String {
     let Some(FailsFirst { run, next, is_by_time, failed }) = ranks.comparison.fails_first else {
         let survived = ranks.runs.iter().filter(|ranked| ranked.run.ooms > 0).count();
         return match survived {
-            0 => "no rank ran out of memory".to_owned(),
-            _ => format!("no rank died of an out-of-memory error; {survived} of {} went on after such errors", ranks.runs.len()),
+            0 => format!("none of {} ran out of memory", number(ranks)),
+            _ => format!("none of {} died of an out-of-memory error; {survived} continued after one", number(ranks)),
         };
     };
     let entry = ranks.runs[run].run.failure.map_or(0, |failure| failure.entry);
-    let of = ranks.runs.len();
-    let name = named(ranks, &[run]);
+    let (of, name) = (number(ranks), named(ranks, &[run]));
     match next {
-        _ if failed == 1 => format!("only {name} ran out of memory, at entry {entry}"),
+        _ if failed == 1 => format!("of {of}, only {name} ran out of memory, at entry {entry}"),
         Some((next, later_us)) => {
             let later = later_us as f64 / 1e6;
             let next = named(ranks, &[next]);
-            format!("{name} ran out of memory first, at entry {entry}, {later:.3} s before {next}; {failed} of {of} did")
+            format!("of {of}, {failed} ran out of memory, {name} first, at entry {entry}, {later:.3} s before {next}")
         }
-        None if is_by_time => format!("{name} ran out of memory first, at entry {entry}; {failed} of {of} did"),
+        None if is_by_time => format!("of {of}, {failed} ran out of memory, {name} first, at entry {entry}"),
         None => format!(
-            "{name} ran out of memory after the fewest entries, {entry}; {failed} of {of} did, and it is not known which did \
-             so first, because not all files contain times"
+            "of {of}, {failed} ran out of memory, {name} after the fewest entries ({entry}); which of them was first is not known, \
+             because not all files contain times"
         ),
     }
+}
+
+/// How many ranks there are: `3 ranks`, or `4 devices of 2 ranks`.
+fn number(ranks: &Ranks) -> String {
+    let mut numbers: Vec<u64> = ranks.runs.iter().map(|ranked| ranked.rank).collect();
+    numbers.dedup();
+    let devices = if ranks.have_devices() { format!("{} of ", output::count(ranks.runs.len(), "device")) } else { String::new() };
+    format!("{devices}{}", output::count(numbers.len(), "rank"))
 }
 
 fn odd(ranks: &Ranks) -> Vec<String> {
@@ -255,10 +274,10 @@ fn odd(ranks: &Ranks) -> Vec<String> {
     if comparison.compared.len() < LEAST_RANKS {
         return Vec::new();
     }
-    let [first, others @ ..] = comparison.odd.as_slice() else {
+    let ([_, others @ ..], Some(first)) = (comparison.odd.as_slice(), ranks.odd_one()) else {
         return vec!["no rank stands out from the others".to_owned()];
     };
-    let mut sentences = vec![format!("{} is the odd one out: {}", named(ranks, &[first.run]), deviation(ranks, *first))];
+    let mut sentences = vec![first];
     let too = others.iter().take(NAMED - 1);
     sentences.extend(too.map(|odd| format!("{} also stands out: {}", named(ranks, &[odd.run]), deviation(ranks, *odd))));
     if comparison.odd.len() > NAMED {
@@ -296,7 +315,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             format!("the versions of PyTorch differ: {}", each(&|one| format!("{} in {}", one.value, named(ranks, &one.runs))))
         }
         Difference::Settings(_) => {
-            let settings = |one: &Variant| if one.value.is_empty() { "default" } else { &one.value }.to_owned();
+            let settings = |one: &Variant| if one.value.is_empty() { "default settings" } else { &one.value }.to_owned();
             let says = |one: &Variant| format!("{} in {}", output::shorten(&settings(one), 80), named(ranks, &one.runs));
             format!("the settings differ: {}", each(&says))
         }

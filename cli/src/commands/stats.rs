@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PREFIX", group = "when", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "not given, given, given with a prefix")]
     steps: Option<Option<String>>,
-    /// Replay under these settings, as in PYTORCH_CUDA_ALLOC_CONF; '' means PyTorch's defaults. Without this option, the run as recorded.
+    /// Replay under these settings, as in PYTORCH_CUDA_ALLOC_CONF; '' means the default settings. Without this option, the run as recorded.
     #[arg(long, value_name = "SETTINGS")]
     settings: Option<String>,
     /// The device memory available to the allocator; with --settings.
@@ -395,7 +395,8 @@ fn answer(args: &Args, shown: &Shown) -> Answer {
             answer.gap();
         }
         if let Some(end) = &device.end {
-            answer.headline(Tone::Plain, format!("device {}: no trace; its segments at the end", device.number));
+            let (number, held) = (device.number, held(end));
+            answer.headline(Tone::Plain, format!("Device {number} at the end, because the file has no trace: {held}"));
             answer.table(measures(end));
         } else if args.is_series() {
             series(&mut answer, device);
@@ -414,20 +415,23 @@ fn single(answer: &mut Answer, args: &Args, device: &Device, sample: &Sample) {
             .drawing(sample.stats.entries().into_iter().map(|(key, value)| format!("{key} {value}\n")).collect::<String>());
     }
     let (number, entries) = (device.number, device.entries);
-    let held =
-        |of: &Fragmentation| format!("{} reserved, {} allocated", show_bytes(of.reserved_bytes), show_bytes(of.allocated_bytes));
     let Some(peak) = &device.peak else {
-        answer.drawing(memory_summary(number, &sample.stats, false));
-        answer.title(format!("device {number}, after entry {} of {entries}", sample.entry));
-        return answer.table(measures(&sample.fragmentation));
+        let held = held(&sample.fragmentation);
+        answer.headline(Tone::Plain, format!("Device {number} after entry {} of {entries}: {held}", sample.entry));
+        answer.table(measures(&sample.fragmentation));
+        return answer.drawing(memory_summary(number, &sample.stats, false));
     };
-    let fullest = held(&peak.fragmentation);
-    answer.headline(Tone::Plain, format!("device {number} at its fullest, entry {} of {entries}: {fullest}", peak.entry));
+    let held_at_peak = held(&peak.fragmentation);
+    answer.headline(Tone::Plain, format!("Device {number} at its peak, entry {} of {entries}: {held_at_peak}", peak.entry));
     answer.table(measures(&peak.fragmentation));
     answer.paragraph(format!("at the end: {}", held(&sample.fragmentation)));
     if args.files.all {
         answer.drawing(memory_summary(number, &sample.stats, false));
     }
+}
+
+fn held(of: &Fragmentation) -> String {
+    format!("{} reserved, {} allocated", show_bytes(of.reserved_bytes), show_bytes(of.allocated_bytes))
 }
 
 fn measures(measures: &Fragmentation) -> Table {
@@ -472,14 +476,21 @@ const HEADS: [&str; 11] = [
 ];
 
 fn series(answer: &mut Answer, device: &Device) {
+    let most = |peak: fn(&Sample) -> i64| {
+        let peaks = device.moments.iter().map(|moment| peak(&moment.sample));
+        size::show(peaks.max().unwrap_or(0))
+    };
+    let (reserved, allocated) = (most(|sample| sample.peak_reserved_bytes), most(|sample| sample.peak_allocated_bytes));
     let number = device.number;
-    answer.title(match (&device.mark, device.lost_steps) {
-        (None, _) => format!("device {number}"),
-        (Some(mark), 0) => format!("device {number}: steps end with {}", output::shorten(mark, 80)),
-        (Some(mark), lost) => {
-            format!("device {number}: steps end with {}; {lost} ended before the first entry", output::shorten(mark, 80))
-        }
-    });
+    answer
+        .headline(Tone::Plain, format!("Device {number}: reserved memory peaks at {reserved}, allocated memory at {allocated}"));
+    if let Some(mark) = &device.mark {
+        let lost = match device.lost_steps {
+            0 => String::new(),
+            lost => format!("; {} ended before the first entry", output::count(lost, "step")),
+        };
+        answer.title(format!("steps end with {}{lost}", output::shorten(mark, 80)));
+    }
     // Without steps the first column is left out.
     let first = usize::from(device.mark.is_none());
     let mut table = Table::plain(0, HEADS.into_iter().skip(first)).with_left([]);

@@ -177,8 +177,23 @@ impl Answer {
 
     /// As Markdown.
     pub fn markdown(&self) -> String {
-        let parts = self.parts.iter().map(Part::markdown).filter(|text| !text.is_empty());
-        parts.collect::<Vec<_>>().join("\n")
+        let is_row = |part: &&Part| matches!(part, Part::Row { .. });
+        let (mut text, mut before) = (String::new(), None);
+        for part in &self.parts {
+            let block = part.markdown();
+            if block.is_empty() {
+                continue;
+            }
+            text += match before {
+                None => "",
+                // Rows are one list.
+                Some(before) if is_row(&before) && is_row(&part) => "\n",
+                Some(_) => "\n\n",
+            };
+            text += &block;
+            before = Some(part);
+        }
+        if text.is_empty() { text } else { text + "\n" }
     }
 
     /// As a piece of HTML for notebooks, in the colours of the page around it; with everything that was found, folded, if there is more.
@@ -218,14 +233,14 @@ impl Part {
     fn markdown(&self) -> String {
         let strong = |text: &str| format!("**{}**", marked(text));
         match self {
-            Part::Headline(_, text) => strong(text) + "\n",
+            Part::Headline(_, text) => strong(text),
             Part::Row { label, text, .. } => format!("- {}: {}", strong(label), marked(text)),
-            Part::Text { text, .. } => marked(text) + "\n",
-            Part::Alert { word, text } => format!("{} {}\n", strong(word), marked(text)),
-            Part::Title(text) => format!("#### {}\n", marked(text)),
-            Part::Table(table) => table.markdown(),
-            Part::Code(_, line) => format!("\n```sh\n{}\n```\n", output::one_line(line)),
-            Part::Drawing(lines) => format!("```text\n{}\n```\n", anstream::adapter::strip_str(lines).to_string().trim_end()),
+            Part::Text { text, .. } => marked(text),
+            Part::Alert { word, text } => format!("{} {}", strong(word), marked(text)),
+            Part::Title(text) => format!("#### {}", marked(text)),
+            Part::Table(table) => table.markdown().trim_end().to_owned(),
+            Part::Code(_, line) => format!("```{}\n{}\n```", language(line), output::one_line(line)),
+            Part::Drawing(lines) => format!("```text\n{}\n```", anstream::adapter::strip_str(lines).to_string().trim_end()),
             Part::Hint(_) | Part::Gap => String::new(),
         }
     }
@@ -249,6 +264,12 @@ impl Part {
     }
 }
 
+/// The language of a line to paste.
+fn language(line: &str) -> &'static str {
+    let is_python = ["parkade.", "torch."].iter().any(|module| line.starts_with(module)) && line.ends_with(')');
+    if is_python { "python" } else { "sh" }
+}
+
 /// Lines of text, each with its end.
 fn wrapped(text: &str, columns: usize, indent: usize, tone: Tone) -> String {
     let blanks = " ".repeat(indent);
@@ -257,7 +278,7 @@ fn wrapped(text: &str, columns: usize, indent: usize, tone: Tone) -> String {
 }
 
 /// The sentence with a capital letter, unless it begins with a name that is written as it is.
-fn capitalised(text: &str) -> String {
+pub fn capitalised(text: &str) -> String {
     let first_word = text.split(' ').next().unwrap_or_default();
     match text.chars().next() {
         Some(first) if first_word.chars().all(|c| c.is_ascii_lowercase() || c == ':') => {
@@ -308,12 +329,29 @@ mod tests {
         answer.table(table);
         answer.code(Tone::Good, "export X='1'");
         assert_eq!(plain(&answer, 80), ["Does not fit", "why    a_b < c", "settings  needs", "a|b       1 GiB", "export X='1'"]);
-        let markdown = "**Does not fit**\n\n- **why**: a\\_b \\< c\n\n| settings | needs |\n|---|--:|\n| a\\|b | 1 GiB |\n\n\n\
+        let markdown = "**Does not fit**\n\n- **why**: a\\_b \\< c\n\n| settings | needs |\n|---|--:|\n| a\\|b | 1 GiB |\n\n\
                         ```sh\nexport X='1'\n```\n";
         assert_eq!(answer.markdown(), markdown);
         let html = answer.html(None);
         assert!(html.contains("<b>why</b> a_b &lt; c") && html.contains(">a|b</td>"), "{html}");
         assert!(html.contains("<pre>export X=&#39;1&#39;</pre>"), "{html}");
+    }
+
+    #[test]
+    fn in_markdown_one_blank_line_is_between_blocks_and_code_has_its_language() {
+        let mut answer = Answer::new();
+        answer.title("rank 0");
+        answer.gap();
+        answer.headline(Tone::Plain, "fits");
+        answer.paragraph("a");
+        let mut table = Table::new(["settings"]);
+        table.row(["x"]);
+        answer.table(table);
+        answer.code(Tone::Good, "parkade.enable(policy=\"x\")");
+        let expected =
+            "#### rank 0\n\n**fits**\n\na\n\n| settings |\n|---|\n| x |\n\n```python\nparkade.enable(policy=\"x\")\n```\n";
+        assert_eq!(answer.markdown(), expected);
+        assert_eq!(["export A=1", "torch.f(1.0)", "parkade advise f"].map(language), ["sh", "python", "sh"]);
     }
 
     #[test]

@@ -113,7 +113,7 @@ impl RecordedLimit {
 /// The arguments of commands that replay a recording under other settings.
 #[derive(Args, Clone)]
 pub struct Replay {
-    /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means PyTorch's defaults. Without this option, the recording's own.
+    /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means the default settings. Without this option, the recording's own.
     #[arg(long, value_name = "SETTINGS")]
     pub settings: Option<String>,
     /// The device memory available to the allocator (without the driver's own, about 500 MiB). It is also the limit unless --limit is

@@ -73,7 +73,7 @@ pub fn kinds_left_out(left_out: &LeftOut) -> String {
 }
 
 /// A note for recordings without settings.
-pub const ASSUMED_SETTINGS: &str = "not in the file: the settings; PyTorch's defaults are assumed (--settings overrides them)";
+pub const ASSUMED_SETTINGS: &str = "not in the file: the settings; the default settings are assumed (--settings overrides them)";
 
 /// A note on a limit that was inferred. `option` sets it.
 pub fn assumed_limit(bytes: u64, option: &str) -> String {

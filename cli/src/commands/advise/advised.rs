@@ -29,7 +29,7 @@ use crate::terminal::{given_settings, output, progress, recording, release, size
 
 /// Find the settings under which a recorded run fits, or what it lacks.
 ///
-/// The recording is verified, then its requests are replayed under about eighty settings: PyTorch's defaults, expandable_segments, and
+/// The recording is verified, then its requests are replayed under about eighty settings: the default settings, expandable_segments, and
 /// max_split_size_mb, garbage_collection_threshold and roundup_power2_divisions in many values and combinations, refined around the best.
 /// Each shows whether every request is served, the peak of reserved memory, how often the cache had to be emptied, what the driver
 /// calls cost, and the least memory with which it fits. Without --capacity or --limit, an out-of-memory error in the recording shows
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// The memory limit (set_per_process_memory_fraction). If both are given, the smaller applies.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub(super) limit: Option<u64>,
-    /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated. '' means PyTorch's defaults.
+    /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated. '' means the default settings.
     #[arg(long, value_name = "SETTINGS")]
     pub(super) settings: Vec<String>,
     /// Try only the settings and policies that are given, and the recording's own settings.
@@ -179,6 +179,14 @@ impl Args {
         recording::remove_traces_without_requests(&mut recording);
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let (verify, found) = self.recorded.own(&recording)?;
+        if let Some(refuted) = found.refuted_limit.filter(|_| self.recorded.recorded_limit.is_some()) {
+            bail!(
+                "--recorded-limit {} contradicts the recording, because the run reserved {}: give the limit that the run had or leave the \
+                 option out; --limit and --capacity set the memory to try",
+                size::show_bytes(refuted.limit_bytes),
+                size::show_bytes(refuted.reserved_bytes)
+            );
+        }
         let made_by = Recognition { decides_as: named, ..found };
         let own = verify.settings.clone();
         let profile = named.unwrap_or(own.profile);
@@ -329,6 +337,8 @@ pub(crate) struct Job {
     pub(super) unread: usize,
     /// Whether they are recordings of more than one program.
     pub(super) are_of_several_programs: bool,
+    /// The rank that is most unlike the others, and how.
+    pub(super) odd: Option<String>,
 }
 
 impl Job {
@@ -348,7 +358,8 @@ impl Job {
         let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
         let are_of_several_programs = together.ranks.are_of_several_programs();
         let unread = together.failures.len();
-        Ok(one_setting(&all).map(|advice| Job { ranks, advice, policies: Vec::new(), unread, are_of_several_programs }))
+        let odd = together.ranks.odd_one();
+        Ok(one_setting(&all).map(|advice| Job { ranks, advice, policies: Vec::new(), unread, are_of_several_programs, odd }))
     }
 
     /// The same of ranks of which only some are advised on so far. Files that fail are left out: they were complained of before.

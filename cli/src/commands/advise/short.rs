@@ -53,7 +53,7 @@ pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
     answer
 }
 
-fn tone(advised: &Advised, report: &Advice) -> Tone {
+pub(super) fn tone(advised: &Advised, report: &Advice) -> Tone {
     match report.outcome {
         Fit::Fits => Tone::Good,
         Fit::DoesNotFit => Tone::Bad,
@@ -67,7 +67,7 @@ fn probability(advised: &Advised) -> Option<f64> {
     advised.remedies.first().filter(|remedy| remedy.is_pasted())?.completes_probability()
 }
 
-fn headline(advised: &Advised, report: &Advice) -> String {
+pub(super) fn headline(advised: &Advised, report: &Advice) -> String {
     let is_known = !report.hides_more && report.enough.is_empty();
     match (&report.recommendation, report.recommended()) {
         (None, _) | (_, None) => match advised.remedies.first().filter(|remedy| remedy.is_policy()) {
@@ -181,7 +181,10 @@ fn why(report: &Advice) -> String {
     let said = words::verdict(report);
     let own = report.own();
     if let Some(caution) = own.warnings().next().filter(|_| own.fits() && report.recommended().is_some_and(|best| !best.is_own)) {
-        return format!("the run's own settings are a risk: {}", caution.what);
+        return format!(
+            "the run's own settings fit too, but they are a risk: {}; keep them if that does not concern the program",
+            caution.what
+        );
     }
     if report.verdict == Verdict::Fits || says_as_much || said.is_empty() {
         return String::new();
@@ -227,7 +230,7 @@ fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.push(release::words(&advised.made_by));
     }
     if advised.own.origin == SettingsOrigin::Assumed {
-        notes.push("the file does not have the run's settings; PyTorch's defaults are assumed".to_owned());
+        notes.push("the file does not have the run's settings; the default settings are assumed".to_owned());
     }
     if report.given != MemoryBudget::default() {
         notes.extend(run_words::memory(report));

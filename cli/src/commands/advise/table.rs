@@ -9,13 +9,13 @@ use parkade_analysis::advise::{
 use parkade_analysis::caution::Caution;
 use parkade_recording::DeviceRecording;
 
-use super::advised::{Advised, Job, available};
+use super::advised::{Advised, Job, available, fits};
 use super::devices;
 use super::remedies::{self, Remedy};
 use super::short;
-use super::words::{self, notes_without_trace, shown};
+use super::words::{self, notes_without_trace};
 use crate::commands::beside::{self, Needs};
-use crate::terminal::answer::Answer;
+use crate::terminal::answer::{Answer, capitalised};
 use crate::terminal::output::{self, Tone};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::size::{show, show_bytes};
@@ -28,6 +28,8 @@ const OF_SEVERAL_DEVICES: &str = "sizes are those of the device where they are w
 
 pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
     let mut answer = Answer::new();
+    let verdict = short::headline(advised, report);
+    answer.headline(short::tone(advised, report), capitalised(&output::one_line(&verdict)));
     answer.toned(Tone::Dim, format!("{}: {}", short_name(&advised.file), header(advised, report)));
     if let Some(failed) = words::self_check_failed(report) {
         answer.toned(Tone::Bad, failed);
@@ -72,7 +74,7 @@ fn options(answer: &mut Answer, report: &Advice) {
     let name = |option: &AdvisedOption| {
         let own = if option.is_own { " (the run's own)" } else { "" };
         let caution = if option.has_warnings() { " (!)" } else { "" };
-        format!("{}{own}{caution}", words::name(option))
+        format!("{}{own}{caution}", words::in_full(&option.settings.text))
     };
     // Without a limit nothing fails and there is no headroom.
     let has_memory = report.own().available_bytes.is_some();
@@ -152,7 +154,10 @@ fn end(answer: &mut Answer, advised: &Advised, report: &Advice) {
     } else {
         String::new()
     };
-    lines.extend([format!("{with}{}", words::why(report)), format!("{with}costs: {}", words::costs(report))]);
+    // The verdict says why, unless it is about how likely that is.
+    let why = words::why(report);
+    lines.extend(Some(format!("{with}{why}")).filter(|_| why != short::headline(advised, report)));
+    lines.push(format!("{with}costs: {}", words::costs(report)));
     answer.paragraphs(lines);
     list(answer, &advised.remedies);
     short::last_line(answer, advised, report);
@@ -194,7 +199,6 @@ fn none(answer: &mut Answer, advised: &Advised, report: &Advice) {
     }
     answer.paragraphs(lines);
     list(answer, &advised.remedies);
-    answer.headline(Tone::Bad, words::no_setting(report));
 }
 
 const RANK_HEADS: [&str; 7] = ["rank", "recording", "best alone", "needs", "one for all", "needs with it", "headroom"];
@@ -216,7 +220,7 @@ pub(super) fn job(job: &Job) -> Answer {
         let cells = [
             rank.number.to_string(),
             short_name(&rank.file),
-            best.map_or_else(|| "none".to_owned(), |best| shown(&best.settings)),
+            best.map_or_else(|| "none".to_owned(), |best| words::in_full(&best.settings)),
             best.map_or_else(|| "-".to_owned(), |best| show_bytes(best.needs_bytes)),
             fit(standing.outcome).to_owned(),
             show_bytes(standing.needs_bytes),
@@ -233,7 +237,13 @@ pub(super) fn job(job: &Job) -> Answer {
     let (conclusion, others) = sentences.split_last().map_or(("", &[][..]), |(last, others)| (last.as_str(), others));
     let is_served = job.advice.serves_all;
     let mut answer = Answer::new();
-    answer.headline(if is_served { Tone::Plain } else { Tone::Bad }, conclusion);
+    let tone = match job.fit() {
+        Fit::Fits => Tone::Good,
+        Fit::DoesNotFit => Tone::Bad,
+        Fit::GetsPast | Fit::Unknown => Tone::Open,
+    };
+    answer.headline(tone, capitalised(conclusion));
+    answer.paragraphs(job.odd.as_ref().map(|odd| output::sentence(odd)));
     answer.gap();
     answer.table(table.with_left([0, 1, 2]));
     answer.paragraphs(job.policies.iter().map(|found| found.words(&words::ranks(found.worst_ranks()))));
@@ -263,7 +273,15 @@ const fn fit(outcome: Fit) -> &'static str {
 /// What a file without a trace shows: what was held at its end.
 pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     let mut answer = Answer::new();
-    answer.paragraph(format!("the history is not in {}, so only the memory held at its end is known", short_name(&advised.file)));
+    let (tone, verdict) = match available(space) {
+        Some(_) if !fits(&advised.recording, space) => (
+            Tone::Bad,
+            "No setting helps: the memory in use at the end exceeds the memory available; the history is not in the file",
+        ),
+        _ => (Tone::Open, "Not known: the history is not in the file, only the memory held at its end"),
+    };
+    answer.headline(tone, verdict);
+    answer.toned(Tone::Dim, short_name(&advised.file));
     for device in &advised.recording.devices {
         let held = Held::at_end(device);
         answer.paragraph(format!(
@@ -280,7 +298,7 @@ pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
         match available(space) {
             Some(available) if held.live_bytes > available => {
                 let short = show_bytes(held.live_bytes - available);
-                answer.paragraph(format!("no setting helps: what is in use exceeds the memory by {short}"));
+                answer.paragraph(format!("what is in use exceeds the memory by {short}"));
             }
             Some(available) if held.reserved_bytes > available => {
                 let over = show_bytes(held.reserved_bytes - available);

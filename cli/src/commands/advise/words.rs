@@ -33,17 +33,30 @@ pub(super) fn name(option: &AdvisedOption) -> String {
     shown(&option.settings.text)
 }
 
-/// The same of a settings string.
+/// A settings string as a name. A long one ends after one of its settings.
 pub(super) fn shown(settings: &str) -> String {
-    match settings {
-        "" => "default".to_owned(),
-        text => output::one_line(&output::shorten(text, 72)),
+    const LONGEST: usize = 100;
+    let text = in_full(settings);
+    if text.chars().count() <= LONGEST {
+        return text;
     }
+    let start: String = text.chars().take(LONGEST).collect();
+    let start = start.rsplit_once(',').map_or(start.as_str(), |(start, _)| start);
+    format!("{start},...")
 }
 
-/// The same within a sentence.
+/// The same of any length.
+pub(super) fn in_full(settings: &str) -> String {
+    if settings.is_empty() { "default settings".to_owned() } else { output::one_line(settings) }
+}
+
+/// A settings string in a sentence.
+pub(super) fn the(settings: &str) -> String {
+    if settings.is_empty() { "the default settings".to_owned() } else { shown(settings) }
+}
+
 fn with(option: &AdvisedOption) -> String {
-    if option.settings.text.is_empty() { "the default settings".to_owned() } else { name(option) }
+    the(&option.settings.text)
 }
 
 /// Why this option is recommended, and what happens without it to a run that survives its errors.
@@ -200,7 +213,7 @@ fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Pro
 pub(crate) fn costs(report: &Advice) -> String {
     let (Some(option), own) = (report.recommended(), report.own()) else { return String::new() };
     let time = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
-    let beside = if option.is_own { String::new() } else { format!(" (with {}: {})", name(own), time(own)) };
+    let beside = if option.is_own { String::new() } else { format!(" (with {}: {})", with(own), time(own)) };
     let retries = match option.retries() {
         0 => String::new(),
         retries => format!("; the cache is emptied {} for lack of memory", output::times(retries)),
@@ -366,7 +379,7 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     notes.extend(recording::of_file(&advised.recording));
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     if advised.own.origin == SettingsOrigin::Assumed {
-        notes.push("not in the file: the settings; PyTorch's defaults are assumed".to_owned());
+        notes.push("not in the file: the settings; the default settings are assumed".to_owned());
     }
     for program in &report.programs {
         let of_device = if report.programs.len() > 1 { format!("device {}: ", program.device) } else { String::new() };
@@ -503,29 +516,35 @@ pub(super) fn sentences(job: &Job) -> Vec<String> {
 
 fn serves_all(job: &Job) -> String {
     let advice = &job.advice;
-    let (setting, tightest) = (shown(&advice.settings), &job.ranks[advice.tightest]);
+    let (setting, tightest) = (the(&advice.settings), &job.ranks[advice.tightest]);
     let standing = &advice.ranks[advice.tightest];
     let (number, all) = (job.ranks.len(), read(job));
+    let all = if job.unread == 0 && number == 2 { "both ranks".to_owned() } else { format!("all {all}") };
     let does = match job.fit() {
-        Fit::Fits => format!("all {all} fit"),
+        Fit::Fits => format!("{all} fit with {setting}"),
         Fit::GetsPast => {
             let past = job.advice.ranks.iter().filter(|standing| standing.outcome == Fit::GetsPast).count();
             let names = named(job, |fit| fit == Fit::GetsPast);
             let others = if past == number { "" } else { "; the others fit" };
             let likely = least_likely(job);
             match past {
-                1 => format!("{names} gets past its failure, where its file ends{likely}{others}"),
-                _ => format!("{names} get past their failures, where their files end{likely}{others}"),
+                1 => format!("of {all}, {names} gets past its failure with {setting}, and its file ends there{likely}{others}"),
+                _ if past == number => {
+                    format!("{all} get past their failures with {setting}, and their files end there{likely}")
+                }
+                _ => {
+                    format!("of {all}, {names} get past their failures with {setting}, and their files end there{likely}{others}")
+                }
             }
         }
         Fit::Unknown if standing.available_bytes.is_some() => {
             let names = named(job, |fit| fit == Fit::Unknown);
             format!(
-                "not known whether all {all} fit; each recorded request is served in the assumed memory, but {names} may have \
-                 had less, or the file lost the part that needed the most"
+                "not known whether {all} fit with {setting}; each recorded request is served in the assumed memory, but {names} may \
+                 have had less, or the part that needed the most is not in the file"
             )
         }
-        Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} is served"),
+        Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of {all} is served with {setting}"),
     };
     let room = match (standing.available_bytes, standing.margin_bytes()) {
         (Some(available), Some(..0)) => format!(
@@ -543,7 +562,7 @@ fn serves_all(job: &Job) -> String {
         ),
         _ => format!("rank {} needs the most, {}", tightest.number, show_bytes(standing.needs_bytes)),
     };
-    format!("one setting for all ranks, {setting}: {does}; {room}")
+    format!("{does}; {room}")
 }
 
 /// How likely the rank completes that is least likely to, of those that died.
@@ -567,7 +586,7 @@ fn each_alone(job: &Job) -> Option<String> {
 fn serves_some(job: &Job) -> String {
     let advice = &job.advice;
     let left = named(job, |fit| fit == Fit::DoesNotFit);
-    let (bytes, settings) = (show_bytes(advice.enough.0), shown(&advice.enough.1));
+    let (bytes, settings) = (show_bytes(advice.enough.0), the(&advice.enough.1));
     let is_estimated = job.ranks.iter().any(|rank| rank.advice.is_estimated);
     let enough = if is_estimated {
         format!("an estimated {bytes} for each gets past the failures with {settings}")
@@ -581,8 +600,8 @@ fn serves_some(job: &Job) -> String {
     };
     let failing = advice.ranks.iter().filter(|standing| standing.outcome == Fit::DoesNotFit).count();
     let short = match failing {
-        1 => format!("; with {}, which serves the most, {left} fails", shown(&advice.settings)),
-        _ if failing < number => format!("; with {}, which serves the most, {left} fail", shown(&advice.settings)),
+        1 => format!("; with {}, which serve the most ranks, {left} fails", the(&advice.settings)),
+        _ if failing < number => format!("; with {}, which serve the most ranks, {left} fail", the(&advice.settings)),
         _ => String::new(),
     };
     if left.is_empty() {

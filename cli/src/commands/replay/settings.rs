@@ -226,7 +226,7 @@ fn fits(args: &Replay, replayed: &UnderSettings, place: usize) -> &'static str {
 fn cells(replayed: &UnderSettings, device: &Outlook, place: usize, fits: &str) -> [String; HEADS.len()] {
     let prediction = &device.prediction;
     let text = &replayed.settings.settings.text;
-    let settings = if text.is_empty() { "default".to_owned() } else { output::one_line(&output::shorten(text, 60)) };
+    let settings = if text.is_empty() { "default settings".to_owned() } else { output::one_line(text) };
     [
         settings,
         fits.to_owned(),

@@ -171,8 +171,8 @@ pub(super) fn version(report: &Report) -> String {
 /// The settings of the recorded run.
 pub(super) fn settings(report: &Report) -> String {
     match report.settings.settings.text.as_str() {
-        "" if report.settings.origin == SettingsOrigin::Assumed => "not in the file; PyTorch's defaults are assumed".to_owned(),
-        "" => "default".to_owned(),
+        "" if report.settings.origin == SettingsOrigin::Assumed => "not in the file; the default settings are assumed".to_owned(),
+        "" => "default settings".to_owned(),
         text => output::shorten(text, 300),
     }
 }
