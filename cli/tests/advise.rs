@@ -289,3 +289,25 @@ fn the_full_answer_begins_with_the_verdict_too() {
         assert_eq!(first(&["--all"]), first(&[]), "{limit}");
     }
 }
+
+/// With `--only`, the answer is about what was asked for: it names those settings, and speaks of no others.
+#[test]
+fn an_answer_about_some_settings_speaks_of_no_others() {
+    let file = format!("{}/../conformance/recordings/gpt2_varlen.limit12_oom.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+    for limit in [&[][..], &["--limit", "14GiB"], &["--limit", "15GiB"]] {
+        let settings = call(&[&["advise", &file, "--settings", "max_split_size_mb:32", "--only"], limit].concat()).out;
+        let verdict = settings.lines().next().unwrap_or_default();
+        assert!(verdict.contains("with max_split_size_mb:32") && !settings.contains("other"), "{settings}");
+        let policy = call(&[&["advise", &file, "--policy", "floating-handles", "--only"], limit].concat()).out;
+        assert!(policy.contains("floating-handles") && !policy.contains("expandable_segments"), "{policy}");
+    }
+}
+
+/// Settings that fit are given up for a risk only: that is said, and what to do if the risk does not concern the program.
+#[test]
+fn settings_that_are_given_up_for_a_risk_may_be_kept() {
+    let file = format!("{}/../conformance/recordings/pools/graph_reset.expandable.1.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+    let text = call(&["advise", &file]).out;
+    assert!(text.contains("the run's own settings fit too and are replaced only because of a risk: "), "{text}");
+    assert!(text.contains("If that cannot happen in this program, keep them\n"), "{text}");
+}

@@ -272,9 +272,13 @@ fn language(line: &str) -> &'static str {
 
 /// Lines of text, each with its end.
 fn wrapped(text: &str, columns: usize, indent: usize, tone: Tone) -> String {
-    let blanks = " ".repeat(indent);
-    let lines = output::wrapped(&output::one_line(text), columns.saturating_sub(indent));
-    lines.iter().map(|line| format!("{blanks}{}\n", tone.on(line))).collect()
+    // The lines of a numbered item are below its text.
+    let number = text.split_once(". ").filter(|(number, _)| number.len() < 3 && number.parse::<u8>().is_ok());
+    let hang = number.map_or(0, |(number, _)| number.len() + 2);
+    let (first, text) = text.split_at(hang);
+    let lines = output::wrapped(&output::one_line(text), columns.saturating_sub(indent + hang));
+    let blanks = |place: usize| format!("{}{}", " ".repeat(indent), if place == 0 { first.to_owned() } else { " ".repeat(hang) });
+    lines.iter().enumerate().map(|(place, line)| format!("{}{}\n", blanks(place), tone.on(line))).collect()
 }
 
 /// The sentence with a capital letter, unless it begins with a name that is written as it is.

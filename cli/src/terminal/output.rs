@@ -166,11 +166,12 @@ pub fn enumerated(parts: &[&str]) -> String {
     }
 }
 
-/// A number of times: `never`, `once`, `2 times`.
+/// A number of times: `never`, `once`, `twice`, `3 times`.
 pub fn times(number: i64) -> String {
     match number {
         0 => "never".to_owned(),
         1 => "once".to_owned(),
+        2 => "twice".to_owned(),
         _ => format!("{number} times"),
     }
 }

@@ -175,14 +175,20 @@ impl Table {
         let wanted: Vec<usize> = columns.iter().map(wanted).collect();
         let mut widths: Vec<usize> = columns.iter().map(|&column| least[column]).collect();
         let mut rest = width.saturating_sub(widths.iter().sum::<usize>() + GAP * (columns.len() - 1));
+        let is_text = |place: &usize| self.left.contains(&columns[*place]);
         while rest > 0 {
-            let short: Vec<usize> = (0..widths.len()).filter(|&place| widths[place] < wanted[place]).collect();
-            // Numbers first: a heading in one line is easier to read.
-            let Some(&narrowest) = short.iter().min_by_key(|&&place| (self.left.contains(&columns[place]), widths[place])) else {
-                break;
-            };
+            let short = (0..widths.len()).filter(is_text).filter(|&place| widths[place] < wanted[place]);
+            let Some(narrowest) = short.min_by_key(|&place| widths[place]) else { break };
             widths[narrowest] += 1;
             rest -= 1;
+        }
+        // The heading of a column of numbers is in one line, or its column is as narrow as it can be.
+        for place in (0..widths.len()).filter(|place| !is_text(place)) {
+            let more = wanted[place].saturating_sub(widths[place]);
+            if more <= rest {
+                widths[place] += more;
+                rest -= more;
+            }
         }
         widths
     }

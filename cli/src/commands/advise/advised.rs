@@ -141,6 +141,8 @@ pub(crate) struct Advised {
     pub(super) remedies: Vec<Remedy>,
     /// Options that name what to try, if the file has no requests to try it on.
     pub(super) not_tried: Vec<&'static str>,
+    /// Whether only what was given was tried.
+    pub(super) only: bool,
     pub(super) seconds: f64,
 }
 
@@ -224,6 +226,7 @@ impl Args {
             policies: needs,
             remedies,
             not_tried,
+            only: self.only,
             seconds,
             recording,
             names,

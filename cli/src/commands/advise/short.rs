@@ -80,8 +80,9 @@ pub(super) fn headline(advised: &Advised, report: &Advice) -> String {
         (Some(_), Some(option)) if !report.hides_more && exceeds_range(report, option) => {
             let needed = show_bytes(smallest_on_tightest(option));
             let below = report.enough.iter().map(|enough| enough.range.below_bytes).max().unwrap_or(0);
+            let (with, who) = others(advised, option);
             format!(
-                "probably not enough memory, even with other settings: they need about {needed}, and the limit was below {}",
+                "probably not enough memory, even with {with}: {who} need about {needed}, and the limit was below {}",
                 show_bytes(below)
             )
         }
@@ -106,22 +107,28 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let on = on_it(report, program.device);
     // With what it may be enough, and whose need is stated.
     let (means, who) = match advised.remedies.first().filter(|remedy| remedy.is_pasted()) {
-        Some(remedy) if remedy.is_policy() => ("parkade's own policy", "settings alone"),
-        _ if option.is_own => ("the run's own settings", "they"),
-        _ if report.own().gets_past() => ("the run's own settings and with others", "the others"),
-        _ => ("other settings", "they"),
+        Some(remedy) if remedy.is_policy() => ("parkade's own policy".to_owned(), "settings alone"),
+        _ if option.is_own => ("the run's own settings".to_owned(), "they"),
+        _ => others(advised, option),
     };
-    let is_enough = match probability(advised) {
-        Some(likely) if likely >= PROBABLE => "is probably enough",
-        Some(likely) if likely < IMPROBABLE => "is probably not enough, even",
-        _ => "may be enough",
+    let (is_enough, is_improbable) = match probability(advised) {
+        Some(likely) if likely >= PROBABLE => ("is probably enough", false),
+        Some(likely) if likely < IMPROBABLE => ("is probably not enough, even", true),
+        _ => ("may be enough", false),
     };
+    // Its own settings are not enough either where the better ones are not.
+    let own = if !option.is_own && report.own().gets_past() && !is_improbable { ", perhaps also with the run's own" } else { "" };
     let (memory, needed) = (show_bytes(available), show_bytes(option.smallest_capacity_bytes_of(outcome)));
     let because = match &program.continuation {
         Some(rest) => format!("{who} need about {needed}, by an estimate from {}", output::count(rest.steps, "step")),
         None => format!("{needed} serves what is recorded, but how much the rest needs is not in the file"),
     };
-    format!("{}{memory}{on} {is_enough} with {means}: {because}", words::if_all(report).unwrap_or_default())
+    format!("{}{memory}{on} {is_enough} with {means}{own}: {because}", words::if_all(report).unwrap_or_default())
+}
+
+/// What the recommended settings are called, and the pronoun: those that were asked for by their name.
+fn others(advised: &Advised, option: &AdvisedOption) -> (String, &'static str) {
+    if advised.only { (words::name(option), "these settings") } else { ("other settings".to_owned(), "they") }
 }
 
 fn spare((_, outcome): &(&Program, &DeviceOutcome)) -> i128 {
@@ -182,7 +189,8 @@ fn why(report: &Advice) -> String {
     let own = report.own();
     if let Some(caution) = own.warnings().next().filter(|_| own.fits() && report.recommended().is_some_and(|best| !best.is_own)) {
         return format!(
-            "the run's own settings fit too, but they are a risk: {}; keep them if that does not concern the program",
+            "the run's own settings fit too and are replaced only because of a risk: {} If that cannot happen in this program, keep \
+             them",
             caution.what
         );
     }
@@ -220,7 +228,13 @@ fn asked_for(advised: &Advised, report: &Advice) -> Vec<String> {
     let recommended = report.recommendation.as_ref().map(|recommendation| recommendation.option);
     let given = report.options.iter().enumerate().filter(|&(place, option)| option.is_given && recommended != Some(place));
     let settings = given.map(|(_, option)| format!("{}: {}", words::name(option), gives(report, option)));
-    settings.chain(advised.policies.iter().map(Needs::words)).chain(beside::measure(&advised.policies)).collect()
+    settings.chain(advised.policies.iter().map(Needs::words)).chain(measure(advised, report)).collect()
+}
+
+/// How the figures of policies compare with those of expandable segments, unless only others were asked for.
+pub(super) fn measure(advised: &Advised, report: &Advice) -> Option<String> {
+    let is_asked = report.options.iter().any(|option| option.is_given && option.settings.expandable_segments);
+    beside::measure(&advised.policies).filter(|_| is_asked || !advised.only)
 }
 
 /// What changes how far the answer can be trusted, the worst first.

@@ -14,7 +14,7 @@ use super::devices;
 use super::remedies::{self, Remedy};
 use super::short;
 use super::words::{self, notes_without_trace};
-use crate::commands::beside::{self, Needs};
+use crate::commands::beside::Needs;
 use crate::terminal::answer::{Answer, capitalised};
 use crate::terminal::output::{self, Tone};
 use crate::terminal::recording::{self, short_name};
@@ -35,7 +35,8 @@ pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
         answer.toned(Tone::Bad, failed);
     }
     options(&mut answer, report);
-    answer.paragraphs(advised.policies.iter().map(Needs::words).chain(beside::measure(&advised.policies)));
+    answer.paragraphs(advised.policies.iter().map(Needs::words));
+    answer.paragraphs(short::measure(advised, report));
     let notes = words::notes(advised, report);
     if !notes.is_empty() {
         answer.gap();
