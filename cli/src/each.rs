@@ -1,4 +1,4 @@
-//! Running a command on several recordings: one file as ever, several one after the other, and the ranks compared at the end.
+//! Runs a command on one or several recordings, and compares the ranks at the end.
 
 use std::path::{Path, PathBuf};
 
@@ -13,51 +13,51 @@ use crate::terminal::output;
 use crate::terminal::recording::short_name;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject, fail, print_bytes, render, run, written};
 
-/// A command about recordings that answers about each on its own.
+/// A command about recordings that answers about each one separately.
 pub trait OnEach: Command + Sync + Sized {
-    /// What is kept of each answer for [`OnEach::finish`].
+    /// The part of each answer that [`OnEach::finish`] needs.
     type Kept: Send;
 
-    /// The files and folders given. None if it is about something else.
+    /// Returns the given files and folders; none if the command is about something else.
     fn inputs(&self) -> &[PathBuf];
 
-    /// The same command about this file alone, which may be one of several.
+    /// Returns the same command for only this file, which may be one of several.
     fn on(&self, file: &Path, is_one_of_several: bool) -> Self;
 
-    /// What is compared between ranks.
+    /// Returns the runs to compare between ranks.
     fn rank_runs(&self, found: &Self::Found) -> Result<Vec<RankRun>>;
 
-    /// What [`OnEach::finish`] needs of an answer.
+    /// Returns the part of an answer that [`OnEach::finish`] needs.
     fn keep(&self, found: &Self::Found) -> Self::Kept;
 
-    /// Refuses what several recordings cannot have, before any is read.
+    /// Refuses arguments that several recordings cannot have, before any is read.
     fn check_several(&self, _: &Inputs) -> Result<()> {
         Ok(())
     }
 
-    /// Whether [`OnEach::finish`] makes something of all recordings together, and so needs the runs also of files that are no ranks.
+    /// Returns whether [`OnEach::finish`] combines all recordings, and so needs the runs of files that are not ranks too.
     fn makes_one_of_all(&self) -> bool {
         false
     }
 
-    /// Whether text has the answer about each rank too, and the comparison of ranks, where [`OnEach::finish`] answers for all of them.
+    /// Returns whether text contains the answer about each rank too, and the comparison of ranks if [`OnEach::finish`] answers for all.
     fn shows_each_rank(&self) -> bool {
         true
     }
 
-    /// Makes it.
+    /// Makes the answer about all recordings.
     fn finish(&self, _: Together<'_, Self::Kept>) -> Result<Finished> {
         Ok(Finished::default())
     }
 }
 
-/// What came of all recordings together.
+/// The result for all recordings together.
 pub struct Finished {
-    /// Its outcome.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The answer that people read.
+    /// The answer for people.
     pub answer: Answer,
-    /// What is added to the JSON object of ranks: a key and its value.
+    /// A key and its value, added to the JSON object of the ranks.
     pub addition: Option<Value>,
 }
 
@@ -73,23 +73,23 @@ impl From<Outcome> for Finished {
     }
 }
 
-/// Several recordings once each was answered about.
+/// Several recordings, after each has its answer.
 pub struct Together<'a, K> {
-    /// What was kept of the answers, each with the place of its file.
+    /// The kept parts of the answers, each with the index of its file.
     pub kept: Vec<(usize, K)>,
-    /// The files, and the ranks that they are of.
+    /// The files.
     pub files: Vec<&'a Path>,
     /// The rank of each file.
     pub numbers: &'a RankNumbers,
     /// Their runs.
     pub ranks: &'a Ranks,
-    /// Whether they are ranks of one job, as far as names tell.
+    /// Whether they are ranks of one job, judging by their names.
     pub are_ranks: bool,
-    /// The files that could not be read or replayed, and why.
+    /// The files that could not be read or replayed, with the reasons.
     pub failures: &'a [(&'a Path, String)],
 }
 
-/// What is left of an answer once it has been turned into text.
+/// An answer that has been turned into text.
 struct Answered<K> {
     kept: K,
     text: Vec<u8>,
@@ -98,7 +98,7 @@ struct Answered<K> {
     runs: Result<Vec<RankRun>>,
 }
 
-/// Runs a command on all files given and returns how it ended: the worst of theirs.
+/// Runs a command on all given files and returns the worst outcome.
 pub fn run_each<C: OnEach>(command: &C) -> Outcome {
     let inputs = Inputs::of(command.inputs());
     for remark in &inputs.remarks {
@@ -144,7 +144,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
             let heading = heading(form, numbers.as_ref(), place, file);
             let text = data_of(form, &answered.text, printed == 0);
             if is_for_people && numbers.is_some() {
-                // What is said of all of them comes first.
+                // The answer about all of them is printed first.
                 of_ranks.push([&heading[..], text].concat());
             } else {
                 print_bytes(form, &b"\n"[..usize::from(is_for_people && printed > 0)])?;
@@ -168,7 +168,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let together = Together { kept, files: inputs.paths(), numbers: &numbers, ranks: &ranks, are_ranks, failures: &failures };
     let finished = command.finish(together);
     let addition = finished.as_ref().ok().and_then(|finished| finished.addition.clone());
-    // The command's own answer about all of them says more.
+    // The command's own answer about all ranks says more than the comparison.
     let said =
         finished.as_ref().ok().filter(|_| is_for_people).map(|finished| written(form, &finished.answer)).unwrap_or_default();
     let is_answered = !is_rank_shown && !said.is_empty();
@@ -181,7 +181,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
             Form::Data => {}
         }
     }
-    // Where something was written, that is the least of it.
+    // The list of written files comes after the comparison.
     parts.insert(if command.makes_one_of_all() { parts.len() } else { 0 }, said);
     parts.extend(of_ranks);
     for part in parts.iter().filter(|part| !part.is_empty()) {
@@ -191,7 +191,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     }
     let finished = finished?;
     if are_ranks && is_for_people && !failures.is_empty() {
-        // Once more: what was said of it above has scrolled by.
+        // Repeated at the end, because the first message has scrolled away.
         let all = inputs.all.len();
         let names: Vec<String> = failures.iter().map(|(file, _)| file.display().to_string()).collect();
         let read = all - failures.len();
@@ -203,7 +203,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     Ok(worst.worse(finished.outcome))
 }
 
-/// Computes the answer and turns it into text, so that the recording need not be kept.
+/// Computes the answer and turns it into text, so that the recording can be dropped.
 fn answer<C: OnEach>(command: &C, is_ranked: bool, is_shown: bool) -> Result<Answered<C::Kept>> {
     let found = command.compute()?;
     let text = if is_shown { render(command, &found)? } else { Vec::new() };
@@ -212,7 +212,7 @@ fn answer<C: OnEach>(command: &C, is_ranked: bool, is_shown: bool) -> Result<Ans
     Ok(Answered { kept, text, remarks, outcome, runs })
 }
 
-/// Reports a file that could not be read or replayed. Some commands' own errors name the file, that of a folder does not.
+/// Reports a file that could not be read or replayed. The errors of some commands name the file; that of a folder does not.
 fn refuse<C: OnEach>(command: &C, file: &Path, error: anyhow::Error) -> Outcome {
     let name = file.display().to_string();
     let is_named = format!("{error:#}").starts_with(&name);
@@ -222,7 +222,7 @@ fn refuse<C: OnEach>(command: &C, file: &Path, error: anyhow::Error) -> Outcome 
     }
 }
 
-/// The name of a file above what text says of it.
+/// Returns a title with the name of a file, for the text about it.
 fn heading(form: Form, numbers: Option<&RankNumbers>, place: usize, file: &Path) -> Vec<u8> {
     if !matches!(form, Form::Text | Form::Markdown) {
         return Vec::new();
@@ -235,7 +235,7 @@ fn heading(form: Form, numbers: Option<&RankNumbers>, place: usize, file: &Path)
     heading
 }
 
-/// Rows for programs have their heading once.
+/// Drops the heading of rows for programs, except the first.
 fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
     let after_heading = || text.iter().position(|&byte| byte == b'\n').map_or(&[][..], |end| &text[end + 1..]);
     if form == Form::Data && !is_first { after_heading() } else { text }

@@ -45,7 +45,7 @@ fn a_full_device_that_nothing_serves_decides_whatever_the_others_hold() {
     let file = file(&folder, vec![holds(0, 300), died(1, 100 * MIB), holds(2, 5000)]);
     let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("the least memory that works: 1.17 GiB on device 1 with "), "{text}");
+    assert!(text.contains("the smallest memory that works: 1.17 GiB on device 1 with "), "{text}");
     let said =
         "No setting helps: on device 1 the program holds 1.17 GiB at once, and 1.07 GiB is available, 100.00 MiB too little";
     assert!(text.contains(said), "{text}");
@@ -66,9 +66,9 @@ fn what_is_enough_is_that_of_the_device_whose_limit_is_not_known() {
     let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 3, "{text}");
     let said = "Not known: on device 1 the program holds 1.17 GiB at once, and the limit was between 1000.00 MiB and 1.56 GiB; \
-                with at least 1.17 GiB, it gets past entry 5 under ";
+                with at least 1.17 GiB, it gets past entry 5 with ";
     assert!(text.contains(said), "{text}");
-    assert!(text.contains("the least memory that works: 1.17 GiB on device 1 with "), "{text}");
+    assert!(text.contains("the smallest memory that works: 1.17 GiB on device 1 with "), "{text}");
     let object = json(&["advise", &file]);
     check_text("advise", &object.to_string());
     let enough = &object["enough"];

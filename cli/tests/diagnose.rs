@@ -385,7 +385,7 @@ fn a_recording_that_is_not_exact_says_so_first() {
     let folder = Folder::new("diagnose-diverging");
     let run = call(&["diagnose", &folder.recording("diverging.pickle", &diverging())]);
     assert_eq!(run.code, 0);
-    assert!(run.out.lines().nth(1).is_some_and(|line| line.starts_with("careful: ")), "{}", run.out);
+    assert!(run.out.lines().nth(1).is_some_and(|line| line.starts_with("warning: ")), "{}", run.out);
 }
 
 /// A message of another source is explained, not refused: who wrote it, how much was wanted, what that means.

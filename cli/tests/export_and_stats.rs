@@ -39,7 +39,7 @@ fn an_exported_file_is_written_verifies_and_says_its_settings() {
     let (code, object) = json(&["export", &file, "-o", &out, "--force", "--limit", "19MiB", "--stop-at-oom", "--json"]);
     assert_eq!((code, &object["devices"][0]["fails_at_entry"], &object["devices"][0]["entries"]), (0, &0.into(), &1.into()));
     let run = call(&["export", &file, "-o", &out, "--force", "--limit", "19MiB"]);
-    assert!(run.out.contains("out of memory 2 times, first at entry 0 of the file"), "{}", run.out);
+    assert!(run.out.contains("out of memory twice, first at entry 0 of the file"), "{}", run.out);
     let run = call(&["export", &file, "-o", &out, "--force", "--limit", "19MiB", "--stop-at-oom"]);
     assert!(run.out.contains("out of memory once, first at entry 0 of the file"), "{}", run.out);
 }

@@ -111,7 +111,7 @@ fn a_run_fails_where_it_died() {
     let reported = call(&["report", &file, "--limit", "210MiB"]);
     let said = reported.out.replace('\n', " ");
     assert!(said.contains(&format!("Out of memory at entry {death}: ")), "{said}");
-    assert!(said.contains("1 request failed before, and the run went on."), "{said}");
+    assert!(said.contains("1 request failed before, and the run continued."), "{said}");
 }
 
 #[test]

@@ -161,7 +161,7 @@ fn remarks(args: &Args, device: &Device) -> Vec<String> {
             "the figures may not be the recorded run's (--limit sets its memory limit)"
         };
         remarks.push(format!(
-            "careful, device {}: {} in the replay: {consequence}",
+            "warning, device {}: {} in the replay: {consequence}",
             device.number,
             recording::differing(device.mismatches, device.decisions)
         ));

@@ -52,7 +52,7 @@ use crate::terminal::{given_settings, output, progress, recording, release, size
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
 The code is also 0 if no memory is given or known, because then there is no limit to fit within.
 Not known: the settings get past the failure of a run that died, but the rest is not in the file.
-Or only part of the range in which the limit lay is enough, the file has no trace, or it lost the part that needed the most.
+The same holds if only part of the limit's possible range is enough, the file has no trace, or it lacks the part that needed the most.
 For several recordings, the worst, both of each alone and of the one setting for all ranks: 2, then 1, then 3.")]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -252,7 +252,7 @@ fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.extend(report.memories.iter().zip(&report.own().devices).filter_map(assumed));
     }
     if report.programs.iter().any(|program| program.requests.lost_beginning.is_some()) {
-        notes.push("the file lost its beginning, so the real need is probably higher".to_owned());
+        notes.push("the oldest entries are missing from the file, so the real need is probably higher".to_owned());
     }
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     notes.extend(recording::of_file(&advised.recording));

@@ -192,7 +192,7 @@ fn none(answer: &mut Answer, advised: &Advised, report: &Advice) {
     };
     if let Some(least) = report.options.iter().min_by_key(|option| smallest(option)) {
         let bytes = show_bytes(smallest(least));
-        lines.push(format!("the least memory that works: {bytes}{on} with {}", words::name(least)));
+        lines.push(format!("the smallest memory that works: {bytes}{on} with {}", words::name(least)));
         lines.extend(words::close(least));
     }
     if report.options.iter().any(AdvisedOption::may_survive) {

@@ -250,7 +250,7 @@ fn missing(report: &Advice) -> String {
     let (holds, has) = (show_bytes(live), show_bytes(available));
     let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
     let is_rounding = live > available && rounded.is_none_or(|rounded| rounded > live);
-    let even = if is_rounding { "even with the least rounding, " } else { "" };
+    let even = if is_rounding { "even with minimal rounding, " } else { "" };
     format!("no setting helps: {even}{on}the program holds {holds} at once, and {has} is available, {short}")
 }
 
@@ -265,7 +265,7 @@ fn holds(report: &Advice, device: u32) -> String {
 fn does_with(report: &Advice, enough: &Enough) -> String {
     let Some(option) = report.options.get(enough.option) else { return String::new() };
     let does = died_at(report, enough.device).map_or_else(|| "it fits".to_owned(), |entry| format!("it gets past entry {entry}"));
-    format!("; with at least {}, {does} under {}", show_bytes(enough.bytes), with(option))
+    format!("; with at least {}, {does} with {}", show_bytes(enough.bytes), with(option))
 }
 
 /// What the option may break without a recording showing it, the worst first.
@@ -328,8 +328,8 @@ fn at_most(report: &Advice, cause: &FirstFailure) -> String {
     let Some((program, outcome)) = devices.find(|(program, _)| program.device == cause.device) else { return String::new() };
     let rounded = with_rounding(program, cause);
     let live = rounded.unwrap_or(program.live.bytes);
-    // Elsewhere only what is needed with the least rounding is known.
-    let even = if rounded.is_some() { "" } else { "even with the least rounding, " };
+    // Elsewhere only what is needed with minimal rounding is known.
+    let even = if rounded.is_some() { "" } else { "even with minimal rounding, " };
     let more = show_bytes(live.saturating_sub(outcome.available_bytes.unwrap_or(0)));
     format!(
         "{}at entry {}, {even}live memory and the request add up to {}, {more} more than available",
@@ -420,7 +420,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
         let available = devices::available_bytes(report, program.device);
         if available.is_some_and(|available| lost.reserved_bytes > available) {
             notes.push(format!(
-                "careful: {} was already reserved before the first entry, more than the memory: under the run's own settings, \
+                "warning: {} was already reserved before the first entry, more than the memory: with the run's own settings, \
                  the part that is missing would have failed here",
                 show_bytes(lost.reserved_bytes)
             ));

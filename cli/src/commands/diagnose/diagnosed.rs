@@ -354,8 +354,8 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             let first = verdict.first.as_ref().and_then(|first| first.entry);
             let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
             let way_out = match diagnosed.made_by.basis {
-                Basis::Given => "another release may have made the file: without --profile each is tried",
-                _ if diagnosed.made_by.maps_while_off => "another allocator may have decided (see the next note)",
+                Basis::Given => "a different release may have made the file: without --profile each is tried",
+                _ if diagnosed.made_by.maps_while_off => "a different allocator may have decided (see the next note)",
                 _ => "give the run's own --limit and --settings (see parkade verify)",
             };
             let differing = recording::differing(verdict.mismatches, verdict.decisions);
@@ -400,7 +400,7 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
 fn warning(diagnosis: &Diagnosis) -> Option<String> {
     let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
     let differ = if mismatches == 1 { "1 recorded decision differs" } else { &format!("{mismatches} recorded decisions differ") };
-    let text = format!("careful: {differ} in the replay, so the figures may be wrong (see below)");
+    let text = format!("warning: {differ} in the replay, so the figures may be wrong (see below)");
     (mismatches > 0).then_some(text)
 }
 

@@ -322,7 +322,7 @@ fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
     }
     if let Some(bytes) = run.lost_beginning_bytes {
         notes.push(format!(
-            "{name} lost its beginning: {} was reserved before its first entry; an earlier, higher peak is not in the file, and blocks \
+            "{name} lacks its oldest entries: {} was reserved before its first entry; an earlier, higher peak is not in the file, and blocks \
              from then have no stacks unless they live to the end.",
             show_bytes(bytes)
         ));

@@ -249,7 +249,7 @@ fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Ve
     }
     if let Some(blocks) = device.early_blocks {
         let blocks = output::count(blocks, "block");
-        notes.push(format!("the recording lost its beginning: {blocks} live at its first entry, requested first"));
+        notes.push(format!("the oldest entries are missing: the {blocks} live at the first entry are requested first"));
     }
     if device.mismatches > 0 {
         let decisions = output::count(device.mismatches, "recorded decision");

@@ -47,7 +47,7 @@ pub use self::settings::UnderSettings;
   parkade replay snapshots/ --settings expandable_segments:True --limit 16GiB
 
 Exit code: 0 it fits, or no limit is known and nothing was refused; 1 it does not fit; 2 could not run; 3 not known: it gets past the \
-failure of a run that died, or the file lost the part that needed the most. For several recordings, the worst: 2, then 1, \
+failure of a run that died, or the file lacks the part that needed the most. For several recordings, the worst: 2, then 1, \
 then 3.")]
 pub struct Args {
     #[command(flatten)]

@@ -328,7 +328,7 @@ fn does_not_fit(replayed: &UnderSettings) -> String {
         let of_device = if is_one_of_many { format!(" of device {}", replayed.devices[place].device) } else { String::new() };
         return format!(
             "it does not fit: the run{of_device} itself died at entry {entry} with this limit and these settings; the replay \
-             succeeds only because the file lost the beginning of the run"
+             succeeds only because the beginning of the run is not in the file"
         );
     }
     let of_device = runs(replayed, place);
