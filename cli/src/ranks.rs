@@ -156,8 +156,8 @@ impl Ranks {
         }
     }
 
-    /// Returns the runs, the most informative ones first: the first to fail, those that differ from the others, one of each differing version,
-    /// settings and program, and then all in the order of their ranks.
+    /// Returns the runs, the most informative ones first: the first to fail, those that differ from the others, one of each differing
+    /// version, settings and program, and then all in the order of their ranks.
     pub fn by_weight(&self) -> Vec<usize> {
         let comparison = &self.comparison;
         let first = comparison.fails_first.iter().map(|first| first.run);

@@ -317,8 +317,8 @@ fn break_within(word: &str, width: usize) -> Option<usize> {
     let after = |separators: &[char]| {
         let ends =
             word[..end].char_indices().filter(|&(place, c)| separators.contains(&c) && !(c == '.' && is_within_number(place)));
-        let ends = ends.map(|(place, c)| place + c.len_utf8()).filter(|&place| word[..place].chars().count() > least);
-        ends.last()
+        let mut ends = ends.map(|(place, c)| place + c.len_utf8()).filter(|&place| word[..place].chars().count() > least);
+        ends.next_back()
     };
     SEPARATORS.into_iter().find_map(after)
 }

@@ -1,4 +1,5 @@
-//! Advice in twelve lines: the verdict, the best line and what it gives, why, what to check, other ways, and the line to paste last.
+//! Advice in twelve lines: the verdict, the best remedy and its effect, the reason, what to check, other remedies, and last the line to
+//! paste.
 
 use parkade_analysis::advise::{
     Advice, AdvisedOption, DeviceMemory, DeviceOutcome, MemoryBudget, Outcome as Fit, Program, Verdict,
@@ -16,10 +17,10 @@ use crate::terminal::output::Tone;
 use crate::terminal::size::{show_apart, show_bytes};
 use crate::terminal::{output, recording, release, run_words};
 
-/// From here on a run that died probably completes, and below the other it probably does not.
+/// A run that died probably completes from this probability on, and probably does not below the next one.
 const PROBABLE: f64 = 0.6;
 const IMPROBABLE: f64 = 0.4;
-/// At most so many notes stand in a short answer.
+/// The maximum number of notes in a short answer.
 const NOTES: usize = 2;
 
 pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
@@ -62,7 +63,7 @@ pub(super) fn tone(advised: &Advised, report: &Advice) -> Tone {
     }
 }
 
-/// How likely the first remedy completes a run that died.
+/// Returns the probability that the first remedy completes a run that died.
 fn probability(advised: &Advised) -> Option<f64> {
     advised.remedies.first().filter(|remedy| remedy.is_pasted())?.completes_probability()
 }
@@ -91,14 +92,14 @@ pub(super) fn headline(advised: &Advised, report: &Advice) -> String {
     }
 }
 
-/// Whether what is estimated of the rest needs more than the limit can have been.
+/// Returns whether the estimated rest needs more than the limit can have been.
 fn exceeds_range(report: &Advice, option: &AdvisedOption) -> bool {
     let needed = smallest_on_tightest(option);
     let below = report.enough.iter().map(|enough| enough.range.below_bytes).max();
     below.is_some_and(|below| needed >= below) && report.programs.iter().any(|program| program.continuation.is_some())
 }
 
-/// Whether the memory is enough for a run that died, as far as can be said.
+/// Says whether the memory is enough for a run that died, as far as that is known.
 fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let died = report.programs.iter().filter(|program| program.died());
     let tightest = died.filter_map(|program| Some((program, devices::outcome(option, program.device)?))).min_by_key(spare);
@@ -126,7 +127,7 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     format!("{}{memory}{on} {is_enough} with {means}{own}: {because}", words::if_all(report).unwrap_or_default())
 }
 
-/// What the recommended settings are called, and the pronoun: those that were asked for by their name.
+/// Returns the words for the recommended settings, and their pronoun. With `--only`, they are named.
 fn others(advised: &Advised, option: &AdvisedOption) -> (String, &'static str) {
     if advised.only { (words::name(option), "these settings") } else { ("other settings".to_owned(), "they") }
 }
@@ -135,8 +136,8 @@ fn spare((_, outcome): &(&Program, &DeviceOutcome)) -> i128 {
     i128::from(outcome.available_bytes.unwrap_or(0)) - i128::from(outcome.smallest_bytes)
 }
 
-/// What can be done, the best first: what is pasted, as in the list of remedies, then ways of other kinds. Where it is improbable that
-/// the first way completes the program, what the program itself must give up comes next.
+/// Returns the remedies, the best first: first lines to paste, then changes to the program. If the first remedy probably does not complete
+/// the program, changes to the program are second.
 fn ways(advised: &Advised, report: &Advice) -> Vec<String> {
     let is_policy = advised.remedies.first().is_some_and(Remedy::is_policy);
     let mut pasted: Vec<String> = advised.remedies.iter().filter(|way| way.is_policy()).map(remedy).collect();
@@ -151,7 +152,7 @@ fn ways(advised: &Advised, report: &Advice) -> Vec<String> {
     pasted
 }
 
-/// The recommended settings, and what they give.
+/// Describes the recommended settings and their effect.
 fn recommended(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let likely = advised.remedies.iter().find(|remedy| remedy.is_pasted() && !remedy.is_policy()).and_then(Remedy::likely);
     let gives = [Some(gives(report, option)), likely, words::close(option)].into_iter().flatten();
@@ -160,7 +161,7 @@ fn recommended(advised: &Advised, report: &Advice, option: &AdvisedOption) -> St
     format!("{}{instead}: {}", words::name(option), gives.collect::<Vec<_>>().join("; "))
 }
 
-/// What an option comes to, in a few words.
+/// Describes the effect of an option in a few words.
 fn gives(report: &Advice, option: &AdvisedOption) -> String {
     let needed = show_bytes(smallest_on_tightest(option));
     let on = option.tightest().map_or_else(String::new, |device| on_it(report, device.device));
@@ -176,7 +177,7 @@ fn gives(report: &Advice, option: &AdvisedOption) -> String {
     }
 }
 
-/// What the recommended settings cost in driver calls, beside the run's own.
+/// Compares the cost of driver calls with the recommended settings and with the run's own.
 fn costs(report: &Advice) -> String {
     let Some(option) = report.recommended().filter(|option| !option.is_own) else { return String::new() };
     let ms = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
@@ -205,7 +206,7 @@ fn largest_holder(advised: &Advised, report: &Advice) -> String {
     words::holders(advised, fullest).into_iter().next().unwrap_or_default()
 }
 
-/// What the policy asks for, or what the recommended settings may break: what they do break first.
+/// Says what the policy requires, or what the recommended settings break or may break.
 fn check(advised: &Advised, report: &Advice) -> String {
     if let Some(policy) = advised.remedies.first().filter(|remedy| remedy.is_policy()) {
         return policy.asks().join("; ");
@@ -223,7 +224,7 @@ fn check(advised: &Advised, report: &Advice) -> String {
     format!("{breaks}{}{more}{limit}", worst.what)
 }
 
-/// How what was asked for fares, if it is not the best anyway.
+/// Describes the results of the requested settings and policies, unless they are the best ones.
 fn asked_for(advised: &Advised, report: &Advice) -> Vec<String> {
     let recommended = report.recommendation.as_ref().map(|recommendation| recommendation.option);
     let given = report.options.iter().enumerate().filter(|&(place, option)| option.is_given && recommended != Some(place));
@@ -231,13 +232,13 @@ fn asked_for(advised: &Advised, report: &Advice) -> Vec<String> {
     settings.chain(advised.policies.iter().map(Needs::words)).chain(measure(advised, report)).collect()
 }
 
-/// How the figures of policies compare with those of expandable segments, unless only others were asked for.
+/// Compares the figures of policies with those of expandable segments, unless only other settings were requested.
 pub(super) fn measure(advised: &Advised, report: &Advice) -> Option<String> {
     let is_asked = report.options.iter().any(|option| option.is_given && option.settings.expandable_segments);
     beside::measure(&advised.policies).filter(|_| is_asked || !advised.only)
 }
 
-/// What changes how far the answer can be trusted, the worst first.
+/// Returns notes on how far the answer can be trusted, the most important first.
 fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     if advised.made_by.basis == Basis::Nearest || advised.made_by.contradiction_words().is_some() {
@@ -259,7 +260,7 @@ fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     notes
 }
 
-/// That the limit is not in the file, and what is assumed.
+/// Says that the limit is not in the file, and what is assumed.
 fn assumed((memory, outcome): (&DeviceMemory, &DeviceOutcome)) -> Option<String> {
     let bytes = outcome.available_bytes?;
     let Some(shown) = memory.shown else { return Some(run_words::shows_no_limit(memory, bytes)) };
@@ -273,8 +274,8 @@ fn assumed((memory, outcome): (&DeviceMemory, &DeviceOutcome)) -> Option<String>
     })
 }
 
-/// The best settings that differ from the recommended ones in more than a number: with expandable segments where those have none, and
-/// the other way round.
+/// Returns the best settings that differ from the recommended ones in more than a number: with expandable segments if those have none, and
+/// vice versa.
 fn other_settings(report: &Advice) -> Option<String> {
     let best = report.recommended().filter(|option| !option.is_own)?;
     let is_other = |option: &&AdvisedOption| {
@@ -286,7 +287,7 @@ fn other_settings(report: &Advice) -> Option<String> {
     Some(format!("{}: {}", words::name(other), gives(report, other)))
 }
 
-/// A remedy in a line: what to do, how likely it completes the program, and what holds the most.
+/// Describes a remedy in a line: what to do, how likely it completes the program, and what holds the most memory.
 fn remedy(remedy: &Remedy) -> String {
     let likely = remedy.likely();
     let holds = remedy.largest_holder().map(str::to_owned);
@@ -294,7 +295,7 @@ fn remedy(remedy: &Remedy) -> String {
     if gives.is_empty() { remedy.line.clone() } else { format!("{}: {}", remedy.line, gives.join("; ")) }
 }
 
-/// Adds the line to paste, or that the settings stay.
+/// Adds the line to paste, or the advice to keep the settings.
 pub(super) fn last_line(answer: &mut Answer, advised: &Advised, report: &Advice) {
     if let Some(option) = report.recommended().filter(|option| option.is_own) {
         return keep_settings(answer, &option.settings.text);
@@ -305,7 +306,7 @@ pub(super) fn last_line(answer: &mut Answer, advised: &Advised, report: &Advice)
     }
 }
 
-/// Adds that the settings stay: there is nothing to paste.
+/// Adds the advice to keep the settings.
 pub(super) fn keep_settings(answer: &mut Answer, settings: &str) {
     answer.toned(Tone::Good, format!("keep the settings as they are ({})", words::shown(settings)));
 }

@@ -1,7 +1,7 @@
-//! Advice as a table with a row for each option, then notes, and the recommendation last.
+//! Advice as a verdict and a table with a row for each option, then notes, and last the recommendation.
 //!
-//! The ranks of a job have a row each, with what is best for it alone and with the one setting for all. Of a file without a trace there is
-//! what was held at its end, and what that says about other amounts of memory.
+//! Each rank of a job has a row with its own best settings and with the one setting for all. For a file without a trace, this shows what
+//! was held at its end, and what that means for other amounts of memory.
 
 use parkade_analysis::advise::{
     Advice, AdvisedOption, Held, MemoryBudget, Outcome, Outcome as Fit, Program, Verdict, paste_line,
@@ -23,7 +23,7 @@ use crate::terminal::table::{Mark, Table};
 
 const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
-/// Said below the table of several devices.
+/// The note below the table of several devices.
 const OF_SEVERAL_DEVICES: &str = "sizes are those of the device where they are worst (--json has each device)";
 
 pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
@@ -70,7 +70,7 @@ fn header(advised: &Advised, report: &Advice) -> String {
     format!("{requests}, {exact}; {on}at most {} live, {memory}; {} settings tried", show_bytes(live), report.options.len())
 }
 
-/// The recorded run's own settings first, then the most useful ones.
+/// Adds the table of options: the recorded run's own settings first, then the most useful ones.
 fn options(answer: &mut Answer, report: &Advice) {
     let name = |option: &AdvisedOption| {
         let own = if option.is_own { " (the run's own)" } else { "" };
@@ -127,7 +127,7 @@ fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) ->
     ]
 }
 
-/// A size with its sign.
+/// Formats a signed size.
 fn show_signed(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", show_bytes(bytes.unsigned_abs()))
@@ -164,7 +164,7 @@ fn end(answer: &mut Answer, advised: &Advised, report: &Advice) {
     short::last_line(answer, advised, report);
 }
 
-/// What completes a program, if there is more than one way, or if it is known how likely it does.
+/// Adds the list of remedies, if there are several or if their probability is known.
 fn list(answer: &mut Answer, remedies: &[Remedy]) {
     let is_said_below = |remedy: &Remedy| remedy.is_pasted() && remedy.details().is_empty();
     if remedies.len() < 2 && remedies.iter().all(is_said_below) {
@@ -177,7 +177,7 @@ fn list(answer: &mut Answer, remedies: &[Remedy]) {
     }
 }
 
-/// No setting helps.
+/// Adds the end of an answer in which no setting helps.
 fn none(answer: &mut Answer, advised: &Advised, report: &Advice) {
     let Some((fullest, _)) = devices::fullest(report) else { return };
     let on = devices::on_it(report, fullest.device);
@@ -207,7 +207,7 @@ const RANK_HEADS: [&str; 7] = ["rank", "recording", "best alone", "needs", "one 
 const ONE_FOR_ALL: usize = 4;
 const HEADROOM: usize = 6;
 
-/// The table, what it shows, and the line to paste last.
+/// Returns the answer about a job: the verdict, the table, notes, and last the line to paste.
 pub(super) fn job(job: &Job) -> Answer {
     // Without any memory nothing fails and there is no headroom.
     let has_memory = job.advice.ranks.iter().any(|rank| rank.available_bytes.is_some());
@@ -271,7 +271,7 @@ const fn fit(outcome: Fit) -> &'static str {
     }
 }
 
-/// What a file without a trace shows: what was held at its end.
+/// Returns the answer about a file without a trace: what was held at its end.
 pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     let mut answer = Answer::new();
     let (tone, verdict) = match available(space) {

@@ -1,4 +1,4 @@
-//! Sentences about the options, about one setting for all ranks, and about what is not tried, for people.
+//! Sentences about the options, about one setting for all ranks, and about options that are not tried.
 
 use parkade_analysis::StackName;
 use parkade_analysis::advise::{
@@ -18,22 +18,22 @@ use crate::terminal::run_words::{self, LIMIT_SAYS, memory, range};
 use crate::terminal::size::{show_bytes, show_range};
 use crate::terminal::{recording, release, self_check};
 
-/// The number of holders listed.
+/// The number of listed holders.
 pub(super) const HOLDERS: usize = 5;
 
-/// Said below a table in which settings fit although the peak is above the limit.
+/// The note below a table in which settings fit although the peak is above the limit.
 pub(crate) const REACHES_BEYOND: &str = "a peak may exceed the limit and still fit: PyTorch compares the limit with what a request needs \
      before it maps whole pages of expandable segments (docs/spec.md 2.8 and 4.3)";
 
-/// What to do where the run's own settings are the best.
+/// The advice if the run's own settings are the best.
 pub(crate) const KEEP: &str = "Keep the settings as they are.";
 
-/// Settings by name.
+/// Returns the name of an option's settings.
 pub(super) fn name(option: &AdvisedOption) -> String {
     shown(&option.settings.text)
 }
 
-/// A settings string as a name. A long one ends after one of its settings.
+/// Returns the name of a settings string. A long one is cut after a setting.
 pub(super) fn shown(settings: &str) -> String {
     const LONGEST: usize = 100;
     let text = in_full(settings);
@@ -45,12 +45,12 @@ pub(super) fn shown(settings: &str) -> String {
     format!("{start},...")
 }
 
-/// The same of any length.
+/// Returns the full name of a settings string.
 pub(super) fn in_full(settings: &str) -> String {
     if settings.is_empty() { "default settings".to_owned() } else { output::one_line(settings) }
 }
 
-/// A settings string in a sentence.
+/// Returns the name of a settings string for use in a sentence.
 pub(super) fn the(settings: &str) -> String {
     if settings.is_empty() { "the default settings".to_owned() } else { shown(settings) }
 }
@@ -59,13 +59,13 @@ fn with(option: &AdvisedOption) -> String {
     the(&option.settings.text)
 }
 
-/// Why this option is recommended, and what happens without it to a run that survives its errors.
+/// Says why this option is recommended and, for a run that survives its errors, what happens without it.
 pub(crate) fn why(report: &Advice) -> String {
     let goes_on = goes_on(report).filter(|_| !report.own().fits());
     [Some(reason(report)), goes_on].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// That the run goes on although requests fail.
+/// Says that the run continues although requests fail.
 fn goes_on(report: &Advice) -> Option<String> {
     let dies = report.programs.iter().any(Program::died);
     report.programs.iter().filter(|_| !dies).find_map(|program| {
@@ -111,7 +111,7 @@ fn reason(report: &Advice) -> String {
     }
 }
 
-/// Under which conditions it fits.
+/// Says under which conditions it fits.
 fn conditions(report: &Advice) -> String {
     let is_cut = report.programs.iter().any(|program| program.requests.lost_beginning.is_some());
     let died = report.programs.iter().filter(|program| program.died());
@@ -124,14 +124,14 @@ fn conditions(report: &Advice) -> String {
     [if_all(report), is_cut, estimated].into_iter().flatten().collect()
 }
 
-/// That the memory which was given must be there, if the recording contradicts it.
+/// Says that the given memory must be available, if the recording contradicts it.
 pub(super) fn if_all(report: &Advice) -> Option<String> {
     let device = report.contradiction?.device;
     let bytes = show_bytes(devices::available_bytes(report, device)?);
     Some(format!("if all of {bytes} is available{}, ", on_it(report, device)))
 }
 
-/// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
+/// Says how much the recorded run had reserved before its first entry, if that is more than the recorded requests need.
 fn at_start(report: &Advice) -> String {
     let more = report.programs.iter().filter_map(|program| {
         let needed = report.recommended().and_then(|option| smallest_on(option, program.device)).unwrap_or(0);
@@ -143,12 +143,13 @@ fn at_start(report: &Advice) -> String {
     })
 }
 
-/// The least memory of a device in which an option serves every request.
+/// Returns the smallest memory of a device in which an option serves every request.
 fn smallest_on(option: &AdvisedOption, device: u32) -> Option<u64> {
     devices::outcome(option, device).map(|outcome| option.smallest_capacity_bytes_of(outcome))
 }
 
-/// That what came before the first entry is not known to fit, on the device on which most more was reserved than there is.
+/// Says that it is not known whether the run before the first entry fits, for the device with the largest excess of reserved over available
+/// memory.
 fn hidden(report: &Advice, option: &AdvisedOption) -> String {
     let reserved = report.programs.iter().filter_map(|program| {
         let reserved = program.requests.lost_beginning?.reserved_bytes;
@@ -165,7 +166,7 @@ fn hidden(report: &Advice, option: &AdvisedOption) -> String {
     )
 }
 
-/// That the answer depends on where in a range the limit was.
+/// Says that the answer depends on where in its range the limit was.
 fn depends(report: &Advice) -> String {
     let of_device = |enough: &Enough| {
         let served = match died_at(report, enough.device) {
@@ -179,19 +180,19 @@ fn depends(report: &Advice) -> String {
     format!("not known: {}{}", each.join("; "), LIMIT_SAYS)
 }
 
-/// Where the program of a device died, if it did.
+/// Returns the entry at which the program of a device died, if it did.
 fn died_at(report: &Advice, device: u32) -> Option<usize> {
     Some(devices::program(report, device)?.ending.death()?.entry)
 }
 
-/// That the option serves the requests of which the run died, and why more cannot be said.
+/// Says that the option serves the requests that ended the run, and why more is not known.
 fn gets_past(report: &Advice, option: &AdvisedOption) -> String {
     let died = report.programs.iter().filter_map(|program| Some((program, program.ending.death()?.entry)));
     let each: Vec<String> = died.map(|(program, entry)| gets_past_on(report, option, (program, entry))).collect();
     if_all(report).filter(|_| !each.is_empty()).unwrap_or_default() + &each.join("; ")
 }
 
-/// The same of one device, whose program died at this entry.
+/// Says the same for one device, whose program died at this entry.
 fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Program, usize)) -> String {
     let device = program.device;
     let past = format!("{}it gets past entry {entry}, where the run died; the rest is not in the file", on(report, device));
@@ -209,7 +210,7 @@ fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Pro
     }
 }
 
-/// The cost of the recommended option, compared with the recorded run's own settings.
+/// Compares the cost of the recommended option with that of the recorded run's own settings.
 pub(crate) fn costs(report: &Advice) -> String {
     let (Some(option), own) = (report.recommended(), report.own()) else { return String::new() };
     let time = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
@@ -221,7 +222,7 @@ pub(crate) fn costs(report: &Advice) -> String {
     format!("{} driver calls, {}{beside}{retries}", option.driver_calls(), time(option))
 }
 
-/// Says that no setting helps, and what is missing; of a run that survives its errors, that it goes on.
+/// Says that no setting helps and how much memory is missing; for a run that survives its errors, also that it continues.
 pub(crate) fn no_setting(report: &Advice) -> String {
     [Some(missing(report)), goes_on(report)].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
@@ -254,27 +255,27 @@ fn missing(report: &Advice) -> String {
     format!("no setting helps: {even}{on}the program holds {holds} at once, and {has} is available, {short}")
 }
 
-/// What the program on a device holds, and in what range its limit was.
+/// Says how much the program on a device holds and in which range its limit was.
 fn holds(report: &Advice, device: u32) -> String {
     let live = devices::program(report, device).map_or(0, |program| program.live.bytes);
     let range = range(devices::range(report, device));
     format!("{}the program holds {} at once, and {range}", on(report, device), show_bytes(live))
 }
 
-/// What comes of so much memory on a device.
+/// Says what happens with this much memory on a device.
 fn does_with(report: &Advice, enough: &Enough) -> String {
     let Some(option) = report.options.get(enough.option) else { return String::new() };
     let does = died_at(report, enough.device).map_or_else(|| "it fits".to_owned(), |entry| format!("it gets past entry {entry}"));
     format!("; with at least {}, {does} with {}", show_bytes(enough.bytes), with(option))
 }
 
-/// What the option may break without a recording showing it, the worst first.
+/// Returns the cautions that a recording cannot confirm, the worst first.
 pub(super) fn unknown(option: &AdvisedOption) -> Vec<&Caution> {
     let does_harm = |caution: &&Caution| !caution.needs_warning() && caution.severity > Severity::NoEffect;
     option.cautions.iter().filter(|_| !option.is_own).filter(does_harm).collect()
 }
 
-/// The calls of a stack, innermost first.
+/// Returns the calls of a stack, innermost first.
 pub(super) fn stack(advised: &Advised, stack: StackId) -> impl Iterator<Item = String> {
     advised.recording.stacks.frames(stack).map(call)
 }
@@ -283,7 +284,7 @@ fn call(frame: &Frame) -> String {
     format!("{}:{} {}", frame.filename, frame.line, frame.name)
 }
 
-/// The operator and the user's own call, by the rule of every command.
+/// Names the operator and the user's own call, by the rule that all commands share.
 fn place(advised: &Advised, id: StackId) -> Option<String> {
     let StackName { operator, line, calls_backward, .. } = advised.names.name(&advised.recording.stacks, id);
     let line = line.map(|frame| output::shorten(&call(frame), 100));
@@ -292,7 +293,7 @@ fn place(advised: &Advised, id: StackId) -> Option<String> {
     (!named.is_empty()).then(|| output::one_line(&named.join(", ")))
 }
 
-/// Why the recorded run's own settings fail.
+/// Says why the recorded run's own settings fail.
 pub(crate) fn verdict(report: &Advice) -> String {
     let Some(cause) = &report.first_failure else { return String::new() };
     let FirstFailure { device, wanted_bytes, held, entry } = cause;
@@ -322,7 +323,8 @@ pub(crate) fn verdict(report: &Advice) -> String {
     format!("{said}: fragmentation if the limit was at least {both}, capacity if it was lower")
 }
 
-/// The most that the program on a device needs at once, compared with what is available: as it was recorded if the request failed then.
+/// Compares the maximum that the program on a device needs at once with the available memory. If the request failed at that point, the
+/// amount is as recorded.
 fn at_most(report: &Advice, cause: &FirstFailure) -> String {
     let mut devices = report.programs.iter().zip(&report.own().devices);
     let Some((program, outcome)) = devices.find(|(program, _)| program.device == cause.device) else { return String::new() };
@@ -339,14 +341,14 @@ fn at_most(report: &Advice, cause: &FirstFailure) -> String {
     )
 }
 
-/// What was live when a request failed, with that request and what the run's own settings add by rounding; `None` if the program holds
-/// the most at another time.
+/// Returns the memory that was live when a request failed, plus that request, including the rounding of the run's own settings; `None` if
+/// the program holds the most at a different time.
 fn with_rounding(program: &Program, cause: &FirstFailure) -> Option<u64> {
     let is_peak = program.device == cause.device && program.live.entry == cause.entry;
     is_peak.then(|| cause.held.live_bytes.saturating_add(cause.wanted_bytes).max(program.live.bytes))
 }
 
-/// The largest holders at the peak of live memory.
+/// Returns the largest holders at the peak of live memory.
 pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
     let named = program.live.holders.iter().take(HOLDERS).filter_map(|holder| {
         let place = place(advised, holder.stack)?;
@@ -355,14 +357,14 @@ pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
     named.collect()
 }
 
-/// That the answer is close, and why.
+/// Says that the answer is close, and why.
 pub(crate) fn close(option: &AdvisedOption) -> Option<String> {
     let is_unsure = option.fits() && option.likely.is_some_and(|runs| runs.may_not_fit());
     let why = likely(option).filter(|_| is_unsure).map(|why| format!("close call: {why}"));
     why.or_else(|| option.is_close().then(|| "close call: 1 % more or less memory could change this".to_owned()))
 }
 
-/// What is likely, judging by the times of the entries.
+/// Says what is likely, judging by the times of the entries.
 fn likely(option: &AdvisedOption) -> Option<String> {
     let LikelyRuns { fit, of, device, least_peak_reserved_bytes, most_peak_reserved_bytes, .. } = option.likely?;
     let on = if option.devices.len() > 1 { format!(" on device {device}") } else { String::new() };
@@ -371,7 +373,7 @@ fn likely(option: &AdvisedOption) -> Option<String> {
     Some(format!("{peaks} is likely{on}, judging by the times of the entries{fits}"))
 }
 
-/// What to know about the numbers.
+/// Returns notes on the figures.
 pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(memory(report));
@@ -395,14 +397,14 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     notes
 }
 
-/// That the self-check fails, on the device where it is furthest off.
+/// Says that the self-check fails, for the device with the largest error.
 pub(super) fn self_check_failed(report: &Advice) -> Option<String> {
     let (worst, failed) = (self_check_of(report), self_check::failed(self_check_of(report))?);
     let device = report.programs.iter().find(|program| program.self_check == worst)?.device;
     Some(if report.programs.len() > 1 { format!("device {device}: {failed}") } else { failed })
 }
 
-/// The self-check of the device where it is furthest off.
+/// Returns the self-check with the largest error.
 pub(super) fn self_check_of(report: &Advice) -> Option<SelfCheck> {
     SelfCheck::worst(report.programs.iter().filter_map(|program| program.self_check))
 }
@@ -440,7 +442,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     notes
 }
 
-/// What to know about options on all devices.
+/// Returns notes on options that concern all devices.
 fn notes_of_options(report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     let device_errors = report.own().devices.iter().map(|device| device.prediction.device_errors).sum::<u64>();
@@ -461,10 +463,10 @@ fn notes_of_options(report: &Advice) -> Vec<String> {
     notes
 }
 
-/// How many ranks are named.
+/// The maximum number of ranks that are named.
 const NAMED: usize = 8;
 
-/// What to do on all ranks, for a page: the line to paste, if there is one, and what is said of it.
+/// Says for a page what to do on all ranks: the line to paste, if there is one, and sentences about it.
 pub(crate) fn what_to_do(job: &Job) -> (Option<String>, Vec<String>) {
     let is_new = job.advice.serves_all && !job.advice.is_own;
     let keep = job.advice.serves_all && job.advice.is_own;
@@ -473,7 +475,7 @@ pub(crate) fn what_to_do(job: &Job) -> (Option<String>, Vec<String>) {
     (is_new.then(|| paste_line(&job.advice.settings)), lines)
 }
 
-/// What the setting breaks on some rank, each thing once.
+/// Returns the warnings about the setting on all ranks, without duplicates.
 pub(super) fn warnings(job: &Job) -> Vec<String> {
     let of = |rank: &Rank| rank.advice.with(&job.advice.settings).map_or_else(Vec::new, |tried| tried.warnings.clone());
     let mut said: Vec<String> = Vec::new();
@@ -486,7 +488,7 @@ pub(super) fn warnings(job: &Job) -> Vec<String> {
     said
 }
 
-/// What came of it; the conclusion last.
+/// Returns the sentences about the job, with the conclusion last.
 pub(super) fn sentences(job: &Job) -> Vec<String> {
     let mut sentences = Vec::new();
     if job.are_of_several_programs {
@@ -565,7 +567,7 @@ fn serves_all(job: &Job) -> String {
     format!("{does}; {room}")
 }
 
-/// How likely the rank completes that is least likely to, of those that died.
+/// Says how likely the least likely of the ranks that died is to complete.
 fn least_likely(job: &Job) -> String {
     let of = |rank: &Rank| Some((rank.number, rank.advice.with(&job.advice.settings)?.completes?));
     let least = job.ranks.iter().filter_map(of).min_by(|(_, one), (_, other)| one.probability().total_cmp(&other.probability()));
@@ -573,7 +575,7 @@ fn least_likely(job: &Job) -> String {
         .map_or_else(String::new, |(number, runs)| format!("; on rank {number}, the least likely, it {}", remedies::likely(runs)))
 }
 
-/// Where each rank alone could be served: that a launcher can do so.
+/// If each rank has a setting that serves it, says that a launcher can set a different one for each.
 fn each_alone(job: &Job) -> Option<String> {
     job.advice.hopeless.is_empty().then(|| {
         "every rank has a setting that serves it, but they need different ones: a launcher can set PYTORCH_CUDA_ALLOC_CONF for \
@@ -582,7 +584,7 @@ fn each_alone(job: &Job) -> Option<String> {
     })
 }
 
-/// That no setting serves every rank, which ranks nothing serves, and the memory that would do.
+/// Says that no setting serves every rank, which ranks cannot be served, and how much memory would be enough.
 fn serves_some(job: &Job) -> String {
     let advice = &job.advice;
     let left = named(job, |fit| fit == Fit::DoesNotFit);
@@ -614,7 +616,7 @@ fn serves_some(job: &Job) -> String {
     format!("no setting serves {all}{because}{short}; {enough}")
 }
 
-/// The ranks that are spoken of: all, or those that could be read.
+/// Counts the ranks: all, or those that could be read.
 fn read(job: &Job) -> String {
     let read = job.ranks.len();
     match job.unread {
@@ -623,13 +625,13 @@ fn read(job: &Job) -> String {
     }
 }
 
-/// The ranks with such an outcome.
+/// Names the ranks whose outcome satisfies the condition.
 fn named(job: &Job, is_such: impl Fn(Fit) -> bool) -> String {
     let such = job.ranks.iter().zip(&job.advice.ranks).filter(|(_, standing)| is_such(standing.outcome));
     ranks(&such.map(|(rank, _)| rank.number).collect::<Vec<_>>())
 }
 
-/// Ranks by their numbers.
+/// Names ranks by their numbers.
 pub(super) fn ranks(numbers: &[u64]) -> String {
     let more = numbers.len().saturating_sub(NAMED);
     match numbers {
@@ -640,7 +642,7 @@ pub(super) fn ranks(numbers: &[u64]) -> String {
     }
 }
 
-/// That what is named is not tried.
+/// Says which given options are not tried.
 pub(super) fn notes_without_trace(advised: &Advised) -> Vec<String> {
     let named = advised.not_tried.join(" and ");
     let are = if advised.not_tried.len() == 1 { "is" } else { "are" };
