@@ -3,6 +3,7 @@
 pub(crate) mod advised;
 mod devices;
 mod json;
+mod names;
 mod remedies;
 mod short;
 mod table;

@@ -11,7 +11,7 @@ use parkade_analysis::timeline::{Levels, Timeline};
 use parkade_recording::Recording;
 use parkade_replay::VerifyOptions;
 
-use super::{devices, words};
+use super::{devices, names};
 use crate::commands::beside::Needs;
 use crate::terminal::json_struct::{Word, view};
 use crate::terminal::size::show_bytes;
@@ -237,7 +237,7 @@ fn on_device(report: &Advice, (program, own): (&Program, &DeviceOutcome), peaks:
     let share = |less: u64, outcome: &DeviceOutcome| less as f64 / outcome.smallest_bytes.max(1) as f64 * 100.0;
     let (less, line) = match lacking(best).filter(|_| !option.is_own) {
         Some(less) => {
-            let settings = words::the(&option.settings.text);
+            let settings = names::the(&option.settings.text);
             let (bytes, own_bytes) = (show_bytes(less), show_bytes(own_less));
             let percent = share(less, best);
             (

@@ -9,6 +9,7 @@ use parkade_replay::recognition::Basis;
 
 use super::advised::{Advised, Otherwise};
 use super::devices::{self, on_it, smallest_on_tightest};
+use super::names;
 use super::remedies::{self, Remedy};
 use super::words;
 use crate::commands::beside::{self, Needs};
@@ -157,7 +158,7 @@ fn recommended(advised: &Advised, report: &Advice, option: &AdvisedOption) -> St
     let likely = advised.remedies.iter().find(|remedy| remedy.is_pasted() && !remedy.is_policy()).and_then(Remedy::likely);
     let gives = [Some(gives(report, option)), likely, words::close(option)].into_iter().flatten();
     let own = &report.own().settings.text;
-    let instead = if own.is_empty() { String::new() } else { format!(" (instead of {})", words::shown(own)) };
+    let instead = if own.is_empty() { String::new() } else { format!(" (instead of {})", names::shown(own)) };
     format!("{}{instead}: {}", words::name(option), gives.collect::<Vec<_>>().join("; "))
 }
 
@@ -308,5 +309,5 @@ pub(super) fn last_line(answer: &mut Answer, advised: &Advised, report: &Advice)
 
 /// Adds the advice to keep the settings.
 pub(super) fn keep_settings(answer: &mut Answer, settings: &str) {
-    answer.toned(Tone::Good, format!("keep the settings as they are ({})", words::shown(settings)));
+    answer.toned(Tone::Good, format!("keep the settings as they are ({})", names::shown(settings)));
 }

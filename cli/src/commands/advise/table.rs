@@ -11,6 +11,7 @@ use parkade_recording::DeviceRecording;
 
 use super::advised::{Advised, Job, available, fits};
 use super::devices;
+use super::names;
 use super::remedies::{self, Remedy};
 use super::short;
 use super::words::{self, notes_without_trace};
@@ -75,7 +76,7 @@ fn options(answer: &mut Answer, report: &Advice) {
     let name = |option: &AdvisedOption| {
         let own = if option.is_own { " (the run's own)" } else { "" };
         let caution = if option.has_warnings() { " (!)" } else { "" };
-        format!("{}{own}{caution}", words::in_full(&option.settings.text))
+        format!("{}{own}{caution}", names::in_full(&option.settings.text))
     };
     // Without a limit nothing fails and there is no headroom.
     let has_memory = report.own().available_bytes.is_some();
@@ -221,7 +222,7 @@ pub(super) fn job(job: &Job) -> Answer {
         let cells = [
             rank.number.to_string(),
             short_name(&rank.file),
-            best.map_or_else(|| "none".to_owned(), |best| words::in_full(&best.settings)),
+            best.map_or_else(|| "none".to_owned(), |best| names::in_full(&best.settings)),
             best.map_or_else(|| "-".to_owned(), |best| show_bytes(best.needs_bytes)),
             fit(standing.outcome).to_owned(),
             show_bytes(standing.needs_bytes),
