@@ -1,4 +1,4 @@
-//! Running a command on several recordings: one file as ever, several one after the other, and the ranks compared at the end.
+//! Runs a command on one or several recordings, and compares the ranks at the end.
 
 use std::path::{Path, PathBuf};
 
@@ -13,51 +13,51 @@ use crate::terminal::output;
 use crate::terminal::recording::short_name;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject, fail, print_bytes, render, run, written};
 
-/// A command about recordings that answers about each on its own.
+/// A command about recordings that answers about each one separately.
 pub trait OnEach: Command + Sync + Sized {
-    /// What is kept of each answer for [`OnEach::finish`].
+    /// The part of each answer that [`OnEach::finish`] needs.
     type Kept: Send;
 
-    /// The files and folders given. None if it is about something else.
+    /// Returns the given files and folders; none if the command is about something else.
     fn inputs(&self) -> &[PathBuf];
 
-    /// The same command about this file alone, which may be one of several.
+    /// Returns the same command for only this file, which may be one of several.
     fn on(&self, file: &Path, is_one_of_several: bool) -> Self;
 
-    /// What is compared between ranks.
+    /// Returns the runs to compare between ranks.
     fn rank_runs(&self, found: &Self::Found) -> Result<Vec<RankRun>>;
 
-    /// What [`OnEach::finish`] needs of an answer.
+    /// Returns the part of an answer that [`OnEach::finish`] needs.
     fn keep(&self, found: &Self::Found) -> Self::Kept;
 
-    /// Refuses what several recordings cannot have, before any is read.
+    /// Refuses arguments that several recordings cannot have, before any is read.
     fn check_several(&self, _: &Inputs) -> Result<()> {
         Ok(())
     }
 
-    /// Whether [`OnEach::finish`] makes something of all recordings together, and so needs the runs also of files that are no ranks.
+    /// Returns whether [`OnEach::finish`] combines all recordings, and so needs the runs of files that are not ranks too.
     fn makes_one_of_all(&self) -> bool {
         false
     }
 
-    /// Whether text has the answer about each rank too, and the comparison of ranks, where [`OnEach::finish`] answers for all of them.
+    /// Returns whether text contains the answer about each rank too, and the comparison of ranks if [`OnEach::finish`] answers for all.
     fn shows_each_rank(&self) -> bool {
         true
     }
 
-    /// Makes it.
+    /// Makes the answer about all recordings.
     fn finish(&self, _: Together<'_, Self::Kept>) -> Result<Finished> {
         Ok(Finished::default())
     }
 }
 
-/// What came of all recordings together.
+/// The result for all recordings together.
 pub struct Finished {
-    /// Its outcome.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The answer that people read.
+    /// The answer for people.
     pub answer: Answer,
-    /// What is added to the JSON object of ranks: a key and its value.
+    /// A key and its value, added to the JSON object of the ranks.
     pub addition: Option<Value>,
 }
 
@@ -73,23 +73,23 @@ impl From<Outcome> for Finished {
     }
 }
 
-/// Several recordings once each was answered about.
+/// Several recordings, after each has its answer.
 pub struct Together<'a, K> {
-    /// What was kept of the answers, each with the place of its file.
+    /// The kept parts of the answers, each with the index of its file.
     pub kept: Vec<(usize, K)>,
-    /// The files, and the ranks that they are of.
+    /// The files.
     pub files: Vec<&'a Path>,
     /// The rank of each file.
     pub numbers: &'a RankNumbers,
     /// Their runs.
     pub ranks: &'a Ranks,
-    /// Whether they are ranks of one job, as far as names tell.
+    /// Whether they are ranks of one job, judging by their names.
     pub are_ranks: bool,
-    /// The files that could not be read or replayed, and why.
+    /// The files that could not be read or replayed, with the reasons.
     pub failures: &'a [(&'a Path, String)],
 }
 
-/// What is left of an answer once it has been turned into text.
+/// An answer that has been turned into text.
 struct Answered<K> {
     kept: K,
     text: Vec<u8>,
@@ -98,7 +98,7 @@ struct Answered<K> {
     runs: Result<Vec<RankRun>>,
 }
 
-/// Runs a command on all files given and returns how it ended: the worst of theirs.
+/// Runs a command on all given files and returns the worst outcome.
 pub fn run_each<C: OnEach>(command: &C) -> Outcome {
     let inputs = Inputs::of(command.inputs());
     for remark in &inputs.remarks {
@@ -126,7 +126,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let numbers = inputs.ranks();
     let are_compared = numbers.is_some() || command.makes_one_of_all();
     let (mut worst, mut runs, mut printed, mut failures) = (Outcome::Good, Vec::new(), 0, Vec::new());
-    let mut kept = Vec::new();
+    let (mut kept, mut of_ranks) = (Vec::new(), Vec::new());
     let is_for_people = matches!(form, Form::Text | Form::Markdown);
     let is_rank_shown = !is_for_people || numbers.is_none() || command.shows_each_rank();
     let answer = |file: &Path| answer(&command.on(file, true), are_compared, is_rank_shown);
@@ -141,9 +141,17 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
             }
         };
         if !answered.text.is_empty() {
-            print_bytes(form, &heading(form, numbers.as_ref(), place, file, printed == 0))?;
-            print_bytes(form, data_of(form, &answered.text, printed == 0))?;
-            printed += 1;
+            let heading = heading(form, numbers.as_ref(), place, file);
+            let text = data_of(form, &answered.text, printed == 0);
+            if is_for_people && numbers.is_some() {
+                // The answer about all of them is printed first.
+                of_ranks.push([&heading[..], text].concat());
+            } else {
+                print_bytes(form, &b"\n"[..usize::from(is_for_people && printed > 0)])?;
+                print_bytes(form, &heading)?;
+                print_bytes(form, text)?;
+                printed += 1;
+            }
         }
         answered.remarks.iter().for_each(|remark| output::complain(remark));
         worst = worst.worse(answered.outcome);
@@ -160,17 +168,30 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     let together = Together { kept, files: inputs.paths(), numbers: &numbers, ranks: &ranks, are_ranks, failures: &failures };
     let finished = command.finish(together);
     let addition = finished.as_ref().ok().and_then(|finished| finished.addition.clone());
-    // The command's own answer about all of them says more.
+    // The command's own answer about all ranks says more than the comparison.
     let said =
         finished.as_ref().ok().filter(|_| is_for_people).map(|finished| written(form, &finished.answer)).unwrap_or_default();
     let is_answered = !is_rank_shown && !said.is_empty();
+    let mut parts = Vec::new();
     if are_ranks && !is_answered && ranks.are_of_several_files() {
-        print_ranks(form, &ranks, addition, printed == 0)?;
+        match form {
+            Form::Text | Form::Markdown => parts.push(written(form, &ranks.answer())),
+            Form::Json => print_ranks(&ranks, addition)?,
+            // It has rows of one kind only.
+            Form::Data => {}
+        }
     }
-    print_bytes(form, &said)?;
+    // The list of written files comes after the comparison.
+    parts.insert(if command.makes_one_of_all() { parts.len() } else { 0 }, said);
+    parts.extend(of_ranks);
+    for part in parts.iter().filter(|part| !part.is_empty()) {
+        print_bytes(form, &b"\n"[..usize::from(printed > 0)])?;
+        print_bytes(form, part)?;
+        printed += 1;
+    }
     let finished = finished?;
     if are_ranks && is_for_people && !failures.is_empty() {
-        // Once more: what was said of it above has scrolled by.
+        // Repeated at the end, because the first message has scrolled away.
         let all = inputs.all.len();
         let names: Vec<String> = failures.iter().map(|(file, _)| file.display().to_string()).collect();
         let read = all - failures.len();
@@ -182,7 +203,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
     Ok(worst.worse(finished.outcome))
 }
 
-/// Computes the answer and turns it into text, so that the recording need not be kept.
+/// Computes the answer and turns it into text, so that the recording can be dropped.
 fn answer<C: OnEach>(command: &C, is_ranked: bool, is_shown: bool) -> Result<Answered<C::Kept>> {
     let found = command.compute()?;
     let text = if is_shown { render(command, &found)? } else { Vec::new() };
@@ -191,7 +212,7 @@ fn answer<C: OnEach>(command: &C, is_ranked: bool, is_shown: bool) -> Result<Ans
     Ok(Answered { kept, text, remarks, outcome, runs })
 }
 
-/// Reports a file that could not be read or replayed. Some commands' own errors name the file, that of a folder does not.
+/// Reports a file that could not be read or replayed. The errors of some commands name the file; that of a folder does not.
 fn refuse<C: OnEach>(command: &C, file: &Path, error: anyhow::Error) -> Outcome {
     let name = file.display().to_string();
     let is_named = format!("{error:#}").starts_with(&name);
@@ -201,43 +222,27 @@ fn refuse<C: OnEach>(command: &C, file: &Path, error: anyhow::Error) -> Outcome 
     }
 }
 
-/// The name of a file above what text says of it.
-fn heading(form: Form, numbers: Option<&RankNumbers>, place: usize, file: &Path, is_first: bool) -> Vec<u8> {
+/// Returns a title with the name of a file, for the text about it.
+fn heading(form: Form, numbers: Option<&RankNumbers>, place: usize, file: &Path) -> Vec<u8> {
     if !matches!(form, Form::Text | Form::Markdown) {
         return Vec::new();
     }
     let rank = numbers.and_then(|numbers| numbers.of_files.get(place)).map_or_else(String::new, |rank| format!("rank {rank}: "));
     let mut answer = Answer::new();
-    if !is_first {
-        answer.gap();
-    }
     answer.title(format!("{rank}{}", short_name(file)));
-    answer.gap();
-    written(form, &answer)
+    let mut heading = written(form, &answer);
+    heading.push(b'\n');
+    heading
 }
 
-/// Rows for programs have their heading once.
+/// Drops the heading of rows for programs, except the first.
 fn data_of(form: Form, text: &[u8], is_first: bool) -> &[u8] {
     let after_heading = || text.iter().position(|&byte| byte == b'\n').map_or(&[][..], |end| &text[end + 1..]);
     if form == Form::Data && !is_first { after_heading() } else { text }
 }
 
-fn print_ranks(form: Form, ranks: &Ranks, addition: Option<Value>, is_first: bool) -> Result<()> {
-    match form {
-        Form::Text | Form::Markdown => {
-            let mut answer = Answer::new();
-            if !is_first {
-                answer.gap();
-            }
-            answer.append(ranks.answer());
-            print_bytes(form, &written(form, &answer))
-        }
-        Form::Json => {
-            let mut lines = Lines::default();
-            ranks.add_to(&mut lines, addition)?;
-            print_bytes(form, lines.text().as_bytes())
-        }
-        // It has rows of one kind only.
-        Form::Data => Ok(()),
-    }
+fn print_ranks(ranks: &Ranks, addition: Option<Value>) -> Result<()> {
+    let mut lines = Lines::default();
+    ranks.add_to(&mut lines, addition)?;
+    print_bytes(Form::Json, lines.text().as_bytes())
 }

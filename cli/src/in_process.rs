@@ -1,4 +1,4 @@
-//! Commands inside of another program: the answer is returned instead of printed.
+//! Runs commands inside another program: the answer is returned instead of printed.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,24 +14,24 @@ use crate::terminal::progress::Watch;
 use crate::terminal::runner::{self, Outcome, Subject};
 use crate::{Cli, Command, parse};
 
-/// What a command would have printed.
+/// The output of a command.
 pub struct Answered {
-    /// On standard output.
+    /// Its standard output.
     pub printed: Vec<u8>,
-    /// The answer as text for people, where that was asked for.
+    /// The answer as text for people, if requested.
     pub text: String,
-    /// The same as a piece of HTML.
+    /// The same as an HTML fragment.
     pub html: String,
-    /// On standard error, in lines.
+    /// The lines of its standard error.
     pub remarks: Vec<String>,
     /// How it ended.
     pub outcome: Outcome,
 }
 
-/// Does a command's work on at most so many threads, all of which are gone when it returns. Without a number, as many as the command
-/// `parkade` takes.
+/// Does a command's work on at most this many threads, all of which have ended when it returns. Without a number, it uses as many as the
+/// command `parkade`.
 ///
-/// With `with_text` the answer comes as text too, whatever form the arguments ask for.
+/// `with_text` adds the answer as text, whatever form the arguments request.
 ///
 /// The command is about one recording (advise, diagnose, report, stats, replay, export, pack), about recordings (verify, diff), or about
 /// a study (sweep, merge).
@@ -43,11 +43,11 @@ pub fn answer(arguments: &[OsString], threads: Option<usize>, watch: &Arc<Watch>
     on_threads(threads, watch, || answer_of(&cli.command, with_text))
 }
 
-/// What a command about recordings prints on standard output, and on standard error beside it. Files are written as the arguments say.
-/// For tests that run many commands in one process.
+/// Returns the standard output and standard error of a command about recordings. Files are written as the arguments say. Tests use this to
+/// run many commands in one process.
 ///
 /// # Errors
-/// The arguments are wrong, the command is none about recordings, or it could not be run.
+/// The arguments are wrong, the command is not about recordings, or it could not be run.
 pub fn all_printed(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<u8>> {
     let answered = answer_of(&Cli::try_parse_from(arguments)?.command, false)?;
     let mut printed = answered.printed;

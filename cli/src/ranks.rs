@@ -1,5 +1,4 @@
-//! The ranks of one job beside each other, as text, as JSON and as rows of a page; what is compared is decided by
-//! `parkade_analysis::ranks`.
+//! Shows the ranks of one job side by side, as text, as JSON and as rows of a page. `parkade_analysis::ranks` decides what is compared.
 
 use std::path::{Path, PathBuf};
 
@@ -10,6 +9,7 @@ use serde_json::Value;
 use crate::recordings::{RankNumbers, RanksFrom};
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{Word, all, sections, view};
+use crate::terminal::output::Tone;
 use crate::terminal::recording::short_name;
 use crate::terminal::runner::Lines;
 use crate::terminal::table::{Mark, Table};
@@ -25,19 +25,19 @@ pub struct Ranks {
 /// One device's run.
 struct Ranked {
     rank: u64,
-    /// The place of its file among those given.
+    /// The index of its file among the given ones.
     place: usize,
     file: PathBuf,
     run: RankRun,
 }
 
 impl Ranks {
-    /// Compares runs, each with the place of its file; `None` if they are of fewer than two files.
+    /// Compares runs, each with the index of its file; `None` if they come from fewer than two files.
     pub fn of(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Option<Ranks> {
         Some(Ranks::of_any(numbers, files, runs)).filter(Ranks::are_of_several_files)
     }
 
-    /// The same of any number of files.
+    /// Does the same for any number of files.
     pub fn of_any(numbers: &RankNumbers, files: &[&Path], runs: Vec<(usize, RankRun)>) -> Ranks {
         let ranked = |(place, run): (usize, RankRun)| {
             Some(Ranked { rank: *numbers.of_files.get(place)?, place, file: files.get(place)?.to_path_buf(), run })
@@ -48,23 +48,34 @@ impl Ranks {
         Ranks { runs, comparison, from: numbers.from }
     }
 
-    /// Whether there are at least two files with runs.
+    /// Returns whether at least two files have runs.
     pub fn are_of_several_files(&self) -> bool {
         self.runs.windows(2).any(|pair| pair[0].place != pair[1].place)
     }
 
-    /// What the comparison found, and the table that shows it.
+    /// Returns the findings of the comparison, with their table.
     pub fn answer(&self) -> Answer {
         let mut answer = Answer::new();
-        answer.paragraphs(self.sentences());
+        let mut sentences = sentences(self).into_iter();
+        let verdict = sentences.next().into_iter().chain(self.odd_one());
+        let tone = if self.comparison.fails_first.is_some() { Tone::Bad } else { Tone::Plain };
+        answer.headline(tone, output::sentence(&verdict.collect::<Vec<_>>().join("; ")));
+        let is_in_verdict = self.odd_one().is_some();
+        answer.paragraphs(sentences.skip(usize::from(is_in_verdict)).map(|text| output::sentence(&text)));
         answer.gap();
         answer.table(table(self).with_left([0, 1]));
         answer
     }
 
-    /// What the comparison found.
+    /// Returns the findings of the comparison.
     pub fn sentences(&self) -> Vec<String> {
-        sentences(self)
+        sentences(self).iter().map(|text| output::sentence(text)).collect()
+    }
+
+    /// Names the rank that differs most from the others, and how; `None` if no rank stands out.
+    pub fn odd_one(&self) -> Option<String> {
+        let first = self.comparison.odd.first()?;
+        Some(format!("{} is the odd one out: {}", named(self, &[first.run]), deviation(self, *first)))
     }
 
     /// Adds the comparison as one line, with more keys if there are any.
@@ -76,12 +87,12 @@ impl Ranks {
         lines.add(&object)
     }
 
-    /// Whether the files are recordings of more than one program.
+    /// Returns whether the files are recordings of more than one program.
     pub fn are_of_several_programs(&self) -> bool {
         self.comparison.differences.iter().any(|difference| matches!(difference, Difference::Program(_)))
     }
 
-    /// Whether some file has several devices, so that a rank's number does not name a run.
+    /// Returns whether a file has several devices, so that a rank's number does not identify a run.
     fn have_devices(&self) -> bool {
         self.runs.windows(2).any(|pair| pair[0].rank == pair[1].rank)
     }
@@ -91,24 +102,24 @@ impl Ranks {
 pub struct Row<'a> {
     /// The rank.
     pub rank: u64,
-    /// The place of its file among those given.
+    /// The index of its file among the given ones.
     pub place: usize,
     /// Its file.
     pub file: &'a Path,
     /// The device, if some file has several.
     pub device: Option<u32>,
-    /// What is in the columns, and whether it stands out.
+    /// The contents of the columns, and whether they stand out.
     pub cells: Vec<(String, Standing)>,
     /// Whether it runs out of memory first.
     pub fails_first: bool,
-    /// Whether it is unlike the others.
+    /// Whether it differs from the others.
     pub is_odd: bool,
 }
 
-/// How a cell is to be read.
+/// How a cell is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// As others.
+    /// Like the others.
     Ordinary,
     /// Unlike the others.
     Odd,
@@ -120,7 +131,7 @@ impl Ranks {
     /// The columns of [`Row::cells`].
     pub const COLUMNS: [&str; COLUMNS.len()] = COLUMNS;
 
-    /// The runs, in the order of their ranks.
+    /// Returns the runs, in the order of their ranks.
     pub fn rows(&self) -> Vec<Row<'_>> {
         let has_devices = self.have_devices();
         (0..self.runs.len()).map(|run| self.row(run, has_devices)).collect()
@@ -145,8 +156,8 @@ impl Ranks {
         }
     }
 
-    /// The runs, those that say most first: the first to fail, those unlike the others, one of each other version, settings and program,
-    /// then all in the order of their ranks.
+    /// Returns the runs, the most informative ones first: the first to fail, those that differ from the others, one of each differing
+    /// version, settings and program, and then all in the order of their ranks.
     pub fn by_weight(&self) -> Vec<usize> {
         let comparison = &self.comparison;
         let first = comparison.fails_first.iter().map(|first| first.run);
@@ -160,7 +171,7 @@ impl Ranks {
     }
 }
 
-/// The column of a measure.
+/// Returns the column of a measure.
 const fn column(measure: Measure) -> usize {
     match measure {
         Measure::Entries => 0,
@@ -171,13 +182,13 @@ const fn column(measure: Measure) -> usize {
     }
 }
 
-/// The columns of what is compared.
+/// The compared columns.
 const COLUMNS: [&str; 7] =
     ["entries", "out of memory", "retries", "peak allocated", "peak reserved", "free at the end", "largest hole"];
 /// The column that is coloured.
 const OUT_OF_MEMORY: usize = 1;
 
-/// A row for each run. What a run does not have is a dash.
+/// Returns a table with a row for each run. A dash stands for a missing value.
 fn table(ranks: &Ranks) -> Table {
     let mut table = Table::new(["rank", "recording"].into_iter().chain(COLUMNS));
     let has_devices = ranks.have_devices();
@@ -191,7 +202,7 @@ fn table(ranks: &Ranks) -> Table {
     table
 }
 
-/// What is in the [`COLUMNS`] of a run.
+/// Returns the contents of a run's [`COLUMNS`].
 fn cells(ranked: &Ranked) -> [String; COLUMNS.len()] {
     let run = &ranked.run;
     let dash = || "-".to_owned();
@@ -212,42 +223,49 @@ fn cells(ranked: &Ranked) -> [String; COLUMNS.len()] {
     ]
 }
 
-/// How many of the runs that stand out, and of the variants of a difference, are named.
+/// The maximum number of outliers, and of variants of a difference, that are named.
 const NAMED: usize = 4;
-/// How many ranks, or ranges of them, are listed.
+/// The maximum number of ranks or ranges that are listed.
 const RANGES: usize = 8;
 
 fn sentences(ranks: &Ranks) -> Vec<String> {
     let mut sentences = vec![fails_first(ranks)];
     sentences.extend(odd(ranks));
     sentences.extend(ranks.comparison.differences.iter().map(|difference| differs(ranks, difference)));
-    sentences.iter().map(|text| output::sentence(text)).collect()
+    sentences
 }
 
 fn fails_first(ranks: &Ranks) -> String {
     let Some(FailsFirst { run, next, is_by_time, failed }) = ranks.comparison.fails_first else {
         let survived = ranks.runs.iter().filter(|ranked| ranked.run.ooms > 0).count();
         return match survived {
-            0 => "no rank ran out of memory".to_owned(),
-            _ => format!("no rank died of an out-of-memory error; {survived} of {} went on after such errors", ranks.runs.len()),
+            0 => format!("none of {} ran out of memory", number(ranks)),
+            _ => format!("none of {} died of an out-of-memory error; {survived} continued after one", number(ranks)),
         };
     };
     let entry = ranks.runs[run].run.failure.map_or(0, |failure| failure.entry);
-    let of = ranks.runs.len();
-    let name = named(ranks, &[run]);
+    let (of, name) = (number(ranks), named(ranks, &[run]));
     match next {
-        _ if failed == 1 => format!("only {name} ran out of memory, at entry {entry}"),
+        _ if failed == 1 => format!("of {of}, only {name} ran out of memory, at entry {entry}"),
         Some((next, later_us)) => {
             let later = later_us as f64 / 1e6;
             let next = named(ranks, &[next]);
-            format!("{name} ran out of memory first, at entry {entry}, {later:.3} s before {next}; {failed} of {of} did")
+            format!("of {of}, {failed} ran out of memory, {name} first, at entry {entry}, {later:.3} s before {next}")
         }
-        None if is_by_time => format!("{name} ran out of memory first, at entry {entry}; {failed} of {of} did"),
+        None if is_by_time => format!("of {of}, {failed} ran out of memory, {name} first, at entry {entry}"),
         None => format!(
-            "{name} ran out of memory after the fewest entries, {entry}; {failed} of {of} did, and it is not known which did \
-             so first, because not all files contain times"
+            "of {of}, {failed} ran out of memory, {name} after the fewest entries ({entry}); which of them was first is not known, \
+             because not all files contain times"
         ),
     }
+}
+
+/// Returns the number of ranks: `3 ranks`, or `4 devices of 2 ranks`.
+fn number(ranks: &Ranks) -> String {
+    let mut numbers: Vec<u64> = ranks.runs.iter().map(|ranked| ranked.rank).collect();
+    numbers.dedup();
+    let devices = if ranks.have_devices() { format!("{} of ", output::count(ranks.runs.len(), "device")) } else { String::new() };
+    format!("{devices}{}", output::count(numbers.len(), "rank"))
 }
 
 fn odd(ranks: &Ranks) -> Vec<String> {
@@ -255,10 +273,10 @@ fn odd(ranks: &Ranks) -> Vec<String> {
     if comparison.compared.len() < LEAST_RANKS {
         return Vec::new();
     }
-    let [first, others @ ..] = comparison.odd.as_slice() else {
-        return vec!["no rank stands out from the others".to_owned()];
+    let ([_, others @ ..], Some(first)) = (comparison.odd.as_slice(), ranks.odd_one()) else {
+        return vec!["no rank stands out".to_owned()];
     };
-    let mut sentences = vec![format!("{} is the odd one out: {}", named(ranks, &[first.run]), deviation(ranks, *first))];
+    let mut sentences = vec![first];
     let too = others.iter().take(NAMED - 1);
     sentences.extend(too.map(|odd| format!("{} also stands out: {}", named(ranks, &[odd.run]), deviation(ranks, *odd))));
     if comparison.odd.len() > NAMED {
@@ -267,7 +285,7 @@ fn odd(ranks: &Ranks) -> Vec<String> {
     sentences
 }
 
-/// Its value, and the range of those that do not stand out.
+/// Compares its value with the range of the ranks that do not stand out.
 fn deviation(ranks: &Ranks, odd: Odd) -> String {
     let show = |value: i64| if odd.measure.is_bytes() { size::show(value) } else { value.to_string() };
     let comparison = &ranks.comparison;
@@ -296,7 +314,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             format!("the versions of PyTorch differ: {}", each(&|one| format!("{} in {}", one.value, named(ranks, &one.runs))))
         }
         Difference::Settings(_) => {
-            let settings = |one: &Variant| if one.value.is_empty() { "default" } else { &one.value }.to_owned();
+            let settings = |one: &Variant| if one.value.is_empty() { "default settings" } else { &one.value }.to_owned();
             let says = |one: &Variant| format!("{} in {}", output::shorten(&settings(one), 80), named(ranks, &one.runs));
             format!("the settings differ: {}", each(&says))
         }
@@ -320,7 +338,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
     }
 }
 
-/// Runs by name: `rank 3`, `ranks 0-2, 5`, `rank 3 device 1`. Only the first are named if there are many.
+/// Names runs: `rank 3`, `ranks 0-2, 5`, `rank 3 device 1`. Only the first are named if there are many.
 fn named(ranks: &Ranks, runs: &[usize]) -> String {
     let word = if runs.len() == 1 { "rank" } else { "ranks" };
     let mut runs = runs.to_vec();
@@ -334,7 +352,7 @@ fn named(ranks: &Ranks, runs: &[usize]) -> String {
     format!("{word} {}{more}", output::list(names.iter().take(RANGES)))
 }
 
-/// Ascending numbers, consecutive ones together.
+/// Combines consecutive numbers of an ascending sequence in ranges.
 fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<String> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for number in numbers {

@@ -1,8 +1,8 @@
-//! Several recordings: which files are meant, which ranks they are of by their names, and working through them.
+//! Several recordings: finds the files, derives their ranks from their names, and processes them.
 //!
-//! They are worked through on all cores, with bounded memory, and with the results in order. Each thread takes the next file when it is
-//! done with its last one. Files are held back while those being read are likely to take more than a fixed amount of memory together,
-//! but one is always read.
+//! The files are processed on all cores, with bounded memory and with the results in order. Each thread takes the next file when it has
+//! finished its last one. A file waits while those being read probably need more than a fixed amount of memory together, but one is always
+//! read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -19,33 +19,33 @@ use parkade_recording::compression::{Compression, detect};
 
 use crate::terminal::{output, progress};
 
-/// What snapshot files are called; each may have a compression's ending too.
+/// The endings of snapshot files, which the ending of a compression may follow.
 const ENDINGS: [&str; 2] = [".pickle", ".pkl"];
 const COMPRESSIONS: [&str; 5] = ["", ".xz", ".gz", ".zst", ".zstd"];
-/// How many skipped files are named.
+/// The maximum number of skipped files that are named.
 const NAMED: usize = 3;
 
-/// Something to read, or why there is nothing.
+/// A file to read, or the reason why there is none.
 #[derive(Debug)]
 pub struct Input {
     /// The file, or the folder without files.
     pub path: PathBuf,
-    /// Why there is nothing to read.
+    /// The reason why there is nothing to read.
     pub refusal: Option<String>,
 }
 
-/// All that was given, in its order; what is in folders in the natural order of names, so that rank2 comes before rank10.
+/// All given inputs, in their order. Files in a folder are in the natural order of their names: rank2 precedes rank10.
 #[derive(Debug)]
 pub struct Inputs {
     /// The files.
     pub all: Vec<Input>,
-    /// What to say about them on standard error.
+    /// Messages about them for standard error.
     pub remarks: Vec<String>,
     has_folder: bool,
 }
 
 impl Inputs {
-    /// The files that these paths mean.
+    /// Finds the files at these paths.
     pub fn of(paths: &[PathBuf]) -> Inputs {
         let mut inputs = Inputs { all: Vec::new(), remarks: Vec::new(), has_folder: false };
         for path in paths {
@@ -59,17 +59,17 @@ impl Inputs {
         inputs
     }
 
-    /// Whether there is more than one.
+    /// Returns whether there is more than one file.
     pub fn are_several(&self) -> bool {
         self.all.len() > 1
     }
 
-    /// The paths.
+    /// Returns the paths.
     pub fn paths(&self) -> Vec<&Path> {
         self.all.iter().map(|input| input.path.as_path()).collect()
     }
 
-    /// The ranks that the files are of; `None` if nothing says that they are ranks of one job: neither a folder nor numbers in their names.
+    /// Returns the ranks of the files; `None` if neither a folder nor numbers in their names show that they are ranks of one job.
     pub fn ranks(&self) -> Option<RankNumbers> {
         let numbers = RankNumbers::of(&self.paths());
         (self.are_several() && (self.has_folder || numbers.from == RanksFrom::Names)).then_some(numbers)
@@ -100,7 +100,8 @@ impl Inputs {
     }
 }
 
-/// Whether a file of a folder is a snapshot, by its name or else by how it begins. Hidden files are not: editors and downloads leave them.
+/// Returns whether a file in a folder is a snapshot, judging by its name or else by its first bytes. Hidden files are not: editors and
+/// downloads leave them.
 fn is_snapshot(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let has_ending =
@@ -119,7 +120,7 @@ fn nothing_found(skipped: &[PathBuf], folders: &[PathBuf]) -> String {
     format!("{looked_for}; {has}{advice}")
 }
 
-/// Some files with the names of the first: `4 other files (a, b, c ...)`.
+/// Counts files and names the first ones: `4 other files (a, b, c ...)`.
 fn others(paths: &[PathBuf], thing: &str) -> Option<String> {
     let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let named = output::list(paths.iter().take(NAMED).map(name));
@@ -127,21 +128,21 @@ fn others(paths: &[PathBuf], thing: &str) -> Option<String> {
     (!paths.is_empty()).then(|| format!("{} ({named}{more})", output::count(paths.len() as u64, thing)))
 }
 
-/// Words before the number of a rank, and of a device, which stands for the rank where no name has one.
+/// Words before the number of a rank, and of a device, which replaces the rank if no name has one.
 const RANK_WORDS: [&str; 1] = ["rank"];
-/// A word that is short for rank, but also for other things.
+/// An abbreviation of rank that also has other meanings.
 const SHORT_WORDS: [&str; 1] = ["r"];
 const DEVICE_WORDS: [&str; 4] = ["device", "dev", "gpu", "cuda"];
-/// Words before a number that is a moment's of one run.
+/// Words before a number that counts points in time of one run.
 const MOMENT_WORDS: [&str; 6] = ["step", "iter", "iteration", "epoch", "batch", "entry"];
 
-/// Where the numbers come from.
+/// The source of the numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RanksFrom {
     /// The files' names.
     #[default]
     Names,
-    /// Their order, as the names do not number them, or not differently.
+    /// Their order, because their names have no distinct numbers.
     Positions,
 }
 
@@ -157,14 +158,14 @@ parkade_recording::names! {
 pub struct RankNumbers {
     /// In the order of the files.
     pub of_files: Vec<u64>,
-    /// Where they come from.
+    /// Their source.
     pub from: RanksFrom,
 }
 
 impl RankNumbers {
-    /// The ranks of these files: the first rule that gives every file a number of its own, else their positions. A number after a word
-    /// for rank or device is one. Others may number anything, as in `run_100` and `run_200`, so they count only if they are those of all
-    /// ranks from 0 on.
+    /// Returns the ranks of these files by the first rule that gives every file a distinct number, or else their positions. A number after
+    /// a word for rank or device is a rank. Other numbers may count anything, as in `run_100` and `run_200`, so they are ranks only if they
+    /// are consecutive from 0.
     pub fn of(paths: &[&Path]) -> RankNumbers {
         let stems: Vec<String> = paths.iter().map(|path| stem(path)).collect();
         type Rule = fn(&str) -> Option<u64>;
@@ -188,21 +189,21 @@ impl RankNumbers {
         RankNumbers::positions(paths.len())
     }
 
-    /// The positions of so many files.
+    /// Returns the positions of this many files.
     pub fn positions(files: usize) -> RankNumbers {
         RankNumbers { of_files: (0..files as u64).collect(), from: RanksFrom::Positions }
     }
 }
 
-/// The file's name in lower case, up to its ending.
+/// Returns the file's name in lower case, without its ending.
 fn stem(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let end = [".pickle", ".pkl"].iter().filter_map(|ending| name.rfind(ending)).min().unwrap_or(name.len());
     name[..end].to_owned()
 }
 
-/// The number after one of the words: `rank3`, `rank_3`, `rank-3`, `rank=3`. The word begins the name or follows something other than a
-/// letter.
+/// Returns the number after one of the words: `rank3`, `rank_3`, `rank-3`, `rank=3`. The word begins the name or follows a
+/// character that is not a letter.
 fn after(stem: &str, words: &[&str]) -> Option<u64> {
     let of_word = |word: &&str| {
         stem.match_indices(word).find_map(|(at, _)| {
@@ -220,7 +221,7 @@ fn leading_number(text: &str) -> Option<u64> {
     text[..end].parse().ok()
 }
 
-/// The number that ends the name after a separator, as in `snapshot_3`, unless it numbers the moments of a run.
+/// Returns the number at the end of the name after a separator, as in `snapshot_3`, unless it counts points in time of a run.
 fn last_number(stem: &str) -> Option<u64> {
     let start =
         stem.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + stem[at..].chars().next().map_or(1, char::len_utf8));
@@ -231,19 +232,19 @@ fn last_number(stem: &str) -> Option<u64> {
     if separated && !is_moment { stem[start..].parse().ok() } else { None }
 }
 
-/// The files being read have at most this size together, decompressed; one may have more.
+/// The maximum total size of the files being read, decompressed. A single file may be larger.
 const MOST_BYTES: u64 = 4 << 30;
-/// How much larger a compressed file becomes, at the upper end of what recordings do.
+/// The factor by which a compressed file grows, near the maximum for recordings.
 const RATIO: u64 = 60;
 
-/// Runs `work` on each file, and gives the results to `done` in the order of the files, each as soon as all before it are there. Errors do
-/// not name the file.
+/// Runs `work` on each file, and passes the results to `done` in the order of the files, each as soon as all earlier ones are complete.
+/// Errors do not name the file.
 ///
 /// # Errors
-/// That of `done`, which ends it.
+/// The error of `done`, which ends the work.
 ///
 /// # Panics
-/// As `work`: what unwinds there, also because it was cancelled, unwinds here.
+/// If `work` unwinds, including because it was cancelled, this unwinds too.
 pub fn each<T: Send>(
     inputs: &Inputs,
     is_hidden: bool,
@@ -296,7 +297,7 @@ pub fn each<T: Send>(
     outcome
 }
 
-/// How large a file is likely to be when decompressed; 0 if it cannot be read, which reading it will say.
+/// Estimates the decompressed size of a file; 0 if it cannot be read, because reading it reports the error.
 fn likely_size(path: &Path) -> u64 {
     let length = fs::metadata(path).map_or(0, |data| if data.is_file() { data.len() } else { 0 });
     let mut head = [0; 8];
@@ -308,14 +309,14 @@ fn likely_size(path: &Path) -> u64 {
     length.saturating_mul(if is_compressed { RATIO } else { 1 })
 }
 
-/// The memory that the files being read take, by their likely sizes.
+/// The memory of the files being read, by their estimated sizes.
 #[derive(Default)]
 struct Memory {
     in_use: Mutex<u64>,
     freed: Condvar,
 }
 
-/// A part of the memory, until it is dropped.
+/// A reserved part of the memory, until it is dropped.
 struct Share<'m> {
     memory: &'m Memory,
     bytes: u64,

@@ -29,7 +29,7 @@ fn the_cure_is_the_last_line() {
         |options| options.len() >= 60 && options.iter().all(|option| keys.iter().all(|key| option.get(key).is_some()))
     ));
     let roomy = call(&["advise", "--all", &file, "--capacity", "1GiB"]);
-    assert!(roomy.out.ends_with("\nkeep the settings as they are (default)\n"), "{}", roomy.out);
+    assert!(roomy.out.ends_with("\nkeep the settings as they are (default settings)\n"), "{}", roomy.out);
 }
 
 #[test]
@@ -38,8 +38,8 @@ fn what_no_setting_cures_is_said_with_what_is_missing() {
     let file = folder.recording("program.pickle", &reuses_a_part());
     let run = call(&["advise", "--all", &file, "--limit", "110MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
-    let last = "no setting helps: the program holds 120.00 MiB at once, and 110.00 MiB is available, 10.00 MiB too little\n";
-    assert!(run.out.ends_with(last), "{}", run.out);
+    let first = "No setting helps: the program holds 120.00 MiB at once, and 110.00 MiB is available, 10.00 MiB too little\n";
+    assert!(run.out.starts_with(first), "{}", run.out);
     assert_eq!(json(&[&file, "--limit", "110MiB"]).1["verdict"], "capacity");
 }
 
@@ -224,7 +224,7 @@ fn what_cannot_be_advised_on_is_said_in_one_line() {
     }
     assert_eq!(call(&["advise", "--all", &file, "--limit", "many"]).code, 2);
     let tiny = call(&["advise", "--all", &file, "--capacity", "2MiB", "--settings", "", "--only"]);
-    assert!(tiny.code == 1 && tiny.out.contains("no setting helps"), "{}{}", tiny.out, tiny.err);
+    assert!(tiny.code == 1 && tiny.out.starts_with("No setting helps"), "{}{}", tiny.out, tiny.err);
 }
 
 #[test]
@@ -265,4 +265,49 @@ fn what_is_likely_of_a_program_on_several_streams_makes_an_answer_close() {
         assert_eq!(likely["fit"].as_u64() < likely["of"].as_u64(), is_close, "{limit}: {option}");
         assert_eq!(option["close"], is_close, "{limit}: {option}");
     }
+}
+
+#[test]
+fn a_limit_that_the_recorded_run_exceeded_is_refused() {
+    let file = format!("{}/../conformance/recordings/gpt2_varlen.default.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+    let run = call(&["advise", &file, "--recorded-limit", "1GiB"]);
+    assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+    let said = "--recorded-limit 1.00 GiB contradicts the recording, because the run reserved 20.48 GiB";
+    assert!(run.err.contains(said), "{}", run.err);
+}
+
+/// The verdict is the same sentence in the short answer and in the full one, and comes first.
+#[test]
+fn the_full_answer_begins_with_the_verdict_too() {
+    let folder = Folder::new("advise-verdict");
+    let file = folder.recording("program.pickle", &reuses_a_part());
+    for limit in ["110MiB", "140MiB", "1GiB"] {
+        let first = |all: &[&str]| {
+            let run = call(&[&["advise", &file, "--limit", limit], all].concat());
+            run.out.lines().next().unwrap_or_default().to_owned()
+        };
+        assert_eq!(first(&["--all"]), first(&[]), "{limit}");
+    }
+}
+
+/// With `--only`, the answer is about what was asked for: it names those settings, and speaks of no others.
+#[test]
+fn an_answer_about_some_settings_speaks_of_no_others() {
+    let file = format!("{}/../conformance/recordings/gpt2_varlen.limit12_oom.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+    for limit in [&[][..], &["--limit", "14GiB"], &["--limit", "15GiB"]] {
+        let settings = call(&[&["advise", &file, "--settings", "max_split_size_mb:32", "--only"], limit].concat()).out;
+        let verdict = settings.lines().next().unwrap_or_default();
+        assert!(verdict.contains("with max_split_size_mb:32") && !settings.contains("other"), "{settings}");
+        let policy = call(&[&["advise", &file, "--policy", "floating-handles", "--only"], limit].concat()).out;
+        assert!(policy.contains("floating-handles") && !policy.contains("expandable_segments"), "{policy}");
+    }
+}
+
+/// Settings that fit are given up for a risk only: that is said, and what to do if the risk does not concern the program.
+#[test]
+fn settings_that_are_given_up_for_a_risk_may_be_kept() {
+    let file = format!("{}/../conformance/recordings/pools/graph_reset.expandable.1.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+    let text = call(&["advise", &file]).out;
+    assert!(text.contains("the run's own settings fit too and are replaced only because of a risk: "), "{text}");
+    assert!(text.contains("If that cannot happen in this program, keep them\n"), "{text}");
 }

@@ -45,9 +45,9 @@ fn a_full_device_that_nothing_serves_decides_whatever_the_others_hold() {
     let file = file(&folder, vec![holds(0, 300), died(1, 100 * MIB), holds(2, 5000)]);
     let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 1, "{text}");
-    assert!(text.contains("the least memory that works: 1.17 GiB on device 1 with "), "{text}");
+    assert!(text.contains("the smallest memory that works: 1.17 GiB on device 1 with "), "{text}");
     let said =
-        "no setting helps: on device 1 the program holds 1.17 GiB at once, and 1.07 GiB is available, 100.00 MiB too little";
+        "No setting helps: on device 1 the program holds 1.17 GiB at once, and 1.07 GiB is available, 100.00 MiB too little";
     assert!(text.contains(said), "{text}");
     assert!(text.contains("; on device 1 at most 1.17 GiB live, 1.07 GiB of memory;"), "{text}");
     assert!(text.contains("capacity: on device 1 at entry 5, "), "{text}");
@@ -65,10 +65,10 @@ fn what_is_enough_is_that_of_the_device_whose_limit_is_not_known() {
     let file = file(&folder, vec![holds(0, 5000), died(1, PLENTY), holds(2, 300)]);
     let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 3, "{text}");
-    let said = "not known: on device 1 the program holds 1.17 GiB at once, and the limit was between 1000.00 MiB and 1.56 GiB; \
-                with at least 1.17 GiB, it gets past entry 5 under ";
+    let said = "Not known: on device 1 the program holds 1.17 GiB at once, and the limit was between 1000.00 MiB and 1.56 GiB; \
+                with at least 1.17 GiB, it gets past entry 5 with ";
     assert!(text.contains(said), "{text}");
-    assert!(text.contains("the least memory that works: 1.17 GiB on device 1 with "), "{text}");
+    assert!(text.contains("the smallest memory that works: 1.17 GiB on device 1 with "), "{text}");
     let object = json(&["advise", &file]);
     check_text("advise", &object.to_string());
     let enough = &object["enough"];
@@ -104,11 +104,11 @@ fn what_is_enough_of_given_memory_is_that_of_the_device_that_needs_most() {
     let file = file(&folder, vec![holds(0, 300), holds(1, 700), holds(2, 500)]);
     let (code, text) = words(&["advise", "--all", &file, "--limit", "2GiB"]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("it fits as it is: 700.00 MiB is enough on device 1, which needs the most"), "{text}");
+    assert!(text.contains("It fits as it is: 700.00 MiB is enough on device 1, which needs the most"), "{text}");
     let (code, text) = words(&["advise", "--all", &file, "--limit", "600MiB"]);
     assert_eq!(code, 1, "{text}");
     assert!(
-        text.contains("no setting helps: on device 1 the program holds 700.00 MiB at once, and 600.00 MiB is available"),
+        text.contains("No setting helps: on device 1 the program holds 700.00 MiB at once, and 600.00 MiB is available"),
         "{text}"
     );
 }

@@ -46,7 +46,7 @@ fn ranks_that_want_different_settings_get_one_that_serves_both() {
     assert_eq!((&found["tightest_rank"], &found["ranks"][0]["capacity_bytes"]), (&1.into(), &(140 * MIB).into()));
     let text = call(&["advise", folder.path(), "--limit", "140MiB"]).out;
     assert_eq!(text.lines().last(), found["line"].as_str(), "{text}");
-    assert!(text.contains("all 2 ranks fit; rank 1 is the tightest"), "{text}");
+    assert!(text.contains("Both ranks fit with expandable_segments:True; rank 1 is the tightest"), "{text}");
     check_text("Ranks", &object.to_string());
 }
 
@@ -74,8 +74,8 @@ fn a_rank_that_nothing_serves_is_named() {
     let folder = job("advise-job-short", &[reuses_a_part(), wants_none()]);
     let run = call(&["advise", folder.path(), "--limit", "125MiB"]);
     assert_eq!(run.code, 1, "{}", run.err);
-    assert!(run.out.contains("no setting serves both ranks: no setting that was tried serves rank 1;"), "{}", run.out);
-    assert_eq!(run.out.matches("no setting serves").count(), 1, "{}", run.out);
+    assert!(run.out.contains("No setting serves both ranks: no setting that was tried serves rank 1;"), "{}", run.out);
+    assert_eq!(run.out.matches("No setting serves").count(), 1, "{}", run.out);
     assert!(run.out.contains(" for each is enough with "), "{}", run.out);
 }
 
@@ -94,14 +94,14 @@ fn a_rank_that_cannot_be_read_is_named_at_the_end() {
         );
     }
     let said = call(&["advise", folder.path(), "--limit", "1GiB"]).out;
-    assert!(said.contains("all 2 ranks that could be read (of 3) fit"), "{said}");
+    assert!(said.contains("All 2 ranks that could be read (of 3) fit with the default settings"), "{said}");
 }
 
 #[test]
 fn ranks_that_fit_as_they_are_stay() {
     let folder = job("advise-job-stay", &[reuses_a_part(), wants_none()]);
     let run = call(&["advise", folder.path(), "--limit", "1GiB"]);
-    assert_eq!((run.code, run.out.lines().last()), (0, Some("keep the settings as they are (default)")), "{}", run.out);
+    assert_eq!((run.code, run.out.lines().last()), (0, Some("keep the settings as they are (default settings)")), "{}", run.out);
     // Without memory, what the fullest rank needs.
     let run = call(&["advise", folder.path()]);
     assert!(run.code == 0 && run.out.contains("rank 1 needs the most"), "{}", run.out);
@@ -130,7 +130,7 @@ fn settings_that_are_best_for_no_rank_are_judged_by_its_range_too() {
         assert_eq!((&rank["best_outcome"], &rank["outcome"]), (&"unknown".into(), &"unknown".into()), "{found}");
     }
     let text = call(&["advise", folder.path()]).out;
-    assert!(text.contains("not known whether") && !text.contains("is served; rank"), "{text}");
+    assert!(text.contains("Not known whether") && !text.contains("is served; rank"), "{text}");
 }
 
 /// What is left on the tightest device of a rank counts, whatever the others have and need.

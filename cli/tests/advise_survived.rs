@@ -21,10 +21,10 @@ fn what_fails_is_cured_and_without_the_cure_the_run_goes_on() {
     let run = call(&[&["advise", "--all", &file, "--limit", "4GiB"], &ONLY[..]].concat());
     let out = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(run.code, 0, "{out}");
-    let said = "with the default settings it fails at entry 1024; the program survives such errors: it went on after 41 out-of-memory errors in the recording";
+    let said = "with the default settings it fails at entry 1024; the program survives such errors: it continued after 41 out-of-memory errors in the recording";
     assert!(out.contains(said), "{out}");
     let own = call(&["replay", &file, "--limit", "4GiB"]);
-    let said = "it does not fit: it runs out of memory at entry 1024; the program survives such errors: it went on after 41";
+    let said = "it does not fit: it runs out of memory at entry 1024; the program survives such errors: it continued after 41";
     assert!(own.code == 1 && own.out.split_whitespace().collect::<Vec<_>>().join(" ").contains(said), "{}", own.out);
 }
 
@@ -34,8 +34,8 @@ fn where_nothing_helps_it_meets_the_errors_again_and_goes_on() {
     let file = surviving(&folder, "2GiB");
     let run = call(&[&["advise", "--all", &file, "--limit", "2GiB"], &ONLY[..]].concat());
     let out = run.out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(run.code == 1 && out.contains("no setting helps: the program holds"), "{out}");
-    assert!(out.contains("; the program survives such errors: it went on after "), "{out}");
+    assert!(run.code == 1 && out.contains("No setting helps: the program holds"), "{out}");
+    assert!(out.contains("; the program survives such errors: it continued after "), "{out}");
     let object = |command: &[&str]| -> Value { serde_json::from_str(&call(command).out).expect("an object") };
     let advised = object(&[&["advise", "--json", &file, "--limit", "2GiB"], &ONLY[..]].concat());
     let replayed = object(&["replay", "--json", &file, "--limit", "2GiB"]);

@@ -13,6 +13,7 @@ fn sorted_words(text: &str) -> Vec<&str> {
 #[test]
 fn answers_have_80_columns() {
     let shipped = |name: &str| format!("{}/../conformance/recordings/{name}.pickle.xz", env!("CARGO_MANIFEST_DIR"));
+    let pools = &*shipped("pools/graph_reset.default.2");
     let (died, whole) = (&*shipped("resnet50_sweep.limit5_oom"), &*shipped("resnet50_sweep.default"));
     let cases = [
         &["advise", died][..],
@@ -26,6 +27,14 @@ fn answers_have_80_columns() {
         &["stats", died],
         &["stats", died, "--all"],
         &["stats", died, "--every", "2000"],
+        &["stats", died, "--entry", "100"],
+        &["diff", died],
+        &["diff", died, "--all"],
+        &["sweep", "--list"],
+        &["conform", "--list"],
+        &["conform", "--list", "--policy", "all"],
+        &["advise", pools],
+        &["advise", pools, "--all"],
         &["replay", died],
         &["replay", died, "--policy", "breaking-handles"],
         &["diagnose", "--message", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB."],
@@ -33,7 +42,8 @@ fn answers_have_80_columns() {
     for arguments in cases {
         let run = call_at_80_columns(arguments);
         assert!(run.code != 2 && run.err.is_empty(), "{arguments:?}: {}", run.err);
-        let is_pasted = |line: &str| line.starts_with("export ") || line.starts_with("parkade advise ");
+        let is_pasted =
+            |line: &str| line.starts_with("export ") || line.starts_with("parkade advise ") || line.starts_with("law/");
         for line in run.out.lines() {
             assert!(line.chars().count() <= 80 || is_pasted(line), "{arguments:?}: {line:?} in\n{}", run.out);
             assert_eq!(line, line.trim_end(), "{arguments:?}: {}", run.out);

@@ -55,7 +55,7 @@ fn a_person_reads_the_cause_first() {
             "  2  fragmentation  yes  40.00 MiB reserved - 8.00 MiB allocated = 32.00 MiB (80.0 % of",
             "                         reserved) in 4 holes, enough in total; the largest hole is",
             "                         8.00 MiB; num_alloc_retries is 1",
-            "  3  settings       yes  to see which one, and what it costs, run the last line",
+            "  3  settings       yes  to see which one, and what it costs, run the command below",
             "  4  empty_cache    no   no whole segment or page was free: the allocator tried before",
             "                         giving up",
             "",
@@ -282,7 +282,7 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert_eq!(verdict(1), (3.into(), "no_failure".into()));
     let run = call(&["diagnose", &file, "--device", "3"]);
     assert!(
-        run.out.lines().nth(1) == Some("both.pickle device 3: the history is not in the file, only the heap at its end"),
+        run.out.lines().nth(1) == Some("both.pickle, device 3: the history is not in the file, only the heap at its end"),
         "{}",
         run.out
     );
@@ -385,7 +385,7 @@ fn a_recording_that_is_not_exact_says_so_first() {
     let folder = Folder::new("diagnose-diverging");
     let run = call(&["diagnose", &folder.recording("diverging.pickle", &diverging())]);
     assert_eq!(run.code, 0);
-    assert!(run.out.lines().nth(1).is_some_and(|line| line.starts_with("careful: ")), "{}", run.out);
+    assert!(run.out.lines().nth(1).is_some_and(|line| line.starts_with("warning: ")), "{}", run.out);
 }
 
 /// A message of another source is explained, not refused: who wrote it, how much was wanted, what that means.
@@ -489,4 +489,17 @@ fn with_the_default_stacks_blocks_are_named_by_operators_and_the_program_s_lines
     assert_eq!(first["operator"], "aten::_to_copy");
     let own: Vec<&Value> = first["stack"].as_array().expect("calls").iter().filter(|call| call["own"] == true).collect();
     assert_eq!((own.len(), &own[0]["name"], &own[0]["line"]), (1, &"<lambda>".into(), &60.into()));
+}
+
+/// A command about the file is about all of its devices, so it comes once, at the end.
+#[test]
+fn the_command_to_run_next_is_the_last_line_whatever_devices_there_are() {
+    let folder = Folder::new("diagnose-command");
+    let mut both = failing();
+    both.devices.push(DeviceRecording { device: 3, ..failing().devices[0].clone() });
+    let file = folder.recording("both.pickle", &both);
+    let run = call(&["diagnose", &file, "--limit", "60MiB"]);
+    assert!(run.out.starts_with("device 0: fragmentation: ") && run.out.contains("\ndevice 3: fragmentation: "), "{}", run.out);
+    let command = format!("parkade advise {file} --limit 60MiB");
+    assert_eq!((run.out.matches("\nparkade advise ").count(), run.out.lines().last()), (1, Some(&*command)), "{}", run.out);
 }

@@ -19,7 +19,8 @@ fn a_limit_that_the_run_exceeded_was_not_its_limit() {
     let text = call(&["diagnose", &file, "--limit", "64.5MiB"]).out;
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        words.starts_with("The recorded run reserved ") && words.contains("more than the limit of 64.50 MiB, so that"),
+        text.lines().nth(1).is_some_and(|line| line.starts_with("The recorded run reserved "))
+            && words.contains("more than the limit of 64.50 MiB, so that"),
         "{text}"
     );
     assert!(words.contains(" --capacity 64.5MiB"), "what to try is given back as it was typed: {text}");

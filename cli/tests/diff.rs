@@ -134,7 +134,7 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
                 let is_known = more != "\ndriver calls " || *a != held;
                 assert_eq!(run.out.contains(more), is_known && !all.is_empty(), "{more:?}: {}", run.out);
             }
-            let hint = "\n--all shows how memory is used at the peaks, driver calls, phases and steps too\n";
+            let hint = "\n--all also shows how memory is used at the peaks, the driver calls, phases and steps\n";
             assert_eq!(run.out.ends_with(hint), all.is_empty(), "{}", run.out);
         }
     }
@@ -172,4 +172,21 @@ fn two_steps_of_one_file() {
     let run = call(&["diff", &file, "--steps", "19:99"]);
     assert!(run.code == 2 && run.err.contains("complete steps 18 to 23"), "{}", run.err);
     assert_eq!(call(&["diff", &file, "--steps", "19"]).code, 2);
+}
+
+#[test]
+fn the_verdict_names_its_device_and_one_file_has_a_short_answer() {
+    let folder = Folder::new("diff-verdict");
+    let two = |mib| {
+        let mut two = holding(mib);
+        two.devices.push(DeviceRecording { device: 3, ..holding(100).devices.remove(0) });
+        two
+    };
+    let (a, b) = (folder.recording("a.pickle", &two(100)), folder.recording("b.pickle", &two(120)));
+    let run = call(&["diff", &a, &b]);
+    assert!(run.out.starts_with("Device 0: B reserves 20.00 MiB more than A"), "{}", run.out);
+    assert!(run.out.contains("\nDevice 3: B reserves as much as A"), "{}", run.out);
+    let run = call(&["diff", &folder.recording("one.pickle", &holding(100))]);
+    assert!(run.out.starts_with("Reserved memory peaks at 100.00 MiB at entry "), "{}", run.out);
+    assert!(!run.out.contains("driver calls  ") && run.out.contains("--all"), "{}", run.out);
 }

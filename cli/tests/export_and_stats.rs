@@ -39,7 +39,7 @@ fn an_exported_file_is_written_verifies_and_says_its_settings() {
     let (code, object) = json(&["export", &file, "-o", &out, "--force", "--limit", "19MiB", "--stop-at-oom", "--json"]);
     assert_eq!((code, &object["devices"][0]["fails_at_entry"], &object["devices"][0]["entries"]), (0, &0.into(), &1.into()));
     let run = call(&["export", &file, "-o", &out, "--force", "--limit", "19MiB"]);
-    assert!(run.out.contains("out of memory 2 times, first at entry 0 of the file"), "{}", run.out);
+    assert!(run.out.contains("out of memory twice, first at entry 0 of the file"), "{}", run.out);
     let run = call(&["export", &file, "-o", &out, "--force", "--limit", "19MiB", "--stop-at-oom"]);
     assert!(run.out.contains("out of memory once, first at entry 0 of the file"), "{}", run.out);
 }
@@ -126,7 +126,7 @@ fn statistics_are_shown_at_the_end_at_an_entry_and_in_rows() {
     let file = folder.recording("run.pickle", &timed());
     let run = call(&["stats", &file]);
     assert_eq!((run.code, run.err.as_str()), (0, ""));
-    let fullest = "device 0 at its fullest, entry 2 of 5: 20.00 MiB reserved, 8.00 MiB allocated\n";
+    let fullest = "Device 0 at its peak, entry 2 of 5: 20.00 MiB reserved, 8.00 MiB allocated\n";
     assert!(
         run.out.starts_with(fullest)
             && run.out.contains("\nat the end: 20.00 MiB reserved, 3.00 MiB allocated\n")
@@ -138,7 +138,8 @@ fn statistics_are_shown_at_the_end_at_an_entry_and_in_rows() {
     assert!(all.out.starts_with(fullest) && all.out.contains("PyTorch CUDA memory summary, device ID 0"), "{}", all.out);
     let run = call(&["stats", &file, "--entry", "4"]);
     assert!(run.out.contains("PyTorch CUDA memory summary, device ID 0"), "{}", run.out);
-    assert!(run.out.contains("device 0, after entry 4 of 5\n  fragmentation     85.0 %, a risk by the 30 % rule"), "{}", run.out);
+    let first = "Device 0 after entry 4 of 5: 20.00 MiB reserved, 3.00 MiB allocated\n  fragmentation     85.0 %, a risk by the 30 % rule";
+    assert!(run.out.starts_with(first), "{}", run.out);
     assert!(run.out.contains("largest hole      12.00 MiB") && run.out.contains("partial segments  17.00 MiB"), "{}", run.out);
     let keys = call(&["stats", &file, "--entry", "1", "--keys"]).out;
     assert!(keys.contains(&format!("\nallocated_bytes.all.current {}\n", 5 * MIB)) && keys.lines().count() > 122, "{keys}");
@@ -152,7 +153,9 @@ fn statistics_are_shown_at_the_end_at_an_entry_and_in_rows() {
     assert_eq!((&moments[0]["step"], &moments[0]["entry"], allocated(0)), (&0.into(), &1.into(), (5 * MIB).into()));
     assert_eq!((&moments[1]["step"], &moments[1]["entry"], allocated(1)), (&1.into(), &4.into(), (3 * MIB).into()));
     let rows = call(&["stats", &file, "--steps=Optimizer"]).out;
-    assert!(rows.starts_with("device 0: steps end with Optimizer\nstep  entry"), "{rows}");
+    let first =
+        "Device 0: reserved memory peaks at 20.00 MiB, allocated memory at 8.00 MiB\nsteps end with Optimizer\nstep  entry";
+    assert!(rows.starts_with(first), "{rows}");
     let csv = call(&["stats", &file, "--every", "2", "--csv"]).out;
     let columns: Vec<usize> = csv.lines().map(|line| line.split(',').count()).collect();
     assert_eq!(columns, [134; 4], "{csv}");
@@ -211,7 +214,7 @@ fn devices_without_such_a_moment_are_left_out() {
     several.devices.push(short);
     let file = folder.recording("several.pickle", &several);
     let run = call(&["stats", &file, "--entry", "4"]);
-    assert!(run.out.contains("device 0, after entry 4 of 5"), "{}{}", run.out, run.err);
+    assert!(run.out.starts_with("Device 0 after entry 4 of 5: 20.00 MiB reserved, "), "{}{}", run.out, run.err);
     assert!(run.out.contains("left out: device 1 has no trace entries"), "{}", run.out);
     assert!(run.out.contains("left out: there is no entry 4: the trace of device 2 has 2"), "{}", run.out);
     let (_, object) = json(&["stats", &file, "--entry", "4", "--json"]);
@@ -247,7 +250,7 @@ fn what_has_no_statistics_is_said_in_one_line() {
         assert!(json(&[&["stats", "--json"], arguments].concat()).1["error"].is_string());
     }
     let end = call(&["stats", &traceless]).out;
-    assert!(end.contains("device 1: no trace; its segments at the end\n  fragmentation     85.0 %"), "{end}");
+    assert!(end.contains("\nDevice 1 at the end, because the file has no trace: 20.00 MiB reserved, 3.00 MiB allocated\n  fragmentation     85.0 %"), "{end}");
     assert_eq!(call(&["stats", &file, "--every", "0"]).code, 2);
     assert_eq!(call(&["stats", &file, "--every", "1", "--entry", "1"]).code, 2);
 }

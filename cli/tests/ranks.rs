@@ -120,7 +120,11 @@ fn who_fails_first_and_who_is_odd() {
     }
     folder.recording("rank2.pickle", &rank(2, 3));
     let run = call(&["verify", "--all", folder.path()]);
-    assert!(run.out.contains("Rank 1 ran out of memory first, at entry 5, 0.250 s before rank 0; 2 of 3 did.\n"), "{}", run.out);
+    assert!(
+        run.out.contains("Of 3 ranks, 2 ran out of memory, rank 1 first, at entry 5, 0.250 s before rank 0.\n"),
+        "{}",
+        run.out
+    );
 }
 
 #[test]
@@ -222,7 +226,7 @@ fn what_is_no_job_is_said() {
     let run = call(&["verify", "--all", folder.path()]);
     for said in [
         "The versions of PyTorch differ: 2.10 and 2.11 in ranks 0, 1, 3-5; 2.13 to 2.15 in rank 2",
-        "The settings differ: default in ranks 0-2, 4, 5; max_split_size_mb:200 in rank 3",
+        "The settings differ: default settings in ranks 0-2, 4, 5; max_split_size_mb:200 in rank 3",
         "Rank 4 ran a different program than the others, or a different part of it",
         "Identical, as copies of one recording are, so they count once: ranks 0, 5",
     ] {
@@ -303,7 +307,40 @@ fn every_command_names_the_ranks_that_died() {
         let is_of_beginning = |measure: &Value| measure == "peak_allocated_bytes" || measure == "peak_reserved_bytes";
         assert!(!odd.iter().any(is_of_beginning), "{command:?} {ranks}");
         let text = call(&with(command, &[folder.path()])).out;
-        let said = "Rank 8 ran out of memory first, at entry 5, 0.100 s before rank 7; 2 of 9 did.";
+        let said = "Of 9 ranks, 2 ran out of memory, rank 8 first, at entry 5, 0.100 s before rank 7";
         assert!(command == ["report"] || text.contains(said), "{command:?} {text}");
     }
+}
+
+/// The verdict on all ranks comes first, with the rank that is unlike the others.
+#[test]
+fn the_verdict_on_all_ranks_comes_first() {
+    let folder = Folder::new("ranks-verdict");
+    for number in 0..4 {
+        folder.recording(&format!("rank{number}.pickle"), &rank(number, if number == 3 { 12 } else { 3 }));
+    }
+    for all in [&[][..], &["--all"]] {
+        let said = "None of 4 ranks ran out of memory; rank 3 is the odd one out: its peak allocated memory is 17.00 MiB, ";
+        let run = call(&[&["diagnose", folder.path()], all].concat());
+        assert!(run.out.starts_with(said), "{}", run.out);
+        let run = call(&[&["advise", folder.path()], all].concat());
+        let mut lines = run.out.lines();
+        let verdict = lines.next().unwrap_or_default();
+        assert!(verdict.contains("4 ranks") && verdict.contains("default settings"), "{}", run.out);
+        assert!(lines.next().is_some_and(|line| line.starts_with("Rank 3 is the odd one out: ")), "{}", run.out);
+    }
+}
+
+/// The comparison of ranks has no use for an entry, so one is refused instead of ignored.
+#[test]
+fn an_entry_that_the_comparison_would_ignore_is_refused() {
+    let folder = Folder::new("ranks-entry");
+    for number in 0..2 {
+        folder.recording(&format!("rank{number}.pickle"), &rank(number, 3));
+    }
+    let run = call(&["diagnose", folder.path(), "--entry", "1"]);
+    assert_eq!((run.code, run.out.as_str()), (2, ""), "{}", run.err);
+    assert!(run.err.contains("--entry 1 chooses an entry of one trace") && run.err.contains("--all"), "{}", run.err);
+    let run = call(&["diagnose", folder.path(), "--entry", "1", "--all"]);
+    assert!(run.code == 0 && run.out.matches("entry 1 of ").count() == 2, "{}{}", run.out, run.err);
 }

@@ -39,7 +39,7 @@ fn its_own_settings_give_its_own_peaks() {
         [
             "at most 160.00 MiB reserved; without --limit or --capacity nothing is refused",
             "program.pickle",
-            "  settings        default",
+            "  settings        default settings",
             "  fits            -",
             "  oom             0",
             "  peak allocated  120.00 MiB",
@@ -111,7 +111,7 @@ fn a_run_fails_where_it_died() {
     let reported = call(&["report", &file, "--limit", "210MiB"]);
     let said = reported.out.replace('\n', " ");
     assert!(said.contains(&format!("Out of memory at entry {death}: ")), "{said}");
-    assert!(said.contains("1 request failed before, and the run went on."), "{said}");
+    assert!(said.contains("1 request failed before, and the run continued."), "{said}");
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn several_devices_are_told_apart() {
     assert_eq!((&object["devices"][0]["fits"], &object["devices"][1]["fits"]), (&false.into(), &true.into()));
     assert_eq!((&object["devices"][1]["device"], &object["peak_reserved_bytes"]), (&3.into(), &(120 * MIB).into()));
     let run = call(&["replay", &file, "--limit", "130MiB"]);
-    assert!(run.out.contains("\n3        default   yes ") && run.out.contains("\ndevice 3\n  recorded: "), "{}", run.out);
+    assert!(run.out.contains("\n3       default settings   yes ") && run.out.contains("\ndevice 3\n  recorded: "), "{}", run.out);
     let verdict = "it does not fit: device 0 runs out of memory first, at entry 6\nboth.pickle\ndevice ";
     assert!(run.out.starts_with(verdict) && run.out.contains("\n0 "), "{}", run.out);
 }
@@ -229,7 +229,7 @@ fn a_recording_that_lost_its_beginning_is_replayed() {
     let advised = call(&["advise", "--all", &file, "--limit", "50MiB"]);
     assert_eq!((advised.code, said("50MiB").0), (1, 1), "{}", advised.out);
     assert!(
-        advised.out.contains("no setting helps: the program holds 120.00 MiB at once, and 50.00 MiB is available"),
+        advised.out.contains("No setting helps: the program holds 120.00 MiB at once, and 50.00 MiB is available"),
         "{}",
         advised.out
     );

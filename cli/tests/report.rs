@@ -213,7 +213,7 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     recording.devices[0].trace.drain(..2);
     let page = page(&folder, &folder.recording("lost.pickle", &recording), &[]);
     assert!(page.contains("As far back as the file goes, the program held at most 8.00 MiB"), "{page}");
-    assert!(page.contains("The file lost its beginning: 1 segment (20.00 MiB) and 1 block existed"));
+    assert!(page.contains("The oldest entries are missing from the file: 1 segment (20.00 MiB) and 1 block existed"));
     let found = pieces(&page);
     let start: Vec<u64> = found[0].1.at(0).iter().flat_map(|s| s.blocks.iter().map(|block| block.size)).collect();
     assert_eq!(start, [5 * MIB]);

@@ -175,7 +175,7 @@ fn the_recommended_settings_are_in_the_table_and_the_graph() {
             continue;
         };
         assert_eq!(recommended.len(), 1, "{name}: {tried:?}");
-        assert_eq!(recommended[0]["label"], if settings.is_empty() { "default" } else { settings }, "{name}");
+        assert_eq!(recommended[0]["label"], if settings.is_empty() { "default settings" } else { settings }, "{name}");
         let rows = page.split("<tr data-tried=").skip(1).map(|rest| rest.split_once("</tr>").expect("an end").0);
         let row = rows.filter(|row| row.contains("recommended</em>")).collect::<Vec<_>>();
         // With what is estimated of the rest of a run that died.

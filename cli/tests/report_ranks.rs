@@ -51,7 +51,7 @@ fn a_page_has_a_row_for_all_and_those_that_say_most_in_full() {
     let run = call(&["report", folder.path(), "-o", &target]);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{}", run.out);
     assert!(
-        run.out.starts_with("Only rank 10 ran out of memory, at entry 5.\n") && run.out.contains("\nrank  recording"),
+        run.out.starts_with("Of 12 ranks, only rank 10 ran out of memory, at entry 5") && run.out.contains("\nrank  recording"),
         "{}",
         run.out
     );
@@ -146,9 +146,9 @@ fn json_has_each_file_and_the_ranks_beside_the_page() {
     let setting = with_page[2].as_object_mut().and_then(|ranks| ranks.remove("one_setting"));
     assert_eq!(setting.expect("one setting")["own"], true);
     assert!(lines(&["report", "--json", folder.path()]) == with_page);
-    // Text: each file's, then the table.
+    // Text: the table, then each file's.
     let text = call(&["report", folder.path()]).out;
-    let places = ["rank 0: rank0.pickle", "rank 1: rank1.pickle", "rank  recording"].map(|part| text.find(part).unwrap_or(0));
+    let places = ["rank  recording", "rank 0: rank0.pickle", "rank 1: rank1.pickle"].map(|part| text.find(part).unwrap_or(0));
     assert!(places[0] < places[1] && places[1] < places[2], "{places:?}: {text}");
 }
 

@@ -36,7 +36,7 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         ("x".repeat(5 << 20), "a line is longer than"),
         (
             lines[0].to_owned(),
-            "its first line is missing or cut short, as after an early interruption: remove it, or choose another file",
+            "its first line is missing or cut short, as after an early interruption: remove it, or choose a different file",
         ),
         (rows.replacen("\"parkade_sweep\":4", "\"parkade_sweep\":9", 1), "has format 9"),
         (lines[0].replace("\"1.1\"", "\"1.2\"") + "\n", "has different capacities than requested"),

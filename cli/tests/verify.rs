@@ -128,7 +128,7 @@ fn settings_come_from_the_file_or_the_caller() {
     let run = verify(&folder.recording("values", &with(Some(refused_string))));
     assert!(run.code == 0 && run.out.contains("string \"bogus:1\" is refused ("), "{}", run.out);
     let run = verify(&folder.recording("none", &with(None)));
-    assert!(run.out.contains("not in the file: the settings; PyTorch's defaults are assumed"), "{}", run.out);
+    assert!(run.out.contains("not in the file: the settings; the default settings are assumed"), "{}", run.out);
     let collecting = RecordedSettings { garbage_collection_threshold: Some(0.9), ..default_settings() };
     let collecting = folder.recording("gc", &with(Some(collecting)));
     let run = verify(&collecting);

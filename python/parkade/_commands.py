@@ -263,9 +263,7 @@ def stats(
         device=device,
     )
     with as_file(recording) as file:
-        # The text would be a table with a row for each of many entries.
-        is_short = every is None and not steps
-        answer = run(["stats", "--json", *chosen], [file], progress=progress, with_text=is_short)
+        answer = run(["stats", "--json", *chosen], [file], progress=progress)
         return made(Stats, answer.object([file]), answer)
 
 

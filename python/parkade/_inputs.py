@@ -49,11 +49,26 @@ def _existing(path: str | os.PathLike[str]) -> File:
     text = os.fspath(path)
     if not isinstance(text, str):
         text = os.fsdecode(text)
-    # Raises the usual exceptions of files.
     if os.path.isdir(text):
-        raise IsADirectoryError(errno.EISDIR, "a folder; parkade.diagnose_many takes folders", text)
+        return _only_file(text)
+    # Raises the usual exceptions of files.
     os.stat(text)
     return File(text, text)
+
+
+def _only_file(folder: str) -> File:
+    """Returns the recording in a folder, as the command does if the folder has only one."""
+    from . import _parkade
+
+    found = [path for path, refusal in _parkade.inputs([folder])[0] if refusal is None]
+    if len(found) == 1:
+        return File(found[0], found[0])
+    raise IsADirectoryError(
+        errno.EISDIR,
+        f"a folder with {len(found)} recordings, and this function takes one: call it for each of them, or "
+        "parkade.diagnose_many for all; the command `parkade advise FOLDER` finds one setting for all ranks",
+        folder,
+    )
 
 
 def _bytes(recording: Any) -> tuple[bytes, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
 from . import _arrow, _html, _parkade
@@ -22,9 +24,11 @@ Path = str | os.PathLike[str]
 class Diagnoses:
     """The diagnoses of many recordings, in the order of the files."""
 
-    def __init__(self, lines: list[bytes]) -> None:
+    def __init__(self, lines: list[bytes], options: Sequence[str] = ()) -> None:
         #: The output of `parkade diagnose --json` for each file: a line of JSON, with its newline.
         self.lines = lines
+        self._options = tuple(options)
+        self._text: str | None = None
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -40,7 +44,7 @@ class Diagnoses:
     def __getitem__(self, place: slice) -> Diagnoses: ...
 
     def __getitem__(self, place: int | slice) -> Diagnosis | Error | Diagnoses:
-        return Diagnoses(self.lines[place]) if isinstance(place, slice) else _result(self.lines[place])
+        return Diagnoses(self.lines[place], self._options) if isinstance(place, slice) else _result(self.lines[place])
 
     def __repr__(self) -> str:
         failed = sum("error" in json.loads(line) for line in self.lines)
@@ -49,6 +53,18 @@ class Diagnoses:
             if failed
             else f"Diagnoses({len(self)} files)"
         )
+
+    def __str__(self) -> str:
+        """Returns what `parkade diagnose` prints for these files. The command reads them again, once."""
+        if self._text is None:
+            files = [json.loads(line)["file"] for line in self.lines]
+            if not files:
+                return repr(self)
+            command = [sys.executable, "-m", "parkade", "diagnose", *self._options, "--", *files]
+            done = subprocess.run(command, capture_output=True)
+            said = done.stdout or done.stderr
+            self._text = said.decode(errors="replace").rstrip("\n")
+        return self._text
 
     def write(self, path: Path) -> None:
         """Writes the lines to a file."""
@@ -101,7 +117,7 @@ def diagnose_many(
             lines.append(line)
             if told is not None:
                 told(len(lines), len(tasks), "files")
-    return Diagnoses(lines)
+    return Diagnoses(lines, chosen)
 
 
 def _line(chosen: tuple[str, ...], task: tuple[str, str | None]) -> bytes:

@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
+elif sys.version_info >= (3, 11):
+    from typing import NotRequired
 
 
 class DifferingReleases(TypedDict):

@@ -189,8 +189,11 @@ class Report(_fields.ReportFields, Result):
 class Difference(_fields.DifferenceFields, Result):
     """The result of `diff`."""
 
-    _shown = ("exceeded", "exit_code")
     __hash__ = _hash
+
+    def __repr__(self) -> str:
+        b = "" if self.b is None else f"b={self.b['file']!r}, "
+        return f"Difference(a={self.a.get('file')!r}, {b}exceeded={self.exceeded!r}, exit_code={self.exit_code!r})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -258,6 +261,8 @@ def _of(kind: type[_T], data: Object) -> _T:
 
 #: The nested objects of results that have their own class.
 _PARTS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Recommendation, Option, DeviceDiagnosis)}
+# `typing.get_type_hints` looks for them in the module of the fields, which cannot import this one.
+vars(_fields).update(_PARTS)
 
 
 def _value(part: str | None, value: Any) -> Any:

@@ -160,12 +160,12 @@ def _continued(output: Path | None, header: bytes, program: str) -> Iterator[tup
             lines.pop()
         if lines and lines[0] != header:
             raise Error(
-                f"{os.fspath(output)} has rows of another sweep, or is not a file of rows: choose another file, "
+                f"{os.fspath(output)} has rows of another sweep, or is not a file of rows: choose a different file, "
                 "or remove it"
             )
         if any(json.loads(line).get("program") != program for line in lines[1:]):
             raise Error(
-                f"{os.fspath(output)} has rows of a build of parkade other than {program}: choose another file, "
+                f"{os.fspath(output)} has rows of a build of parkade other than {program}: choose a different file, "
                 "or remove it"
             )
         file.seek(sum(map(len, lines)))

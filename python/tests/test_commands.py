@@ -7,8 +7,10 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 import types
+import typing
 from html import unescape
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 from conftest import RECORDINGS, REPOSITORY
 
 import parkade
+from parkade import _results
 
 
 def test_verify_says_whether_every_decision_is_the_same(died):
@@ -140,6 +143,8 @@ def test_results_are_texts_and_lines_and_have_a_hash(died, command):
         numbers = re.compile(r"\b\d+\.\d+ m?s\b|\b\d+\.\d\d$", re.MULTILINE)
         if name != "report":
             assert numbers.sub("", str(found)).rstrip() == numbers.sub("", printed).rstrip()
+    rows = str(parkade.stats(died, every=5000))
+    assert rows == command("stats", died, "--every", "5000").stdout.decode().rstrip()
     advice = parkade.advise(died)
     assert all(len(repr(part)) < 200 for part in (*advice.options, advice.recommendation) if part is not None)
     assert set(advice.options)
@@ -278,3 +283,27 @@ def test_a_bar_is_drawn_if_asked_for(capsys):
     assert " of " in shown and shown.endswith("\r")
     parkade.verify(RECORDINGS / "deep_mlp.default.pickle.xz")
     assert capsys.readouterr().err == "", "nobody would see it"
+
+
+def test_the_types_of_results_are_found_when_the_program_runs():
+    for name in parkade.__all__:
+        kind = getattr(parkade, name)
+        if isinstance(kind, type) and issubclass(kind, _results.Result):
+            hints = typing.get_type_hints(kind)
+            assert hints["exit_code"] is int and set(hints) >= {field.name for field in dataclasses.fields(kind)}
+    assert typing.get_type_hints(parkade.Advice)["recommendation"] == _results.Recommendation | None
+
+
+def test_a_difference_names_its_files(died, snapshot):
+    assert repr(parkade.diff(died)).startswith(f"Difference(a={died!r}, exceeded=False, ")
+    assert repr(parkade.diff(died, snapshot)).startswith(f"Difference(a={died!r}, b='<snapshot>', exceeded=False, ")
+
+
+def test_a_folder_with_one_recording_is_that_recording(died, tmp_path):
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    shutil.copy(died, folder / "rank0.pickle")
+    assert parkade.verify(folder).file == str(folder / "rank0.pickle")
+    shutil.copy(died, folder / "rank1.pickle")
+    with pytest.raises(IsADirectoryError, match="a folder with 2 recordings.*parkade advise FOLDER"):
+        parkade.advise(folder)

@@ -80,3 +80,9 @@ def test_functions_of_the_page_are_there():
 
     for name in re.findall(r"parkade\.([a-zA-Z_]+)", PAGE):
         assert name in parkade.__all__ or name in ("sh", "md"), name
+
+
+def test_no_program_hides_a_module_of_python():
+    """A program that is started has its folder before Python's own modules."""
+    names = {path.stem for path in (REPOSITORY / "benches").glob("*.py")}
+    assert names and not names & sys.stdlib_module_names

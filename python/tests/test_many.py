@@ -61,6 +61,13 @@ def test_a_folder_is_diagnosed_as_by_the_command(folder, of_one_machine):
     assert "rank10.pickle" in found._repr_html_()
 
 
+def test_many_diagnoses_are_the_text_of_the_command(folder, command):
+    found = parkade.diagnose_many(folder)
+    assert str(found) == command("diagnose", folder).stdout.decode().rstrip()
+    assert str(found[:1]) == command("diagnose", json.loads(found.lines[0])["file"]).stdout.decode().rstrip()
+    assert repr(found) == "Diagnoses(4 files, 1 of which could not be diagnosed)"
+
+
 def test_the_executor_changes_nothing(folder, of_one_machine):
     with spawned() as processes:
         assert parkade.diagnose_many([folder], executor=processes).lines == of_one_machine

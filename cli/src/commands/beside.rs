@@ -1,9 +1,10 @@
-//! A policy of parkade beside PyTorch's settings: what it would need for the requests of a recording, in figures and in words, on one device and on all ranks of a job.
+//! A parkade policy as an alternative to PyTorch's settings: its needs for the requests of a recording, in figures and in words, on one
+//! device and on all ranks of a job.
 //!
-//! PyTorch can run on any policy (`parkade.enable(policy=...)`), so it is an option like a setting, and it is asked for the same
-//! requests: of a run that died, the request that ended it counts as one to serve, and what is estimated of the rest follows. Only
-//! requests that failed and that the run did without are left out. Settings are replayed, and policies are run as `parkade sweep` runs
-//! them, which differs in when memory comes back that other streams use: a run does not wait for it ([`measure`] says so).
+//! PyTorch can run on any policy (`parkade.enable(policy=...)`), so a policy is an option like a setting and receives the same requests.
+//! For a run that died, these include the request that ended it and the estimated rest. Only failed requests that the run survived are left
+//! out. Settings are replayed, whereas policies run as in `parkade sweep`. The two differ in when memory that other streams use becomes
+//! available: a policy does not wait for it ([`measure`] says so).
 
 use parkade_analysis::advise::{Advice, CompletedRuns, DeviceMemory, DeviceOutcome, Means, Outcome as Fit, Program};
 use parkade_analysis::continuation::Doubt;
@@ -16,23 +17,23 @@ use crate::terminal::json_struct::{Word, view};
 use crate::terminal::size::show_bytes;
 use crate::terminal::{output, run_words};
 
-/// The policy that decides as PyTorch with expandable_segments:True: settings and policies are compared by it.
+/// The policy that decides like PyTorch with expandable_segments:True. It makes settings and policies comparable.
 const EXPANDABLE: &str = "pytorch-expandable";
 
-/// What a policy needs.
+/// The needs of a policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Needs {
     /// Its name.
     policy: String,
-    /// How it fares on each device.
+    /// Its results on each device.
     devices: Vec<OnDevice>,
-    /// What expandable_segments:True needs by the same measure, on the device that needs most.
+    /// The need of expandable_segments:True, measured in the same way, on the device that needs the most.
     expandable_bytes: Option<u64>,
-    /// Whether memory that other streams used comes back later than it was freed.
+    /// Whether memory that other streams used becomes available later than it was freed.
     has_late_frees: bool,
 }
 
-/// What each of these policies needs for the requests on which there is advice, each policy once.
+/// Returns the needs of these policies for the requests of an advice, without duplicates.
 #[must_use]
 pub fn needs(policies: &[Named], advice: &Advice) -> Vec<Needs> {
     if policies.is_empty() {
@@ -52,10 +53,10 @@ pub fn needs(policies: &[Named], advice: &Advice) -> Vec<Needs> {
     needs
 }
 
-/// The policy that advice names beside settings. It fits in the least memory of those that are here (docs/better-policy.md).
+/// The policy that advice names besides settings. Of all policies, it fits in the smallest memory (docs/better-policy.md).
 const OWN_POLICY: &str = "breaking-handles";
 
-/// What parkade's own policy needs for the requests on which there is advice, if it is not among those that are known.
+/// Returns the needs of parkade's own policy for the requests of an advice, computed unless they are among the known ones.
 #[must_use]
 pub fn own_policy(advice: &Advice, known: &[Needs]) -> Option<Needs> {
     let known = known.iter().find(|needs| needs.policy == OWN_POLICY).cloned();
@@ -69,38 +70,39 @@ impl Needs {
         Needs { policy: policy.name.to_string(), devices, expandable_bytes, has_late_frees }
     }
 
-    /// The policy's name.
+    /// Returns the policy's name.
     #[must_use]
     pub fn policy(&self) -> &str {
         &self.policy
     }
 
-    /// What it comes to: the worst of the devices.
+    /// Returns the outcome: the worst of the devices.
     #[must_use]
     pub fn outcome(&self) -> Fit {
         self.worst().map_or(Fit::Unknown, |device| device.outcome)
     }
 
-    /// Whether every request is served in the memory that there is, if that is known: what is estimated of the rest of a run that died
-    /// is so too.
+    /// Returns whether every request is served in the available memory, if that is known. For a run that died, this includes the estimated
+    /// rest.
     #[must_use]
     pub fn fits(&self) -> Option<bool> {
         self.of_all(|figures| Some(figures.at_hand?.fits))
     }
 
-    /// Whether every recorded request is, that of which a run died included.
+    /// Returns whether every recorded request is served, including the one that ended the run.
     #[must_use]
     pub fn gets_past(&self) -> Option<bool> {
         self.of_all(|figures| Some(figures.at_hand?.fails_at_entry.is_none()))
     }
 
-    /// The least memory in which every request is served, on the device that needs most. `None` if the policy does not serve them.
+    /// Returns the smallest memory in which every request is served, on the device that needs the most; `None` if the policy cannot serve
+    /// them.
     #[must_use]
     pub fn smallest_bytes(&self) -> Option<u64> {
         self.most(|figures| figures.smallest_bytes)
     }
 
-    /// The cut runs that are like those of the devices whose programs died, on the device where the fewest were completed.
+    /// Returns the truncated runs similar to those that died, for the device where the fewest were completed.
     #[must_use]
     pub fn completes(&self) -> Option<CompletedRuns> {
         CompletedRuns::least(self.devices.iter().filter(|device| device.death.is_some()).map(|device| device.completes))
@@ -116,7 +118,7 @@ impl Needs {
         self.devices.iter().min_by_key(badness)
     }
 
-    /// Whether it is so on every device, if it is known of each. A policy that does not serve the requests does not in any memory.
+    /// Returns whether the condition holds on every device, if it is known for each. A policy that cannot serve the requests fails it.
     fn of_all(&self, is_so: impl Fn(&Figures) -> Option<bool>) -> Option<bool> {
         let of = |device: &OnDevice| device.figures.as_ref().map_or(Some(false), &is_so);
         self.devices.iter().map(of).try_fold(true, |all, so| Some(all && so?))
@@ -180,70 +182,70 @@ view! {
     }
 }
 
-/// The requests of a device, and the memory that there is for them.
+/// The requests of a device, and the memory available for them.
 struct Asked<'a> {
     program: &'a Program,
     memory: &'a DeviceMemory,
     available_bytes: Option<u64>,
-    /// What there is for certain: the least that was possible.
+    /// The certain memory: the lower end of the range.
     sure_bytes: Option<u64>,
     recorded: RecordedWorkload,
     options: RunOptions,
 }
 
-/// How a policy fares on a device.
+/// The results of a policy on a device.
 #[derive(Clone, PartialEq, Debug)]
 struct OnDevice {
     /// The device's number.
     device: u32,
-    /// What may be reserved, if known or assumed.
+    /// The bytes that may be reserved, if known or assumed.
     available_bytes: Option<u64>,
-    /// Whether that is assumed, in a range in which it was.
+    /// Whether they are assumed within a range.
     is_assumed: bool,
-    /// The entry of which the recorded run died.
+    /// The entry at which the recorded run died.
     death: Option<usize>,
-    /// So many steps are what its rest is estimated from, if it is.
+    /// The number of steps from which the rest is estimated, if it is.
     steps: Option<usize>,
-    /// Why nothing is sure of that rest, if it died.
+    /// Why the rest is uncertain, if the run died.
     doubt: Option<Doubt>,
-    /// What the run had reserved before the first entry, if the recording lost its beginning.
+    /// The bytes reserved before the first entry, if the oldest entries are missing.
     lost_reserved_bytes: Option<u64>,
-    /// Requests that failed in the recording and that the run did without.
+    /// The number of failed requests that the run survived.
     failed_requests: u64,
-    /// The cut runs that are like the one that died.
+    /// The truncated runs similar to the one that died.
     completes: Option<CompletedRuns>,
-    /// What it comes to.
+    /// The outcome.
     outcome: Fit,
-    /// The figures, or why there are none.
+    /// The figures, or the reason why there are none.
     figures: Result<Figures, String>,
 }
 
-/// What a policy needs on a device.
+/// The needs of a policy on a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Figures {
-    /// How it fares in the memory that there is, if that is known.
+    /// How far it gets in the available memory, if that is known.
     at_hand: Option<AtHand>,
-    /// The least memory in which every request is served.
+    /// The smallest memory in which every request is served.
     smallest_bytes: u64,
-    /// The most that is reserved.
+    /// The peak of reserved memory.
     peak_reserved_bytes: u64,
-    /// Whether it reserves more if there is more, so that the peak is that in the least memory.
+    /// Whether it reserves more if more is available; the peak is then that in the smallest memory.
     takes_all: bool,
-    /// What driver calls cost.
+    /// The cost of driver calls.
     driver_us: u64,
 }
 
-/// How far a policy comes in an amount of memory.
+/// How far a policy gets in an amount of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct AtHand {
     /// Whether every request is served.
     fits: bool,
-    /// The recorded entry that it does not serve. `None` too if it fails only in what is estimated of the rest.
+    /// The recorded entry that it does not serve; also `None` if it fails only in the estimated rest.
     fails_at_entry: Option<usize>,
 }
 
 impl<'a> Asked<'a> {
-    /// The requests of every device on which there is advice.
+    /// Returns the requests of every device of an advice.
     fn of(advice: &'a Advice) -> Vec<Asked<'a>> {
         let devices = advice.programs.iter().zip(&advice.memories).zip(&advice.own().devices);
         let of = |((program, memory), own): ((&'a Program, &'a DeviceMemory), &DeviceOutcome)| Asked {
@@ -257,12 +259,12 @@ impl<'a> Asked<'a> {
         devices.map(of).collect()
     }
 
-    /// The least memory in which a policy serves them; `None` if it does not.
+    /// Returns the smallest memory in which a policy serves them; `None` if it cannot.
     fn smallest_bytes(&self, policy: &Named) -> Option<u64> {
         self.smallest(policy, &[]).ok().map(|smallest| smallest.capacity_bytes)
     }
 
-    /// Whether memory that other streams used comes back later than it was freed.
+    /// Returns whether memory that other streams used becomes available later than it was freed.
     fn has_late_frees(&self) -> bool {
         self.recorded.late_frees > 0 || self.recorded.missing_frees > 0
     }
@@ -272,7 +274,7 @@ impl<'a> Asked<'a> {
         smallest_capacity(&self.recorded.workload, &make, &self.options, given)
     }
 
-    /// How a policy fares.
+    /// Runs a policy.
     fn try_policy(&self, policy: &Named) -> OnDevice {
         let figures = self.figures(policy);
         let is_sure = self.sure_bytes == self.available_bytes;
@@ -320,7 +322,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// A run in so much memory, and how far it comes.
+    /// Runs a policy in this much memory, and returns how far it gets.
     fn within(&self, policy: &Named, bytes: u64) -> (Outcome, AtHand) {
         let make = make_for(policy, &self.recorded.workload);
         let outcome = run(&self.recorded.workload, make(), &self.options.with_capacity(bytes));
@@ -329,13 +331,13 @@ impl<'a> Asked<'a> {
         (outcome, at_hand)
     }
 
-    /// The entry of the request at which a run ended early.
+    /// Returns the entry of the request at which a run ended early.
     fn entry_of(&self, outcome: &Outcome) -> Option<usize> {
         let entries = &self.recorded.entries;
         outcome.failed_at_event.and_then(|event| entries.get(event)).map(|&entry| entry as usize)
     }
 
-    /// Why a policy does not serve the requests with plenty of memory.
+    /// Says why a policy does not serve the requests with plenty of memory.
     fn why_not(&self, outcome: &Outcome) -> String {
         let why = match &outcome.ending {
             Ending::Fault(fault) => fault.clone(),
@@ -351,13 +353,13 @@ impl<'a> Asked<'a> {
         self.program.requests.lost_beginning.map(|lost| lost.reserved_bytes)
     }
 
-    /// Why the rest of a run that died is in doubt.
+    /// Returns why the rest of a run that died is in doubt.
     fn doubt(&self, figures: &Figures) -> Option<Doubt> {
         let free = self.sure_bytes.unwrap_or(0).saturating_sub(figures.smallest_bytes);
         Doubt::about(self.program.continuation.as_ref(), free).filter(|_| self.program.died())
     }
 
-    /// What it comes to, judged as settings are. `sure` is how far it comes in the least memory that was possible, if that is less.
+    /// Returns the outcome by the rules for settings. `sure` is how far it gets at the lower end of the range, if that is less.
     fn outcome(&self, figures: &Result<Figures, String>, sure: Option<AtHand>, doubt: Option<Doubt>) -> Fit {
         let Ok(figures) = figures else { return Fit::DoesNotFit };
         let (Some(at_hand), Some(available)) = (figures.at_hand, self.available_bytes) else { return Fit::Unknown };
@@ -375,18 +377,18 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Whether its private pools are those of MemPools, whose end gives their cached memory back.
+/// Returns whether its private pools belong to MemPools, which release their cached memory at their end.
 fn destroys_pools(requests: &Requests) -> bool {
     requests.operations.iter().any(|(_, operation)| matches!(operation, Operation::ReleasePool(_)))
 }
 
-/// In what policies are not measured as settings are.
+/// How the measurement of policies differs from that of settings.
 const MEASURE: &str = "policies are measured differently from settings: memory that other streams still used when it was freed \
                        becomes available where it did in the recording, and a policy that runs short of memory does not wait \
                        for it";
 
 impl Needs {
-    /// In words.
+    /// Describes the needs in words.
     #[must_use]
     pub fn words(&self) -> String {
         let does = match self.worst() {
@@ -396,14 +398,14 @@ impl Needs {
         format!("with {} instead of settings: {does}{}", self.call(), self.left_out())
     }
 
-    /// The call that runs a program on the policy.
+    /// Returns the call that runs a program on the policy.
     #[must_use]
     pub fn call(&self) -> String {
         let promise = if needs_serial_work(&self.policy) { ", serial=True" } else { "" };
         format!("parkade.enable(policy={:?}{promise})", self.policy)
     }
 
-    /// How it fares on the device on which it fares worst, and what it needs there.
+    /// Describes the result on the worst device, and the need there.
     fn of_device(&self, device: &OnDevice) -> String {
         let is_one_of_many = self.devices.len() > 1;
         let on = if is_one_of_many { format!("on device {} it ", device.device) } else { "it ".to_owned() };
@@ -431,7 +433,7 @@ impl Needs {
 }
 
 impl OnDevice {
-    /// Whether it fits, as a beginning of what it needs. `on` names the device if there are several.
+    /// Says whether it fits, as the beginning of a sentence on its needs. `on` names the device if there are several.
     fn fit(&self, figures: &Figures, at_hand: AtHand, on: &str) -> String {
         let assumed = self.available_bytes.filter(|_| self.is_assumed);
         let assumed = assumed.map_or_else(String::new, |bytes| format!("in the assumed {}, ", show_bytes(bytes)));
@@ -445,19 +447,19 @@ impl OnDevice {
         format!("{assumed}{cut}{on}{does}")
     }
 
-    /// Whether the least memory in which it fits is no more than there is. More is not always better.
+    /// Returns whether it fits in less memory than is available. More memory is not always better.
     fn is_enough(&self, figures: &Figures) -> bool {
         self.available_bytes.is_some_and(|available| figures.smallest_bytes <= available)
     }
 
-    /// That the run had more before its first entry than there is.
+    /// Says that the run had reserved more before its first entry than is available.
     fn hidden(&self) -> String {
         let hidden =
             self.lost_reserved_bytes.filter(|&reserved| self.available_bytes.is_some_and(|available| reserved > available));
         hidden.map_or_else(String::new, run_words::had_before)
     }
 
-    /// Whether it gets past the entry where the run died, and what is known of the rest.
+    /// Says whether it gets past the entry where the run died, and what is known about the rest.
     fn past(&self, death: usize, figures: &Figures, at_hand: AtHand) -> String {
         match at_hand.fails_at_entry {
             Some(entry) if entry == death => return format!("does not get past entry {death}, where the run died; it "),
@@ -481,7 +483,7 @@ impl OnDevice {
     }
 }
 
-/// How the figures of policies compare with those of settings.
+/// Says how the figures of policies compare with those of settings.
 #[must_use]
 pub fn measure(needs: &[Needs]) -> Option<String> {
     let Needs { expandable_bytes, has_late_frees, .. } = needs.first()?;
@@ -499,20 +501,20 @@ pub struct OnRanks {
     policy: String,
     /// The call that runs a program on it.
     call: String,
-    /// How many ranks it was tried on.
+    /// The number of ranks on which it was tried.
     tried: usize,
-    /// The worst rank's.
+    /// The outcome of the worst rank.
     outcome: Fit,
     /// The ranks with this outcome.
     worst_ranks: Vec<u64>,
-    /// The rank that needs the most, and how much. `None` if there is one that it does not serve in any memory.
+    /// The rank that needs the most, and how much; `None` if it cannot serve some rank in any amount of memory.
     needs_most: Option<(u64, u64)>,
     /// Whether the memory of any rank is known or assumed.
     is_asked: bool,
 }
 
 impl OnRanks {
-    /// Each policy that was named, on ranks with what it needs on each, in any order.
+    /// Combines the needs of each named policy on all ranks, which may be in any order.
     #[must_use]
     pub fn of<'a>(on_each: impl Iterator<Item = (u64, &'a [Needs])>) -> Vec<OnRanks> {
         let mut on_each: Vec<(u64, &[Needs])> = on_each.collect();
@@ -539,13 +541,13 @@ impl OnRanks {
         })
     }
 
-    /// The ranks on which it fares worst.
+    /// Returns the ranks with the worst outcome.
     #[must_use]
     pub fn worst_ranks(&self) -> &[u64] {
         &self.worst_ranks
     }
 
-    /// In words; `worst` are those of [`worst_ranks`](Self::worst_ranks).
+    /// Describes the result in words; `worst` names the [`worst_ranks`](Self::worst_ranks).
     #[must_use]
     pub fn words(&self, worst: &str) -> String {
         let is_one = self.worst_ranks.len() == 1;

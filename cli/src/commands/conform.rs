@@ -146,8 +146,10 @@ impl Command for Args {
         answer.drawing(match found {
             Found::Run(run) => text(run),
             Found::List(entries) => {
-                let width = entries.iter().map(|(title, _)| title.len()).max().unwrap_or(0);
-                entries.iter().map(|(title, says)| format!("{title:width$}  {says}\n")).collect()
+                // The longest names have their own lines.
+                const COLUMN: usize = 34;
+                let columns = output::Width::of_output().words;
+                entries.iter().map(|(title, says)| output::listed(title, COLUMN, says, columns)).collect()
             }
         });
         answer

@@ -36,7 +36,7 @@ pub struct Args {
     /// Write all rows here; `-` is standard output. An existing file is not overwritten without --force.
     #[arg(short, long, value_name = "FILE")]
     output: Target,
-    /// Overwrite existing files, but never an input. Also merge even if another build of parkade made some of the rows and may decide differently. If several builds ran a job, the row of the
+    /// Overwrite existing files, but never an input. Also merge even if a different build of parkade made some of the rows and may decide differently. If several builds ran a job, the row of the
     /// first file is kept, and the number of rows that differ is reported.
     #[arg(long)]
     force: bool,

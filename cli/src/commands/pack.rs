@@ -243,7 +243,7 @@ fn answer(file: &Path, packed: &[Packed]) -> Answer {
         if one.has_lost_beginning {
             answer.indented(
                 2,
-                "The recording lost its beginning: blocks that were live at that point count as requested before its first \
+                "The oldest entries are missing: blocks that were live at the first entry count as requested before its first \
                  entry.",
             );
         }

@@ -1,4 +1,4 @@
-//! Names that commands are given: the policy of a name, and what may have been meant by a wrong one.
+//! Finds policies by name, and suggests similar names for a wrong one.
 
 use anyhow::Result;
 use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, named};
@@ -6,10 +6,10 @@ use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, named};
 use crate::terminal::in_process::WrongArgument;
 use crate::terminal::similar::distance;
 
-/// The policy of this name, which may have parameters.
+/// Returns the policy with this name, which may have parameters.
 ///
 /// # Errors
-/// There is none; the text says why, or which names are similar.
+/// There is none; the text says why or names similar policies.
 pub fn policy(name: &str) -> Result<Named> {
     named(name).map_err(|why| {
         let known = CATALOGUE.iter().chain(BESIDE).map(|policy| &*policy.name);
@@ -18,7 +18,7 @@ pub fn policy(name: &str) -> Result<Named> {
     })
 }
 
-/// Up to three similar names, as the end of a sentence. Options behind the name are not compared.
+/// Returns up to three similar names as the end of a sentence. Options after the name are ignored.
 pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let text = text.split(':').next().unwrap_or(text);
     let mut near: Vec<(usize, &str)> = known.into_iter().map(|name| (distance(text, name), name)).collect();

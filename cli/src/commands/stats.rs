@@ -1,6 +1,6 @@
 //! `parkade stats`: a run's statistics, summary and fragmentation, at its end, at an entry, or step by step.
 //!
-//! As text they are PyTorch's summary with measures of fragmentation, or a row for each moment.
+//! As text, it is a verdict with measures of fragmentation and PyTorch's summary, or a row for each state.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -43,10 +43,10 @@ the memory limit that the run had), 2 could not run. For several recordings, the
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,
-    /// The one of them that is shown.
+    /// The recording to show.
     #[arg(skip)]
     file: PathBuf,
-    /// Whether rows must say which of several it is.
+    /// Whether rows must name the recording, because there are several.
     #[arg(skip)]
     is_one_of_several: bool,
     /// The state after this entry of the trace, counted from 0 [default: the last].
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PREFIX", group = "when", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "not given, given, given with a prefix")]
     steps: Option<Option<String>>,
-    /// Replay under these settings, as in PYTORCH_CUDA_ALLOC_CONF; '' means PyTorch's defaults. Without this option, the run as recorded.
+    /// Replay under these settings, as in PYTORCH_CUDA_ALLOC_CONF; '' means the default settings. Without this option, the run as recorded.
     #[arg(long, value_name = "SETTINGS")]
     settings: Option<String>,
     /// The device memory available to the allocator; with --settings.
@@ -89,13 +89,13 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Whether several moments are asked for.
+    /// Returns whether several states are requested.
     fn is_series(&self) -> bool {
         self.every.is_some() || self.steps.is_some()
     }
 }
 
-/// One device's moments.
+/// The states of one device.
 struct Device {
     number: u32,
     /// The number of entries in its trace.
@@ -105,7 +105,7 @@ struct Device {
     /// Steps that ended before the first entry of the trace.
     lost_steps: usize,
     moments: Vec<Moment>,
-    /// The fullest moment, if no other was asked for.
+    /// The state at the peak, unless a different state was requested.
     peak: Option<Sample>,
     /// The state at the end of a file without a trace.
     end: Option<Fragmentation>,
@@ -116,7 +116,7 @@ struct Device {
     assumed_limit_bytes: Option<u64>,
 }
 
-/// A device without the moments asked for, and why.
+/// A device without the requested states, with the reason.
 struct LeftOut {
     number: u32,
     reason: String,
@@ -138,7 +138,7 @@ impl Shown {
         self.devices.iter().map(|device| device.mismatches).sum()
     }
 
-    /// What to know about the figures, a line each.
+    /// Returns notes on the figures, one line each.
     fn remarks(&self, args: &Args) -> Vec<String> {
         let left_out = self.left_out.iter().map(|device| format!("left out: {}", device.reason));
         self.devices.iter().flat_map(|device| remarks(args, device)).chain(left_out).collect()
@@ -161,7 +161,7 @@ fn remarks(args: &Args, device: &Device) -> Vec<String> {
             "the figures may not be the recorded run's (--limit sets its memory limit)"
         };
         remarks.push(format!(
-            "careful, device {}: {} in the replay: {consequence}",
+            "warning, device {}: {} in the replay: {consequence}",
             device.number,
             recording::differing(device.mismatches, device.decisions)
         ));
@@ -169,7 +169,7 @@ fn remarks(args: &Args, device: &Device) -> Vec<String> {
     remarks
 }
 
-/// The state at one moment.
+/// The state after one entry.
 struct Moment {
     step: Option<usize>,
     sample: Sample,
@@ -292,7 +292,7 @@ fn read(args: &Args) -> Result<Shown> {
     Ok(Shown { recording, made_by, own, settings, devices: found, left_out })
 }
 
-/// Why the device does not have the moments asked for.
+/// Says why the device does not have the requested states.
 fn lacks(args: &Args, device: &DeviceRecording) -> Option<String> {
     let (number, entries) = (device.device, device.trace.len());
     if entries == 0 && (args.entry.is_some() || args.is_series() || args.settings.is_some()) {
@@ -304,7 +304,7 @@ fn lacks(args: &Args, device: &DeviceRecording) -> Option<String> {
     Some(format!("there is no entry {entry}: the trace of device {number} has {entries}, counted from 0"))
 }
 
-/// Samples a device that has the moments asked for.
+/// Samples a device that has the requested states.
 fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecording) -> Result<Device> {
     let entries = device.trace.len();
     let mut found = Device {
@@ -332,7 +332,7 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
             let steps = found_steps.steps;
             (steps.iter().map(|step| step.last_entry).collect(), Some(steps.iter().map(|step| step.number).collect::<Vec<_>>()))
         }
-        // The state at the end says little of a program that has ended.
+        // The state at the end says little about a program that has ended.
         _ if device.left_out.is_none() && fullest(device) < entries - 1 => (vec![fullest(device), entries - 1], None),
         _ => (vec![entries - 1], None),
     };
@@ -348,7 +348,7 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
     let mut samples = sampled.samples;
     if !is_series && samples.len() > 1 {
         let peak = samples.remove(0);
-        // The peaks of the moment that was asked for are those of the whole run.
+        // The peaks of the requested state are those of the entire run.
         let last = &mut samples[0];
         last.peak_allocated_bytes = last.peak_allocated_bytes.max(peak.peak_allocated_bytes);
         last.peak_reserved_bytes = last.peak_reserved_bytes.max(peak.peak_reserved_bytes);
@@ -358,7 +358,7 @@ fn sample(args: &Args, run: &Run, recording: &Recording, device: &DeviceRecordin
     Ok(found)
 }
 
-/// The entry after which the recorded run had reserved the most, and of several the one at which the most was allocated.
+/// Returns the entry at the peak of reserved memory of the recorded run; of several, the one with the most allocated memory.
 fn fullest(device: &DeviceRecording) -> usize {
     let (mut reserved, mut allocated, mut most, mut at) = (0_i128, 0_i128, None, 0);
     for (place, entry) in device.trace.iter().enumerate() {
@@ -395,7 +395,8 @@ fn answer(args: &Args, shown: &Shown) -> Answer {
             answer.gap();
         }
         if let Some(end) = &device.end {
-            answer.headline(Tone::Plain, format!("device {}: no trace; its segments at the end", device.number));
+            let (number, held) = (device.number, held(end));
+            answer.headline(Tone::Plain, format!("Device {number} at the end, because the file has no trace: {held}"));
             answer.table(measures(end));
         } else if args.is_series() {
             series(&mut answer, device);
@@ -414,20 +415,23 @@ fn single(answer: &mut Answer, args: &Args, device: &Device, sample: &Sample) {
             .drawing(sample.stats.entries().into_iter().map(|(key, value)| format!("{key} {value}\n")).collect::<String>());
     }
     let (number, entries) = (device.number, device.entries);
-    let held =
-        |of: &Fragmentation| format!("{} reserved, {} allocated", show_bytes(of.reserved_bytes), show_bytes(of.allocated_bytes));
     let Some(peak) = &device.peak else {
-        answer.drawing(memory_summary(number, &sample.stats, false));
-        answer.title(format!("device {number}, after entry {} of {entries}", sample.entry));
-        return answer.table(measures(&sample.fragmentation));
+        let held = held(&sample.fragmentation);
+        answer.headline(Tone::Plain, format!("Device {number} after entry {} of {entries}: {held}", sample.entry));
+        answer.table(measures(&sample.fragmentation));
+        return answer.drawing(memory_summary(number, &sample.stats, false));
     };
-    let fullest = held(&peak.fragmentation);
-    answer.headline(Tone::Plain, format!("device {number} at its fullest, entry {} of {entries}: {fullest}", peak.entry));
+    let held_at_peak = held(&peak.fragmentation);
+    answer.headline(Tone::Plain, format!("Device {number} at its peak, entry {} of {entries}: {held_at_peak}", peak.entry));
     answer.table(measures(&peak.fragmentation));
     answer.paragraph(format!("at the end: {}", held(&sample.fragmentation)));
     if args.files.all {
         answer.drawing(memory_summary(number, &sample.stats, false));
     }
+}
+
+fn held(of: &Fragmentation) -> String {
+    format!("{} reserved, {} allocated", show_bytes(of.reserved_bytes), show_bytes(of.allocated_bytes))
 }
 
 fn measures(measures: &Fragmentation) -> Table {
@@ -472,14 +476,21 @@ const HEADS: [&str; 11] = [
 ];
 
 fn series(answer: &mut Answer, device: &Device) {
+    let most = |peak: fn(&Sample) -> i64| {
+        let peaks = device.moments.iter().map(|moment| peak(&moment.sample));
+        size::show(peaks.max().unwrap_or(0))
+    };
+    let (reserved, allocated) = (most(|sample| sample.peak_reserved_bytes), most(|sample| sample.peak_allocated_bytes));
     let number = device.number;
-    answer.title(match (&device.mark, device.lost_steps) {
-        (None, _) => format!("device {number}"),
-        (Some(mark), 0) => format!("device {number}: steps end with {}", output::shorten(mark, 80)),
-        (Some(mark), lost) => {
-            format!("device {number}: steps end with {}; {lost} ended before the first entry", output::shorten(mark, 80))
-        }
-    });
+    answer
+        .headline(Tone::Plain, format!("Device {number}: reserved memory peaks at {reserved}, allocated memory at {allocated}"));
+    if let Some(mark) = &device.mark {
+        let lost = match device.lost_steps {
+            0 => String::new(),
+            lost => format!("; {} ended before the first entry", output::count(lost, "step")),
+        };
+        answer.title(format!("steps end with {}{lost}", output::shorten(mark, 80)));
+    }
     // Without steps the first column is left out.
     let first = usize::from(device.mark.is_none());
     let mut table = Table::plain(0, HEADS.into_iter().skip(first)).with_left([]);

@@ -52,8 +52,10 @@ pub(super) fn objects() -> String {
     format!(
         "\"\"\"The types of the dictionaries in results, for type checkers: docs/json.md has the same keys.\"\"\"\n\n{WARNING}\n\n\
          from __future__ import annotations\n\n\
+         import sys\n\
          from typing import TYPE_CHECKING, Literal, TypedDict\n\n\
-         if TYPE_CHECKING:\n    from typing_extensions import NotRequired\n{body}"
+         if TYPE_CHECKING:\n    from typing_extensions import NotRequired\n\
+         elif sys.version_info >= (3, 11):\n    from typing import NotRequired\n{body}"
     )
 }
 
@@ -72,13 +74,14 @@ pub(super) fn fields() -> String {
     objects.retain(|name| !classes.contains(&name.as_str()));
     objects.sort();
     objects.dedup();
-    let objects = objects.iter().fold(String::new(), |list, name| list + "        " + name + ",\n");
+    let objects = objects.iter().fold(String::new(), |list, name| list + "    " + name + ",\n");
     format!(
         "\"\"\"The fields of the results, with the keys of docs/json.md. `_results.py` has the classes with what they do.\"\"\"\n\n{WARNING}\n\n\
          from __future__ import annotations\n\n\
          from dataclasses import dataclass, field\n\
          from typing import TYPE_CHECKING, Any, Literal\n\n\
-         if TYPE_CHECKING:\n    from ._objects import (\n{objects}    )\n    from ._results import {}\n\n\n\
+         from ._objects import (\n{objects})\n\n\
+         if TYPE_CHECKING:\n    # `_results.py` puts them here, because it imports this module.\n    from ._results import {}\n\n\n\
          def _absent() -> Any:\n    \"\"\"An object that the command did not print.\"\"\"\n    return {{}}\n\n\n\
          #: A word that the command did not print.\n_WORD: Any = \"\"\n{body}",
         classes.join(", ")

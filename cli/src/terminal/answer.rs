@@ -1,18 +1,18 @@
 //! An answer for people: one structure, written as text, Markdown or HTML.
 //!
-//! A command says what its answer consists of, and in which order; how that looks is decided here. A short answer has a limit on its
-//! lines: where it would be too long, the rows that may be left out go, the last one first.
+//! A command decides which parts its answer has and in which order; this module decides how they look. A short answer has a maximum
+//! number of lines: if it would be longer, optional rows are dropped, the last one first.
 
 use crate::terminal::markup::{escape, marked};
 use crate::terminal::output::{self, Tone, Width};
 use crate::terminal::table::Table;
 
-/// The columns of a row's label and the blanks after it.
+/// The width of a row's label, including the blanks after it.
 const LABEL: usize = 7;
-/// The most lines of a short answer.
+/// The maximum number of lines of a short answer.
 const SHORT: usize = 12;
 
-/// An answer: its parts in the order in which they are read.
+/// An answer: its parts, in reading order.
 #[derive(Clone, Default)]
 pub struct Answer {
     parts: Vec<Part>,
@@ -23,15 +23,15 @@ pub struct Answer {
 enum Part {
     /// The verdict.
     Headline(Tone, String),
-    /// A line with a label; whether it may be left out for want of room.
+    /// A line with a label. `may_go` means that it may be dropped if there is no room.
     Row {
         label: &'static str,
         text: String,
         may_go: bool,
     },
-    /// How a terminal shows more.
+    /// How to see more on a terminal.
     Hint(String),
-    /// A paragraph, indented by this many blanks.
+    /// A paragraph with an indentation, in blanks.
     Text {
         tone: Tone,
         indent: usize,
@@ -42,31 +42,31 @@ enum Part {
         word: String,
         text: String,
     },
-    /// The title of what follows.
+    /// A title for the parts that follow.
     Title(String),
     Table(Table),
-    /// A line to paste, which is never wrapped.
+    /// A line to paste. It is never wrapped.
     Code(Tone, String),
-    /// Lines whose blanks matter, each with styles for a terminal.
+    /// Preformatted lines, which may contain styles for a terminal.
     Drawing(String),
     /// A blank line.
     Gap,
 }
 
 impl Answer {
-    /// An empty answer of any length.
+    /// Returns an empty answer that may have any length.
     pub fn new() -> Answer {
         Answer::default()
     }
 
-    /// A short answer that begins with this verdict.
+    /// Returns a short answer that begins with this verdict.
     pub fn short(tone: Tone, verdict: impl Into<String>) -> Answer {
         let mut answer = Answer { most_lines: Some(SHORT), ..Answer::default() };
         answer.headline(tone, capitalised(&output::one_line(&verdict.into())));
         answer
     }
 
-    /// Whether nothing was added.
+    /// Returns whether the answer has no parts.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -76,12 +76,12 @@ impl Answer {
         self.parts.push(Part::Headline(tone, verdict.into()));
     }
 
-    /// Adds a line with a label; nothing if the text is empty.
+    /// Adds a line with a label, unless the text is empty.
     pub fn row(&mut self, label: &'static str, text: impl Into<String>) {
         self.add_row(label, text.into(), false);
     }
 
-    /// Adds a line with a label that a short answer may leave out; nothing if the text is empty.
+    /// Adds a line with a label that a short answer may drop, unless the text is empty.
     pub fn optional(&mut self, label: &'static str, text: impl Into<String>) {
         self.add_row(label, text.into(), true);
     }
@@ -92,7 +92,7 @@ impl Answer {
         }
     }
 
-    /// Adds how a terminal shows more, which a short answer may leave out.
+    /// Adds a hint on how to see more, which a short answer may drop.
     pub fn hint(&mut self, text: impl Into<String>) {
         self.parts.push(Part::Hint(text.into()));
     }
@@ -112,7 +112,7 @@ impl Answer {
         self.parts.push(Part::Text { tone: Tone::Plain, indent, text: text.into() });
     }
 
-    /// Adds a paragraph that reads so.
+    /// Adds a paragraph in this tone.
     pub fn toned(&mut self, tone: Tone, text: impl Into<String>) {
         self.parts.push(Part::Text { tone, indent: 0, text: text.into() });
     }
@@ -127,7 +127,7 @@ impl Answer {
         self.parts.push(Part::Title(text.into()));
     }
 
-    /// Adds a table; nothing if it has no rows.
+    /// Adds a table, unless it has no rows.
     pub fn table(&mut self, table: Table) {
         if !table.is_empty() {
             self.parts.push(Part::Table(table));
@@ -139,7 +139,7 @@ impl Answer {
         self.parts.push(Part::Code(tone, line.into()));
     }
 
-    /// Adds lines whose blanks matter. They may have styles for a terminal.
+    /// Adds preformatted lines, which may contain styles for a terminal.
     pub fn drawing(&mut self, lines: impl Into<String>) {
         self.parts.push(Part::Drawing(lines.into()));
     }
@@ -149,25 +149,25 @@ impl Answer {
         self.parts.push(Part::Gap);
     }
 
-    /// Adds all of another answer.
+    /// Adds all parts of another answer.
     pub fn append(&mut self, other: Answer) {
         self.parts.extend(other.parts);
     }
 
-    /// As text with styles, in lines of so many columns. Only what is pasted, and a table of wide numbers, may be wider.
+    /// Returns the answer as styled text of this width. Only lines to paste and tables of wide numbers may be wider.
     pub fn text(&self, width: impl Into<Width>) -> String {
         let width = width.into();
         self.kept(width).into_iter().map(|part| part.text(width)).collect()
     }
 
-    /// The parts that a short answer has room for.
+    /// Returns the parts that a short answer has room for.
     fn kept(&self, width: Width) -> Vec<&Part> {
         let mut kept: Vec<(&Part, usize)> = self.parts.iter().map(|part| (part, part.text(width).lines().count())).collect();
         let may_go = |part: &Part| matches!(part, Part::Row { may_go: true, .. });
         let is_hint = |part: &Part| matches!(part, Part::Hint(_));
         while let Some(most) = self.most_lines
             && kept.iter().map(|(_, lines)| lines).sum::<usize>() > most
-            // How to see more goes last: it says that there is more.
+            // The hint is dropped last, because it says that there is more.
             && let Some(place) = kept.iter().rposition(|(part, _)| may_go(part)).or(kept.iter().position(|(part, _)| is_hint(part)))
         {
             kept.remove(place);
@@ -175,15 +175,31 @@ impl Answer {
         kept.into_iter().map(|(part, _)| part).collect()
     }
 
-    /// As Markdown.
+    /// Returns the answer as Markdown.
     pub fn markdown(&self) -> String {
-        let parts = self.parts.iter().map(Part::markdown).filter(|text| !text.is_empty());
-        parts.collect::<Vec<_>>().join("\n")
+        let is_row = |part: &&Part| matches!(part, Part::Row { .. });
+        let (mut text, mut before) = (String::new(), None);
+        for part in &self.parts {
+            let block = part.markdown();
+            if block.is_empty() {
+                continue;
+            }
+            text += match before {
+                None => "",
+                // Consecutive rows form one list.
+                Some(before) if is_row(&before) && is_row(&part) => "\n",
+                Some(_) => "\n\n",
+            };
+            text += &block;
+            before = Some(part);
+        }
+        if text.is_empty() { text } else { text + "\n" }
     }
 
-    /// As a piece of HTML for notebooks, in the colours of the page around it; with everything that was found, folded, if there is more.
+    /// Returns the answer as an HTML fragment for notebooks, in the colours of the surrounding page. `everything` is added as a folded
+    /// section.
     pub fn html(&self, everything: Option<&Answer>) -> String {
-        // Half-transparent grey is seen on white and on black.
+        // Half-transparent grey is visible on white and on black.
         const STYLE: &str =
             "text-align:left;max-width:70em;border:1px solid rgba(128,128,128,.4);border-radius:4px;padding:.6em .9em";
         let pieces = |answer: &Answer| answer.parts.iter().map(Part::html).collect::<String>();
@@ -218,14 +234,14 @@ impl Part {
     fn markdown(&self) -> String {
         let strong = |text: &str| format!("**{}**", marked(text));
         match self {
-            Part::Headline(_, text) => strong(text) + "\n",
+            Part::Headline(_, text) => strong(text),
             Part::Row { label, text, .. } => format!("- {}: {}", strong(label), marked(text)),
-            Part::Text { text, .. } => marked(text) + "\n",
-            Part::Alert { word, text } => format!("{} {}\n", strong(word), marked(text)),
-            Part::Title(text) => format!("#### {}\n", marked(text)),
-            Part::Table(table) => table.markdown(),
-            Part::Code(_, line) => format!("\n```sh\n{}\n```\n", output::one_line(line)),
-            Part::Drawing(lines) => format!("```text\n{}\n```\n", anstream::adapter::strip_str(lines).to_string().trim_end()),
+            Part::Text { text, .. } => marked(text),
+            Part::Alert { word, text } => format!("{} {}", strong(word), marked(text)),
+            Part::Title(text) => format!("#### {}", marked(text)),
+            Part::Table(table) => table.markdown().trim_end().to_owned(),
+            Part::Code(_, line) => format!("```{}\n{}\n```", language(line), output::one_line(line)),
+            Part::Drawing(lines) => format!("```text\n{}\n```", anstream::adapter::strip_str(lines).to_string().trim_end()),
             Part::Hint(_) | Part::Gap => String::new(),
         }
     }
@@ -249,15 +265,25 @@ impl Part {
     }
 }
 
-/// Lines of text, each with its end.
-fn wrapped(text: &str, columns: usize, indent: usize, tone: Tone) -> String {
-    let blanks = " ".repeat(indent);
-    let lines = output::wrapped(&output::one_line(text), columns.saturating_sub(indent));
-    lines.iter().map(|line| format!("{blanks}{}\n", tone.on(line))).collect()
+/// Returns the language of a line to paste.
+fn language(line: &str) -> &'static str {
+    let is_python = ["parkade.", "torch."].iter().any(|module| line.starts_with(module)) && line.ends_with(')');
+    if is_python { "python" } else { "sh" }
 }
 
-/// The sentence with a capital letter, unless it begins with a name that is written as it is.
-fn capitalised(text: &str) -> String {
+/// Wraps a text in lines, each with a line break.
+fn wrapped(text: &str, columns: usize, indent: usize, tone: Tone) -> String {
+    // Later lines of a numbered item are aligned with its text.
+    let number = text.split_once(". ").filter(|(number, _)| number.len() < 3 && number.parse::<u8>().is_ok());
+    let hang = number.map_or(0, |(number, _)| number.len() + 2);
+    let (first, text) = text.split_at(hang);
+    let lines = output::wrapped(&output::one_line(text), columns.saturating_sub(indent + hang));
+    let blanks = |place: usize| format!("{}{}", " ".repeat(indent), if place == 0 { first.to_owned() } else { " ".repeat(hang) });
+    lines.iter().enumerate().map(|(place, line)| format!("{}{}\n", blanks(place), tone.on(line))).collect()
+}
+
+/// Returns the sentence with an initial capital, unless its first word is a name.
+pub fn capitalised(text: &str) -> String {
     let first_word = text.split(' ').next().unwrap_or_default();
     match text.chars().next() {
         Some(first) if first_word.chars().all(|c| c.is_ascii_lowercase() || c == ':') => {
@@ -308,12 +334,29 @@ mod tests {
         answer.table(table);
         answer.code(Tone::Good, "export X='1'");
         assert_eq!(plain(&answer, 80), ["Does not fit", "why    a_b < c", "settings  needs", "a|b       1 GiB", "export X='1'"]);
-        let markdown = "**Does not fit**\n\n- **why**: a\\_b \\< c\n\n| settings | needs |\n|---|--:|\n| a\\|b | 1 GiB |\n\n\n\
+        let markdown = "**Does not fit**\n\n- **why**: a\\_b \\< c\n\n| settings | needs |\n|---|--:|\n| a\\|b | 1 GiB |\n\n\
                         ```sh\nexport X='1'\n```\n";
         assert_eq!(answer.markdown(), markdown);
         let html = answer.html(None);
         assert!(html.contains("<b>why</b> a_b &lt; c") && html.contains(">a|b</td>"), "{html}");
         assert!(html.contains("<pre>export X=&#39;1&#39;</pre>"), "{html}");
+    }
+
+    #[test]
+    fn in_markdown_one_blank_line_is_between_blocks_and_code_has_its_language() {
+        let mut answer = Answer::new();
+        answer.title("rank 0");
+        answer.gap();
+        answer.headline(Tone::Plain, "fits");
+        answer.paragraph("a");
+        let mut table = Table::new(["settings"]);
+        table.row(["x"]);
+        answer.table(table);
+        answer.code(Tone::Good, "parkade.enable(policy=\"x\")");
+        let expected =
+            "#### rank 0\n\n**fits**\n\na\n\n| settings |\n|---|\n| x |\n\n```python\nparkade.enable(policy=\"x\")\n```\n";
+        assert_eq!(answer.markdown(), expected);
+        assert_eq!(["export A=1", "torch.f(1.0)", "parkade advise f"].map(language), ["sh", "python", "sh"]);
     }
 
     #[test]

@@ -25,13 +25,13 @@ pub struct Json {
 }
 
 impl Json {
-    /// JSON or text.
+    /// Returns JSON if it was requested, else text.
     pub fn form(&self) -> Form {
         Form::json_if(self.json)
     }
 }
 
-/// How a command prints what it found.
+/// The output format of a command.
 #[derive(Args, Clone, Copy, Default)]
 pub struct Print {
     /// Print JSON, one object per line.
@@ -43,13 +43,13 @@ pub struct Print {
 }
 
 impl Print {
-    /// Text unless another form was asked for.
+    /// Returns the requested format; the default is text.
     pub fn form(self) -> Form {
         if self.markdown { Form::Markdown } else { Form::json_if(self.json) }
     }
 }
 
-/// The recordings of commands that answer about each on its own.
+/// The recordings of commands that answer about each one separately.
 #[derive(Args, Clone)]
 pub struct Files {
     /// The recordings, or folders of them. Files that are numbered, such as rank0.pickle and rank1.pickle, and those of a folder are also
@@ -61,7 +61,7 @@ pub struct Files {
     pub all: bool,
 }
 
-/// `--force` of commands that write files.
+/// `--force`, for commands that write files.
 #[derive(Args, Clone, Copy)]
 pub struct Force {
     /// Overwrite existing files, but never an input.
@@ -79,29 +79,30 @@ pub struct RecordedLimit {
 }
 
 impl RecordedLimit {
-    /// The limit that is given, else the fraction of memory that is kept in the file.
+    /// Returns the given limit, or else the one that the file records as a fraction of memory.
     pub fn bytes(&self, recording: &Recording) -> Option<u64> {
         let kept = || recording::kept_limit(recording).filter(|limit| limit.source == LimitSource::Fraction);
         self.recorded_limit.or_else(|| Some(kept()?.bytes))
     }
 
-    /// The recorded run's own settings and this limit, and which release made it.
+    /// Returns the recorded run's own settings with this limit, and the release that made the recording.
     ///
     /// # Errors
-    /// The recorded settings are not valid, or no release could have made it.
+    /// The recorded settings are invalid, or no release could have made the recording.
     pub fn own(&self, recording: &Recording) -> Result<(VerifyOptions, Recognition)> {
         let limit_bytes = self.bytes(recording);
         let found = release::of(recording, &Asked { limit_bytes, ..Asked::default() })?;
         Ok((VerifyOptions { settings: found.settings.clone(), limit_bytes, stats_file: None }, found))
     }
 
-    /// The same with the limit that garbage collection shows, if none is given: the options, that limit if it was found, and the release.
+    /// Does the same, but infers the limit from garbage collections if none is given. Returns the options, the inferred limit and the
+    /// release.
     ///
     /// # Errors
-    /// As [`RecordedLimit::own`], or the recording cannot be replayed.
+    /// The errors of [`RecordedLimit::own`], or the recording cannot be replayed.
     pub fn own_or_found(&self, recording: &Recording) -> Result<(VerifyOptions, Option<u64>, Recognition)> {
         let (own, made_by) = self.own(recording)?;
-        // One device's collections say nothing about the limit of the others.
+        // The collections on one device do not show the limits of the others.
         let found = match recording::traced(recording).as_slice() {
             [device] => find_limit(device, &own)?,
             _ => None,
@@ -110,10 +111,10 @@ impl RecordedLimit {
     }
 }
 
-/// The arguments of commands that replay a recording under other settings.
+/// The arguments of commands that replay a recording under different settings.
 #[derive(Args, Clone)]
 pub struct Replay {
-    /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means PyTorch's defaults. Without this option, the recording's own.
+    /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means the default settings [default: the recording's own].
     #[arg(long, value_name = "SETTINGS")]
     pub settings: Option<String>,
     /// The device memory available to the allocator (without the driver's own, about 500 MiB). It is also the limit unless --limit is
@@ -132,42 +133,42 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// The settings that were given, as a release reads them: the one that is named, else `otherwise`.
+    /// Returns the given settings, as the named release parses them, or else the release `otherwise`.
     ///
     /// # Errors
-    /// They are not valid.
+    /// They are invalid.
     pub fn given(&self, otherwise: &'static Rules) -> Result<Option<ReplaySettings>> {
         let rules = self.rules(otherwise);
         self.settings.as_deref().map(|text| given_settings::given(rules, text)).transpose()
     }
 
-    /// The limit in bytes under settings with this memory fraction.
+    /// Returns the limit in bytes under settings with this memory fraction.
     ///
     /// # Errors
-    /// It is a fraction of a memory that is not known.
+    /// The limit is a fraction of an unknown capacity.
     pub fn limit(&self, fraction: f64, otherwise: &'static Rules) -> Result<Option<u64>> {
         limit(self.limit, self.capacity, fraction, self.rules(otherwise))
     }
 
-    /// As [`RecordedLimit::own_or_found`]; what is said of the release names the one that is to decide, if one is.
+    /// Calls [`RecordedLimit::own_or_found`], and adds the release that `--profile` names to the recognition.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`RecordedLimit::own_or_found`].
     pub fn own_or_found(&self, recording: &Recording) -> Result<(VerifyOptions, Option<u64>, Recognition)> {
         let (own, found, made_by) = self.recorded.own_or_found(recording)?;
         Ok((own, found, Recognition { decides_as: self.profile.map(Profile::rules), ..made_by }))
     }
 
-    /// The rules of the release that is named, else `otherwise`.
+    /// Returns the rules of the named release, or else `otherwise`.
     pub fn rules(&self, otherwise: &'static Rules) -> &'static Rules {
         self.profile.map_or(otherwise, Profile::rules)
     }
 }
 
-/// The limit in bytes: as given, else the fraction of the capacity.
+/// Returns the limit in bytes: the given one, or else the fraction of the capacity.
 ///
 /// # Errors
-/// It is a fraction of a memory that is not known.
+/// The limit is a fraction of an unknown capacity.
 pub fn limit(limit: Option<u64>, capacity: Option<u64>, fraction: f64, profile: &Rules) -> Result<Option<u64>> {
     match (limit, capacity) {
         (Some(limit), _) => Ok(Some(limit)),
@@ -177,7 +178,7 @@ pub fn limit(limit: Option<u64>, capacity: Option<u64>, fraction: f64, profile: 
     }
 }
 
-/// The memory that is given by `--capacity` and `--limit`; without both, what is kept in the file.
+/// Returns the memory given by `--capacity` and `--limit`; without either option, the memory that the file records.
 pub fn memory(capacity_bytes: Option<u64>, limit_bytes: Option<u64>, recording: &Recording) -> MemoryBudget {
     let given = MemoryBudget { capacity_bytes, limit_bytes };
     if given != MemoryBudget::default() {
@@ -190,12 +191,12 @@ pub fn memory(capacity_bytes: Option<u64>, limit_bytes: Option<u64>, recording: 
     }
 }
 
-/// The rules of a PyTorch release, given by its name.
+/// The rules of a PyTorch release, selected by name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile(&'static Rules);
 
 impl Profile {
-    /// The rules.
+    /// Returns the rules.
     pub const fn rules(self) -> &'static Rules {
         self.0
     }
@@ -221,10 +222,10 @@ impl fmt::Display for Profile {
     }
 }
 
-/// Reads a number of seconds, at most a day.
+/// Parses a number of seconds, at most a day.
 ///
 /// # Errors
-/// A line that says what is accepted.
+/// A one-line description of the accepted values.
 pub fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is not a number of seconds from 0.01 to 86400"))

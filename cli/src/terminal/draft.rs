@@ -1,8 +1,8 @@
-//! A file while it is written: beside its place, under a name that says whose it is: the host, the id and the start of the process that
-//! makes it, which tell it from every other.
+//! Drafts: files that are being written. A draft is in the folder of the finished file, and its name identifies the process that writes
+//! it by host, process id and start time.
 //!
-//! It goes with its process on every end that can be caught. What a killed process left is removed by the next one that writes to the
-//! folder and can tell that the other is gone.
+//! A process removes its drafts whenever it can catch its end. Drafts of killed processes are removed by the next process that writes
+//! to the folder and can tell that they are gone.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The drafts that signals remove. Without a value nothing removes them, and nobody waits for a lock: inside of other programs, which
-/// may fork.
+/// The drafts that a signal handler removes. It has no value inside other programs: they may fork, and must not wait for a lock.
 static DRAFTS: OnceLock<Mutex<BTreeSet<PathBuf>>> = OnceLock::new();
 
 fn drafts() -> Option<MutexGuard<'static, BTreeSet<PathBuf>>> {
@@ -27,10 +26,10 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// A new one in the folder of this file. Its name is short, however long the file's own is.
+    /// Creates a draft in the folder of this file. Its name is short, whatever the length of the file's name.
     pub(super) fn beside(file: &Path) -> io::Result<Draft> {
         let maker = Maker::this();
-        // Held until it is known: a signal finds every draft that is there.
+        // The lock is held until the draft is registered, so that a signal finds every existing draft.
         let mut drafts = drafts();
         let mut number = 0_u32;
         loop {
@@ -42,24 +41,24 @@ impl Draft {
                     }
                     return Ok(Draft { path, file });
                 }
-                // Of another thread.
+                // Another thread's draft.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 1000 => number += 1,
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// What is written to.
+    /// Returns the open file.
     pub(super) fn file(&self) -> &File {
         &self.file
     }
 
-    /// Moves it to its place. A file that is there is replaced only if `replaces`.
+    /// Moves the draft to its destination. An existing file is replaced only if `replaces` is true.
     pub(super) fn put(self, file: &Path, replaces: bool) -> io::Result<()> {
         if replaces {
             return fs::rename(&self.path, file);
         }
-        // A hard link never replaces anything. A file system without them leaves what `Outputs::check` found.
+        // A hard link never replaces a file. On file systems without hard links, only the check in `Outputs::check` protects it.
         match fs::hard_link(&self.path, file) {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
@@ -71,7 +70,7 @@ impl Draft {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // It may have been moved to its place.
+        // It may already have been moved.
         let _ = fs::remove_file(&self.path);
         if let Some(mut drafts) = drafts() {
             drafts.remove(&self.path);
@@ -83,7 +82,7 @@ fn name(maker: &Maker, number: u32) -> String {
     format!(".parkade-{maker}-{number}.part")
 }
 
-/// The process that made a draft with this name; `None` if it is no draft's.
+/// Returns the process that made the draft with this name; `None` if the name is not a draft's.
 fn maker_of(name: &str) -> Option<Maker> {
     let (maker, number) = name.strip_prefix(".parkade-")?.strip_suffix(".part")?.rsplit_once('-')?;
     number.parse::<u32>().ok()?;
@@ -97,14 +96,14 @@ pub(super) fn remove_left_over(folder: &Path) {
     for entry in entries.flatten() {
         let Some(maker) = entry.file_name().to_str().and_then(maker_of) else { continue };
         if entry.file_type().is_ok_and(|kind| kind.is_file()) && maker.is_gone(&here) {
-            // Another process may have removed it by now.
+            // Another process may have removed it.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// From now on drafts are removed when a signal ends this process, which ends it as before. For the program that a process runs, and no
-/// library inside of one. A signal that is ignored stays so, and a file that grows larger than the process may make it is an error.
+/// Installs a handler that removes drafts when a signal ends this process; the signal still ends it. Only the main program may call this,
+/// not a library. Ignored signals stay ignored, and exceeding the maximum file size becomes an ordinary write error.
 #[cfg(unix)]
 pub fn remove_on_signals() {
     use std::sync::atomic::AtomicBool;
@@ -123,21 +122,21 @@ pub fn remove_on_signals() {
         DRAFTS.get_or_init(Mutex::default);
         let _ = ready.send(());
         let Some(signal) = signals.forever().next() else { return };
-        // Held until the end: no draft is made any more.
+        // The lock is held until the process ends, so that no further draft is created.
         let drafts = drafts();
         for draft in drafts.iter().flat_map(|drafts| drafts.iter()) {
             let _ = fs::remove_file(draft);
         }
         let _ = emulate_default_handler(signal);
     };
-    // The handlers are there only if the thread is, as a signal would be lost without it.
+    // Handlers are installed only if the thread runs; without it, a signal would be lost.
     if thread::Builder::new().name("signals".to_owned()).stack_size(64 << 10).spawn(wait).is_ok() {
         let _ = is_ready.recv();
     }
 }
 
-/// The signals that end a process unless it handles them, but those of its own faults, and those that it was started to ignore: by nohup,
-/// or in the background of a script. Where that is not known, those that are rarely ignored.
+/// Returns the signals that end a process unless it handles them, except those for its own faults and those that it inherited as ignored,
+/// for example from nohup or as a background job of a script. Where that is unknown, returns the signals that are rarely ignored.
 #[cfg(unix)]
 fn ending_signals() -> Vec<i32> {
     use signal_hook::consts::*;
@@ -152,25 +151,25 @@ fn ending_signals() -> Vec<i32> {
     }
 }
 
-/// Signals are not known here.
+/// This platform has no known signals.
 #[cfg(not(unix))]
 pub fn remove_on_signals() {}
 
 /// A process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Maker {
-    /// Where its id counts: the host's name, its boot and the namespace of its process ids.
+    /// The scope of its id: the host name, the boot and the namespace of process ids.
     host: String,
     pid: u32,
-    /// When it started, in the kernel's ticks since boot.
+    /// Its start time, in kernel ticks since boot.
     start: u64,
 }
 
-/// The host where it is not known. No process of it is ever taken for gone.
+/// The host if it is unknown. A process on it never counts as gone.
 const UNKNOWN: &str = "unknown";
 
 impl Maker {
-    /// This process.
+    /// Returns the current process.
     fn this() -> Maker {
         let pid = std::process::id();
         let known = system::host().zip(system::start_of_this(pid));
@@ -178,7 +177,7 @@ impl Maker {
         Maker { host, pid, start }
     }
 
-    /// Whether it is a process of the host that `here` is on, and is gone for certain.
+    /// Returns whether the process was on the same host as `here` and is certainly gone.
     fn is_gone(&self, here: &Maker) -> bool {
         self.host == here.host && self.host != UNKNOWN && system::is_gone(self.pid, self.start)
     }
@@ -210,7 +209,7 @@ mod system {
     use rustix::io::Errno;
     use rustix::process::{Pid, test_kill_process};
 
-    /// The name alone does not tell hosts apart that are copies of one image, nor containers on one host.
+    /// The name does not distinguish hosts cloned from one image, or containers on one host.
     pub(super) fn host() -> Option<String> {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
@@ -222,13 +221,13 @@ mod system {
         (!namespace.is_empty()).then(|| format!("{name}.{boot}.{namespace}"))
     }
 
-    /// When this process started; `None` also where `/proc` is that of another namespace.
+    /// Returns the start time of this process; `None` if it is unknown or `/proc` belongs to a different namespace.
     pub(super) fn start_of_this(pid: u32) -> Option<u64> {
         let stat = fs::read("/proc/self/stat").ok()?;
         stat.starts_with(format!("{pid} ").as_bytes()).then(|| Stat::of(&stat))?.map(|stat| stat.start)
     }
 
-    /// A process that cannot be seen may be hidden, so the kernel is asked for it.
+    /// A process that is missing from `/proc` may be hidden, so this asks the kernel.
     pub(super) fn is_gone(pid: u32, start: u64) -> bool {
         let Some(id) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
         if test_kill_process(id) == Err(Errno::SRCH) {
@@ -238,21 +237,21 @@ mod system {
         stat.is_some_and(|stat| stat.start != start || stat.has_ended)
     }
 
-    /// What `/proc/PID/stat` says.
+    /// The contents of `/proc/PID/stat`.
     struct Stat {
         start: u64,
-        /// Nobody has asked how it ended yet.
+        /// It is a zombie: its parent has not waited for it.
         has_ended: bool,
     }
 
     impl Stat {
         fn of(text: &[u8]) -> Option<Stat> {
-            // The name before it may have anything in it.
+            // The preceding name may contain any character.
             let text = String::from_utf8_lossy(text);
             let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
             let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
             let (state, threads) = (fields.first()?, number(20)?);
-            // Where other threads go on, its first one alone has ended.
+            // If other threads are still running, only the main thread has ended.
             let has_ended = matches!(*state, "Z" | "X") && threads <= 1;
             Some(Stat { start: number(22)?, has_ended })
         }
@@ -282,7 +281,7 @@ mod system {
             let start = Stat::of(&fs::read(format!("/proc/{pid}/stat")).expect("a state")).expect("a state").start;
             assert!(!is_gone(pid, start) && is_gone(pid, start + 1) && !is_gone(0, 0) && !is_gone(u32::MAX, 0));
             child.kill().expect("it is ended");
-            // Before it is waited for, and after.
+            // Before and after the parent waits for it.
             for _ in 0..500 {
                 if is_gone(pid, start) {
                     break;
@@ -296,7 +295,7 @@ mod system {
     }
 }
 
-/// Nothing is known here.
+/// Nothing is known on this platform.
 #[cfg(not(target_os = "linux"))]
 mod system {
     pub(super) fn host() -> Option<String> {
@@ -341,7 +340,7 @@ mod tests {
         assert_eq!(count(), 2, "of a process that lives");
         drop((one, other));
         assert_eq!(count(), 0);
-        // As work ends that is cancelled.
+        // Cancelled work ends in the same way.
         let unwound = std::panic::catch_unwind(|| {
             let _draft = Draft::beside(&folder.join("file"));
             std::panic::resume_unwind(Box::new(()));

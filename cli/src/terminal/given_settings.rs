@@ -1,4 +1,4 @@
-//! Settings that the user gave, as a release of PyTorch reads them, and how to write those that it refuses.
+//! Settings from the command line, parsed as a PyTorch release parses them, with hints on how to correct those that it refuses.
 
 use anyhow::Result;
 use parkade::profile::Profile as Rules;
@@ -10,10 +10,10 @@ use super::in_process::WrongArgument;
 use super::output;
 use super::similar::distance;
 
-/// The settings of this text.
+/// Parses settings.
 ///
 /// # Errors
-/// PyTorch refuses them; the error says how to write them, if that can be told.
+/// PyTorch refuses the settings. If possible, the error says how to correct them.
 pub fn given(rules: &'static Rules, text: &str) -> Result<ReplaySettings> {
     ReplaySettings::given_as(rules, text).map_err(|error| match Settings::from_environment_as(&rules.dialect, text) {
         Err(refused) => {
@@ -24,7 +24,7 @@ pub fn given(rules: &'static Rules, text: &str) -> Result<ReplaySettings> {
     })
 }
 
-/// Why PyTorch refuses settings, in its own words unless these are an assertion about its code, and how to write them.
+/// Says why PyTorch refuses settings and how to correct them. The reason is PyTorch's message, unless that is an internal assertion.
 pub fn refusal(rules: &Rules, text: &str, error: &SettingsError) -> String {
     let why = match error.kind() {
         ErrorKind::Internal => "PyTorch stops with an internal error".to_owned(),
@@ -36,7 +36,7 @@ pub fn refusal(rules: &Rules, text: &str, error: &SettingsError) -> String {
     }
 }
 
-/// How to write the first part of the text that is written wrongly.
+/// Returns a correction for the first wrong part of the text.
 pub fn hint(rules: &Rules, text: &str) -> Option<String> {
     let mut keys: Vec<&str> = rules.dialect.keys().collect();
     keys.sort_unstable();
@@ -61,7 +61,7 @@ fn hint_for(keys: &[&str], part: &str) -> Option<String> {
     (part != right && part.replace(' ', "") != right).then(|| format!("write {right}"))
 }
 
-/// Keys whose value is True or False.
+/// The keys with the values True and False.
 const SWITCHES: [&str; 6] = [
     "expandable_segments",
     "graph_capture_record_stream_reuse",
@@ -71,7 +71,7 @@ const SWITCHES: [&str; 6] = [
     "throw_on_cudamalloc_oom",
 ];
 
-/// The key that is written nearly so.
+/// Returns the key with the most similar spelling.
 fn nearest<'a>(keys: &[&'a str], key: &str) -> Option<&'a str> {
     let begins = keys.iter().find(|known| !key.is_empty() && known.starts_with(key)).copied();
     let near = keys.iter().map(|known| (distance(key, known), *known)).min()?;

@@ -1,6 +1,6 @@
-//! Work of a command on threads, no more than the machine runs at once, whatever the environment asks for.
+//! Runs a command's work on threads: no more than the machine has processors, whatever the environment says.
 //!
-//! Inside of another program, such as a Python interpreter, it is watched, can be ended, and leaves no threads behind.
+//! Inside another program, such as a Python interpreter, the work reports its progress, can be cancelled, and leaves no threads behind.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,10 +13,10 @@ use rayon::ThreadPoolBuilder;
 
 use super::progress::{Cancelled, Watch, watched};
 
-/// What rayon reads; the second is its older name.
+/// The variables that rayon reads; the second is the older name.
 const VARIABLES: [&str; 2] = ["RAYON_NUM_THREADS", "RAYON_RS_NUM_CPUS"];
 
-/// Starts them. With more threads than processors every wait of one on another takes longer, up to a standstill.
+/// Starts the threads. With more threads than processors, every wait between them takes longer, up to a standstill.
 ///
 /// # Errors
 /// The system allows no more threads or memory.
@@ -26,15 +26,15 @@ pub fn start_threads() -> Result<()> {
     started.map_err(|error| anyhow!("cannot start {threads} threads ({error}): allow more, or set {}=1", VARIABLES[0]))
 }
 
-/// How many: as asked for, up to the number of processors.
+/// Returns the number of threads: the requested number, up to the number of processors.
 pub fn number_of_threads() -> usize {
     let most = thread::available_parallelism().map_or(1, usize::from);
-    // As rayon: what is not a number is ignored, and so is 0.
+    // Like rayon, this ignores 0 and anything that is not a number.
     let asked = VARIABLES.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok());
     asked.filter(|&asked| asked > 0).map_or(most, |asked| asked.min(most))
 }
 
-/// The most that the stack of a thread grows to; as a main thread's usually.
+/// The maximum stack size of a thread, usually that of the main thread.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Why there is no answer.
@@ -43,24 +43,24 @@ pub enum Failure {
     /// The arguments are wrong.
     #[error("{0}")]
     Usage(String),
-    /// The command could not be run, and says why.
+    /// The command could not be run, with the reason.
     #[error("{0}")]
     CouldNotRun(String),
     /// [`Watch::cancel`] ended it.
     #[error("cancelled")]
     Cancelled,
-    /// A bug of parkade.
+    /// A bug in parkade.
     #[error("this is a bug in parkade: {0}")]
     Bug(String),
 }
 
-/// An argument that only the work finds to be wrong: it names what there is not, or PyTorch refuses it.
+/// An argument that turns out to be wrong only while the command works: it names something that does not exist, or PyTorch refuses it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct WrongArgument(pub String);
 
-/// Does the work on at most so many threads, all of which are gone when it returns. Without a number, as many as the command `parkade`
-/// takes.
+/// Does the work on at most this many threads, all of which have ended when the function returns. Without a number, it uses as many as the
+/// command `parkade`.
 ///
 /// # Errors
 /// See [`Failure`].
@@ -70,10 +70,10 @@ pub fn on_threads<T: Send>(
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T, Failure> {
     let threads = threads.unwrap_or_else(number_of_threads).max(1);
-    // A pool of its own: a process that forks later takes no threads along, and would wait for those of a global one for ever.
+    // A separate pool: a child process that is forked later has no threads, and would wait for those of a global pool forever.
     let pool = ThreadPoolBuilder::new().num_threads(threads).stack_size(STACK_BYTES).build();
     let pool = pool.map_err(|error| Failure::CouldNotRun(format!("cannot start {threads} threads: {error}")))?;
-    // What unwinds has left nothing behind that is looked at again.
+    // Nothing that the unwinding leaves behind is used again.
     match catch_unwind(AssertUnwindSafe(|| pool.install(|| watched(watch, work)))) {
         Ok(done) => done.map_err(|error| failure(&error)),
         Err(unwound) if unwound.is::<Cancelled>() => Err(Failure::Cancelled),
@@ -81,14 +81,14 @@ pub fn on_threads<T: Send>(
     }
 }
 
-/// A failure of work. Settings and names that are given and refused are wrong arguments, though only the work finds out.
+/// Classifies a failure of the work. Refused settings and unknown names are wrong arguments, although only the work finds them.
 fn failure(error: &anyhow::Error) -> Failure {
     let text = format!("{error:#}");
     let is_of_arguments = matches!(error.downcast_ref(), Some(VerifyError::GivenSettings { .. })) || error.is::<WrongArgument>();
     if is_of_arguments { Failure::Usage(text) } else { Failure::CouldNotRun(text) }
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn words(panicked: &(dyn Any + Send)) -> String {
     let text = panicked.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panicked.downcast_ref::<&str>().copied()).unwrap_or("it does not say why").to_owned()

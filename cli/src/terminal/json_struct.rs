@@ -1,13 +1,14 @@
 //! JSON views: structs that declare each key with its meaning, type and value.
 //!
-//! docs/json.md and the Python package's types are made of these declarations: a doc comment on a field is what users read about its key.
+//! docs/json.md and the types of the Python package are generated from these declarations: the doc comment on a field is the description
+//! of its key for users.
 
 use std::marker::PhantomData;
 
 use parkade_recording::Named;
 use serde::{Serialize, Serializer};
 
-/// Declares a struct to serialise and its constructor `of`, with fields `key: type = value`; or, without values, the struct alone.
+/// Declares a serialisable struct and its constructor `of`, with fields `key: type = value`; without values, only the struct.
 macro_rules! view {
     ($(#[$($meta:tt)*])* $vis:vis struct $name:ident $(<$life:lifetime>)? ($($arg:ident: $type:ty),* $(,)?)
      { $($(#[$($field_meta:tt)*])* $field_vis:vis $field:ident: $field_type:ty = $value:expr),* $(,)? }) => {
@@ -47,7 +48,7 @@ macro_rules! view {
 }
 pub(crate) use view;
 
-/// Declares an enum to serialise as the object of its variant.
+/// Declares an enum that is serialised as the object of its variant.
 macro_rules! one_of {
     ($(#[$meta:meta])* $vis:vis enum $name:ident { $($variant:ident($type:ty)),* $(,)? }) => {
         $(#[$meta])*
@@ -65,7 +66,7 @@ macro_rules! one_of {
 }
 pub(crate) use one_of;
 
-/// Names the objects that a command prints, by their headings in docs/json.md; of several below one heading it prints one.
+/// Lists the objects that a command prints, by their headings in docs/json.md. If a heading has several objects, the command prints one.
 macro_rules! sections {
     ($($heading:literal: $($type:ty),+;)*) => {
         /// The objects that are printed, by their headings in docs/json.md.
@@ -81,11 +82,11 @@ pub(crate) use sections;
 #[cfg(all(test, feature = "suite"))]
 pub(crate) type Sections = &'static [(&'static str, fn() -> super::shape::Shape)];
 
-/// The name of a variant: a string, one of those that the enum lists.
+/// The name of a variant as a string: one of those that the enum lists.
 pub struct Word<E>(&'static str, PhantomData<E>);
 
 impl<E: Named> Word<E> {
-    /// The name of this variant.
+    /// Returns the name of this variant.
     pub fn of(variant: &E) -> Word<E> {
         Word(variant.name(), PhantomData)
     }
@@ -104,7 +105,7 @@ impl<E: Named> super::shape::Shaped for Word<E> {
     }
 }
 
-/// A view of each item.
+/// Returns a view of each item.
 pub fn all<T, V>(items: impl IntoIterator<Item = T>, view: impl FnMut(T) -> V) -> Vec<V> {
     items.into_iter().map(view).collect()
 }

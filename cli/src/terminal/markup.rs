@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::terminal::output;
 
-/// The text escaped for HTML and SVG, on one line.
+/// Escapes text for HTML and SVG, on one line.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in output::one_line(text).chars() {
@@ -20,7 +20,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// The text as Markdown reads it, with what it would obey escaped.
+/// Escapes text so that Markdown shows it unchanged.
 pub fn marked(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in output::one_line(text).chars() {
@@ -32,7 +32,7 @@ pub fn marked(text: &str) -> String {
     escaped
 }
 
-/// The template with each `{{name}}` replaced. Values are not expanded in turn.
+/// Replaces each `{{name}}` in a template. The inserted values are not expanded.
 pub fn fill(template: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
     let mut rest = template;
@@ -48,7 +48,7 @@ pub fn fill(template: &str, values: &[(&str, &str)]) -> String {
     filled
 }
 
-/// A number with its digits in groups of three.
+/// Formats a number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -61,12 +61,12 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// A number of things: "1 segment", "1,000 segments".
+/// Formats a count with its noun: "1 segment", "1,000 segments".
 pub fn counted(number: u64, one: &str) -> String {
     format!("{} {one}{}", grouped(number), if number == 1 { "" } else { "s" })
 }
 
-/// A point of a path, with one decimal.
+/// Formats a point of a path with one decimal.
 pub fn point(path: &mut String, command: char, x: f64, y: f64) {
     let _ = write!(path, "{command}{x:.1} {y:.1}");
 }

@@ -8,16 +8,16 @@ use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 use textwrap::{WordSeparator, WordSplitter};
 
-/// A stream that takes everything once nobody reads it any more: nobody misses it, and how a command ends does not depend on it.
+/// A stream that silently accepts everything once its reader has gone, so that a closed pipe does not change how a command ends.
 pub struct Stream<W> {
     to: W,
-    /// What the sentence about another error calls it; `None` if somebody else says it.
+    /// Its name in error messages; `None` if the caller adds it.
     name: Option<String>,
     is_unread: bool,
 }
 
 impl<W: Write> Stream<W> {
-    /// What is written to `to`; its name is for sentences about errors.
+    /// Wraps a writer; the name is for error messages.
     pub fn named(to: W, name: impl Display) -> Stream<W> {
         Stream { to, name: Some(name.to_string()), is_unread: false }
     }
@@ -26,7 +26,7 @@ impl<W: Write> Stream<W> {
         Stream { to, name: None, is_unread: false }
     }
 
-    /// Whether what was written last found no reader.
+    /// Returns whether the reader of the stream has gone.
     pub const fn is_unread(&self) -> bool {
         self.is_unread
     }
@@ -37,12 +37,12 @@ impl<W: Write> Stream<W> {
             Err(error) => error,
         };
         match (error.kind(), &self.name) {
-            // Some programs read output through a socket, which is reset.
+            // Programs that read through a socket reset it.
             (io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset, _) => {
                 self.is_unread = true;
                 Ok(unread)
             }
-            // It is written again.
+            // The caller writes it again.
             (io::ErrorKind::Interrupted, _) | (_, None) => Err(error),
             (kind, Some(name)) => Err(io::Error::new(kind, format!("cannot write {name}: {error}"))),
         }
@@ -113,10 +113,11 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// A value as JSON on one line. What a terminal would obey is escaped in its strings, also where JSON itself would not: it reads the same.
+/// Serialises a value as JSON on one line. Its strings are escaped so that nothing can control a terminal, even where JSON does not
+/// require it; the parsed value is the same.
 ///
 /// # Errors
-/// It cannot be serialised.
+/// The value cannot be serialised.
 pub fn json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
     let text = serde_json::to_string(value)?;
     if !text.contains(is_obeyed) {
@@ -125,7 +126,7 @@ pub fn json(value: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
     let mut escaped = String::with_capacity(text.len() + 32);
     for c in text.chars() {
         if is_obeyed(c) {
-            // None of them is beyond 16 bits.
+            // All of them fit in 16 bits.
             let _ = write!(escaped, "\\u{:04x}", u32::from(c));
         } else {
             escaped.push(c);
@@ -143,12 +144,12 @@ const fn is_layout(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The first `longest` characters of a text.
+/// Returns the first `longest` characters of a text, with `...` if that cuts it.
 pub fn shorten(text: &str, longest: usize) -> String {
     text.char_indices().nth(longest).map_or_else(|| text.to_owned(), |(end, _)| format!("{}...", &text[..end]))
 }
 
-/// A number of things: `1 hole`, `2 holes`, `2 entries`.
+/// Returns a count with its noun: `1 hole`, `2 holes`, `2 entries`.
 pub fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &str) -> String {
     match thing.strip_suffix('y') {
         _ if number == 1.into() => format!("{number} {thing}"),
@@ -157,7 +158,7 @@ pub fn count(number: impl Copy + PartialEq + From<u8> + Display, thing: &str) ->
     }
 }
 
-/// Parts in a sentence: `a`, `a and b`, `a, b and c`.
+/// Joins parts for a sentence: `a`, `a and b`, `a, b and c`.
 pub fn enumerated(parts: &[&str]) -> String {
     match parts.split_last() {
         None => String::new(),
@@ -166,62 +167,63 @@ pub fn enumerated(parts: &[&str]) -> String {
     }
 }
 
-/// A number of times: `never`, `once`, `2 times`.
+/// Returns how often something happened: `never`, `once`, `twice`, `3 times`.
 pub fn times(number: i64) -> String {
     match number {
         0 => "never".to_owned(),
         1 => "once".to_owned(),
+        2 => "twice".to_owned(),
         _ => format!("{number} times"),
     }
 }
 
-/// The text if it fits in so many columns, else its beginning and `...`.
+/// Returns the text if it fits in this many columns, or else its beginning and `...`.
 pub fn fitted(text: &str, columns: usize) -> String {
     if text.chars().count() <= columns { text.to_owned() } else { shorten(text, columns.saturating_sub(3)) }
 }
 
-/// A list in a sentence: `0, 1`.
+/// Joins items with commas: `0, 1`.
 pub fn list(items: impl IntoIterator<Item = impl Display>) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Text that reports success. The runner strips colours if standard output is not a terminal or `NO_COLOR` is set.
+/// Styles text that reports success. The runner strips colours if standard output is not a terminal or `NO_COLOR` is set.
 pub fn good(text: &str) -> String {
     styled(AnsiColor::Green.on_default(), text)
 }
 
-/// Text that reports a failure.
+/// Styles text that reports a failure.
 pub fn bad(text: &str) -> String {
     styled(AnsiColor::Red.on_default().bold(), text)
 }
 
-/// Text that reports what is open.
+/// Styles text that reports something undecided.
 pub fn open(text: &str) -> String {
     styled(AnsiColor::Yellow.on_default(), text)
 }
 
-/// Text that matters less.
+/// Styles text that is less important.
 pub fn dim(text: &str) -> String {
     styled(Style::new().dimmed(), text)
 }
 
-/// How text reads.
+/// The tone of a text, which decides its style.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tone {
     /// Nothing special.
     Plain,
-    /// All is well.
+    /// Success.
     Good,
-    /// It depends, or is not known.
+    /// Undecided or unknown.
     Open,
-    /// It fails.
+    /// Failure.
     Bad,
-    /// It matters less.
+    /// Less important.
     Dim,
 }
 
 impl Tone {
-    /// The text with styles for a terminal.
+    /// Returns the text with styles for a terminal.
     pub fn on(self, text: &str) -> String {
         match self {
             Tone::Plain => text.to_owned(),
@@ -232,7 +234,7 @@ impl Tone {
         }
     }
 
-    /// Its colour, which is seen on a light page and on a dark one.
+    /// Returns its colour, which is readable on light and dark pages.
     pub(super) const fn colour(self) -> Option<&'static str> {
         match self {
             Tone::Plain | Tone::Open => None,
@@ -247,18 +249,18 @@ fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// The columns of what is printed.
+/// The widths of the output, in columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Width {
-    /// Those of tables.
+    /// The width of tables.
     pub tables: usize,
-    /// Those of sentences.
+    /// The width of sentences.
     pub words: usize,
 }
 
 impl Width {
-    /// As wide as the terminal, with sentences that stay easy to read; elsewhere the variable COLUMNS or 80, so that output in files does
-    /// not depend on where it was made.
+    /// Returns the width of the terminal, with sentences narrow enough to read easily. Without a terminal, returns the variable COLUMNS or
+    /// 80, so that files do not depend on the terminal in which they were made.
     pub fn of_output() -> Width {
         const EASY_TO_READ: usize = 100;
         if let Some((columns, _)) = terminal() {
@@ -275,23 +277,64 @@ impl From<usize> for Width {
     }
 }
 
-/// The columns, at least 40, and the lines of the terminal; `None` if standard output is not one.
+/// Returns the columns (at least 40) and the lines of the terminal; `None` if standard output is not a terminal.
 pub fn terminal() -> Option<(usize, usize)> {
     let size = io::stdout().is_terminal().then(|| terminal_size::terminal_size_of(io::stdout())).flatten();
     size.map(|(columns, lines)| (usize::from(columns.0).max(40), usize::from(lines.0)))
 }
 
-/// The text wrapped between words, in lines of at most `width` characters.
+/// Wraps text between words, in lines of at most `width` characters. Longer words are wrapped after separators: settings after a comma,
+/// paths after a slash.
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let options = textwrap::Options::new(width)
         .word_separator(WordSeparator::AsciiSpace)
         .word_splitter(WordSplitter::NoHyphenation)
         .break_words(false);
     let text = with_units_held(text);
-    textwrap::wrap(&text, options).into_iter().map(|line| line.replace('\u{a0}', " ")).collect()
+    let lines = textwrap::wrap(&text, options).into_iter().flat_map(|line| pieces(&line, width));
+    lines.map(|line| line.replace('\u{a0}', " ")).collect()
 }
 
-/// The text with each number and its unit held together by a space at which no line ends.
+/// Returns the line; if it is a word that is longer than the width, in pieces.
+fn pieces(line: &str, width: usize) -> Vec<String> {
+    let (mut pieces, mut rest) = (Vec::new(), line);
+    while let Some(end) = break_within(rest, width) {
+        let (piece, after) = rest.split_at(end);
+        pieces.push(piece.to_owned());
+        rest = after;
+    }
+    pieces.push(rest.to_owned());
+    pieces
+}
+
+/// Returns the byte after which a too long word is broken: after the last separator of the strongest kind that fits.
+fn break_within(word: &str, width: usize) -> Option<usize> {
+    const SEPARATORS: [&[char]; 4] = [&[',', ';'], &['/'], &[':', '='], &['_', '-', '.']];
+    // Shorter lines are hard to read.
+    let least = width / 3;
+    let end = word.char_indices().nth(width).map(|(end, _)| end)?;
+    let is_within_number = |place: usize| word[place + 1..].starts_with(|c: char| c.is_ascii_digit());
+    let after = |separators: &[char]| {
+        let ends =
+            word[..end].char_indices().filter(|&(place, c)| separators.contains(&c) && !(c == '.' && is_within_number(place)));
+        let mut ends = ends.map(|(place, c)| place + c.len_utf8()).filter(|&place| word[..place].chars().count() > least);
+        ends.next_back()
+    };
+    SEPARATORS.into_iter().find_map(after)
+}
+
+/// Returns a name with its description beside it, wrapped in a column that begins at `column`. A longer name gets its own line.
+pub fn listed(name: &str, column: usize, says: &str, columns: usize) -> String {
+    let is_long = name.chars().count() >= column;
+    let mut text = if is_long { format!("{name}\n") } else { String::new() };
+    for (place, line) in wrapped(says, columns.saturating_sub(column)).into_iter().enumerate() {
+        let name = if place == 0 && !is_long { name } else { "" };
+        text += &format!("{name:column$}{line}\n");
+    }
+    text
+}
+
+/// Returns the text with a non-breaking space between each number and its unit.
 pub(super) fn with_units_held(text: &str) -> String {
     const UNITS: [&str; 9] = ["byte", "KiB", "MiB", "GiB", "TiB", "%", "us ", "ms", "s "];
     let after_number = |text: &str, place: usize| text[..place].ends_with(|c: char| c.is_ascii_digit());
@@ -303,7 +346,7 @@ pub(super) fn with_units_held(text: &str) -> String {
     held
 }
 
-/// The text with a capital letter and a full stop.
+/// Returns the text with an initial capital and a full stop.
 pub fn sentence(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| format!("{}{}.", first.to_uppercase(), rest.as_str()))
@@ -326,7 +369,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<String>(&line).expect("a string"), text);
     }
 
-    /// A writer that fails in one way.
+    /// A writer that always fails with this error.
     struct Failing(io::ErrorKind);
 
     impl Write for Failing {
@@ -357,6 +400,24 @@ mod tests {
         assert_eq!([0_u64, 1, 2].map(|holes| count(holes, "hole")), ["0 holes", "1 hole", "2 holes"]);
         assert_eq!([1_u64, 2].map(|entries| count(entries, "entry")), ["1 entry", "2 entries"]);
         assert_eq!((count(1_usize, "block"), list([0, 1])), ("1 block".to_owned(), "0, 1".to_owned()));
+    }
+
+    #[test]
+    fn words_that_are_too_long_are_wrapped_at_separators() {
+        let settings = "best max_split_size_mb:24,garbage_collection_threshold:0.8,roundup_power2_divisions:16: fits";
+        let lines = ["best", "max_split_size_mb:24,garbage_collection_threshold:0.8,", "roundup_power2_divisions:16:", "fits"];
+        assert_eq!(wrapped(settings, 60), lines);
+        assert_eq!(
+            wrapped("in /usr/lib/python3/site-packages/a.py:12 f", 20),
+            ["in", "/usr/lib/python3/", "site-packages/", "a.py:12", "f"]
+        );
+        assert_eq!(wrapped("18446744073709551615", 8), ["18446744073709551615"], "nothing divides a number");
+    }
+
+    #[test]
+    fn what_is_said_of_a_name_stays_in_its_column() {
+        assert_eq!(listed("a", 4, "one two three", 11), "a   one two\n    three\n");
+        assert_eq!(listed("long", 4, "one two", 11), "long\n    one two\n");
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The one way in which commands write files: never an input, never over another file unless forced, whole or not at all.
+//! How commands write files: never over an input, over an existing file only with `--force`, and completely or not at all.
 //!
-//! A file is written beside its place, on the disk, as a draft at first, then renamed.
+//! A file is first written as a draft in the same folder, synced to disk, and then renamed.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -24,47 +24,47 @@ pub struct Wanted<'a> {
     targets: Vec<(&'static str, &'a Target, Kind)>,
 }
 
-/// What becomes of a file.
+/// What a command does to a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// It is made anew.
+    /// Writes a new one.
     Made,
-    /// It grows; the command reads what is there, and refuses what is not its own.
+    /// Appends to it. The command reads the existing contents, and refuses a file that is not its own.
     Continued,
 }
 
 impl<'a> Wanted<'a> {
-    /// Nothing yet. `form` is what the command prints on standard output.
+    /// Returns an empty list of files. `form` is the format of standard output.
     pub fn new(force: bool, form: Form) -> Wanted<'a> {
         Wanted { force, form, inputs: Vec::new(), targets: Vec::new() }
     }
 
-    /// Files that the command reads.
+    /// Adds files that the command reads.
     #[must_use]
     pub fn reads<P: AsRef<Path> + ?Sized + 'a>(mut self, files: impl IntoIterator<Item = &'a P>) -> Wanted<'a> {
         self.inputs.extend(files.into_iter().map(AsRef::as_ref));
         self
     }
 
-    /// A file that is written if this option, such as `--csv`, is given.
+    /// Adds the file that an option such as `--csv` names, if it is given.
     #[must_use]
     pub fn writes(mut self, option: &'static str, target: Option<&'a Target>) -> Wanted<'a> {
         self.targets.extend(target.map(|target| (option, target, Kind::Made)));
         self
     }
 
-    /// A file that the command continues by itself.
+    /// Adds a file that the command continues.
     #[must_use]
     pub fn continues(mut self, option: &'static str, target: Option<&'a Target>) -> Wanted<'a> {
         self.targets.extend(target.map(|target| (option, target, Kind::Continued)));
         self
     }
 
-    /// Refuses what must not or cannot be written, before work that may take long. From now on text for people goes to standard error
-    /// if an output goes to standard output.
+    /// Refuses files that must not or cannot be written, before work that may take long. If an output goes to standard output, text for
+    /// people goes to standard error from now on.
     ///
     /// # Errors
-    /// A file is an input, exists and is not forced, or cannot be written; or two outputs go to the same place.
+    /// A file is an input, exists without `--force`, or cannot be written; or two outputs have the same destination.
     pub fn check(&self) -> Result<Outputs> {
         for (place, &(option, target, kind)) in self.targets.iter().enumerate() {
             if let Some((other, ..)) = self.targets[..place].iter().find(|(_, other, _)| is_same_target(other, target)) {
@@ -93,7 +93,7 @@ impl<'a> Wanted<'a> {
 
     fn check_file(&self, what: &str, file: &Path, kind: Kind) -> Result<()> {
         if self.inputs.iter().any(|input| is_same_file(input, file)) {
-            bail!("{what}: the output is the input file, which is never overwritten: choose another file");
+            bail!("{what}: the output is the input file, which is never overwritten: choose a different file");
         }
         let cannot = |error: io::Error| anyhow!("cannot write {what}: {error}");
         let place = Place::of(file).map_err(cannot)?;
@@ -123,10 +123,10 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Writes one of them: beside its place first, so that it is there whole or not at all.
+    /// Writes one of them through a draft, so that it is written completely or not at all.
     ///
     /// # Errors
-    /// What the system answered, with the name of the file.
+    /// The system's error, with the name of the file.
     pub fn write(self, target: &Target, bytes: &[u8]) -> Result<()> {
         self.write_with(target, |out| out.write_all(bytes))
     }
@@ -134,7 +134,7 @@ impl Outputs {
     /// Writes one of them in the same way, piece by piece.
     ///
     /// # Errors
-    /// What the system or `pieces` answered, with the name of the file.
+    /// The error of the system or of `pieces`, with the name of the file.
     pub fn write_with<T>(self, target: &Target, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> Result<T> {
         let Some(file) = target.file() else {
             let mut out = output::stdout();
@@ -147,24 +147,24 @@ impl Outputs {
     }
 }
 
-/// Where an output goes, as given on the command line: a file, or `-` for standard output.
+/// The destination of an output, as given on the command line: a file, or `-` for standard output.
 ///
-/// An option that writes a file has this type, and one that reads a file is a [`PathBuf`]: so the tests find all that write.
+/// Options that write a file have this type, and those that read one have the type [`PathBuf`], so that tests find all options that write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target(PathBuf);
 
 impl Target {
-    /// Whether it is standard output.
+    /// Returns whether it is standard output.
     pub fn is_stdout(&self) -> bool {
         self.0.as_os_str() == "-"
     }
 
-    /// The path, which is `-` for standard output.
+    /// Returns the path, which is `-` for standard output.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The file, unless it is standard output.
+    /// Returns the file, unless it is standard output.
     pub fn file(&self) -> Option<&Path> {
         if self.is_stdout() { None } else { Some(&self.0) }
     }
@@ -188,12 +188,12 @@ impl fmt::Display for Target {
     }
 }
 
-/// Whether two paths lead to the same file, also through links, and of a file that is not there yet. Neither needs to exist.
+/// Returns whether two paths lead to the same file, including through links. The file need not exist.
 fn is_same_file(one: &Path, other: &Path) -> bool {
     is_same_inode(one, other) || resolved(one).is_some_and(|one| Some(one) == resolved(other))
 }
 
-/// Whether both exist and are the same file: hard links have different canonical paths.
+/// Returns whether both exist and are the same file. Hard links have different canonical paths.
 #[cfg(unix)]
 fn is_same_inode(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
@@ -206,7 +206,7 @@ fn is_same_inode(_: &Path, _: &Path) -> bool {
     false
 }
 
-/// The canonical path; of a missing file, its folder's canonical path and its name.
+/// Returns the canonical path; for a missing file, the canonical path of its folder with its name.
 fn resolved(path: &Path) -> Option<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Some(path);
@@ -215,9 +215,9 @@ fn resolved(path: &Path) -> Option<PathBuf> {
     Some(folder_of(&end).canonicalize().ok()?.join(end.file_name()?))
 }
 
-/// The path behind all links, which need not exist: an output through a link replaces the file, not the link.
+/// Resolves all links; the result need not exist. An output through a link replaces the file, not the link.
 fn end_of_links(path: &Path) -> io::Result<PathBuf> {
-    /// As many as Linux follows.
+    /// The maximum number that Linux follows.
     const MOST_LINKS: usize = 40;
     let mut end = path.to_owned();
     for _ in 0..MOST_LINKS {
@@ -229,24 +229,24 @@ fn end_of_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many links lead from one to the next"))
 }
 
-/// The folder that a file is in.
+/// Returns the folder of a file.
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What is at the end of a path.
+/// What a path leads to.
 enum Place {
-    /// Nothing yet, or a file. The path is behind all links.
+    /// A file that may not exist yet. All links in the path are resolved.
     File(PathBuf),
-    /// A device or a pipe, which is written to as it is: nothing in it is lost. Nobody may read it.
+    /// A device or a pipe, which is written to directly because it has nothing to lose. It may have no reader.
     Device(PathBuf),
 }
 
 impl Place {
-    /// Where this path leads.
+    /// Resolves a path.
     ///
     /// # Errors
-    /// To a folder, to nowhere, or into a folder that is not there.
+    /// It is a folder, it leads nowhere, or its folder does not exist.
     fn of(path: &Path) -> io::Result<Place> {
         match fs::metadata(path) {
             Ok(data) if data.is_dir() => return Err(io::Error::other("it is a folder")),
@@ -267,25 +267,25 @@ impl Place {
         }
     }
 
-    /// Whether a file is there that would be lost.
+    /// Returns whether writing would replace an existing file.
     fn is_taken(&self) -> bool {
         matches!(self, Place::File(file) if fs::symlink_metadata(file).is_ok())
     }
 
-    /// Removes what killed processes left in the folder.
+    /// Removes the drafts that killed processes left in the folder.
     fn tidy(&self) {
         if let Place::File(file) = self {
             draft::remove_left_over(folder_of(file));
         }
     }
 
-    /// Tries what [`Place::write`] begins with.
+    /// Tries the first step of [`Place::write`].
     fn try_beside(&self) -> io::Result<()> {
         let Place::File(file) = self else { return Ok(()) };
         Draft::beside(file).map(drop)
     }
 
-    /// Writes it piece by piece. A file that is there is replaced only if `replaces`, also if it came after all checks.
+    /// Writes it piece by piece. An existing file is replaced only if `replaces` is true, even if it was created after all checks.
     fn write<T>(&self, replaces: bool, pieces: impl FnOnce(&mut dyn Write) -> io::Result<T>) -> io::Result<T> {
         let file = match self {
             Place::Device(device) => {
@@ -301,7 +301,7 @@ impl Place {
         }
         draft.put(file, replaces)?;
         if let Ok(folder) = File::open(folder_of(file)) {
-            // The file is whole already; some file systems cannot do this to a folder.
+            // The file is already complete; some file systems cannot sync a folder.
             let _ = folder.sync_all();
         }
         Ok(made)

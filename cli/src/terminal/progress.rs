@@ -1,6 +1,6 @@
 //! Progress bars on standard error; indicatif draws them on a terminal only.
 //!
-//! A program that runs a command in its own process sees the same progress through a [`Watch`], and can end the work there.
+//! A program that runs a command in its own process sees the same progress through a [`Watch`], which can also cancel the work.
 
 use std::cell::{Cell, RefCell};
 use std::panic::resume_unwind;
@@ -15,17 +15,17 @@ thread_local! {
     static WATCH: RefCell<Option<Arc<Watch>>> = const { RefCell::new(None) };
 }
 
-/// A bar of a recording's entries.
+/// Returns a bar that counts the entries of a recording.
 pub fn entries(is_hidden: bool) -> Bar {
     of("entries", is_hidden)
 }
 
-/// Bars that this thread makes from now on are hidden: several threads share one that the main thread shows.
+/// Hides the bars that this thread creates from now on: several threads share one bar of the main thread.
 pub fn hush_thread() {
     IS_HUSHED.set(true);
 }
 
-/// A bar of something else.
+/// Returns a bar that counts something else.
 pub fn of(what: &'static str, is_hidden: bool) -> Bar {
     let watch = WATCH.with_borrow(Clone::clone);
     let number = watch.as_ref().map_or(0, |watch| watch.bars.fetch_add(1, Ordering::Relaxed) + 1);
@@ -38,51 +38,51 @@ pub fn of(what: &'static str, is_hidden: bool) -> Bar {
     Bar { shown: ProgressBar::new(0).with_style(style), what, watch, number }
 }
 
-/// A progress bar. Where the work is watched and was cancelled, the calls that move the bar do not return: they unwind, see [`Cancelled`].
+/// A progress bar. If watched work has been cancelled, calls that move the bar unwind instead of returning: see [`Cancelled`].
 pub struct Bar {
     shown: ProgressBar,
     what: &'static str,
     watch: Option<Arc<Watch>>,
-    /// Which of the watched bars this is.
+    /// Its index among the watched bars.
     number: u64,
 }
 
 impl Bar {
-    /// There is so much to do.
+    /// Sets the amount of work.
     pub fn set_length(&self, length: u64) {
         self.shown.set_length(length);
         self.tell_length();
     }
 
-    /// There is so much more to do.
+    /// Adds to the amount of work.
     pub fn inc_length(&self, more: u64) {
         self.shown.inc_length(more);
         self.tell_length();
     }
 
-    /// So much is done.
+    /// Sets the amount of work that is done.
     pub fn set_position(&self, position: u64) {
         self.shown.set_position(position);
         self.tell();
     }
 
-    /// So much more is done.
+    /// Adds to the amount of work that is done.
     pub fn inc(&self, more: u64) {
         self.shown.inc(more);
         self.tell();
     }
 
-    /// Draws it again and again, also while nothing moves.
+    /// Redraws the bar periodically, even while nothing moves.
     pub fn enable_steady_tick(&self, interval: Duration) {
         self.shown.enable_steady_tick(interval);
     }
 
-    /// Takes it off the screen while something else is printed.
+    /// Hides the bar while something else is printed.
     pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         self.shown.suspend(print)
     }
 
-    /// The work is done.
+    /// Removes the bar, because the work is done.
     pub fn finish_and_clear(&self) {
         self.shown.finish_and_clear();
     }
@@ -107,7 +107,7 @@ impl Bar {
     }
 }
 
-/// What one command has done so far, for another thread to look at. Of several bars, the one that was last given a length is seen.
+/// The progress of one command, which another thread can read. If there are several bars, it shows the one that last received a length.
 #[derive(Debug, Default)]
 pub struct Watch {
     bars: AtomicU64,
@@ -119,25 +119,25 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Ends the work where its progress is next reported.
+    /// Cancels the work at its next progress report.
     pub fn cancel(&self) {
         self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// How much is done, of how much, and of what; zeros and an empty text before the first report.
+    /// Returns the amount of work done, the total and the unit; zeros and an empty text before the first report.
     pub fn progress(&self) -> (u64, u64, &'static str) {
         let what = *self.what.lock().unwrap_or_else(PoisonError::into_inner);
         (self.done.load(Ordering::Relaxed), self.length.load(Ordering::Relaxed), what)
     }
 }
 
-/// With what work unwinds that was cancelled by [`Watch::cancel`]. It is no panic: no hook is called and nothing is printed.
+/// The payload with which cancelled work unwinds. It is not a panic: no hook is called, and nothing is printed.
 #[derive(Debug)]
 pub struct Cancelled;
 
-/// Does the work. Bars that it makes on this thread report to `watch` instead of the terminal.
+/// Does the work. Bars that it creates on this thread report to `watch` instead of the terminal.
 pub fn watched<T>(watch: &Arc<Watch>, work: impl FnOnce() -> T) -> T {
-    /// The watch is taken off also where the work unwinds.
+    /// Removes the watch, even if the work unwinds.
     struct TakenOff;
     impl Drop for TakenOff {
         fn drop(&mut self) {

@@ -1,4 +1,4 @@
-//! Reading a recording and choosing among its devices, and the notes that several commands make about one.
+//! Reads recordings, selects their devices, and words the notes on recordings that several commands share.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use parkade_replay::recognition::{most_reserved, reserved_at_start};
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::{output, size};
 
-/// The memory limit that is kept in the file, unless the run reserved more: then it is not the limit of all that was recorded.
+/// Returns the memory limit that the file records, unless the run reserved more; the limit then did not hold for the entire recording.
 pub fn kept_limit(recording: &Recording) -> Option<RunLimit> {
     let limit = recording.run_limit?;
     recording.devices.iter().all(|device| most_reserved(device) <= limit.bytes).then_some(limit)
 }
 
-/// How to record a trace, for the end of a message.
+/// How to record a trace. Ends an error message.
 pub const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_history()";
 
-/// Why a recording has no trace, where a command needs one: `needs` says what for, such as `to replay`.
+/// Says why a recording has no trace. `needs` says what a command needs it for, such as `to replay`.
 pub fn no_trace(recording: &Recording, needs: &str) -> anyhow::Error {
     match recording.devices.iter().find_map(|device| device.left_out.as_ref()) {
         Some(left_out) => anyhow!(
@@ -29,7 +29,7 @@ pub fn no_trace(recording: &Recording, needs: &str) -> anyhow::Error {
     }
 }
 
-/// What a recording leaves out, and what follows: a note.
+/// Returns a note on what a recording leaves out, and the consequences.
 pub fn left_out_words(left_out: &LeftOut) -> String {
     let kinds = kinds_left_out(left_out);
     match left_out.inferred_entries {
@@ -60,27 +60,27 @@ view! {
     }
 }
 
-/// What the devices' traces leave out.
+/// Returns what the devices' traces leave out.
 pub fn left_out(recording: &Recording) -> Vec<DeviceLeftOut> {
     let of_device = |device: &DeviceRecording| Some(DeviceLeftOut::of(device.device, device.left_out.as_ref()?));
     recording.devices.iter().filter_map(of_device).collect()
 }
 
-/// The kinds of entries that are left out: `segment_alloc and segment_free entries`.
+/// Returns the kinds of entries that are left out: `segment_alloc and segment_free entries`.
 pub fn kinds_left_out(left_out: &LeftOut) -> String {
     let names: Vec<&str> = left_out.actions.iter().map(|action| action.name()).collect();
     format!("{} entries", output::enumerated(&names))
 }
 
 /// A note for recordings without settings.
-pub const ASSUMED_SETTINGS: &str = "not in the file: the settings; PyTorch's defaults are assumed (--settings overrides them)";
+pub const ASSUMED_SETTINGS: &str = "not in the file: the settings; the default settings are assumed (--settings overrides them)";
 
-/// A note on a limit that was inferred. `option` sets it.
+/// Returns a note on an inferred limit. `option` is the option that sets it.
 pub fn assumed_limit(bytes: u64, option: &str) -> String {
     format!("a limit of {} is assumed, which the recording allows ({option} sets it)", size::show_bytes(bytes))
 }
 
-/// That the recorded run cannot have had this limit, because it reserved more.
+/// Says that the recorded run cannot have had this limit, because it reserved more.
 pub fn not_its_limit(reserved_bytes: u64, limit_bytes: u64) -> String {
     format!(
         "The recorded run reserved {}, more than the limit of {}, so that was not its limit: --limit is the limit of the recorded run, \
@@ -90,13 +90,13 @@ pub fn not_its_limit(reserved_bytes: u64, limit_bytes: u64) -> String {
     )
 }
 
-/// That recorded decisions differ from the replay's, so many of so many.
+/// Says how many recorded decisions differ from the replay's.
 pub fn differing(mismatches: u64, decisions: u64) -> String {
     let differ = if mismatches == 1 { "differs" } else { "differ" };
     format!("{mismatches} of {decisions} recorded decisions {differ}")
 }
 
-/// A note on requests taken from a recording that the replay does not reproduce.
+/// Returns a note on the requests of a recording that the replay does not reproduce.
 pub fn uncertain_requests(mismatches: u64, decisions: u64) -> String {
     format!(
         "{} in a replay under the recording's own settings (see parkade verify; --recorded-limit sets its limit), so the requests are \
@@ -105,18 +105,18 @@ pub fn uncertain_requests(mismatches: u64, decisions: u64) -> String {
     )
 }
 
-/// A note on requests that failed on the simulated device, but not for lack of memory.
+/// Returns a note on requests that failed on the simulated device for a reason other than lack of memory.
 pub fn other_failures(requests: u64) -> String {
     format!("{} failed for a reason other than memory", output::count(requests, "request"))
 }
 
-/// What is read for `-`.
+/// The input that `-` means.
 const STDIN: &str = "/dev/stdin";
 
 /// Reads a recording, or standard input for `-`, and looks for what `skip_actions` left out of it.
 ///
 /// # Errors
-/// It cannot be read, or is none. The error does not name the file.
+/// The file cannot be read or is not a recording. The error does not name the file.
 pub fn read(file: &Path) -> Result<Recording> {
     let file = if file == Path::new("-") { Path::new(STDIN) } else { file };
     let mut recording = parkade_recording::read_file(file).map_err(|error| match error {
@@ -128,10 +128,10 @@ pub fn read(file: &Path) -> Result<Recording> {
     Ok(recording)
 }
 
-/// These devices, or only the wanted one.
+/// Returns these devices, or only the requested one.
 ///
 /// # Errors
-/// The file has nothing about the wanted one.
+/// The file has no data on the requested device.
 pub fn chosen<'r>(
     devices: impl IntoIterator<Item = &'r DeviceRecording>,
     wanted: Option<u32>,
@@ -145,8 +145,8 @@ pub fn chosen<'r>(
     }
 }
 
-/// The devices of which the file tells something: entries about memory, or what was reserved at its end. PyTorch writes that a snapshot was
-/// taken into the trace of every device, used or not. If nothing is told of any, all of them.
+/// Returns the devices with data: entries about memory, or reserved memory at the end. PyTorch adds a snapshot entry to the trace of every
+/// device, used or not. If no device has data, returns all of them.
 pub fn telling(devices: &[DeviceRecording]) -> Vec<&DeviceRecording> {
     let is_about_memory = |entry: &Entry| entry.action != Action::Snapshot;
     let tells = |device: &&DeviceRecording| !device.segments.is_empty() || device.trace.iter().any(is_about_memory);
@@ -154,22 +154,22 @@ pub fn telling(devices: &[DeviceRecording]) -> Vec<&DeviceRecording> {
     if telling.is_empty() { devices.iter().collect() } else { telling }
 }
 
-/// Whether the trace tells of more than the state at its end: a lone entry after others that are lost does not.
+/// Returns whether the trace shows more than the state at its end. A single entry whose predecessors are missing does not.
 pub fn has_history(device: &DeviceRecording) -> bool {
     device.trace.len() > 1 || (device.trace.len() == 1 && reserved_at_start(device) <= 0)
 }
 
-/// What is said where there is no history.
+/// The note on a recording without a history.
 pub const NO_HISTORY: &str = "nothing to verify: the history is not in the file";
 
-/// Removes lone entries that tell no more than the state at the end does. An out-of-memory error does.
+/// Removes single entries that show no more than the state at the end. An out-of-memory error shows more.
 pub fn remove_lone_entries(recording: &mut Recording) {
     let is_oom = |device: &DeviceRecording| device.trace.iter().any(|entry| entry.action == Action::Oom);
     let lone = recording.devices.iter_mut().filter(|device| !has_history(device) && !is_oom(device));
     lone.for_each(|device| device.trace.clear());
 }
 
-/// The same, and traces of nothing but out-of-memory errors: nothing can be tried on them.
+/// Does the same, and also removes traces that contain only out-of-memory errors: no settings can be tried on them.
 pub fn remove_traces_without_requests(recording: &mut Recording) {
     remove_lone_entries(recording);
     for device in &mut recording.devices {
@@ -179,7 +179,7 @@ pub fn remove_traces_without_requests(recording: &mut Recording) {
     }
 }
 
-/// What is to be known of the file beside its recording: entries that were inferred, and earlier snapshots.
+/// Returns notes on the file: inferred entries and earlier snapshots.
 pub fn of_file(recording: &Recording) -> Vec<String> {
     let is_one_of_many = recording.devices.len() > 1;
     let inferred = recording.devices.iter().filter_map(|device| {
@@ -194,20 +194,20 @@ pub fn of_file(recording: &Recording) -> Vec<String> {
     inferred.chain(earlier).collect()
 }
 
-/// The devices with a trace.
+/// Returns the devices with a trace.
 pub fn traced(recording: &Recording) -> Vec<&DeviceRecording> {
     recording.devices.iter().filter(|device| !device.trace.is_empty()).collect()
 }
 
-/// The number of entries in these traces.
+/// Returns the number of entries in these traces.
 pub fn entries(devices: &[&DeviceRecording]) -> u64 {
     devices.iter().map(|device| device.trace.len() as u64).sum()
 }
 
-/// Names the device in an error if there are several devices.
+/// Adds the device to an error if there are several devices.
 ///
 /// # Errors
-/// That of `result`.
+/// The error of `result`.
 pub fn of_device<T, E: Into<anyhow::Error>>(result: Result<T, E>, device: u32, devices: usize) -> Result<T> {
     result.map_err(|error| {
         let error = error.into();
@@ -215,7 +215,7 @@ pub fn of_device<T, E: Into<anyhow::Error>>(result: Result<T, E>, device: u32, d
     })
 }
 
-/// The name of the file without its folder.
+/// Returns the name of the file without its folder.
 pub fn short_name(file: &Path) -> String {
     output::one_line(&file.file_name().unwrap_or(file.as_os_str()).to_string_lossy())
 }

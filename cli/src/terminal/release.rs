@@ -1,4 +1,4 @@
-//! Which release of PyTorch made a recording: one rule for all commands, and how they say it.
+//! Finds the PyTorch release that made a recording, in the same way and the same words for all commands.
 
 use anyhow::Result;
 use parkade::profile::{Profile as Rules, RELEASES, Release};
@@ -8,22 +8,22 @@ use parkade_replay::recognition::{Asked, Basis, Differing, Recognition, Recognit
 use crate::terminal::json_struct::{Word, all, sections, view};
 use crate::terminal::{recording, size};
 
-/// The rules of the newest release, which understands the most settings: to find mistyped ones before a file is read.
+/// Returns the rules of the newest release. It knows the most settings, so that mistyped ones are found before a file is read.
 pub fn newest() -> &'static Rules {
     RELEASES.last().map_or(&Rules::PYTORCH_2_11, |release| release.profile)
 }
 
-/// The release that made a recording, and its own settings as that release reads them.
+/// Returns the release that made a recording, and the recording's settings as that release parses them.
 ///
 /// # Errors
-/// They are not valid, or no release could have made it.
+/// The settings are invalid, or no release could have made the recording.
 pub fn of(recording: &Recording, asked: &Asked<'_>) -> Result<Recognition> {
     let traced = recording::traced(recording);
     let devices = if traced.is_empty() { recording.devices.iter().collect() } else { traced };
     recognise(recording, &devices, asked).map_err(|error| explain(error, &devices))
 }
 
-/// The error, with its device if there are several.
+/// Adds the device to an error if there are several.
 pub fn explain(error: RecognitionError, devices: &[&DeviceRecording]) -> anyhow::Error {
     let RecognitionError { device, error } = error;
     match device {
@@ -32,7 +32,7 @@ pub fn explain(error: RecognitionError, devices: &[&DeviceRecording]) -> anyhow:
     }
 }
 
-/// What was found out about the release, as a sentence without its full stop; and that the limit that was given was not the run's.
+/// Says which release it is, as a sentence without its full stop, and if so, that the given limit was not the run's.
 pub fn words(found: &Recognition) -> String {
     let mut words = found.words();
     if let Some(RefutedLimit { limit_bytes, reserved_bytes }) = found.refuted_limit {

@@ -1,5 +1,5 @@
-//! Sentences about a run, the same in every command: how it ended, what is known of its rest after an out-of-memory error, and the memory
-//! that it is judged by.
+//! Sentences about a run that several commands share: how it ended, what is known about the rest after an out-of-memory error, and the
+//! memory by which it is judged.
 
 use parkade_analysis::advise::{Advice, DeviceMemory, DeviceOutcome, MemoryBudget, MemoryRange};
 use parkade_analysis::continuation::{Continuation, Doubt};
@@ -8,7 +8,7 @@ use parkade_analysis::ending::{AfterError, Ending};
 use super::output::count;
 use super::size::{show_apart, show_bytes};
 
-/// How the run ended, with the evidence. `None` if no request was out of memory.
+/// Says how the run ended, with the evidence. `None` if no request ran out of memory.
 pub fn ending(ending: &Ending) -> Option<String> {
     match ending {
         Ending::NoError => None,
@@ -21,19 +21,19 @@ pub fn ending(ending: &Ending) -> Option<String> {
     }
 }
 
-/// That a run which met so many errors goes on without a cure. `None` if it survived none.
+/// Says that a run continues after this many errors. `None` if it did not survive any.
 pub fn goes_on(ending: &Ending, errors: u64) -> Option<String> {
     let met = count(errors, "out-of-memory error");
     matches!(ending, Ending::Survived(_))
-        .then(|| format!("the program survives such errors: it went on after {met} in the recording"))
+        .then(|| format!("the program survives such errors: it continued after {met} in the recording"))
 }
 
-/// That a recording which lost its beginning had more reserved before its first entry than what is in it needs.
+/// Says that the run had reserved more before the first entry of its recording than the recorded requests need.
 pub fn had_before(reserved_bytes: u64) -> String {
     had_before_on(reserved_bytes, "")
 }
 
-/// The same with the device named, if there are several.
+/// Says the same with the device, if there are several.
 pub fn had_before_on(reserved_bytes: u64, on_device: &str) -> String {
     format!(", although the run had reserved {}{on_device} before its first entry", show_bytes(reserved_bytes))
 }
@@ -48,7 +48,7 @@ fn afterwards(error: &AfterError) -> String {
     }
     let allocated = format!("{} after it, {} in all", count(served, "allocation"), show_bytes(served_bytes));
     if error.went_on() {
-        format!("{allocated}, so it went on")
+        format!("{allocated}, so it continued")
     } else if served_bytes >= error.goes_on_bytes {
         let repeated = show_bytes(served_bytes - telling_bytes);
         format!("{allocated}, but {repeated} of it repeatedly, in code that had not run before, as error handling does")
@@ -57,7 +57,7 @@ fn afterwards(error: &AfterError) -> String {
     }
 }
 
-/// What is estimated of the rest of a run that died.
+/// Says how the rest of a run that died is estimated.
 pub fn rest(continuation: Option<&Continuation>) -> String {
     match continuation {
         None => "what it would have done next is not in the file".to_owned(),
@@ -70,7 +70,7 @@ pub fn rest(continuation: Option<&Continuation>) -> String {
     }
 }
 
-/// Why the estimate, or the lack of one, does not tell whether the program fits.
+/// Says why the estimate, or the lack of one, does not show whether the program fits.
 pub fn doubt(doubt: Doubt) -> String {
     match doubt {
         Doubt::NoSteps => "the program had not reached this point before, so nothing is known of what follows".to_owned(),
@@ -83,10 +83,10 @@ pub fn doubt(doubt: Doubt) -> String {
     }
 }
 
-/// What tells the limit.
+/// The option that sets the limit. Ends a sentence.
 pub const LIMIT_SAYS: &str = "; --limit sets it";
 
-/// Between which sizes the limit of a device was.
+/// Says in which range the limit of a device was.
 pub fn range(range: Option<MemoryRange>) -> String {
     match range {
         Some(range) if range.below_bytes < u64::MAX => {
@@ -98,7 +98,7 @@ pub fn range(range: Option<MemoryRange>) -> String {
     }
 }
 
-/// Where the memory comes from.
+/// Says how the available memory is known.
 pub fn memory(report: &Advice) -> Vec<String> {
     if report.given != MemoryBudget::default() {
         return contradicted(report).into_iter().collect();
@@ -120,13 +120,13 @@ pub fn memory(report: &Advice) -> Vec<String> {
     report.memories.iter().zip(&report.own().devices).map(about).collect()
 }
 
-/// That nothing shows how much memory a device had, and that so much is assumed.
+/// Says that nothing shows how much memory a device had, and how much is assumed.
 pub fn shows_no_limit(memory: &DeviceMemory, bytes: u64) -> String {
     let why = if Some(bytes) == memory.range.map(|range| range.least_bytes) { ", which it reserved," } else { "" };
     format!("device {} shows no limit; {}{why} is assumed", memory.device, show_bytes(bytes))
 }
 
-/// That the recorded run had less memory than was given.
+/// Says that the recorded run had less memory than the given amount.
 fn contradicted(report: &Advice) -> Option<String> {
     let contradiction = report.contradiction?;
     let of_device = report.own().devices.iter().find(|device| device.device == contradiction.device)?;

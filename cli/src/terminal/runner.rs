@@ -1,6 +1,6 @@
-//! One way to run every command: compute, print as text or JSON, turn the outcome into the exit code.
+//! Runs every command in the same way: computes, prints text or JSON, and turns the outcome into the exit code.
 //!
-//! Invalid arguments are reported like every other failure, also as JSON.
+//! Invalid arguments are reported like any other failure, including as JSON.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -19,19 +19,18 @@ use super::output::{self, Width};
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// All is well.
+    /// Success.
     Good,
     /// A check failed.
     CheckFailed,
     /// Something could not be run; the error has been printed.
     CouldNotRun,
-    /// What was asked cannot be known from the file.
+    /// The file does not contain the answer.
     NotKnown,
 }
 
 impl Outcome {
-    /// The outcome of several files, of which these are two: whether all could be run matters most, then whether checks failed,
-    /// then whether something is not known.
+    /// Returns the worse of two outcomes: could not run is the worst, then a failed check, then not known.
     pub fn worse(self, other: Outcome) -> Outcome {
         let weight = |outcome: Outcome| match outcome {
             Outcome::Good => 0,
@@ -58,75 +57,75 @@ pub enum Form {
     Markdown,
     /// Text for programs, byte for byte.
     Data,
-    /// JSON, one object a line.
+    /// JSON, one object per line.
     Json,
 }
 
 impl Form {
-    /// JSON if that is asked for, else text.
+    /// Returns JSON if it is requested, else text.
     pub fn json_if(json: bool) -> Form {
         if json { Form::Json } else { Form::Text }
     }
 }
 
-/// The file that a failure is about.
+/// The subject of a failure.
 #[derive(Clone, Copy)]
 pub enum Subject<'a> {
     /// No single file.
     None,
-    /// This one, named before the message on standard error.
+    /// This file, which precedes the message on standard error.
     File(&'a Path),
-    /// This one, or standard input. The message names it itself.
+    /// This file, or standard input. The message itself names it.
     Named(Option<&'a Path>),
-    /// The arguments: JSON, which has a line for each result, does not report it.
+    /// The arguments. JSON does not report the failure, because it has a line for each result.
     Command,
 }
 
 /// A command with its arguments.
 pub trait Command {
-    /// What it computes.
+    /// The result of the command.
     type Found;
 
-    /// Does the work. Output that must appear at once is printed here.
+    /// Does the work. Output that must appear immediately is printed here.
     ///
     /// # Errors
-    /// Why it could not be done. The runner names the [`subject`](Command::subject) and prints it.
+    /// The reason for a failure. The runner prints it with the [`subject`](Command::subject).
     fn compute(&self) -> Result<Self::Found>;
 
-    /// How the command ended.
+    /// Returns how the command ended.
     fn outcome(&self, _: &Self::Found) -> Outcome {
         Outcome::Good
     }
 
-    /// What is printed.
+    /// Returns the form of the output.
     fn form(&self) -> Form {
         Form::Text
     }
 
-    /// What a failure is about.
+    /// Returns the subject of a failure.
     fn subject(&self) -> Subject<'_> {
         Subject::None
     }
 
-    /// The answer that people read.
+    /// Returns the answer for people.
     fn answer(&self, _: &Self::Found) -> Answer {
         Answer::new()
     }
 
-    /// The full answer, if the usual one is shorter.
+    /// Returns the full answer, if the usual one is shorter.
     fn everything(&self, _: &Self::Found) -> Option<Answer> {
         None
     }
 
-    /// Writes it as text for programs, if the command has such a form.
+    /// Writes the result as text for programs, if the command has this form.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The text cannot be written.
     fn data(&self, _: &Self::Found, _: &mut dyn Write) -> Result<()> {
         Ok(())
     }
 
-    /// The answer as JSON.
+    /// Adds the result as JSON.
     ///
     /// # Errors
     /// It cannot be serialised.
@@ -134,7 +133,7 @@ pub trait Command {
         Ok(())
     }
 
-    /// Lines for standard error beside the answer.
+    /// Returns lines for standard error.
     fn remarks(&self, _: &Self::Found) -> Vec<String> {
         Vec::new()
     }
@@ -145,7 +144,7 @@ pub trait Command {
 pub struct Lines(String);
 
 impl Lines {
-    /// Adds an object whose keys, and those of all objects in it, are sorted.
+    /// Adds an object with sorted keys, including those of nested objects.
     ///
     /// # Errors
     /// It cannot be serialised.
@@ -153,7 +152,7 @@ impl Lines {
         self.add_as_declared(&serde_json::to_value(object)?)
     }
 
-    /// Adds an object with its keys in the order in which they are declared.
+    /// Adds an object with its keys in the order of their declaration.
     ///
     /// # Errors
     /// It cannot be serialised.
@@ -163,13 +162,13 @@ impl Lines {
         Ok(())
     }
 
-    /// The text so far.
+    /// Returns the text.
     pub fn text(&self) -> &str {
         &self.0
     }
 }
 
-/// Runs a command and returns how it ended. Output that nobody reads does not change that.
+/// Runs a command and returns how it ended. A closed pipe does not change that.
 pub fn run<C: Command>(command: &C) -> Outcome {
     let found = match command.compute() {
         Ok(found) => found,
@@ -192,7 +191,7 @@ fn print<C: Command>(command: &C, found: &C::Found) -> Result<()> {
     on_stdout(command.form(), |out| write_found(command, found, out))
 }
 
-/// The answer as it is to be printed by [`print_bytes`].
+/// Renders the answer for [`print_bytes`].
 ///
 /// # Errors
 /// It cannot be serialised.
@@ -202,10 +201,10 @@ pub fn render<C: Command>(command: &C, found: &C::Found) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Prints what was rendered in this form.
+/// Prints rendered output of this form.
 ///
 /// # Errors
-/// Standard output is full.
+/// Standard output cannot be written.
 pub fn print_bytes(form: Form, bytes: &[u8]) -> Result<()> {
     on_stdout(form, |out| Ok(out.write_all(bytes)?))
 }
@@ -222,7 +221,7 @@ fn write_found<C: Command>(command: &C, found: &C::Found, out: &mut dyn Write) -
     }
 }
 
-/// An answer in the form for people that was asked for.
+/// Renders an answer in the requested form for people.
 pub fn written(form: Form, answer: &Answer) -> Vec<u8> {
     let text = if form == Form::Markdown { answer.markdown() } else { answer.text(Width::of_output()) };
     text.into_bytes()
@@ -234,11 +233,11 @@ fn on_stdout(form: Form, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Re
     Ok(out.flush()?)
 }
 
-/// Reports why a command, or its part about one file, could not be run.
+/// Reports why a command, or the command on one file, could not be run.
 pub fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
     let subject = command.subject();
     if command.form() == Form::Json && !matches!(subject, Subject::Command) {
-        // Standard output may be full, and standard error has the message too.
+        // An error is ignored because standard error has the message too.
         let mut lines = Lines::default();
         let _ =
             lines.add(&failure(subject, &format!("{error:#}"))).and_then(|()| print_bytes(Form::Json, lines.text().as_bytes()));
@@ -247,7 +246,7 @@ pub fn fail<C: Command>(command: &C, error: anyhow::Error) -> Outcome {
     Outcome::CouldNotRun
 }
 
-/// Why a command could not be run, in a line that names its file.
+/// Says in one line why a command could not be run, with its file.
 pub fn message<C: Command>(command: &C, error: &anyhow::Error) -> String {
     match command.subject() {
         Subject::File(file) => format!("{}: {error:#}", file.display()),
@@ -274,12 +273,12 @@ sections! {
     "Failures": Failure<'_>;
 }
 
-/// The JSON object of a failure.
+/// Returns the JSON object of a failure.
 pub fn failure(subject: Subject<'_>, message: &str) -> Value {
     serde_json::to_value(Failure::of(subject, message)).unwrap_or_default()
 }
 
-/// Prints clap's answer to the arguments: an error (exit code 2), or help (0, or 2 where it cannot be written).
+/// Prints clap's response to the arguments: an error (exit code 2), or help (0, or 2 if it cannot be written).
 pub fn refuse_arguments(error: &Error, arguments: &[OsString], program: &clap::Command) -> Outcome {
     if !error.use_stderr() {
         return match print_bytes(Form::Text, error.render().ansi().to_string().as_bytes()) {
@@ -293,22 +292,22 @@ pub fn refuse_arguments(error: &Error, arguments: &[OsString], program: &clap::C
     if wants_json(arguments.iter().skip(1).cloned(), program) {
         let mut lines = Lines::default();
         let added = lines.add(&failure(Subject::None, &argument_error(error)));
-        // Standard output may be full, and the error is printed below.
+        // An error is ignored because the message is printed below.
         let _ = added.and_then(|()| print_bytes(Form::Json, lines.text().as_bytes()));
     }
     let said = error.to_string();
     if said.lines().all(|line| output::one_line(line) == line) {
         let _ = error.print();
     } else {
-        // It repeats arguments that a terminal would obey.
+        // It repeats arguments that contain control characters.
         let lines: String = said.lines().map(|line| output::one_line(line) + "\n").collect();
         let _ = std::io::stderr().write_all(lines.as_bytes());
     }
     Outcome::CouldNotRun
 }
 
-/// Whether `--json` is among the arguments of a subcommand that has it, or of an unknown one. `--json=VALUE` counts too, except
-/// `--json=false`; the value of another option does not.
+/// Returns whether the arguments contain `--json` and the subcommand has that option or is unknown. `--json=VALUE` counts too, except
+/// `--json=false`; the value of a different option does not.
 fn wants_json(arguments: impl Iterator<Item = OsString>, program: &clap::Command) -> bool {
     let arguments: Vec<OsString> = arguments.take_while(|argument| argument != "--").collect();
     let subcommand = arguments.first().and_then(|name| program.find_subcommand(name));
@@ -326,7 +325,7 @@ fn asks_for_json(argument: &OsStr) -> bool {
     value.is_some_and(|value| value.is_empty() || value.starts_with('=') && value != "=false")
 }
 
-/// Whether this is an option whose value is the next argument, even if that starts with a hyphen.
+/// Returns whether this option takes the next argument as its value, even if that starts with a hyphen.
 fn takes_any_value(subcommand: &clap::Command, option: &str) -> bool {
     let is_it = |argument: &&Arg| {
         let is_short = argument.get_short().is_some_and(|short| option.strip_prefix('-') == Some(short.encode_utf8(&mut [0; 4])));
@@ -335,7 +334,7 @@ fn takes_any_value(subcommand: &clap::Command, option: &str) -> bool {
     subcommand.get_arguments().find(is_it).is_some_and(|argument| argument.is_allow_hyphen_values_set())
 }
 
-/// The message without the usage that follows it.
+/// Returns the message without the usage after it.
 pub fn argument_error(error: &Error) -> String {
     let text = error.to_string();
     let message = text.split("\n\nUsage:").next().unwrap_or(&text).split("\n\nFor more information").next().unwrap_or(&text);

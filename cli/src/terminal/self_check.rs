@@ -1,5 +1,5 @@
-//! How far a prediction can be trusted: whether a replay under the recorded run's own settings needs what that run needed, and how memory
-//! that was given back before a request was read. The same words and keys in every command.
+//! How far a prediction can be trusted: whether a replay under the recorded run's own settings needs as much as that run, and how flushes
+//! were read. All commands use the same words and keys.
 
 use parkade_replay::{Extreme, Flush, FlushReason, Requests, SelfCheck};
 
@@ -53,14 +53,14 @@ pub fn flushes(requests: &Requests) -> Vec<ReadFlush> {
     all(&requests.flushes, ReadFlush::of)
 }
 
-/// By how much the self-check fails, in a line of at most 80 columns. `None` if it holds, or if nothing could be checked.
+/// Says by how much the self-check fails, in a line of at most 80 columns. `None` if it passes or nothing could be checked.
 pub fn failed(check: Option<SelfCheck>) -> Option<String> {
     let check = check.filter(|check| !check.holds())?;
     let (own, recorded) = (size::show(check.own_settings_peak_bytes), size::show(check.recorded_peak_bytes));
     Some(format!("self-check fails: own settings need {own}, recorded {recorded} ({:+.1} %)", check.error_percent()))
 }
 
-/// How the doubtful flushes of a recording were read, and why: a sentence for each reason.
+/// Says how the doubtful flushes of a recording were read and why, with a sentence for each reason.
 pub fn readings(requests: &Requests) -> Vec<String> {
     let reasons = [FlushReason::CaptureFollows, FlushReason::OftenEmptied, FlushReason::NeverHadMore];
     let sentence = |reason: FlushReason| {
@@ -77,7 +77,7 @@ pub fn readings(requests: &Requests) -> Vec<String> {
     reasons.into_iter().filter_map(sentence).collect()
 }
 
-/// What the other reading comes to.
+/// Says what the other reading leads to.
 pub fn other_reading(otherwise: Extreme, is_limited: bool) -> String {
     let fits = match (is_limited, otherwise.fits) {
         (false, _) => "",

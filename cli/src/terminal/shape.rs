@@ -1,13 +1,14 @@
-//! What JSON a type becomes, as its declaration says: the tables of docs/json.md and the types of the Python package are made of this.
+//! The shape of a type as JSON, derived from its declaration. The tables in docs/json.md and the types of the Python package are generated
+//! from it.
 
 use std::collections::BTreeMap;
 
-/// A type that is serialised as JSON of this shape.
+/// A type with a known JSON shape.
 pub(crate) trait Shaped {
     fn shape() -> Shape;
 }
 
-/// What a JSON value is.
+/// The shape of a JSON value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
     Null,
@@ -19,12 +20,12 @@ pub(crate) enum Shape {
     Words(&'static [&'static str]),
     Nullable(Box<Shape>),
     Array(Box<Shape>),
-    /// An array of as many values.
+    /// An array with a fixed number of values.
     Tuple(Vec<Shape>),
     /// An object whose keys depend on the data.
     Map(Box<Shape>),
     Object(Object),
-    /// The object of one of these.
+    /// One of these objects.
     OneOf(Vec<Shape>),
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Object {
     pub(crate) module: &'static str,
     pub(crate) name: &'static str,
     pub(crate) attributes: &'static [Attribute],
-    /// A function, since a view may contain itself.
+    /// A function, because a view may contain itself.
     pub(crate) members: fn() -> Vec<Member>,
 }
 
@@ -44,7 +45,7 @@ impl PartialEq for Object {
     }
 }
 
-/// A field of a view, as it is declared.
+/// A field of a view, as declared.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) key: &'static str,
@@ -52,18 +53,18 @@ pub(crate) struct Member {
     pub(crate) attributes: &'static [Attribute],
 }
 
-/// What an attribute of a view or of its field means for JSON.
+/// The meaning of an attribute of a view or a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Attribute {
     /// A line of a doc comment.
     Doc(&'static str),
-    /// The field's keys stand in place of the field.
+    /// The field's keys replace the field.
     Flat,
-    /// The key is missing where the value is `None`.
+    /// The key is missing if the value is `None`.
     SkippedIfNone,
 }
 
-/// The [`Attribute`] of these tokens.
+/// Parses an [`Attribute`] from tokens.
 macro_rules! attribute {
     (doc = $line:literal) => {
         $crate::terminal::shape::Attribute::Doc($line)
@@ -86,19 +87,19 @@ pub(crate) struct Key {
     pub(crate) key: &'static str,
     pub(crate) doc: String,
     pub(crate) shape: Shape,
-    /// Whether some of the objects do not have it.
+    /// Whether some of the objects lack it.
     pub(crate) may_be_missing: bool,
     /// The view in which it is declared, if that is not the object itself.
     pub(crate) flat: Option<Object>,
 }
 
 impl Object {
-    /// What it is.
+    /// The documentation.
     pub(crate) fn doc(&self) -> String {
         doc(self.attributes)
     }
 
-    /// Its keys, in the order of their declaration.
+    /// Returns its keys, in the order of their declaration.
     pub(crate) fn keys(&self) -> Vec<Key> {
         let mut keys = Vec::new();
         for member in (self.members)() {
@@ -125,13 +126,13 @@ impl Object {
     }
 }
 
-/// One of these, which may be a single one.
+/// Returns the shape of a choice between these objects; a single one is itself.
 pub(crate) fn one_of(mut shapes: Vec<Shape>) -> Shape {
     if shapes.len() == 1 { shapes.remove(0) } else { Shape::OneOf(shapes) }
 }
 
 impl Shape {
-    /// The keys of an object, or of the one of several that it is.
+    /// Returns the keys of an object, or the merged keys of a choice between objects.
     pub(crate) fn keys(&self) -> Option<Vec<Key>> {
         match self {
             Shape::Object(object) => Some(object.keys()),
@@ -141,7 +142,7 @@ impl Shape {
     }
 }
 
-/// The keys of an object that stand in another one.
+/// Returns the keys of an object that is flattened into a different one.
 fn flat_keys(shape: &Shape) -> Vec<Key> {
     match shape {
         Shape::Object(object) => object.keys().into_iter().map(|key| Key { flat: Some(*object), ..key }).collect(),
@@ -154,7 +155,7 @@ fn flat_keys(shape: &Shape) -> Vec<Key> {
     }
 }
 
-/// The keys that one of several objects has: missing in some if not all have it, null in some if one has it null.
+/// Merges the keys of several objects: a key may be missing if one lacks it, and null if it is null in one.
 pub(crate) fn united(objects: Vec<Vec<Key>>) -> Vec<Key> {
     let of_all = objects.len();
     let mut united: Vec<(Key, usize)> = Vec::new();

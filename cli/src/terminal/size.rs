@@ -1,10 +1,10 @@
-//! Sizes as people write them: `16GiB`, `6G`, `7.2 GiB`, `512M`, or exact bytes.
+//! Parses and prints sizes as people write them: `16GiB`, `6G`, `7.2 GiB`, `512M`, or exact bytes.
 
 use parkade::texts::format_bytes;
 
 use crate::terminal::output;
 
-/// Units and their bytes, in any case. A letter alone is binary, as for `du` and `dd`; `GB` is the decimal unit of the SI.
+/// Units in bytes; upper and lower case are equal. A single letter is binary, as in `du` and `dd`; `GB` is the decimal SI unit.
 const UNITS: [(&str, u64); 18] = [
     ("", 1),
     ("B", 1),
@@ -26,19 +26,19 @@ const UNITS: [(&str, u64); 18] = [
     ("TB", 1_000_000_000_000),
 ];
 
-/// A number without a unit below this is not a GPU's memory in bytes: the unit was forgotten.
+/// A smaller number without a unit cannot be a GPU's memory in bytes: the unit is missing.
 const LEAST_BARE_BYTES: u64 = 1 << 20;
-/// A number without a unit up to this is taken to mean GiB, and a greater one MiB: no GPU has as much memory as this many GiB ...
+/// A number without a unit up to this is assumed to mean GiB, and a larger one MiB: no GPU has this many GiB ...
 const MOST_GIB: u64 = 512;
-/// ... nor as this many MiB.
+/// ... or this many MiB.
 const MOST_MIB: u64 = MOST_GIB << 10;
-/// The allocator takes no less from a device at once: the segment for small blocks, or a page (spec 1.3, 4.1).
+/// The minimum that the allocator takes from a device: a segment for small blocks, or a page (spec 1.3, 4.1).
 const LEAST_BYTES: u64 = 2 << 20;
 
-/// Reads an amount of memory: a limit, a capacity, a device. A fraction of a byte is cut off.
+/// Parses an amount of memory, such as a limit or a capacity, and rounds it down to whole bytes.
 ///
 /// # Errors
-/// A line that says what is wrong and what to write. Less than 2 MiB is refused, as nothing could be allocated.
+/// A line that says what is wrong and what to write. Less than 2 MiB is refused, because nothing could be allocated.
 pub fn parse(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text)?;
     let written = text.trim();
@@ -58,7 +58,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     Err(format!("{written} is {is}, and PyTorch reserves at least {} MiB at a time{meant}", LEAST_BYTES >> 20))
 }
 
-/// Reads an amount of memory of which 0 makes sense, such as what something else takes of a device.
+/// Parses an amount of memory that may be 0, such as the amount that other processes use.
 ///
 /// # Errors
 /// A line that says what is wrong and what to write. A number below 1 MiB without a unit is refused, except for 0, which is the same in
@@ -76,13 +76,13 @@ pub fn parse_or_none(text: &str) -> Result<u64, String> {
     Err(format!("{bare} is {}{meant}{in_bytes}", show_bytes(bytes)))
 }
 
-/// Whether a size is 0 in every unit.
+/// Returns whether a size is 0 in every unit.
 fn is_zero(size: &str) -> bool {
     let (number, _) = number_and_unit(size);
     number.chars().all(|c| matches!(c, '0' | '.'))
 }
 
-/// What a size that is too small was meant to be: the same number in the unit in which it is a GPU's memory.
+/// Returns the probable meaning of a size that is too small: the same number with the unit that makes it a plausible GPU memory.
 fn meant(size: &str) -> Option<String> {
     let (number, unit) = number_and_unit(size);
     let is_kilo = unit.starts_with(['k', 'K']);
@@ -94,13 +94,13 @@ fn meant(size: &str) -> Option<String> {
     in_order.into_iter().filter(|_| is_possible).find_map(of_unit)
 }
 
-/// The two parts of a size.
+/// Splits a size into its two parts.
 fn number_and_unit(size: &str) -> (&str, &str) {
     let (number, unit) = size.split_at(size.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(size.len()));
     (number, unit.trim())
 }
 
-/// Reads a size of which a few bytes make sense, such as that of a file. A fraction of a byte is cut off.
+/// Parses a size that may be a few bytes, such as that of a file, and rounds it down to whole bytes.
 ///
 /// # Errors
 /// A line that says what is wrong and what to write.
@@ -121,7 +121,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     u64::try_from(u128::from(whole) * u128::from(factor) + fraction).map_err(|_| too_large())
 }
 
-/// Why what follows the number is not a unit.
+/// Says why the text after the number is not a unit.
 fn why_not_a_unit(number: &str, unit: &str) -> String {
     let is_comma = unit.strip_prefix(',').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
     match number {
@@ -132,8 +132,8 @@ fn why_not_a_unit(number: &str, unit: &str) -> String {
     }
 }
 
-/// `factor` times the decimal fraction `0.digits`, cut off; none if these are not digits. Digits beyond the eighteenth change no byte of
-/// any unit.
+/// Returns `factor` times the decimal fraction `0.digits`, rounded down; `None` if these are not digits. In no unit do digits after the
+/// eighteenth change a byte.
 fn fraction_of(digits: &str, factor: u64) -> Option<u128> {
     if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -146,12 +146,12 @@ fn fraction_of(digits: &str, factor: u64) -> Option<u128> {
     Some(u128::from(factor) * digits.parse::<u128>().ok()? / scale)
 }
 
-/// A signed size for people.
+/// Formats a signed size for people.
 pub fn show(bytes: i64) -> String {
     u64::try_from(bytes).map_or_else(|_| format!("{bytes} bytes"), show_bytes)
 }
 
-/// A size for people, as PyTorch prints it, except that 1024 of a unit are one of the next and a single byte is no plural.
+/// Formats a size as PyTorch does, except that 1024 of a unit become one of the next, and one byte is singular.
 pub fn show_bytes(bytes: u64) -> String {
     let text = format_bytes(bytes);
     let rounded = match text.as_str() {
@@ -164,14 +164,14 @@ pub fn show_bytes(bytes: u64) -> String {
     rounded.to_owned()
 }
 
-/// A range of sizes for people; once, if its ends look alike.
+/// Formats a range of sizes, or one size if both look the same.
 #[must_use]
 pub fn show_range(least: i64, most: i64) -> String {
     let (least, most) = (show(least), show(most));
     if least == most { least } else { format!("{least} to {most}") }
 }
 
-/// Two sizes for people between which something lies: with smaller units, if they differ and would look alike.
+/// Formats the two ends of a range, in smaller units if they differ but would look the same.
 #[must_use]
 pub fn show_apart(least: u64, most: u64) -> [String; 2] {
     let usual = [least, most].map(show_bytes);
@@ -184,7 +184,7 @@ pub fn show_apart(least: u64, most: u64) -> [String; 2] {
     smaller.into_iter().find(|[least, most]| least != most).unwrap_or_else(in_bytes)
 }
 
-/// A size as an argument: the shortest form that loses no byte, and of these the one in the largest unit.
+/// Formats a size as an argument: the shortest exact form, in the largest possible unit.
 #[must_use]
 pub fn exact(bytes: u64) -> String {
     const LARGE: [(&str, u32); 3] = [("GiB", 30), ("MiB", 20), ("KiB", 10)];

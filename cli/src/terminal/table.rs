@@ -1,4 +1,4 @@
-//! Tables fitted to the terminal: text wraps, and columns that do not fit follow in a second table.
+//! Tables that fit the terminal: text wraps, and columns that do not fit are in a second table below.
 
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Width, presets};
 
@@ -7,16 +7,16 @@ use crate::terminal::output::{self, Tone};
 
 /// Blanks between two columns.
 const GAP: usize = 2;
-/// A column of text is not made narrower than this.
-const LEAST_TEXT: usize = 24;
+/// The minimum width of a text column with longer words: enough for the longest setting, `roundup_power2_divisions:64,`.
+const LEAST_TEXT: usize = 28;
 
 /// A table. Columns of numbers are aligned to the right.
 #[derive(Clone)]
 pub struct Table {
-    /// Empty if the table has no line of headings.
+    /// The headings; empty if the table has none.
     heads: Vec<String>,
     rows: Vec<Row>,
-    /// The columns of text, which are aligned to the left.
+    /// The text columns, which are aligned to the left.
     left: Vec<usize>,
     indent: usize,
     is_styled: bool,
@@ -29,19 +29,19 @@ struct Row {
     mark: Mark,
 }
 
-/// How a cell is to be read.
+/// How a cell is marked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// Nothing special.
     Plain,
-    /// As it should be.
+    /// A good value.
     Good,
-    /// Not as it should be.
+    /// A bad value.
     Bad,
 }
 
 impl Mark {
-    /// Good or bad.
+    /// Returns the mark for a good or bad value.
     pub fn of(is_good: bool) -> Mark {
         if is_good { Mark::Good } else { Mark::Bad }
     }
@@ -56,28 +56,28 @@ impl Mark {
 }
 
 impl Table {
-    /// An empty table with these headings, which are dim.
+    /// Returns an empty table with these headings, which are dim.
     pub fn new(heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
         Table { is_styled: true, ..Table::plain(0, heads) }
     }
 
-    /// An empty table without styles, with this many blanks before each line.
+    /// Returns an empty table without styles and with this indentation.
     pub fn plain(indent: usize, heads: impl IntoIterator<Item = impl Into<String>>) -> Table {
         Table { heads: heads.into_iter().map(Into::into).collect(), rows: Vec::new(), left: vec![0], indent, is_styled: false }
     }
 
-    /// An empty table without headings, with this many blanks before each line.
+    /// Returns an empty table without headings and with this indentation.
     pub fn bare(indent: usize) -> Table {
         Table::plain(indent, [""; 0])
     }
 
-    /// The same with these columns aligned to the left, and the others to the right. The first column alone is, unless this is called.
+    /// Aligns these columns to the left and the others to the right. By default, only the first column is aligned to the left.
     pub fn with_left(mut self, left: impl IntoIterator<Item = usize>) -> Table {
         self.left = left.into_iter().collect();
         self
     }
 
-    /// Whether it has no rows.
+    /// Returns whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -87,12 +87,12 @@ impl Table {
         self.marked(cells, 0, Mark::Plain);
     }
 
-    /// Adds a row, one cell of which is marked.
+    /// Adds a row with one marked cell.
     pub fn marked(&mut self, cells: impl IntoIterator<Item = impl Into<String>>, marked: usize, mark: Mark) {
         self.rows.push(Row { cells: cells.into_iter().map(Into::into).collect(), marked, mark });
     }
 
-    /// The lines of the table, each with its end, in so many columns where that is possible.
+    /// Returns the table as lines of at most this width, if possible.
     pub fn text(&self, width: usize) -> String {
         let width = width.saturating_sub(self.indent);
         let least: Vec<usize> = (0..self.columns()).map(|column| self.least_width(column)).collect();
@@ -103,7 +103,7 @@ impl Table {
             match parts.last_mut() {
                 Some(part) if !is_full || part.len() < 2 => part.push(column),
                 None => parts.push(vec![column]),
-                // The first column is repeated, as it names the row.
+                // The first column is repeated, because it names the row.
                 Some(_) => {
                     used = first;
                     parts.push(vec![0, column]);
@@ -118,7 +118,7 @@ impl Table {
         self.heads.len().max(self.rows.iter().map(|row| row.cells.len()).max().unwrap_or(0))
     }
 
-    /// The table as Markdown.
+    /// Returns the table as Markdown.
     pub fn markdown(&self) -> String {
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
         let columns = self.columns();
@@ -127,10 +127,10 @@ impl Table {
         let rows = self.rows.iter().map(|row| {
             line((0..columns).map(|column| row.text(column).split('\n').map(marked).collect::<Vec<_>>().join("<br>")).collect())
         });
-        format!("\n{}|{rule}\n{}", line(heads), rows.collect::<String>())
+        format!("{}|{rule}\n{}", line(heads), rows.collect::<String>())
     }
 
-    /// The table as HTML.
+    /// Returns the table as HTML.
     pub fn html(&self) -> String {
         let align = |column: usize| if self.left.contains(&column) { " style=\"text-align:left\"" } else { "" };
         let heads: String =
@@ -151,7 +151,7 @@ impl Table {
         format!("<table>{head}<tbody>{}</tbody></table>", self.rows.iter().map(row).collect::<String>())
     }
 
-    /// The least width of a column: numbers stay whole, text wraps between words.
+    /// Returns the minimum width of a column: numbers stay in one piece, and text wraps between words.
     fn least_width(&self, column: usize) -> usize {
         let is_text = self.left.contains(&column);
         let cells = || self.rows.iter().filter_map(|row| row.cells.get(column)).map(String::as_str);
@@ -163,6 +163,34 @@ impl Table {
             cells().map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         head.max(body)
+    }
+
+    /// Returns the width of each column. The columns that would wrap share the width that is left.
+    fn widths(&self, columns: &[usize], least: &[usize], width: usize) -> Vec<usize> {
+        let longest_line = |text: &str| text.split('\n').map(|line| line.chars().count()).max().unwrap_or(0);
+        let wanted = |&column: &usize| {
+            let head = self.heads.get(column).map_or(0, |head| longest_line(head));
+            self.rows.iter().map(|row| longest_line(row.text(column))).max().unwrap_or(0).max(head)
+        };
+        let wanted: Vec<usize> = columns.iter().map(wanted).collect();
+        let mut widths: Vec<usize> = columns.iter().map(|&column| least[column]).collect();
+        let mut rest = width.saturating_sub(widths.iter().sum::<usize>() + GAP * (columns.len() - 1));
+        let is_text = |place: &usize| self.left.contains(&columns[*place]);
+        while rest > 0 {
+            let short = (0..widths.len()).filter(is_text).filter(|&place| widths[place] < wanted[place]);
+            let Some(narrowest) = short.min_by_key(|&place| widths[place]) else { break };
+            widths[narrowest] += 1;
+            rest -= 1;
+        }
+        // A column of numbers is widened only if that puts its heading in one line.
+        for place in (0..widths.len()).filter(|place| !is_text(place)) {
+            let more = wanted[place].saturating_sub(widths[place]);
+            if more <= rest {
+                widths[place] += more;
+                rest -= more;
+            }
+        }
+        widths
     }
 
     fn part(&self, columns: &[usize], least: &[usize], width: usize) -> String {
@@ -177,13 +205,14 @@ impl Table {
         if !self.heads.is_empty() {
             table.set_header(columns.iter().map(head));
         }
+        let widths = self.widths(columns, least, width);
         for row in &self.rows {
-            table.add_row(columns.iter().map(|&column| row.cell(column)));
+            table.add_row(columns.iter().zip(&widths).map(|(&column, &width)| row.cell(column, width)));
         }
         for ((place, column), number) in table.column_iter_mut().enumerate().zip(columns) {
             let gap = if place + 1 == columns.len() { 0 } else { GAP };
             column.set_padding((0, gap as u16));
-            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed((least[*number] + gap) as u16)));
+            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed((widths[place] + gap) as u16)));
             if !self.left.contains(number) {
                 column.set_cell_alignment(CellAlignment::Right);
             }
@@ -198,9 +227,10 @@ impl Row {
         self.cells.get(column).map_or("", String::as_str)
     }
 
-    fn cell(&self, column: usize) -> Cell {
-        let lines: Vec<String> = self.text(column).split('\n').map(output::one_line).collect();
-        let cell = Cell::new(output::with_units_held(&lines.join("\n")));
+    fn cell(&self, column: usize, width: usize) -> Cell {
+        let lines: Vec<String> =
+            self.text(column).split('\n').flat_map(|line| output::wrapped(&output::one_line(line), width)).collect();
+        let cell = Cell::new(lines.join("\n").replace(' ', "\u{a0}"));
         match self.mark {
             Mark::Good if column == self.marked => cell.fg(Color::DarkGreen),
             Mark::Bad if column == self.marked => cell.fg(Color::DarkRed).add_attribute(Attribute::Bold),
@@ -228,6 +258,25 @@ mod tests {
     fn headings_are_wrapped_before_numbers_are() {
         let text = table().text(30);
         assert!(text.lines().all(|line| line.chars().count() <= 30) && text.contains("12.00 GiB"), "{text}");
+    }
+
+    #[test]
+    fn long_names_are_wrapped_where_they_have_separators() {
+        let mut table = Table::plain(0, ["settings", "fits"]);
+        table.row(["max_split_size_mb:32,garbage_collection_threshold:0.8,roundup_power2_divisions:64", "yes"]);
+        table.row(["a/long_folder/of_recordings/gpt2_varlen.limit12_oom.pickle.xz", "yes"]);
+        let column = |line: &str| line.split("  ").next().unwrap_or_default().to_owned();
+        let lines: Vec<String> = table.text(34).lines().skip(1).map(column).collect();
+        let expected = [
+            "max_split_size_mb:32,",
+            "garbage_collection_",
+            "threshold:0.8,",
+            "roundup_power2_divisions:64",
+            "a/long_folder/of_recordings/",
+            "gpt2_varlen.limit12_oom.",
+            "pickle.xz",
+        ];
+        assert_eq!(lines, expected);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Advice on a recording, and on the ranks of a job: under which settings each would have fitted, and one setting for all.
+//! Advice on a recording and on the ranks of a job: the settings with which each would have fitted, and one setting for all.
 //!
-//! What is best for one rank is tried on the others. Files are read a second time only if something is to be tried on them, so that no more
-//! than a few are ever in memory.
+//! The best settings of one rank are tried on the others. Files are read a second time only if settings are to be tried on them, so that
+//! only a few files are in memory at a time.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -29,16 +29,16 @@ use crate::terminal::{given_settings, output, progress, recording, release, size
 
 /// Find the settings under which a recorded run fits, or what it lacks.
 ///
-/// The recording is verified, then its requests are replayed under about eighty settings: PyTorch's defaults, expandable_segments, and
+/// The recording is verified, then its requests are replayed under about eighty settings: the default settings, expandable_segments, and
 /// max_split_size_mb, garbage_collection_threshold and roundup_power2_divisions in many values and combinations, refined around the best.
-/// Each shows whether every request is served, the peak of reserved memory, how often the cache had to be emptied, what the driver
-/// calls cost, and the least memory with which it fits. Without --capacity or --limit, an out-of-memory error in the recording shows
-/// roughly how much there was; if there is none, the settings that need the least memory are recommended.
+/// For each, the table shows whether every request is served, the peak of reserved memory, how often the cache had to be emptied, the cost
+/// of driver calls, and the smallest memory in which it fits. Without --capacity or --limit, an out-of-memory error in the recording shows
+/// roughly how much memory there was; if there is none, the settings that need the least memory are recommended.
 ///
-/// If the recorded run died of an out-of-memory error, what it would have done next is not in the file. It is estimated from the steps
-/// that came before: settings fit if they serve that too and nothing makes the estimate doubtful; otherwise they get past the failure.
+/// If the recorded run died of an out-of-memory error, the rest of the run is not in the file and is estimated from the steps before the
+/// error. Settings fit if they serve the rest too and nothing makes the estimate doubtful; if not, they get past the failure.
 ///
-/// Of several ranks, each is advised on alone, and then one setting is chosen for all of them: the one under which every rank completes
+/// For several ranks, parkade advises on each one separately and then chooses one setting for all: the one with which every rank completes
 /// with the widest margin.
 #[derive(Parser, Clone)]
 #[command(group(ArgGroup::new("named").args(["settings", "policy"]).multiple(true)))]
@@ -52,12 +52,12 @@ use crate::terminal::{given_settings, output, progress, recording, release, size
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
 The code is also 0 if no memory is given or known, because then there is no limit to fit within.
 Not known: the settings get past the failure of a run that died, but the rest is not in the file.
-Or only part of the range in which the limit lay is enough, the file has no trace, or it lost the part that needed the most.
+The same holds if only part of the limit's possible range is enough, the file has no trace, or it lacks the part that needed the most.
 For several recordings, the worst, both of each alone and of the one setting for all ranks: 2, then 1, then 3.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) files: Files,
-    /// The one of them that is advised on.
+    /// The recording to advise on.
     #[arg(skip)]
     pub(super) file: PathBuf,
     /// The device memory available to the allocator (without the driver's own, about 500 MiB), treated as a limit.
@@ -66,10 +66,10 @@ pub(crate) struct Args {
     /// The memory limit (set_per_process_memory_fraction). If both are given, the smaller applies.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub(super) limit: Option<u64>,
-    /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated. '' means PyTorch's defaults.
+    /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated. '' means the default settings.
     #[arg(long, value_name = "SETTINGS")]
     pub(super) settings: Vec<String>,
-    /// Try only the settings and policies that are given, and the recording's own settings.
+    /// Try only the given settings and policies, and the recording's own settings.
     #[arg(long, requires = "named")]
     pub(super) only: bool,
     /// Only this device of the recording [default: all, with one setting for all].
@@ -88,7 +88,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// What a page of several ranks asks: with so much memory, or what the files show.
+    /// Returns the arguments for a page of several ranks: with this capacity, or with the memory that the files show.
     pub(crate) fn of_page(capacity: Option<u64>, recorded_limit: Option<u64>, settings: &[String], device: Option<u32>) -> Args {
         Args {
             files: Files { files: Vec::new(), all: false },
@@ -105,18 +105,18 @@ impl Args {
         }
     }
 
-    /// The settings to try, as a release reads them.
+    /// Parses the given settings as a release does.
     fn given(&self, profile: &'static Rules) -> Result<Vec<Settings>> {
         self.settings.iter().map(|text| Ok(given_settings::given(profile, text)?.settings)).collect()
     }
 
-    /// The options that name what to try.
+    /// Returns the options that name something to try.
     fn named(&self) -> Vec<&'static str> {
         let all = [("--settings", !self.settings.is_empty()), ("--policy", !self.policy.is_empty())];
         all.into_iter().filter(|&(_, is_given)| is_given).map(|(option, _)| option).collect()
     }
 
-    /// The same under the rules of a release, if one is given.
+    /// Sets the release, if one is given.
     pub(crate) fn under(self, profile: Option<Profile>) -> Args {
         Args { profile: profile.or(self.profile), ..self }
     }
@@ -132,21 +132,23 @@ pub(crate) struct Advised {
     /// The rules under which it was searched.
     pub(super) profile: &'static Rules,
     pub(super) made_by: Recognition,
-    /// What other releases advise that explain the recording too.
+    /// The advice for other releases that explain the recording too.
     pub(super) otherwise: Vec<Otherwise>,
     pub(super) found: Found,
-    /// What policies need.
+    /// The needs of policies.
     pub(super) policies: Vec<Needs>,
-    /// What completes the program, the one to try first in front.
+    /// The remedies, in the order in which to try them.
     pub(super) remedies: Vec<Remedy>,
     /// Options that name what to try, if the file has no requests to try it on.
     pub(super) not_tried: Vec<&'static str>,
+    /// Whether only the given settings and policies were tried.
+    pub(super) only: bool,
     pub(super) seconds: f64,
 }
 
 pub(super) enum Found {
     Report(Box<Advice>),
-    /// The file has no trace, only what was held at its end.
+    /// The file has no trace, only the memory held at its end.
     OnlySegments(MemoryBudget),
 }
 
@@ -179,6 +181,14 @@ impl Args {
         recording::remove_traces_without_requests(&mut recording);
         // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
         let (verify, found) = self.recorded.own(&recording)?;
+        if let Some(refuted) = found.refuted_limit.filter(|_| self.recorded.recorded_limit.is_some()) {
+            bail!(
+                "--recorded-limit {} contradicts the recording, because the run reserved {}: give the limit that the run had or leave the \
+                 option out; --limit and --capacity set the memory to try",
+                size::show_bytes(refuted.limit_bytes),
+                size::show_bytes(refuted.reserved_bytes)
+            );
+        }
         let made_by = Recognition { decides_as: named, ..found };
         let own = verify.settings.clone();
         let profile = named.unwrap_or(own.profile);
@@ -216,6 +226,7 @@ impl Args {
             policies: needs,
             remedies,
             not_tried,
+            only: self.only,
             seconds,
             recording,
             names,
@@ -224,8 +235,8 @@ impl Args {
 }
 
 impl Args {
-    /// What completes a program that does not fit as it is. `own` says how the run was recorded, `needs` what the policies need that were
-    /// asked for.
+    /// Returns the remedies for a program that does not fit. `own` says how the run was recorded; `needs` are the needs of the requested
+    /// policies.
     fn remedies(&self, recording: &Recording, report: &Advice, (own, needs): (&VerifyOptions, &[Needs])) -> Vec<Remedy> {
         if report.own().fits() {
             return Vec::new();
@@ -235,7 +246,7 @@ impl Args {
     }
 }
 
-/// What of a rank's advice is needed for the job; nothing if it has no trace.
+/// The part of a rank's advice that the job needs; `None` if the rank has no trace.
 pub(super) type Kept = Option<(RankAdvice, Vec<Needs>)>;
 
 /// Searches the settings, with progress on standard error.
@@ -259,14 +270,14 @@ pub(crate) fn search(traced: &[&DeviceRecording], options: &AdviseOptions, is_hi
     report.map_err(|(device, error)| if traced.len() > 1 { anyhow!("device {device}: {error}") } else { error.into() })
 }
 
-/// Advice of releases that explain the recording too, where it is another.
+/// Different advice for other releases that explain the recording too.
 pub(super) struct Otherwise {
     pub(super) releases: Vec<&'static Release>,
     pub(super) outcome: Fit,
     pub(super) line: Option<String>,
 }
 
-/// Searches under the rules of each release that explains the recording, but for the first, and keeps what is another advice.
+/// Searches under the rules of each release that explains the recording, except the first, and keeps advice that differs.
 fn find_otherwise(
     traced: &[&DeviceRecording],
     options: &AdviseOptions,
@@ -306,7 +317,7 @@ pub(super) fn available(space: &MemoryBudget) -> Option<u64> {
     space.capacity_bytes.into_iter().chain(space.limit_bytes).min()
 }
 
-/// Whether the live memory of every device fits, which is all that can be said.
+/// Returns whether the live memory of every device fits; nothing more is known.
 pub(super) fn fits(recording: &Recording, space: &MemoryBudget) -> bool {
     let most = recording.devices.iter().map(|device| Held::at_end(device).live_bytes).max().unwrap_or(0);
     available(space).is_none_or(|available| most <= available)
@@ -323,17 +334,19 @@ pub(super) struct Rank {
 pub(crate) struct Job {
     pub(super) ranks: Vec<Rank>,
     pub(super) advice: JobAdvice,
-    /// How policies fare on them, if any were named.
+    /// The results of the named policies.
     pub(super) policies: Vec<OnRanks>,
-    /// How many ranks could not be read.
+    /// The number of ranks that could not be read.
     pub(super) unread: usize,
     /// Whether they are recordings of more than one program.
     pub(super) are_of_several_programs: bool,
+    /// A sentence on the rank that differs most from the others.
+    pub(super) odd: Option<String>,
 }
 
 impl Job {
-    /// The job of these ranks, each with the place of its file; `None` if they are no ranks, or only one. Ranks without a trace have no
-    /// settings to compare.
+    /// Returns the job of these ranks, each with the index of its file; `None` if they are not ranks or there is only one. Ranks without a
+    /// trace have no settings to compare.
     pub(super) fn of<K>(args: &Args, together: &Together<'_, K>, advised: Vec<(usize, RankAdvice)>) -> Result<Option<Job>> {
         let rank = |(place, advice): (usize, RankAdvice)| {
             let (number, file) = (*together.numbers.of_files.get(place)?, together.files.get(place)?.to_path_buf());
@@ -348,10 +361,11 @@ impl Job {
         let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
         let are_of_several_programs = together.ranks.are_of_several_programs();
         let unread = together.failures.len();
-        Ok(one_setting(&all).map(|advice| Job { ranks, advice, policies: Vec::new(), unread, are_of_several_programs }))
+        let odd = together.ranks.odd_one();
+        Ok(one_setting(&all).map(|advice| Job { ranks, advice, policies: Vec::new(), unread, are_of_several_programs, odd }))
     }
 
-    /// The same of ranks of which only some are advised on so far. Files that fail are left out: they were complained of before.
+    /// Does the same for ranks of which only some have advice. Files that failed are left out, because their errors have been reported.
     pub(crate) fn of_files<K>(args: &Args, together: &Together<'_, K>, known: Vec<(PathBuf, RankAdvice)>) -> Result<Option<Job>> {
         if !together.are_ranks {
             return Ok(None);
@@ -378,7 +392,7 @@ impl Job {
     }
 }
 
-/// Tries on each rank what is useful for others.
+/// Tries the useful settings of each rank on the others.
 fn try_the_others(args: &Args, ranks: &mut [Rank]) -> Result<()> {
     let all: Vec<RankAdvice> = ranks.iter().map(|rank| rank.advice.clone()).collect();
     let to_try = still_to_try(&all);
@@ -404,7 +418,7 @@ fn try_the_others(args: &Args, ranks: &mut [Rank]) -> Result<()> {
 }
 
 impl Job {
-    /// The worst of the ranks, with the one setting.
+    /// Returns the worst outcome of the ranks with the one setting.
     pub(super) fn outcome(&self) -> Outcome {
         let knows_memory = self.advice.ranks.iter().any(|rank| rank.available_bytes.is_some());
         let of = |fit: Fit| match fit {
@@ -417,7 +431,7 @@ impl Job {
         self.advice.ranks.iter().map(|rank| of(rank.outcome)).fold(Outcome::Good, Outcome::worse)
     }
 
-    /// The worst outcome's name in JSON.
+    /// Returns the worst outcome, as JSON names it.
     pub(super) fn fit(&self) -> Fit {
         let order = [Fit::DoesNotFit, Fit::Unknown, Fit::GetsPast];
         let is_some = |fit: &Fit| self.advice.ranks.iter().any(|rank| rank.outcome == *fit);

@@ -1,8 +1,9 @@
-//! `parkade advise`: under which settings would a recorded program have fitted, in how much memory, and at what cost?
+//! `parkade advise`: with which settings would a recorded program have fitted, in how much memory, and at what cost?
 
 pub(crate) mod advised;
 mod devices;
 mod json;
+mod names;
 mod remedies;
 mod short;
 mod table;
@@ -107,7 +108,7 @@ impl OnEach for Args {
     }
 }
 
-/// Advises on the job.
+/// Makes the answer about all ranks of the job.
 fn advise_on_job(args: &Args, together: Together<'_, Kept>) -> Result<Finished> {
     let traced = || together.kept.iter().filter_map(|(place, kept)| Some((*place, kept.as_ref()?)));
     let advised = traced().map(|(place, (advice, _))| (place, advice.clone())).collect();
@@ -116,7 +117,7 @@ fn advise_on_job(args: &Args, together: Together<'_, Kept>) -> Result<Finished> 
         if together.are_ranks && !args.files.all {
             let read = traced().count();
             answer.paragraph(format!(
-                "nothing to choose between: {} of {} ranks {} a trace; parkade advise FILE answers about one of them",
+                "nothing to choose from: {} of {} ranks {} a trace; parkade advise FILE advises on one of them",
                 read,
                 together.files.len(),
                 if read == 1 { "has" } else { "have" }

@@ -1,7 +1,8 @@
-//! What completes the program: settings, parkade's own policy, and what the program itself must give up, in one order.
+//! Remedies, in the order in which to try them: settings, parkade's own policy, and a lower peak of the program.
 //!
-//! Of a run that died each is as likely as it was for runs like it ([`CompletedRuns`]), and the likeliest is first. Settings change no
-//! code, so they come before a policy that is likelier by no more than [`WORTH_CODE`]. What no setting gives comes last.
+//! For a run that died, the probability of each remedy is that of similar runs ([`CompletedRuns`]), and the most likely remedy is first.
+//! Settings need no change to the code, so they precede a policy that is more likely by at most [`WORTH_CODE`]. Changes to the program are
+//! last.
 
 use parkade::profile::{Profile, RELEASES};
 use parkade_analysis::advise::{Advice, CompletedRuns, DeviceOutcome, Means, MemoryRange, Outcome as Fit, Program, paste_line};
@@ -10,69 +11,69 @@ use parkade_analysis::timeline::{Levels, Timeline};
 use parkade_recording::Recording;
 use parkade_replay::VerifyOptions;
 
-use super::devices;
+use super::{devices, names};
 use crate::commands::beside::Needs;
 use crate::terminal::json_struct::{Word, view};
 use crate::terminal::size::show_bytes;
 
-/// A policy is named before settings if it is likelier by more than this: it asks for changes of the code.
+/// A policy precedes settings only if it is more likely by more than this, because it needs changes to the code.
 const WORTH_CODE: f64 = 0.1;
-/// Kinds of blocks that hold less than a part of so many of the live memory are not named.
+/// Kinds of blocks that hold less than one part in this many of the live memory are not named.
 const NAMED_PART: u64 = 10;
-/// At most so many kinds are named.
+/// The maximum number of kinds that are named.
 const NAMED: usize = 3;
 
-/// By what means a program completes.
+/// The kind of a remedy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     /// Settings of PyTorch's allocator.
     Settings,
-    /// A policy of parkade in its place.
+    /// A parkade policy instead of PyTorch's allocator.
     Policy,
-    /// Less memory in the program.
+    /// A lower peak of the program.
     Program,
 }
 
-/// Something that completes the program, or may.
+/// Something that may complete the program.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Remedy {
     kind: Kind,
-    /// What to paste, or what to do.
+    /// The line to paste, or what to do.
     pub(super) line: String,
-    /// Whether the program fits with it.
+    /// Whether the program fits with this remedy.
     outcome: Fit,
-    /// The cut runs that are like this one, if it died.
+    /// The truncated runs similar to this one, if it died.
     completes: Option<CompletedRuns>,
-    /// Where the limit is known only roughly and what is assumed of it is too little: how much of the range is enough.
+    /// The part of the limit's range that is enough, if only the range is known and the assumed limit is too low.
     enough_part: f64,
-    /// By how much the peak must be reduced.
+    /// The amount by which the peak must be reduced.
     less_bytes: Option<u64>,
-    /// What it asks for.
+    /// Its requirements.
     asks: Vec<String>,
 }
 
 impl Remedy {
-    /// Whether its line is pasted: into a shell, or into the program.
+    /// Returns whether its line is for pasting into a shell or the program.
     pub(super) const fn is_pasted(&self) -> bool {
         !matches!(self.kind, Kind::Program)
     }
 
-    /// Whether it is enough in all of the range that contains the limit.
+    /// Returns whether it is enough for every limit in the range.
     pub(super) fn is_enough(&self) -> bool {
         self.enough_part >= 1.0
     }
 
-    /// What it asks for, each in a few words.
+    /// Returns its requirements, each in a few words.
     pub(super) fn asks(&self) -> &[String] {
         &self.asks
     }
 
-    /// Whether it is a policy in place of settings.
+    /// Returns whether it is a policy.
     pub(super) fn is_policy(&self) -> bool {
         self.kind == Kind::Policy
     }
 
-    /// How likely it completes the program, if that died.
+    /// Returns the probability that it completes the program, if that died.
     pub(super) fn completes_probability(&self) -> Option<f64> {
         self.completes.map(|runs| runs.probability() * self.enough_part)
     }
@@ -81,21 +82,21 @@ impl Remedy {
         self.completes_probability().unwrap_or(0.0)
     }
 
-    /// What holds the most of the memory that the program must give up.
+    /// Returns the largest holder of the memory that the program must give up.
     pub(super) fn largest_holder(&self) -> Option<&str> {
         let ask = self.asks.first().filter(|_| self.kind == Kind::Program)?;
         ask.split_once(": ").map(|(holder, _)| holder)
     }
 }
 
-/// What holds the memory when the most is live, and the program whose memory it is.
+/// The holders of memory at the peak of live memory, for the program of one device.
 pub(super) struct AtPeak {
     device: u32,
     kinds: Vec<KindUse>,
 }
 
 impl AtPeak {
-    /// On each device whose program died, but for those whose recording cannot be replayed.
+    /// Returns them for each device whose program died, except those whose recording cannot be replayed.
     pub(super) fn of_each(recording: &Recording, report: &Advice, own: &VerifyOptions) -> Vec<AtPeak> {
         let died = report.programs.iter().filter(|program| program.died());
         died.filter_map(|program| AtPeak::of(recording, program, own)).collect()
@@ -110,7 +111,7 @@ impl AtPeak {
     }
 }
 
-/// The remedies of a program that does not fit as it is, the one to try first in front.
+/// Returns the remedies for a program that does not fit, in the order in which to try them.
 pub(super) fn remedies(report: &Advice, needs: Option<&Needs>, peaks: &[AtPeak]) -> Vec<Remedy> {
     let (settings, policy) = (of_settings(report), needs.and_then(|needs| of_policy(report, needs)));
     let mut remedies = in_order(settings, policy);
@@ -118,7 +119,7 @@ pub(super) fn remedies(report: &Advice, needs: Option<&Needs>, peaks: &[AtPeak])
     remedies
 }
 
-/// The likelier one first, settings before a policy that is hardly likelier.
+/// Puts the more likely remedy first, but settings before a policy that is hardly more likely.
 fn in_order(settings: Option<Remedy>, policy: Option<Remedy>) -> Vec<Remedy> {
     let is_policy_first = match (&settings, &policy) {
         (Some(settings), Some(policy)) => policy.probability() > settings.probability() + WORTH_CODE,
@@ -140,7 +141,7 @@ fn of_settings(report: &Advice) -> Option<Remedy> {
     Some(Remedy { kind, line, outcome: report.outcome, completes, enough_part: 1.0, less_bytes: None, asks })
 }
 
-/// Settings that are not enough for the limit that is assumed, but for a part of the range in which it was.
+/// Returns settings that are not enough for the assumed limit, but for a part of its range.
 fn in_range(report: &Advice) -> Option<Remedy> {
     let enough = report.enough.first()?;
     let option = report.options.get(enough.option).filter(|option| !option.is_own)?;
@@ -157,16 +158,16 @@ fn in_range(report: &Advice) -> Option<Remedy> {
     })
 }
 
-/// The part of a range in which a limit was that is enough.
+/// The part of a limit's range that is enough.
 struct Part {
     part: f64,
-    /// The most that the limit may have been.
+    /// The maximum possible limit.
     most_bytes: u64,
     asks: String,
 }
 
 impl Part {
-    /// `None` if no limit of the range is enough, or if nothing bounds it.
+    /// Returns the part; `None` if no limit in the range is enough or the range has no upper end.
     fn of(range: MemoryRange, needed_bytes: u64) -> Option<Part> {
         let MemoryRange { least_bytes, below_bytes } = range;
         let is_bounded = below_bytes < u64::MAX && least_bytes < below_bytes && needed_bytes < below_bytes;
@@ -178,7 +179,7 @@ impl Part {
     }
 }
 
-/// What the option needs besides.
+/// Says what the option requires besides its settings.
 pub(crate) fn also(needs_limit: bool) -> Option<&'static str> {
     needs_limit.then_some(
         "garbage_collection_threshold does nothing without a limit: first call torch.cuda.set_per_process_memory_fraction with \
@@ -186,7 +187,7 @@ pub(crate) fn also(needs_limit: bool) -> Option<&'static str> {
     )
 }
 
-/// The oldest release whose allocator a policy takes the place of (docs/pytorch-on-parkade.md).
+/// The oldest release whose allocator a policy can replace (docs/pytorch-on-parkade.md).
 const OLDEST: &Profile = &Profile::PYTORCH_2_8;
 
 fn of_policy(report: &Advice, needs: &Needs) -> Option<Remedy> {
@@ -218,7 +219,8 @@ fn of_policy(report: &Advice, needs: &Needs) -> Option<Remedy> {
     })
 }
 
-/// By how much the peak of each device that lacks memory must be reduced: with the settings that need least there, or without a change.
+/// Returns the necessary reduction of the peak on each device that lacks memory: with the settings that need the least there, and with the
+/// run's own.
 fn of_program(report: &Advice, peaks: &[AtPeak]) -> Vec<Remedy> {
     let devices = report.programs.iter().zip(&report.own().devices);
     devices.filter_map(|(program, own)| on_device(report, (program, own), peaks)).collect()
@@ -235,7 +237,7 @@ fn on_device(report: &Advice, (program, own): (&Program, &DeviceOutcome), peaks:
     let share = |less: u64, outcome: &DeviceOutcome| less as f64 / outcome.smallest_bytes.max(1) as f64 * 100.0;
     let (less, line) = match lacking(best).filter(|_| !option.is_own) {
         Some(less) => {
-            let settings = if option.settings.text.is_empty() { "the default settings" } else { &*option.settings.text };
+            let settings = names::the(&option.settings.text);
             let (bytes, own_bytes) = (show_bytes(less), show_bytes(own_less));
             let percent = share(less, best);
             (
@@ -257,7 +259,7 @@ fn on_device(report: &Advice, (program, own): (&Program, &DeviceOutcome), peaks:
 }
 
 impl AtPeak {
-    /// What holds the most, and what makes it less.
+    /// Returns the largest holders, with ways to reduce them.
     fn asks(&self) -> Vec<String> {
         let live: u64 = self.kinds.iter().map(|used| used.held.bytes).sum();
         let named = self.kinds.iter().filter(|used| used.held.bytes >= live / NAMED_PART).take(NAMED);
@@ -269,7 +271,7 @@ impl AtPeak {
     }
 }
 
-/// The blocks of a kind, as the subject of a sentence.
+/// Names the blocks of a kind, as the subject of a sentence.
 const fn plural(kind: BlockKind) -> &'static str {
     match kind {
         BlockKind::Parameters => "parameters",
@@ -284,7 +286,7 @@ const fn plural(kind: BlockKind) -> &'static str {
     }
 }
 
-/// What makes them less.
+/// Returns ways to reduce the blocks of a kind.
 const fn less(kind: BlockKind) -> &'static str {
     match kind {
         BlockKind::Parameters => "lower precision, or shards of the model on other devices",
@@ -303,7 +305,7 @@ const fn less(kind: BlockKind) -> &'static str {
     }
 }
 
-/// How likely a run completes that is like these, in words.
+/// Says how likely a similar run completes.
 pub(super) fn likely(like: CompletedRuns) -> String {
     let CompletedRuns { completed, runs } = like;
     let tenths = (like.probability() * 10.0).round() as u32;
@@ -317,7 +319,7 @@ pub(super) fn likely(like: CompletedRuns) -> String {
 }
 
 impl Remedy {
-    /// How likely it completes the program, with what that number comes from. `None` if the program did not die.
+    /// Says how likely it completes the program, with the runs behind that number. `None` if the program did not die.
     pub(super) fn likely(&self) -> Option<String> {
         let does = likely(self.completes?);
         let percent = self.enough_part * 100.0;
@@ -329,7 +331,7 @@ impl Remedy {
         Some(does + &enough)
     }
 
-    /// Its lines below its own: how likely it is, and what it asks for.
+    /// Returns its details: its probability and its requirements.
     pub(super) fn details(&self) -> Vec<String> {
         let asks = match self.kind {
             Kind::Program => self.asks.clone(),

@@ -1,4 +1,5 @@
-//! Advice in twelve lines: the verdict, the best line and what it gives, why, what to check, other ways, and the line to paste last.
+//! Advice in twelve lines: the verdict, the best remedy and its effect, the reason, what to check, other remedies, and last the line to
+//! paste.
 
 use parkade_analysis::advise::{
     Advice, AdvisedOption, DeviceMemory, DeviceOutcome, MemoryBudget, Outcome as Fit, Program, Verdict,
@@ -8,6 +9,7 @@ use parkade_replay::recognition::Basis;
 
 use super::advised::{Advised, Otherwise};
 use super::devices::{self, on_it, smallest_on_tightest};
+use super::names;
 use super::remedies::{self, Remedy};
 use super::words;
 use crate::commands::beside::{self, Needs};
@@ -16,10 +18,10 @@ use crate::terminal::output::Tone;
 use crate::terminal::size::{show_apart, show_bytes};
 use crate::terminal::{output, recording, release, run_words};
 
-/// From here on a run that died probably completes, and below the other it probably does not.
+/// A run that died probably completes from this probability on, and probably does not below the next one.
 const PROBABLE: f64 = 0.6;
 const IMPROBABLE: f64 = 0.4;
-/// At most so many notes stand in a short answer.
+/// The maximum number of notes in a short answer.
 const NOTES: usize = 2;
 
 pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
@@ -53,7 +55,7 @@ pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
     answer
 }
 
-fn tone(advised: &Advised, report: &Advice) -> Tone {
+pub(super) fn tone(advised: &Advised, report: &Advice) -> Tone {
     match report.outcome {
         Fit::Fits => Tone::Good,
         Fit::DoesNotFit => Tone::Bad,
@@ -62,12 +64,12 @@ fn tone(advised: &Advised, report: &Advice) -> Tone {
     }
 }
 
-/// How likely the first remedy completes a run that died.
+/// Returns the probability that the first remedy completes a run that died.
 fn probability(advised: &Advised) -> Option<f64> {
     advised.remedies.first().filter(|remedy| remedy.is_pasted())?.completes_probability()
 }
 
-fn headline(advised: &Advised, report: &Advice) -> String {
+pub(super) fn headline(advised: &Advised, report: &Advice) -> String {
     let is_known = !report.hides_more && report.enough.is_empty();
     match (&report.recommendation, report.recommended()) {
         (None, _) | (_, None) => match advised.remedies.first().filter(|remedy| remedy.is_policy()) {
@@ -80,8 +82,9 @@ fn headline(advised: &Advised, report: &Advice) -> String {
         (Some(_), Some(option)) if !report.hides_more && exceeds_range(report, option) => {
             let needed = show_bytes(smallest_on_tightest(option));
             let below = report.enough.iter().map(|enough| enough.range.below_bytes).max().unwrap_or(0);
+            let (with, who) = others(advised, option);
             format!(
-                "probably not enough memory, even with other settings: they need about {needed}, and the limit was below {}",
+                "probably not enough memory, even with {with}: {who} need about {needed}, and the limit was below {}",
                 show_bytes(below)
             )
         }
@@ -90,14 +93,14 @@ fn headline(advised: &Advised, report: &Advice) -> String {
     }
 }
 
-/// Whether what is estimated of the rest needs more than the limit can have been.
+/// Returns whether the estimated rest needs more than the limit can have been.
 fn exceeds_range(report: &Advice, option: &AdvisedOption) -> bool {
     let needed = smallest_on_tightest(option);
     let below = report.enough.iter().map(|enough| enough.range.below_bytes).max();
     below.is_some_and(|below| needed >= below) && report.programs.iter().any(|program| program.continuation.is_some())
 }
 
-/// Whether the memory is enough for a run that died, as far as can be said.
+/// Says whether the memory is enough for a run that died, as far as that is known.
 fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let died = report.programs.iter().filter(|program| program.died());
     let tightest = died.filter_map(|program| Some((program, devices::outcome(option, program.device)?))).min_by_key(spare);
@@ -106,30 +109,36 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let on = on_it(report, program.device);
     // With what it may be enough, and whose need is stated.
     let (means, who) = match advised.remedies.first().filter(|remedy| remedy.is_pasted()) {
-        Some(remedy) if remedy.is_policy() => ("parkade's own policy", "settings alone"),
-        _ if option.is_own => ("the run's own settings", "they"),
-        _ if report.own().gets_past() => ("the run's own settings and with others", "the others"),
-        _ => ("other settings", "they"),
+        Some(remedy) if remedy.is_policy() => ("parkade's own policy".to_owned(), "settings alone"),
+        _ if option.is_own => ("the run's own settings".to_owned(), "they"),
+        _ => others(advised, option),
     };
-    let is_enough = match probability(advised) {
-        Some(likely) if likely >= PROBABLE => "is probably enough",
-        Some(likely) if likely < IMPROBABLE => "is probably not enough, even",
-        _ => "may be enough",
+    let (is_enough, is_improbable) = match probability(advised) {
+        Some(likely) if likely >= PROBABLE => ("is probably enough", false),
+        Some(likely) if likely < IMPROBABLE => ("is probably not enough, even", true),
+        _ => ("may be enough", false),
     };
+    // Its own settings are not enough either where the better ones are not.
+    let own = if !option.is_own && report.own().gets_past() && !is_improbable { ", perhaps also with the run's own" } else { "" };
     let (memory, needed) = (show_bytes(available), show_bytes(option.smallest_capacity_bytes_of(outcome)));
     let because = match &program.continuation {
         Some(rest) => format!("{who} need about {needed}, by an estimate from {}", output::count(rest.steps, "step")),
         None => format!("{needed} serves what is recorded, but how much the rest needs is not in the file"),
     };
-    format!("{}{memory}{on} {is_enough} with {means}: {because}", words::if_all(report).unwrap_or_default())
+    format!("{}{memory}{on} {is_enough} with {means}{own}: {because}", words::if_all(report).unwrap_or_default())
+}
+
+/// Returns the words for the recommended settings, and their pronoun. With `--only`, they are named.
+fn others(advised: &Advised, option: &AdvisedOption) -> (String, &'static str) {
+    if advised.only { (words::name(option), "these settings") } else { ("other settings".to_owned(), "they") }
 }
 
 fn spare((_, outcome): &(&Program, &DeviceOutcome)) -> i128 {
     i128::from(outcome.available_bytes.unwrap_or(0)) - i128::from(outcome.smallest_bytes)
 }
 
-/// What can be done, the best first: what is pasted, as in the list of remedies, then ways of other kinds. Where it is improbable that
-/// the first way completes the program, what the program itself must give up comes next.
+/// Returns the remedies, the best first: first lines to paste, then changes to the program. If the first remedy probably does not complete
+/// the program, changes to the program are second.
 fn ways(advised: &Advised, report: &Advice) -> Vec<String> {
     let is_policy = advised.remedies.first().is_some_and(Remedy::is_policy);
     let mut pasted: Vec<String> = advised.remedies.iter().filter(|way| way.is_policy()).map(remedy).collect();
@@ -144,16 +153,16 @@ fn ways(advised: &Advised, report: &Advice) -> Vec<String> {
     pasted
 }
 
-/// The recommended settings, and what they give.
+/// Describes the recommended settings and their effect.
 fn recommended(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let likely = advised.remedies.iter().find(|remedy| remedy.is_pasted() && !remedy.is_policy()).and_then(Remedy::likely);
     let gives = [Some(gives(report, option)), likely, words::close(option)].into_iter().flatten();
     let own = &report.own().settings.text;
-    let instead = if own.is_empty() { String::new() } else { format!(" (instead of {})", words::shown(own)) };
+    let instead = if own.is_empty() { String::new() } else { format!(" (instead of {})", names::shown(own)) };
     format!("{}{instead}: {}", words::name(option), gives.collect::<Vec<_>>().join("; "))
 }
 
-/// What an option comes to, in a few words.
+/// Describes the effect of an option in a few words.
 fn gives(report: &Advice, option: &AdvisedOption) -> String {
     let needed = show_bytes(smallest_on_tightest(option));
     let on = option.tightest().map_or_else(String::new, |device| on_it(report, device.device));
@@ -169,7 +178,7 @@ fn gives(report: &Advice, option: &AdvisedOption) -> String {
     }
 }
 
-/// What the recommended settings cost in driver calls, beside the run's own.
+/// Compares the cost of driver calls with the recommended settings and with the run's own.
 fn costs(report: &Advice) -> String {
     let Some(option) = report.recommended().filter(|option| !option.is_own) else { return String::new() };
     let ms = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
@@ -181,7 +190,11 @@ fn why(report: &Advice) -> String {
     let said = words::verdict(report);
     let own = report.own();
     if let Some(caution) = own.warnings().next().filter(|_| own.fits() && report.recommended().is_some_and(|best| !best.is_own)) {
-        return format!("the run's own settings are a risk: {}", caution.what);
+        return format!(
+            "the run's own settings fit too and are replaced only because of a risk: {} If that cannot happen in this program, keep \
+             them",
+            caution.what
+        );
     }
     if report.verdict == Verdict::Fits || says_as_much || said.is_empty() {
         return String::new();
@@ -194,7 +207,7 @@ fn largest_holder(advised: &Advised, report: &Advice) -> String {
     words::holders(advised, fullest).into_iter().next().unwrap_or_default()
 }
 
-/// What the policy asks for, or what the recommended settings may break: what they do break first.
+/// Says what the policy requires, or what the recommended settings break or may break.
 fn check(advised: &Advised, report: &Advice) -> String {
     if let Some(policy) = advised.remedies.first().filter(|remedy| remedy.is_policy()) {
         return policy.asks().join("; ");
@@ -212,22 +225,28 @@ fn check(advised: &Advised, report: &Advice) -> String {
     format!("{breaks}{}{more}{limit}", worst.what)
 }
 
-/// How what was asked for fares, if it is not the best anyway.
+/// Describes the results of the requested settings and policies, unless they are the best ones.
 fn asked_for(advised: &Advised, report: &Advice) -> Vec<String> {
     let recommended = report.recommendation.as_ref().map(|recommendation| recommendation.option);
     let given = report.options.iter().enumerate().filter(|&(place, option)| option.is_given && recommended != Some(place));
     let settings = given.map(|(_, option)| format!("{}: {}", words::name(option), gives(report, option)));
-    settings.chain(advised.policies.iter().map(Needs::words)).chain(beside::measure(&advised.policies)).collect()
+    settings.chain(advised.policies.iter().map(Needs::words)).chain(measure(advised, report)).collect()
 }
 
-/// What changes how far the answer can be trusted, the worst first.
+/// Compares the figures of policies with those of expandable segments, unless only other settings were requested.
+pub(super) fn measure(advised: &Advised, report: &Advice) -> Option<String> {
+    let is_asked = report.options.iter().any(|option| option.is_given && option.settings.expandable_segments);
+    beside::measure(&advised.policies).filter(|_| is_asked || !advised.only)
+}
+
+/// Returns notes on how far the answer can be trusted, the most important first.
 fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     if advised.made_by.basis == Basis::Nearest || advised.made_by.contradiction_words().is_some() {
         notes.push(release::words(&advised.made_by));
     }
     if advised.own.origin == SettingsOrigin::Assumed {
-        notes.push("the file does not have the run's settings; PyTorch's defaults are assumed".to_owned());
+        notes.push("the file does not have the run's settings; the default settings are assumed".to_owned());
     }
     if report.given != MemoryBudget::default() {
         notes.extend(run_words::memory(report));
@@ -235,14 +254,14 @@ fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.extend(report.memories.iter().zip(&report.own().devices).filter_map(assumed));
     }
     if report.programs.iter().any(|program| program.requests.lost_beginning.is_some()) {
-        notes.push("the file lost its beginning, so the real need is probably higher".to_owned());
+        notes.push("the oldest entries are missing from the file, so the real need is probably higher".to_owned());
     }
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     notes.extend(recording::of_file(&advised.recording));
     notes
 }
 
-/// That the limit is not in the file, and what is assumed.
+/// Says that the limit is not in the file, and what is assumed.
 fn assumed((memory, outcome): (&DeviceMemory, &DeviceOutcome)) -> Option<String> {
     let bytes = outcome.available_bytes?;
     let Some(shown) = memory.shown else { return Some(run_words::shows_no_limit(memory, bytes)) };
@@ -256,8 +275,8 @@ fn assumed((memory, outcome): (&DeviceMemory, &DeviceOutcome)) -> Option<String>
     })
 }
 
-/// The best settings that differ from the recommended ones in more than a number: with expandable segments where those have none, and
-/// the other way round.
+/// Returns the best settings that differ from the recommended ones in more than a number: with expandable segments if those have none, and
+/// vice versa.
 fn other_settings(report: &Advice) -> Option<String> {
     let best = report.recommended().filter(|option| !option.is_own)?;
     let is_other = |option: &&AdvisedOption| {
@@ -269,7 +288,7 @@ fn other_settings(report: &Advice) -> Option<String> {
     Some(format!("{}: {}", words::name(other), gives(report, other)))
 }
 
-/// A remedy in a line: what to do, how likely it completes the program, and what holds the most.
+/// Describes a remedy in a line: what to do, how likely it completes the program, and what holds the most memory.
 fn remedy(remedy: &Remedy) -> String {
     let likely = remedy.likely();
     let holds = remedy.largest_holder().map(str::to_owned);
@@ -277,7 +296,7 @@ fn remedy(remedy: &Remedy) -> String {
     if gives.is_empty() { remedy.line.clone() } else { format!("{}: {}", remedy.line, gives.join("; ")) }
 }
 
-/// Adds the line to paste, or that the settings stay.
+/// Adds the line to paste, or the advice to keep the settings.
 pub(super) fn last_line(answer: &mut Answer, advised: &Advised, report: &Advice) {
     if let Some(option) = report.recommended().filter(|option| option.is_own) {
         return keep_settings(answer, &option.settings.text);
@@ -288,7 +307,7 @@ pub(super) fn last_line(answer: &mut Answer, advised: &Advised, report: &Advice)
     }
 }
 
-/// Adds that the settings stay: there is nothing to paste.
+/// Adds the advice to keep the settings.
 pub(super) fn keep_settings(answer: &mut Answer, settings: &str) {
-    answer.toned(Tone::Good, format!("keep the settings as they are ({})", words::shown(settings)));
+    answer.toned(Tone::Good, format!("keep the settings as they are ({})", names::shown(settings)));
 }

@@ -1,7 +1,7 @@
-//! Advice as a table with a row for each option, then notes, and the recommendation last.
+//! Advice as a verdict and a table with a row for each option, then notes, and last the recommendation.
 //!
-//! The ranks of a job have a row each, with what is best for it alone and with the one setting for all. Of a file without a trace there is
-//! what was held at its end, and what that says about other amounts of memory.
+//! Each rank of a job has a row with its own best settings and with the one setting for all. For a file without a trace, this shows what
+//! was held at its end, and what that means for other amounts of memory.
 
 use parkade_analysis::advise::{
     Advice, AdvisedOption, Held, MemoryBudget, Outcome, Outcome as Fit, Program, Verdict, paste_line,
@@ -9,13 +9,14 @@ use parkade_analysis::advise::{
 use parkade_analysis::caution::Caution;
 use parkade_recording::DeviceRecording;
 
-use super::advised::{Advised, Job, available};
+use super::advised::{Advised, Job, available, fits};
 use super::devices;
+use super::names;
 use super::remedies::{self, Remedy};
 use super::short;
-use super::words::{self, notes_without_trace, shown};
-use crate::commands::beside::{self, Needs};
-use crate::terminal::answer::Answer;
+use super::words::{self, notes_without_trace};
+use crate::commands::beside::Needs;
+use crate::terminal::answer::{Answer, capitalised};
 use crate::terminal::output::{self, Tone};
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::size::{show, show_bytes};
@@ -23,17 +24,20 @@ use crate::terminal::table::{Mark, Table};
 
 const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
-/// Said below the table of several devices.
+/// The note below the table of several devices.
 const OF_SEVERAL_DEVICES: &str = "sizes are those of the device where they are worst (--json has each device)";
 
 pub(super) fn answer(advised: &Advised, report: &Advice) -> Answer {
     let mut answer = Answer::new();
+    let verdict = short::headline(advised, report);
+    answer.headline(short::tone(advised, report), capitalised(&output::one_line(&verdict)));
     answer.toned(Tone::Dim, format!("{}: {}", short_name(&advised.file), header(advised, report)));
     if let Some(failed) = words::self_check_failed(report) {
         answer.toned(Tone::Bad, failed);
     }
     options(&mut answer, report);
-    answer.paragraphs(advised.policies.iter().map(Needs::words).chain(beside::measure(&advised.policies)));
+    answer.paragraphs(advised.policies.iter().map(Needs::words));
+    answer.paragraphs(short::measure(advised, report));
     let notes = words::notes(advised, report);
     if !notes.is_empty() {
         answer.gap();
@@ -67,12 +71,12 @@ fn header(advised: &Advised, report: &Advice) -> String {
     format!("{requests}, {exact}; {on}at most {} live, {memory}; {} settings tried", show_bytes(live), report.options.len())
 }
 
-/// The recorded run's own settings first, then the most useful ones.
+/// Adds the table of options: the recorded run's own settings first, then the most useful ones.
 fn options(answer: &mut Answer, report: &Advice) {
     let name = |option: &AdvisedOption| {
         let own = if option.is_own { " (the run's own)" } else { "" };
         let caution = if option.has_warnings() { " (!)" } else { "" };
-        format!("{}{own}{caution}", words::name(option))
+        format!("{}{own}{caution}", names::in_full(&option.settings.text))
     };
     // Without a limit nothing fails and there is no headroom.
     let has_memory = report.own().available_bytes.is_some();
@@ -124,7 +128,7 @@ fn cells(report: &Advice, place: usize, option: &AdvisedOption, name: String) ->
     ]
 }
 
-/// A size with its sign.
+/// Formats a signed size.
 fn show_signed(bytes: i64) -> String {
     let sign = if bytes < 0 { "-" } else { "" };
     format!("{sign}{}", show_bytes(bytes.unsigned_abs()))
@@ -152,13 +156,16 @@ fn end(answer: &mut Answer, advised: &Advised, report: &Advice) {
     } else {
         String::new()
     };
-    lines.extend([format!("{with}{}", words::why(report)), format!("{with}costs: {}", words::costs(report))]);
+    // The verdict says why, unless it is about how likely that is.
+    let why = words::why(report);
+    lines.extend(Some(format!("{with}{why}")).filter(|_| why != short::headline(advised, report)));
+    lines.push(format!("{with}costs: {}", words::costs(report)));
     answer.paragraphs(lines);
     list(answer, &advised.remedies);
     short::last_line(answer, advised, report);
 }
 
-/// What completes a program, if there is more than one way, or if it is known how likely it does.
+/// Adds the list of remedies, if there are several or if their probability is known.
 fn list(answer: &mut Answer, remedies: &[Remedy]) {
     let is_said_below = |remedy: &Remedy| remedy.is_pasted() && remedy.details().is_empty();
     if remedies.len() < 2 && remedies.iter().all(is_said_below) {
@@ -171,7 +178,7 @@ fn list(answer: &mut Answer, remedies: &[Remedy]) {
     }
 }
 
-/// No setting helps.
+/// Adds the end of an answer in which no setting helps.
 fn none(answer: &mut Answer, advised: &Advised, report: &Advice) {
     let Some((fullest, _)) = devices::fullest(report) else { return };
     let on = devices::on_it(report, fullest.device);
@@ -186,7 +193,7 @@ fn none(answer: &mut Answer, advised: &Advised, report: &Advice) {
     };
     if let Some(least) = report.options.iter().min_by_key(|option| smallest(option)) {
         let bytes = show_bytes(smallest(least));
-        lines.push(format!("the least memory that works: {bytes}{on} with {}", words::name(least)));
+        lines.push(format!("the smallest memory that works: {bytes}{on} with {}", words::name(least)));
         lines.extend(words::close(least));
     }
     if report.options.iter().any(AdvisedOption::may_survive) {
@@ -194,7 +201,6 @@ fn none(answer: &mut Answer, advised: &Advised, report: &Advice) {
     }
     answer.paragraphs(lines);
     list(answer, &advised.remedies);
-    answer.headline(Tone::Bad, words::no_setting(report));
 }
 
 const RANK_HEADS: [&str; 7] = ["rank", "recording", "best alone", "needs", "one for all", "needs with it", "headroom"];
@@ -202,7 +208,7 @@ const RANK_HEADS: [&str; 7] = ["rank", "recording", "best alone", "needs", "one 
 const ONE_FOR_ALL: usize = 4;
 const HEADROOM: usize = 6;
 
-/// The table, what it shows, and the line to paste last.
+/// Returns the answer about a job: the verdict, the table, notes, and last the line to paste.
 pub(super) fn job(job: &Job) -> Answer {
     // Without any memory nothing fails and there is no headroom.
     let has_memory = job.advice.ranks.iter().any(|rank| rank.available_bytes.is_some());
@@ -216,7 +222,7 @@ pub(super) fn job(job: &Job) -> Answer {
         let cells = [
             rank.number.to_string(),
             short_name(&rank.file),
-            best.map_or_else(|| "none".to_owned(), |best| shown(&best.settings)),
+            best.map_or_else(|| "none".to_owned(), |best| names::in_full(&best.settings)),
             best.map_or_else(|| "-".to_owned(), |best| show_bytes(best.needs_bytes)),
             fit(standing.outcome).to_owned(),
             show_bytes(standing.needs_bytes),
@@ -233,7 +239,13 @@ pub(super) fn job(job: &Job) -> Answer {
     let (conclusion, others) = sentences.split_last().map_or(("", &[][..]), |(last, others)| (last.as_str(), others));
     let is_served = job.advice.serves_all;
     let mut answer = Answer::new();
-    answer.headline(if is_served { Tone::Plain } else { Tone::Bad }, conclusion);
+    let tone = match job.fit() {
+        Fit::Fits => Tone::Good,
+        Fit::DoesNotFit => Tone::Bad,
+        Fit::GetsPast | Fit::Unknown => Tone::Open,
+    };
+    answer.headline(tone, capitalised(conclusion));
+    answer.paragraphs(job.odd.as_ref().map(|odd| output::sentence(odd)));
     answer.gap();
     answer.table(table.with_left([0, 1, 2]));
     answer.paragraphs(job.policies.iter().map(|found| found.words(&words::ranks(found.worst_ranks()))));
@@ -260,10 +272,18 @@ const fn fit(outcome: Fit) -> &'static str {
     }
 }
 
-/// What a file without a trace shows: what was held at its end.
+/// Returns the answer about a file without a trace: what was held at its end.
 pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     let mut answer = Answer::new();
-    answer.paragraph(format!("the history is not in {}, so only the memory held at its end is known", short_name(&advised.file)));
+    let (tone, verdict) = match available(space) {
+        Some(_) if !fits(&advised.recording, space) => (
+            Tone::Bad,
+            "No setting helps: the memory in use at the end exceeds the memory available; the history is not in the file",
+        ),
+        _ => (Tone::Open, "Not known: the history is not in the file, only the memory held at its end"),
+    };
+    answer.headline(tone, verdict);
+    answer.toned(Tone::Dim, short_name(&advised.file));
     for device in &advised.recording.devices {
         let held = Held::at_end(device);
         answer.paragraph(format!(
@@ -280,7 +300,7 @@ pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
         match available(space) {
             Some(available) if held.live_bytes > available => {
                 let short = show_bytes(held.live_bytes - available);
-                answer.paragraph(format!("no setting helps: what is in use exceeds the memory by {short}"));
+                answer.paragraph(format!("what is in use exceeds the memory by {short}"));
             }
             Some(available) if held.reserved_bytes > available => {
                 let over = show_bytes(held.reserved_bytes - available);

@@ -1,4 +1,4 @@
-//! Sentences about the options, about one setting for all ranks, and about what is not tried, for people.
+//! Sentences about the options, about one setting for all ranks, and about options that are not tried.
 
 use parkade_analysis::StackName;
 use parkade_analysis::advise::{
@@ -12,47 +12,39 @@ use parkade_replay::{SelfCheck, SettingsOrigin};
 
 use super::advised::{Advised, Job, Otherwise, Rank};
 use super::devices::{self, fullest, on, on_it, on_tightest, smallest_on_tightest};
+use super::names::{shown, the};
 use super::remedies;
 use crate::terminal::output::{self, list};
 use crate::terminal::run_words::{self, LIMIT_SAYS, memory, range};
 use crate::terminal::size::{show_bytes, show_range};
 use crate::terminal::{recording, release, self_check};
 
-/// The number of holders listed.
+/// The number of listed holders.
 pub(super) const HOLDERS: usize = 5;
 
-/// Said below a table in which settings fit although the peak is above the limit.
+/// The note below a table in which settings fit although the peak is above the limit.
 pub(crate) const REACHES_BEYOND: &str = "a peak may exceed the limit and still fit: PyTorch compares the limit with what a request needs \
      before it maps whole pages of expandable segments (docs/spec.md 2.8 and 4.3)";
 
-/// What to do where the run's own settings are the best.
+/// The advice if the run's own settings are the best.
 pub(crate) const KEEP: &str = "Keep the settings as they are.";
 
-/// Settings by name.
+/// Returns the name of an option's settings.
 pub(super) fn name(option: &AdvisedOption) -> String {
     shown(&option.settings.text)
 }
 
-/// The same of a settings string.
-pub(super) fn shown(settings: &str) -> String {
-    match settings {
-        "" => "default".to_owned(),
-        text => output::one_line(&output::shorten(text, 72)),
-    }
-}
-
-/// The same within a sentence.
 fn with(option: &AdvisedOption) -> String {
-    if option.settings.text.is_empty() { "the default settings".to_owned() } else { name(option) }
+    the(&option.settings.text)
 }
 
-/// Why this option is recommended, and what happens without it to a run that survives its errors.
+/// Says why this option is recommended and, for a run that survives its errors, what happens without it.
 pub(crate) fn why(report: &Advice) -> String {
     let goes_on = goes_on(report).filter(|_| !report.own().fits());
     [Some(reason(report)), goes_on].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
 
-/// That the run goes on although requests fail.
+/// Says that the run continues although requests fail.
 fn goes_on(report: &Advice) -> Option<String> {
     let dies = report.programs.iter().any(Program::died);
     report.programs.iter().filter(|_| !dies).find_map(|program| {
@@ -98,7 +90,7 @@ fn reason(report: &Advice) -> String {
     }
 }
 
-/// Under which conditions it fits.
+/// Says under which conditions it fits.
 fn conditions(report: &Advice) -> String {
     let is_cut = report.programs.iter().any(|program| program.requests.lost_beginning.is_some());
     let died = report.programs.iter().filter(|program| program.died());
@@ -111,14 +103,14 @@ fn conditions(report: &Advice) -> String {
     [if_all(report), is_cut, estimated].into_iter().flatten().collect()
 }
 
-/// That the memory which was given must be there, if the recording contradicts it.
+/// Says that the given memory must be available, if the recording contradicts it.
 pub(super) fn if_all(report: &Advice) -> Option<String> {
     let device = report.contradiction?.device;
     let bytes = show_bytes(devices::available_bytes(report, device)?);
     Some(format!("if all of {bytes} is available{}, ", on_it(report, device)))
 }
 
-/// What the recorded run had reserved before its first entry, if that is more than what is in the file needs.
+/// Says how much the recorded run had reserved before its first entry, if that is more than the recorded requests need.
 fn at_start(report: &Advice) -> String {
     let more = report.programs.iter().filter_map(|program| {
         let needed = report.recommended().and_then(|option| smallest_on(option, program.device)).unwrap_or(0);
@@ -130,12 +122,13 @@ fn at_start(report: &Advice) -> String {
     })
 }
 
-/// The least memory of a device in which an option serves every request.
+/// Returns the smallest memory of a device in which an option serves every request.
 fn smallest_on(option: &AdvisedOption, device: u32) -> Option<u64> {
     devices::outcome(option, device).map(|outcome| option.smallest_capacity_bytes_of(outcome))
 }
 
-/// That what came before the first entry is not known to fit, on the device on which most more was reserved than there is.
+/// Says that it is not known whether the run before the first entry fits, for the device with the largest excess of reserved over available
+/// memory.
 fn hidden(report: &Advice, option: &AdvisedOption) -> String {
     let reserved = report.programs.iter().filter_map(|program| {
         let reserved = program.requests.lost_beginning?.reserved_bytes;
@@ -152,7 +145,7 @@ fn hidden(report: &Advice, option: &AdvisedOption) -> String {
     )
 }
 
-/// That the answer depends on where in a range the limit was.
+/// Says that the answer depends on where in its range the limit was.
 fn depends(report: &Advice) -> String {
     let of_device = |enough: &Enough| {
         let served = match died_at(report, enough.device) {
@@ -166,19 +159,19 @@ fn depends(report: &Advice) -> String {
     format!("not known: {}{}", each.join("; "), LIMIT_SAYS)
 }
 
-/// Where the program of a device died, if it did.
+/// Returns the entry at which the program of a device died, if it did.
 fn died_at(report: &Advice, device: u32) -> Option<usize> {
     Some(devices::program(report, device)?.ending.death()?.entry)
 }
 
-/// That the option serves the requests of which the run died, and why more cannot be said.
+/// Says that the option serves the requests that ended the run, and why more is not known.
 fn gets_past(report: &Advice, option: &AdvisedOption) -> String {
     let died = report.programs.iter().filter_map(|program| Some((program, program.ending.death()?.entry)));
     let each: Vec<String> = died.map(|(program, entry)| gets_past_on(report, option, (program, entry))).collect();
     if_all(report).filter(|_| !each.is_empty()).unwrap_or_default() + &each.join("; ")
 }
 
-/// The same of one device, whose program died at this entry.
+/// Says the same for one device, whose program died at this entry.
 fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Program, usize)) -> String {
     let device = program.device;
     let past = format!("{}it gets past entry {entry}, where the run died; the rest is not in the file", on(report, device));
@@ -196,11 +189,11 @@ fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Pro
     }
 }
 
-/// The cost of the recommended option, compared with the recorded run's own settings.
+/// Compares the cost of the recommended option with that of the recorded run's own settings.
 pub(crate) fn costs(report: &Advice) -> String {
     let (Some(option), own) = (report.recommended(), report.own()) else { return String::new() };
     let time = |option: &AdvisedOption| format!("{:.1} ms", option.driver_us() as f64 / 1000.0);
-    let beside = if option.is_own { String::new() } else { format!(" (with {}: {})", name(own), time(own)) };
+    let beside = if option.is_own { String::new() } else { format!(" (with {}: {})", with(own), time(own)) };
     let retries = match option.retries() {
         0 => String::new(),
         retries => format!("; the cache is emptied {} for lack of memory", output::times(retries)),
@@ -208,7 +201,7 @@ pub(crate) fn costs(report: &Advice) -> String {
     format!("{} driver calls, {}{beside}{retries}", option.driver_calls(), time(option))
 }
 
-/// Says that no setting helps, and what is missing; of a run that survives its errors, that it goes on.
+/// Says that no setting helps and how much memory is missing; for a run that survives its errors, also that it continues.
 pub(crate) fn no_setting(report: &Advice) -> String {
     [Some(missing(report)), goes_on(report)].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
@@ -237,31 +230,31 @@ fn missing(report: &Advice) -> String {
     let (holds, has) = (show_bytes(live), show_bytes(available));
     let rounded = fullest.zip(report.first_failure.as_ref()).and_then(|((program, _), cause)| with_rounding(program, cause));
     let is_rounding = live > available && rounded.is_none_or(|rounded| rounded > live);
-    let even = if is_rounding { "even with the least rounding, " } else { "" };
+    let even = if is_rounding { "even with minimal rounding, " } else { "" };
     format!("no setting helps: {even}{on}the program holds {holds} at once, and {has} is available, {short}")
 }
 
-/// What the program on a device holds, and in what range its limit was.
+/// Says how much the program on a device holds and in which range its limit was.
 fn holds(report: &Advice, device: u32) -> String {
     let live = devices::program(report, device).map_or(0, |program| program.live.bytes);
     let range = range(devices::range(report, device));
     format!("{}the program holds {} at once, and {range}", on(report, device), show_bytes(live))
 }
 
-/// What comes of so much memory on a device.
+/// Says what happens with this much memory on a device.
 fn does_with(report: &Advice, enough: &Enough) -> String {
     let Some(option) = report.options.get(enough.option) else { return String::new() };
     let does = died_at(report, enough.device).map_or_else(|| "it fits".to_owned(), |entry| format!("it gets past entry {entry}"));
-    format!("; with at least {}, {does} under {}", show_bytes(enough.bytes), with(option))
+    format!("; with at least {}, {does} with {}", show_bytes(enough.bytes), with(option))
 }
 
-/// What the option may break without a recording showing it, the worst first.
+/// Returns the cautions that a recording cannot confirm, the worst first.
 pub(super) fn unknown(option: &AdvisedOption) -> Vec<&Caution> {
     let does_harm = |caution: &&Caution| !caution.needs_warning() && caution.severity > Severity::NoEffect;
     option.cautions.iter().filter(|_| !option.is_own).filter(does_harm).collect()
 }
 
-/// The calls of a stack, innermost first.
+/// Returns the calls of a stack, innermost first.
 pub(super) fn stack(advised: &Advised, stack: StackId) -> impl Iterator<Item = String> {
     advised.recording.stacks.frames(stack).map(call)
 }
@@ -270,7 +263,7 @@ fn call(frame: &Frame) -> String {
     format!("{}:{} {}", frame.filename, frame.line, frame.name)
 }
 
-/// The operator and the user's own call, by the rule of every command.
+/// Names the operator and the user's own call, by the rule that all commands share.
 fn place(advised: &Advised, id: StackId) -> Option<String> {
     let StackName { operator, line, calls_backward, .. } = advised.names.name(&advised.recording.stacks, id);
     let line = line.map(|frame| output::shorten(&call(frame), 100));
@@ -279,7 +272,7 @@ fn place(advised: &Advised, id: StackId) -> Option<String> {
     (!named.is_empty()).then(|| output::one_line(&named.join(", ")))
 }
 
-/// Why the recorded run's own settings fail.
+/// Says why the recorded run's own settings fail.
 pub(crate) fn verdict(report: &Advice) -> String {
     let Some(cause) = &report.first_failure else { return String::new() };
     let FirstFailure { device, wanted_bytes, held, entry } = cause;
@@ -309,14 +302,15 @@ pub(crate) fn verdict(report: &Advice) -> String {
     format!("{said}: fragmentation if the limit was at least {both}, capacity if it was lower")
 }
 
-/// The most that the program on a device needs at once, compared with what is available: as it was recorded if the request failed then.
+/// Compares the maximum that the program on a device needs at once with the available memory. If the request failed at that point, the
+/// amount is as recorded.
 fn at_most(report: &Advice, cause: &FirstFailure) -> String {
     let mut devices = report.programs.iter().zip(&report.own().devices);
     let Some((program, outcome)) = devices.find(|(program, _)| program.device == cause.device) else { return String::new() };
     let rounded = with_rounding(program, cause);
     let live = rounded.unwrap_or(program.live.bytes);
-    // Elsewhere only what is needed with the least rounding is known.
-    let even = if rounded.is_some() { "" } else { "even with the least rounding, " };
+    // Elsewhere only what is needed with minimal rounding is known.
+    let even = if rounded.is_some() { "" } else { "even with minimal rounding, " };
     let more = show_bytes(live.saturating_sub(outcome.available_bytes.unwrap_or(0)));
     format!(
         "{}at entry {}, {even}live memory and the request add up to {}, {more} more than available",
@@ -326,14 +320,14 @@ fn at_most(report: &Advice, cause: &FirstFailure) -> String {
     )
 }
 
-/// What was live when a request failed, with that request and what the run's own settings add by rounding; `None` if the program holds
-/// the most at another time.
+/// Returns the memory that was live when a request failed, plus that request, including the rounding of the run's own settings; `None` if
+/// the program holds the most at a different time.
 fn with_rounding(program: &Program, cause: &FirstFailure) -> Option<u64> {
     let is_peak = program.device == cause.device && program.live.entry == cause.entry;
     is_peak.then(|| cause.held.live_bytes.saturating_add(cause.wanted_bytes).max(program.live.bytes))
 }
 
-/// The largest holders at the peak of live memory.
+/// Returns the largest holders at the peak of live memory.
 pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
     let named = program.live.holders.iter().take(HOLDERS).filter_map(|holder| {
         let place = place(advised, holder.stack)?;
@@ -342,14 +336,14 @@ pub(super) fn holders(advised: &Advised, program: &Program) -> Vec<String> {
     named.collect()
 }
 
-/// That the answer is close, and why.
+/// Says that the answer is close, and why.
 pub(crate) fn close(option: &AdvisedOption) -> Option<String> {
     let is_unsure = option.fits() && option.likely.is_some_and(|runs| runs.may_not_fit());
     let why = likely(option).filter(|_| is_unsure).map(|why| format!("close call: {why}"));
     why.or_else(|| option.is_close().then(|| "close call: 1 % more or less memory could change this".to_owned()))
 }
 
-/// What is likely, judging by the times of the entries.
+/// Says what is likely, judging by the times of the entries.
 fn likely(option: &AdvisedOption) -> Option<String> {
     let LikelyRuns { fit, of, device, least_peak_reserved_bytes, most_peak_reserved_bytes, .. } = option.likely?;
     let on = if option.devices.len() > 1 { format!(" on device {device}") } else { String::new() };
@@ -358,7 +352,7 @@ fn likely(option: &AdvisedOption) -> Option<String> {
     Some(format!("{peaks} is likely{on}, judging by the times of the entries{fits}"))
 }
 
-/// What to know about the numbers.
+/// Returns notes on the figures.
 pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(memory(report));
@@ -366,7 +360,7 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     notes.extend(recording::of_file(&advised.recording));
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     if advised.own.origin == SettingsOrigin::Assumed {
-        notes.push("not in the file: the settings; PyTorch's defaults are assumed".to_owned());
+        notes.push("not in the file: the settings; the default settings are assumed".to_owned());
     }
     for program in &report.programs {
         let of_device = if report.programs.len() > 1 { format!("device {}: ", program.device) } else { String::new() };
@@ -382,14 +376,14 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     notes
 }
 
-/// That the self-check fails, on the device where it is furthest off.
+/// Says that the self-check fails, for the device with the largest error.
 pub(super) fn self_check_failed(report: &Advice) -> Option<String> {
     let (worst, failed) = (self_check_of(report), self_check::failed(self_check_of(report))?);
     let device = report.programs.iter().find(|program| program.self_check == worst)?.device;
     Some(if report.programs.len() > 1 { format!("device {device}: {failed}") } else { failed })
 }
 
-/// The self-check of the device where it is furthest off.
+/// Returns the self-check with the largest error.
 pub(super) fn self_check_of(report: &Advice) -> Option<SelfCheck> {
     SelfCheck::worst(report.programs.iter().filter_map(|program| program.self_check))
 }
@@ -407,7 +401,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
         let available = devices::available_bytes(report, program.device);
         if available.is_some_and(|available| lost.reserved_bytes > available) {
             notes.push(format!(
-                "careful: {} was already reserved before the first entry, more than the memory: under the run's own settings, \
+                "warning: {} was already reserved before the first entry, more than the memory: with the run's own settings, \
                  the part that is missing would have failed here",
                 show_bytes(lost.reserved_bytes)
             ));
@@ -427,7 +421,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     notes
 }
 
-/// What to know about options on all devices.
+/// Returns notes on options that concern all devices.
 fn notes_of_options(report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     let device_errors = report.own().devices.iter().map(|device| device.prediction.device_errors).sum::<u64>();
@@ -448,10 +442,10 @@ fn notes_of_options(report: &Advice) -> Vec<String> {
     notes
 }
 
-/// How many ranks are named.
+/// The maximum number of ranks that are named.
 const NAMED: usize = 8;
 
-/// What to do on all ranks, for a page: the line to paste, if there is one, and what is said of it.
+/// Says for a page what to do on all ranks: the line to paste, if there is one, and sentences about it.
 pub(crate) fn what_to_do(job: &Job) -> (Option<String>, Vec<String>) {
     let is_new = job.advice.serves_all && !job.advice.is_own;
     let keep = job.advice.serves_all && job.advice.is_own;
@@ -460,7 +454,7 @@ pub(crate) fn what_to_do(job: &Job) -> (Option<String>, Vec<String>) {
     (is_new.then(|| paste_line(&job.advice.settings)), lines)
 }
 
-/// What the setting breaks on some rank, each thing once.
+/// Returns the warnings about the setting on all ranks, without duplicates.
 pub(super) fn warnings(job: &Job) -> Vec<String> {
     let of = |rank: &Rank| rank.advice.with(&job.advice.settings).map_or_else(Vec::new, |tried| tried.warnings.clone());
     let mut said: Vec<String> = Vec::new();
@@ -473,7 +467,7 @@ pub(super) fn warnings(job: &Job) -> Vec<String> {
     said
 }
 
-/// What came of it; the conclusion last.
+/// Returns the sentences about the job, with the conclusion last.
 pub(super) fn sentences(job: &Job) -> Vec<String> {
     let mut sentences = Vec::new();
     if job.are_of_several_programs {
@@ -503,29 +497,35 @@ pub(super) fn sentences(job: &Job) -> Vec<String> {
 
 fn serves_all(job: &Job) -> String {
     let advice = &job.advice;
-    let (setting, tightest) = (shown(&advice.settings), &job.ranks[advice.tightest]);
+    let (setting, tightest) = (the(&advice.settings), &job.ranks[advice.tightest]);
     let standing = &advice.ranks[advice.tightest];
     let (number, all) = (job.ranks.len(), read(job));
+    let all = if job.unread == 0 && number == 2 { "both ranks".to_owned() } else { format!("all {all}") };
     let does = match job.fit() {
-        Fit::Fits => format!("all {all} fit"),
+        Fit::Fits => format!("{all} fit with {setting}"),
         Fit::GetsPast => {
             let past = job.advice.ranks.iter().filter(|standing| standing.outcome == Fit::GetsPast).count();
             let names = named(job, |fit| fit == Fit::GetsPast);
             let others = if past == number { "" } else { "; the others fit" };
             let likely = least_likely(job);
             match past {
-                1 => format!("{names} gets past its failure, where its file ends{likely}{others}"),
-                _ => format!("{names} get past their failures, where their files end{likely}{others}"),
+                1 => format!("of {all}, {names} gets past its failure with {setting}, and its file ends there{likely}{others}"),
+                _ if past == number => {
+                    format!("{all} get past their failures with {setting}, and their files end there{likely}")
+                }
+                _ => {
+                    format!("of {all}, {names} get past their failures with {setting}, and their files end there{likely}{others}")
+                }
             }
         }
         Fit::Unknown if standing.available_bytes.is_some() => {
             let names = named(job, |fit| fit == Fit::Unknown);
             format!(
-                "not known whether all {all} fit; each recorded request is served in the assumed memory, but {names} may have \
-                 had less, or the file lost the part that needed the most"
+                "not known whether {all} fit with {setting}; each recorded request is served in the assumed memory, but {names} may \
+                 have had less, or the part that needed the most is not in the file"
             )
         }
-        Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of the {all} is served"),
+        Fit::Unknown | Fit::DoesNotFit => format!("every recorded request of {all} is served with {setting}"),
     };
     let room = match (standing.available_bytes, standing.margin_bytes()) {
         (Some(available), Some(..0)) => format!(
@@ -543,10 +543,10 @@ fn serves_all(job: &Job) -> String {
         ),
         _ => format!("rank {} needs the most, {}", tightest.number, show_bytes(standing.needs_bytes)),
     };
-    format!("one setting for all ranks, {setting}: {does}; {room}")
+    format!("{does}; {room}")
 }
 
-/// How likely the rank completes that is least likely to, of those that died.
+/// Says how likely the least likely of the ranks that died is to complete.
 fn least_likely(job: &Job) -> String {
     let of = |rank: &Rank| Some((rank.number, rank.advice.with(&job.advice.settings)?.completes?));
     let least = job.ranks.iter().filter_map(of).min_by(|(_, one), (_, other)| one.probability().total_cmp(&other.probability()));
@@ -554,7 +554,7 @@ fn least_likely(job: &Job) -> String {
         .map_or_else(String::new, |(number, runs)| format!("; on rank {number}, the least likely, it {}", remedies::likely(runs)))
 }
 
-/// Where each rank alone could be served: that a launcher can do so.
+/// If each rank has a setting that serves it, says that a launcher can set a different one for each.
 fn each_alone(job: &Job) -> Option<String> {
     job.advice.hopeless.is_empty().then(|| {
         "every rank has a setting that serves it, but they need different ones: a launcher can set PYTORCH_CUDA_ALLOC_CONF for \
@@ -563,11 +563,11 @@ fn each_alone(job: &Job) -> Option<String> {
     })
 }
 
-/// That no setting serves every rank, which ranks nothing serves, and the memory that would do.
+/// Says that no setting serves every rank, which ranks cannot be served, and how much memory would be enough.
 fn serves_some(job: &Job) -> String {
     let advice = &job.advice;
     let left = named(job, |fit| fit == Fit::DoesNotFit);
-    let (bytes, settings) = (show_bytes(advice.enough.0), shown(&advice.enough.1));
+    let (bytes, settings) = (show_bytes(advice.enough.0), the(&advice.enough.1));
     let is_estimated = job.ranks.iter().any(|rank| rank.advice.is_estimated);
     let enough = if is_estimated {
         format!("an estimated {bytes} for each gets past the failures with {settings}")
@@ -581,8 +581,8 @@ fn serves_some(job: &Job) -> String {
     };
     let failing = advice.ranks.iter().filter(|standing| standing.outcome == Fit::DoesNotFit).count();
     let short = match failing {
-        1 => format!("; with {}, which serves the most, {left} fails", shown(&advice.settings)),
-        _ if failing < number => format!("; with {}, which serves the most, {left} fail", shown(&advice.settings)),
+        1 => format!("; with {}, which serve the most ranks, {left} fails", the(&advice.settings)),
+        _ if failing < number => format!("; with {}, which serve the most ranks, {left} fail", the(&advice.settings)),
         _ => String::new(),
     };
     if left.is_empty() {
@@ -595,7 +595,7 @@ fn serves_some(job: &Job) -> String {
     format!("no setting serves {all}{because}{short}; {enough}")
 }
 
-/// The ranks that are spoken of: all, or those that could be read.
+/// Counts the ranks: all, or those that could be read.
 fn read(job: &Job) -> String {
     let read = job.ranks.len();
     match job.unread {
@@ -604,13 +604,13 @@ fn read(job: &Job) -> String {
     }
 }
 
-/// The ranks with such an outcome.
+/// Names the ranks whose outcome satisfies the condition.
 fn named(job: &Job, is_such: impl Fn(Fit) -> bool) -> String {
     let such = job.ranks.iter().zip(&job.advice.ranks).filter(|(_, standing)| is_such(standing.outcome));
     ranks(&such.map(|(rank, _)| rank.number).collect::<Vec<_>>())
 }
 
-/// Ranks by their numbers.
+/// Names ranks by their numbers.
 pub(super) fn ranks(numbers: &[u64]) -> String {
     let more = numbers.len().saturating_sub(NAMED);
     match numbers {
@@ -621,7 +621,7 @@ pub(super) fn ranks(numbers: &[u64]) -> String {
     }
 }
 
-/// That what is named is not tried.
+/// Says which given options are not tried.
 pub(super) fn notes_without_trace(advised: &Advised) -> Vec<String> {
     let named = advised.not_tried.join(" and ");
     let are = if advised.not_tried.len() == 1 { "is" } else { "are" };

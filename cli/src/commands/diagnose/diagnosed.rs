@@ -4,7 +4,7 @@
 //! failed, why more is reserved than allocated.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use parkade_analysis::StackNames;
@@ -354,8 +354,8 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             let first = verdict.first.as_ref().and_then(|first| first.entry);
             let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
             let way_out = match diagnosed.made_by.basis {
-                Basis::Given => "another release may have made the file: without --profile each is tried",
-                _ if diagnosed.made_by.maps_while_off => "another allocator may have decided (see the next note)",
+                Basis::Given => "a different release may have made the file: without --profile each is tried",
+                _ if diagnosed.made_by.maps_while_off => "a different allocator may have decided (see the next note)",
                 _ => "give the run's own --limit and --settings (see parkade verify)",
             };
             let differing = recording::differing(verdict.mismatches, verdict.decisions);
@@ -400,7 +400,7 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
 fn warning(diagnosis: &Diagnosis) -> Option<String> {
     let mismatches = diagnosis.exactness.as_ref().map_or(0, |verdict| verdict.mismatches);
     let differ = if mismatches == 1 { "1 recorded decision differs" } else { &format!("{mismatches} recorded decisions differ") };
-    let text = format!("careful: {differ} in the replay, so the figures may be wrong (see below)");
+    let text = format!("warning: {differ} in the replay, so the figures may be wrong (see below)");
     (mismatches > 0).then_some(text)
 }
 
@@ -499,25 +499,44 @@ const SHOWN: [usize; 2] = [3, 10];
 
 pub(super) fn answer(diagnosed: &Diagnosed, all: bool) -> Answer {
     let mut answer = Answer::new();
+    let mut commands: Vec<Option<String>> = Vec::new();
+    let all_commands: Vec<Option<String>> = diagnosed.devices.iter().map(|diagnosis| steps(diagnosed, diagnosis).1).collect();
+    // One command about the file is about all of its devices.
+    let is_common = all_commands.iter().flatten().collect::<BTreeSet<_>>().len() == 1;
     for (place, diagnosis) in diagnosed.devices.iter().enumerate() {
         if place > 0 {
             answer.gap();
         }
-        device(&mut answer, diagnosed, diagnosis, SHOWN[usize::from(all)]);
+        let command = device(&mut answer, diagnosed, diagnosis, SHOWN[usize::from(all)]);
+        if is_common {
+            commands.push(command);
+        } else {
+            add_command(&mut answer, command);
+        }
     }
+    add_command(&mut answer, commands.into_iter().flatten().next());
     answer
 }
 
-fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, most: usize) {
-    let number = if diagnosed.recording.devices.len() > 1 { format!(" device {}", diagnosis.device) } else { String::new() };
+fn add_command(answer: &mut Answer, command: Option<String>) {
+    if let Some(command) = command {
+        answer.gap();
+        answer.code(Tone::Good, command);
+    }
+}
+
+/// Adds what was found on a device; returns the command that leads further.
+fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, most: usize) -> Option<String> {
+    let has_several = diagnosed.devices.len() > 1;
+    let number = if diagnosed.recording.devices.len() > 1 { format!(", device {}", diagnosis.device) } else { String::new() };
     let trace = diagnosed.recording.devices.iter().find(|device| device.device == diagnosis.device);
     let entries = trace.map_or(0, |device| device.trace.len());
+    let tone = if diagnosis.verdict == Verdict::NoFailure { Tone::Plain } else { Tone::Bad };
+    let on = if has_several { format!("device {}: ", diagnosis.device) } else { String::new() };
+    answer.headline(tone, format!("{on}{}", headline(diagnosis)));
     if let Some((reserved, limit)) = diagnosed.refuted(diagnosis) {
         answer.paragraph(recording::not_its_limit(reserved, limit));
-        answer.gap();
     }
-    let tone = if diagnosis.verdict == Verdict::NoFailure { Tone::Plain } else { Tone::Bad };
-    answer.headline(tone, headline(diagnosis));
     if let Some(warning) = warning(diagnosis) {
         answer.toned(Tone::Bad, warning);
     }
@@ -544,10 +563,7 @@ fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, mos
     answer.gap();
     answer.title("how certain this is");
     notes(diagnosed, diagnosis).into_iter().for_each(|note| answer.indented(2, note));
-    if let Some(command) = command {
-        answer.gap();
-        answer.code(Tone::Good, command);
-    }
+    command
 }
 
 /// The first four steps as a table, and the command that one of them leads to.
@@ -559,7 +575,7 @@ fn steps(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> (Table, Option<String>
         let finding = match finding.split_once(":\n") {
             Some((finding, command)) => {
                 next = Some(command.to_owned());
-                format!("{finding}, run the last line")
+                format!("{finding}, run the command below")
             }
             None => finding,
         };

@@ -22,6 +22,7 @@ use parkade_replay::recognition::Asked;
 
 use self::diagnosed::{Diagnosed, refuting_bytes};
 use crate::each::OnEach;
+use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Print, Profile};
 use crate::terminal::json_struct::sections;
@@ -148,6 +149,17 @@ impl OnEach for Args {
 
     fn on(&self, file: &Path, _: bool) -> Args {
         Args { file: Some(file.to_owned()), ..self.clone() }
+    }
+
+    fn check_several(&self, inputs: &Inputs) -> Result<()> {
+        let is_for_people = self.print.form() != Form::Json;
+        if let Some(entry) = self.entry.filter(|_| is_for_people && !self.all && inputs.ranks().is_some()) {
+            bail!(
+                "--entry {entry} chooses an entry of one trace, and the comparison of ranks has no use for it: give one file, or --all to \
+                 diagnose that entry of each rank"
+            );
+        }
+        Ok(())
     }
 
     fn shows_each_rank(&self) -> bool {

@@ -29,20 +29,26 @@ pub(super) fn answer(compared: &Compared, all: bool) -> Answer {
         if place > 0 {
             answer.gap();
         }
+        if let Shown::One(run) = shown {
+            answer.headline(Tone::Plain, format!("{}{}", words::on(compared, shown), words::headline_of_one(run)));
+        }
+        if let Shown::Two(comparison) = shown {
+            answer.headline(Tone::Plain, format!("{}{}", words::on(compared, shown), words::headline(comparison)));
+        }
         for text in words::out_of_memory(compared, shown) {
             answer.alert("out of memory:", text);
         }
         if let Shown::Two(comparison) = shown {
-            answer.headline(Tone::Plain, words::headline(comparison));
             answer.paragraphs(words::relation(compared, comparison));
         }
         files(&mut answer, compared, shown);
         match shown {
-            Shown::One(run) => {
+            Shown::One(run) if all => {
                 answer.gap();
                 peaks(&mut answer, &[run]);
                 details(&mut answer, &[run]);
             }
+            Shown::One(_) => {}
             Shown::Two(comparison) => two(&mut answer, compared, comparison, all),
         }
         let notes = words::notes(compared, shown);
@@ -52,8 +58,9 @@ pub(super) fn answer(compared: &Compared, all: bool) -> Answer {
         answer.paragraphs(notes);
     }
     answer.paragraphs(&compared.notes);
-    if !all && compared.devices.iter().any(|shown| matches!(shown, Shown::Two(_))) {
-        answer.hint("--all shows how memory is used at the peaks, driver calls, phases and steps too");
+    if !all {
+        let more = if compared.devices.iter().any(|shown| matches!(shown, Shown::Two(_))) { ", phases and steps" } else { "" };
+        answer.hint(format!("--all also shows how memory is used at the peaks, the driver calls{more}"));
     }
     answer
 }

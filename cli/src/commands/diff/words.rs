@@ -1,7 +1,9 @@
 //! The sentences of a comparison: what changed, how the recordings are related, and what they lack; and notes on what was
 //! compared and how.
 
-use parkade_analysis::diff::{Comparison, Grouping, NoSteps, Origin, Part, Phase, REPETITION, Relation, Run, SizeClass, Steps};
+use parkade_analysis::diff::{
+    Comparison, Grouping, NoSteps, Origin, Part, Peak, Phase, REPETITION, Relation, Run, SizeClass, Steps,
+};
 use parkade_analysis::fragmentation::Fragmentation;
 use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
@@ -45,6 +47,27 @@ pub(super) fn parts(heap: &Fragmentation) -> [(&'static str, u64); 4] {
         ("free in whole segments", heap.free_segments_bytes),
         ("free beside blocks in use", heap.partial_segments_bytes),
     ]
+}
+
+/// The device of a verdict; nothing if there is only one.
+pub(super) fn on(compared: &Compared, shown: &Shown) -> String {
+    let devices: Vec<u32> = shown.runs().iter().map(|run| run.device).collect();
+    match devices.as_slice() {
+        [a, b] if a != b => format!("Device {a} of A and device {b} of B: "),
+        [device, ..] if compared.devices.len() > 1 => format!("Device {device}: "),
+        _ => String::new(),
+    }
+}
+
+/// The peaks of a run that is not compared.
+pub(super) fn headline_of_one(run: &Run) -> String {
+    let (reserved, allocated) = (show_bytes(run.peak_reserved.bytes), show_bytes(run.peak_allocated.bytes));
+    if run.part == Part::End || run.entries == 0 {
+        return format!("At the end, {reserved} is reserved and {allocated} allocated.");
+    }
+    let at = |peak: &Peak| peak.entry.map_or_else(|| "before entry 0".to_owned(), |entry| format!("at entry {entry}"));
+    let (at_reserved, at_allocated) = (at(&run.peak_reserved), at(&run.peak_allocated));
+    format!("Reserved memory peaks at {reserved} {at_reserved}, allocated memory at {allocated} {at_allocated}.")
 }
 
 /// What changed, in two or three sentences.
@@ -285,7 +308,7 @@ pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
 fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
     let mut notes = vec![format!("{name}: {}.", release::words(&file.made_by))];
     if file.own.settings.origin == SettingsOrigin::Assumed {
-        notes.push(format!("{name} does not have its settings; PyTorch's defaults are assumed."));
+        notes.push(format!("{name} does not have its settings; the default settings are assumed."));
     }
     if let Some(bytes) = file.found_limit {
         notes.push(format!("{name}: {}.", recording::assumed_limit(bytes, "--recorded-limit")));
@@ -299,7 +322,7 @@ fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
     }
     if let Some(bytes) = run.lost_beginning_bytes {
         notes.push(format!(
-            "{name} lost its beginning: {} was reserved before its first entry; an earlier, higher peak is not in the file, and blocks \
+            "{name} lacks its oldest entries: {} was reserved before its first entry; an earlier, higher peak is not in the file, and blocks \
              from then have no stacks unless they live to the end.",
             show_bytes(bytes)
         ));

@@ -31,9 +31,9 @@ use crate::terminal::{output, progress, recording, self_check, size};
 ///
 /// The file opens wherever PyTorch's own files do: https://pytorch.org/memory_viz, torch/cuda/_memory_viz.py, parkade verify.
 /// The requests are the recording's, with their stacks, times and annotations; every decision is made again, as in parkade
-/// replay. If the recording lost its beginning, the blocks in use before its first entry are requested first.
+/// replay. If its oldest entries are missing, the blocks in use before its first entry are requested first.
 ///
-/// Without --settings the trace equals the recording's, entry by entry, if the recording has its beginning and its settings,
+/// Without --settings the trace equals the recording's, entry by entry, if the recording has its oldest entries and its settings,
 /// verifies, and had no memory limit or is given the same one by --limit. Under other conditions, requests that failed or were
 /// retried for lack of memory may succeed, which the command reports. Addresses of expandable segments may differ.
 ///
@@ -249,7 +249,7 @@ fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Ve
     }
     if let Some(blocks) = device.early_blocks {
         let blocks = output::count(blocks, "block");
-        notes.push(format!("the recording lost its beginning: {blocks} live at its first entry, requested first"));
+        notes.push(format!("the oldest entries are missing: the {blocks} live at the first entry are requested first"));
     }
     if device.mismatches > 0 {
         let decisions = output::count(device.mismatches, "recorded decision");

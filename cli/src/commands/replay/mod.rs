@@ -1,4 +1,4 @@
-//! `parkade replay` shows what a recorded program would have needed under other settings or a parkade policy, and whether it
+//! `parkade replay` shows what a recorded program would have needed with other settings or a parkade policy, and whether it
 //! would have fitted.
 
 mod judged;
@@ -27,8 +27,8 @@ pub use self::settings::UnderSettings;
 ///
 /// Every decision of PyTorch's allocator is made again on a simulated device. Segments lie where the recorded process's driver
 /// would have put them, as far as the recording shows. Calls of empty_cache are found in the trace. An out-of-memory error does
-/// not end the replay, because some programs catch it and continue. If the recording lost its beginning, blocks in use before
-/// its first entry are requested first.
+/// not end the replay, because some programs catch it and continue. If the oldest entries are missing from the
+/// recording, blocks in use before its first entry are requested first.
 ///
 /// If the recorded run died of an out-of-memory error, the file does not contain what it would have done next. The replay
 /// estimates that from the earlier steps, as parkade advise does; without --limit and --capacity it assumes the same memory as
@@ -47,7 +47,7 @@ pub use self::settings::UnderSettings;
   parkade replay snapshots/ --settings expandable_segments:True --limit 16GiB
 
 Exit code: 0 it fits, or no limit is known and nothing was refused; 1 it does not fit; 2 could not run; 3 not known: it gets past the \
-failure of a run that died, or the file lost the part that needed the most. For several recordings, the worst: 2, then 1, \
+failure of a run that died, or the file lacks the part that needed the most. For several recordings, the worst: 2, then 1, \
 then 3.")]
 pub struct Args {
     #[command(flatten)]

@@ -226,7 +226,7 @@ fn fits(args: &Replay, replayed: &UnderSettings, place: usize) -> &'static str {
 fn cells(replayed: &UnderSettings, device: &Outlook, place: usize, fits: &str) -> [String; HEADS.len()] {
     let prediction = &device.prediction;
     let text = &replayed.settings.settings.text;
-    let settings = if text.is_empty() { "default".to_owned() } else { output::one_line(&output::shorten(text, 60)) };
+    let settings = if text.is_empty() { "default settings".to_owned() } else { output::one_line(text) };
     [
         settings,
         fits.to_owned(),
@@ -328,7 +328,7 @@ fn does_not_fit(replayed: &UnderSettings) -> String {
         let of_device = if is_one_of_many { format!(" of device {}", replayed.devices[place].device) } else { String::new() };
         return format!(
             "it does not fit: the run{of_device} itself died at entry {entry} with this limit and these settings; the replay \
-             succeeds only because the file lost the beginning of the run"
+             succeeds only because the beginning of the run is not in the file"
         );
     }
     let of_device = runs(replayed, place);

@@ -634,7 +634,7 @@ impl Tries<'_> {
 }
 
 /// The name of empty settings.
-const DEFAULT: &str = "default";
+pub(super) const DEFAULT: &str = "default";
 
 /// The name of settings.
 fn settings_name(settings: &Settings) -> String {

@@ -21,7 +21,7 @@ use parkade_analysis::timeline::{Column, Curve, HeapLog, MarkerKind, Packed, pac
 use parkade_recording::{Frame as StackFrame, StackId};
 use serde_json::{Value, json};
 
-use super::gather::{Device, Fared, Report, Tried};
+use super::gather::{DEFAULT, Device, Fared, Report, Tried};
 use super::holders::{self, Legend};
 use super::palette;
 use super::words::{self, OWN_MARK};
@@ -239,7 +239,7 @@ fn tried(device: &Device) -> String {
              <td class=\"number\" data-name=\"to recorded\">{change:+.1} %</td><td data-name=\"fits\">{fits}</td>\
              <td class=\"number\" data-name=\"retries\">{}</td><td class=\"number\" data-name=\"driver calls\">{}</td>\
              <td class=\"number\" data-name=\"driver time\">{:.1} ms</td></tr>",
-            tried_label(label),
+            tried_label(name(label)),
             grouped(u64::try_from(*peak_reserved_bytes).unwrap_or(0)),
             size::show(*peak_reserved_bytes),
             grouped(u64::try_from(*retries).unwrap_or(0)),
@@ -248,6 +248,11 @@ fn tried(device: &Device) -> String {
         );
     }
     rows
+}
+
+/// The name of settings on the page.
+fn name(label: &str) -> &str {
+    if label == DEFAULT { "default settings" } else { label }
 }
 
 /// A name with the colour of its line. Long settings may break after `_`, `:` and `,`, but the colour stays with the first part.
@@ -432,7 +437,7 @@ fn object(report: &Report, device: &Device, shown: &Shown<'_>, packed: &Packed, 
         "limit_is_assumed": device.limit.is_assumed(),
         "tried_bytes": device.limit.tried_bytes,
         "tried": device.tried.iter().map(|(tried, curve)| json!({
-            "label": tried.label, "is_own": tried.is_own, "is_recommended": tried.is_recommended, "fails_at_entry": tried.run().fails_at_entry,
+            "label": name(&tried.label), "is_own": tried.is_own, "is_recommended": tried.is_recommended, "fails_at_entry": tried.run().fails_at_entry,
             "buckets": tried.with_rest.as_ref().map_or(curve, |(_, curve)| curve).buckets.len(),
         })).collect::<Vec<_>>(),
         "rest": device.rest.as_ref().map(|rest| json!({

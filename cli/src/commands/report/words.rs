@@ -77,7 +77,7 @@ pub(super) fn what_happened(device: &Device) -> String {
     if let Some(first) = last.or(ooms.first()) {
         let earlier = ooms.iter().filter(|oom| oom.moment < first.moment).count() as u64;
         let more =
-            [(earlier, "request", "before, and the run went on"), (ooms.len() as u64 - 1 - earlier, "more request", "later")];
+            [(earlier, "request", "before, and the run continued"), (ooms.len() as u64 - 1 - earlier, "more request", "later")];
         let more = more.iter().filter(|(count, _, _)| *count > 0);
         let more: String = more.map(|&(count, what, when)| format!(" {} failed {when}.", counted(count, what))).collect();
         let reserved = at(&levels.reserved, first.moment);
@@ -171,8 +171,8 @@ pub(super) fn version(report: &Report) -> String {
 /// The settings of the recorded run.
 pub(super) fn settings(report: &Report) -> String {
     match report.settings.settings.text.as_str() {
-        "" if report.settings.origin == SettingsOrigin::Assumed => "not in the file; PyTorch's defaults are assumed".to_owned(),
-        "" => "default".to_owned(),
+        "" if report.settings.origin == SettingsOrigin::Assumed => "not in the file; the default settings are assumed".to_owned(),
+        "" => "default settings".to_owned(),
         text => output::shorten(text, 300),
     }
 }
@@ -216,7 +216,7 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     };
     if let Some(lost) = verdict.not_in_file.lost_beginning {
         notes.push(format!(
-            "The file lost its beginning: {} ({}) and {} existed before its first entry, rebuilt from its end. Where those blocks were requested is known only for those that live to the end. Under other settings they are requested again, side by side and without the holes they had, so peaks may come out lower.",
+            "The oldest entries are missing from the file: {} ({}) and {} existed before its first entry, rebuilt from its end. Where those blocks were requested is known only for those that live to the end. Under other settings they are requested again, side by side and without the holes they had, so peaks may come out lower.",
             counted(lost.segments as u64, "segment"),
             size::show(lost.reserved_bytes.cast_signed()),
             counted(lost.blocks as u64, "block")

@@ -49,7 +49,7 @@ use crate::terminal::size::{self};
   parkade sweep --largest-batch --workloads transformer:preset=7b,checkpointing=layer,steps=3 --capacities H100-80GB,24GB
 
 A file of rows (-o) is continued where it ends: after an interruption the same command does only what is missing. Each row names the \
-build that made it, by its version and a hash of the sources that decide. Rows of another build are not continued without --force; \
+build that made it, by its version and a hash of the sources that decide. Rows of a different build are not continued without --force; \
 the result then says how many rows each build made.
 
 Exit code: 0 done, 1 with --largest-batch if no batch fits anywhere, 2 could not run.")]

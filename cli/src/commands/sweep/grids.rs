@@ -260,7 +260,7 @@ fn memory(finished: &Finished) -> Grid {
     let (plan, summary) = (&finished.plan, &finished.summary);
     let mut header: Vec<Head> = ["policy", "memory/LOAD", "range", "n"].map(Head::from).into();
     let mut note = format!(
-        "Geometric means of the table by workload over n of {}, with the least and the greatest value. The workloads are chosen and no sample of anything, so \
+        "Geometric means of the table by workload over n of {}, with the least and the greatest value. The workloads are chosen, not sampled, so \
          there are no intervals and no tests over them.",
         crate::terminal::output::count(plan.workloads.len() as u64, "workload")
     );
@@ -274,7 +274,7 @@ fn memory(finished: &Finished) -> Grid {
         );
     }
     header.push(Head::named("equal buffers", "equal"));
-    note += " Equal buffers: what a program needs that only allocates 64 buffers of 16 MiB, over their sum. Nothing can be fragmented there, so more than 1 is by construction: \
+    note += " Equal buffers: the memory that a program needs to allocate only 64 buffers of 16 MiB, over their sum. Nothing can be fragmented there, so more than 1 is by construction: \
              such a policy uses only a part of the device, or takes it in large pieces.";
     header.extend(given(plan).map(|place| {
         let name = capacity(plan.capacities[place]);
@@ -375,7 +375,7 @@ fn courses_of_cells(finished: &Finished, place: usize) -> Grid {
     };
     let title = format!("Driver time for each step, {}", name(finished, place));
     let note = format!(
-        "Milliseconds of driver calls for each step of the workload, without waiting: in the whole run, and behind the slash in the later half of its steps. A policy \
+        "Milliseconds of driver calls for each step of the workload, without waiting: in the whole run, and after the slash in the later half of its steps. A policy \
          that is slow only in the beginning has little there. {NONE} also where a workload's steps are not known. {}",
         about_none(finished, place)
     );

@@ -7,44 +7,51 @@ use parkade_research::study::Addresses;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload};
 
 use crate::terminal::json_struct::{all, view};
+use crate::terminal::output;
 
-/// The names, in columns.
-pub(super) fn text() -> String {
+/// Where the descriptions begin.
+const COLUMN: usize = 29;
+
+/// The names, with what is said of each beside it, in lines of so many columns.
+pub(super) fn text(columns: usize) -> String {
     let mut text = String::new();
     let out = &mut text;
     let _ = writeln!(out, "workloads");
     for known in &CATALOGUE {
-        let _ = writeln!(out, "  {:<26} {}", known.name, known.says);
+        add(out, columns, known.name, known.says);
     }
-    let _ = writeln!(out, "  {:<26} the requests of a recorded program (a PyTorch memory snapshot)", "FILE");
+    add(out, columns, "FILE", "the requests of a recorded program (a PyTorch memory snapshot)");
     let _ = writeln!(out, "\ngenerators and their options (NAME:option=value,...)");
     for name in workload::generator_names() {
-        let _ = writeln!(out, "  {name:<26} {}", workload::keys(name).unwrap_or_default().join(", "));
+        add(out, columns, name, &workload::keys(name).unwrap_or_default().join(", "));
     }
     let _ = writeln!(out, "\npolicies");
-    POLICIES.iter().for_each(|policy| add_policy(out, policy));
+    POLICIES.iter().for_each(|policy| add_policy(out, columns, policy));
     let _ = writeln!(out, "\npolicies that are not among `all`");
-    BESIDE.iter().for_each(|policy| add_policy(out, policy));
+    BESIDE.iter().for_each(|policy| add_policy(out, columns, policy));
     let _ = writeln!(out, "\nparameters of policies (NAME:key=value;key=value)");
     for Parameter { policy, key, says, usual, values } in PARAMETERS {
         let usual = if usual.is_empty() { String::new() } else { format!("; {usual} unless given") };
-        let _ = writeln!(out, "  {:<26} {says}{usual}", format!("{policy}:{key}="));
+        add(out, columns, &format!("{policy}:{key}="), &format!("{says}{usual}"));
         if !values.is_empty() {
-            let _ = writeln!(out, "  {:<26} {}", "", values.join(", "));
+            add(out, columns, "", &values.join(", "));
         }
     }
     let _ = writeln!(out, "\naddress models: where the device places segments (--addresses)");
     for model in Addresses::ALL {
-        let _ = writeln!(out, "  {:<26} {}", model.name(), model.says());
+        add(out, columns, model.name(), model.says());
     }
     text
 }
 
-fn add_policy(out: &mut String, policy: &Named) {
+fn add(out: &mut String, columns: usize, name: &str, says: &str) {
+    out.push_str(&output::listed(&format!("  {name}"), COLUMN, says, columns));
+}
+
+fn add_policy(out: &mut String, columns: usize, policy: &Named) {
     let serial = if needs_serial_work(&policy.name) { "; needs serial work (serial=True of parkade.enable)" } else { "" };
-    // A long name gets its own line, so that the descriptions of policies line up in one column.
-    let gap = if policy.name.len() > 26 { format!("\n{:28}", "") } else { String::new() };
-    let _ = writeln!(out, "  {:<26}{gap} {}\n  {:<26} from {}{serial}", policy.name, policy.says, "", policy.source);
+    add(out, columns, &policy.name, &policy.says);
+    add(out, columns, "", &format!("from {}{serial}", policy.source));
 }
 
 view! {

@@ -99,7 +99,7 @@ impl Command for Args {
     fn answer(&self, found: &Found) -> Answer {
         let mut answer = Answer::new();
         match found {
-            Found::List => answer.drawing(list::text()),
+            Found::List => answer.drawing(list::text(output::Width::of_output().words)),
             Found::Whole(finished) => answer = self.shown.answer(finished),
             Found::Batches(found) => answer = found.answer(),
             Found::Part(rows) => {
@@ -215,7 +215,7 @@ fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
         match rows.iter().find(|row| !row.is_of(&program)) {
             None => Ok(()),
             Some(row) => bail!(
-                "{}: job {} ran on a different {} (seed {}) than is generated now: choose another file, or remove it",
+                "{}: job {} ran on a different {} (seed {}) than is generated now: choose a different file, or remove it",
                 path.display(),
                 row.job,
                 row.workload,

@@ -127,7 +127,7 @@ pub(crate) fn read(path: &Path) -> Result<Contents> {
 
 fn contents(file: &mut impl BufRead) -> Result<Contents> {
     let foreign = "is not a file of rows made by parkade sweep";
-    let cut = "its first line is missing or cut short, as after an early interruption: remove it, or choose another file";
+    let cut = "its first line is missing or cut short, as after an early interruption: remove it, or choose a different file";
     let line = next_line(file, LONGEST_HEADER)?.ok_or_else(|| anyhow!("{foreign}: {cut}"))?;
     let form = serde_json::from_slice::<serde_json::Value>(&line).ok().and_then(|value| value.get("parkade_sweep")?.as_u64());
     match form {
@@ -138,7 +138,7 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
     let header: Header = serde_json::from_slice(&line).map_err(|error| anyhow!("line 1: {error}"))?;
     header.plan.check().map_err(|error| anyhow!("line 1: {error}"))?;
     for name in &header.plan.policies {
-        let made_anew = "parkade has changed since the rows were made: choose another file, or remove it";
+        let made_anew = "parkade has changed since the rows were made: choose a different file, or remove it";
         let known = policy(name).map_err(|error| anyhow!("line 1: {error}; {made_anew}"))?;
         if known.name != *name {
             bail!("line 1: the policy {name:?} is called {}; {made_anew}", known.name);
@@ -177,7 +177,7 @@ fn next_line(file: &mut impl BufRead, longest: u64) -> Result<Option<Vec<u8>>> {
 pub(crate) fn check_program(path: &Path, rows: &[Row], is_forced: bool) -> Result<()> {
     match rows.iter().find(|row| row.build != BUILD) {
         Some(row) if !is_forced => bail!(
-            "{} has rows made by parkade {}, which may decide differently from this {BUILD}: choose another file, or accept them with --force",
+            "{} has rows made by parkade {}, which may decide differently from this {BUILD}: choose a different file, or accept them with --force",
             path.display(),
             output::shorten(&row.build, 60)
         ),
@@ -199,10 +199,10 @@ pub(crate) fn continue_file(path: &Path, header: &Header, check: impl FnOnce(&[R
     let found = if is_empty { None } else { Some(read(path)?) };
     if let Some(found) = &found {
         if let Some(difference) = found.header.difference(header) {
-            bail!("{} {difference} than requested: choose another file, or remove it", path.display());
+            bail!("{} {difference} than requested: choose a different file, or remove it", path.display());
         }
         if found.header.shard != header.shard {
-            bail!("{} is part {}, not {}: choose another file", path.display(), found.header.shard, header.shard);
+            bail!("{} is part {}, not {}: choose a different file", path.display(), found.header.shard, header.shard);
         }
         check(&found.rows)?;
     }

@@ -52,7 +52,7 @@ pub(crate) struct Shown {
 /// Refuses options that need the programs, not only their rows.
 pub(crate) fn check_without_programs(shown: &Shown) -> Result<()> {
     if shown.curve.is_some() {
-        bail!("--curve needs the programs, which files of rows do not hold: give it to parkade sweep");
+        bail!("--curve needs the programs, which files of rows do not contain: give it to parkade sweep");
     }
     Ok(())
 }

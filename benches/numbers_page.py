@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs the sweep of docs/numbers.md and writes its tables between the markers on that page.
 
-python3 benches/numbers.py           writes the tables into the page
-python3 benches/numbers.py --check   exits with 1 if the page has different tables
+python3 benches/numbers_page.py           writes the tables into the page
+python3 benches/numbers_page.py --check   exits with 1 if the page has different tables
 
 The same sources produce the same tables. The release build is brought up to date first. --rows FILE keeps the rows of the sweep, so that an
 interrupted sweep continues where it stopped; more options of `parkade sweep`, such as --threads, can follow after `--`.
@@ -61,15 +61,15 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, metavar="FILE", help="keep the rows here, or go on with them")
     parser.add_argument("more", nargs="*", metavar="OPTION", help="more options of parkade sweep")
     arguments = parser.parse_args()
-    before, after = parts(PAGE, "numbers.py")  # fail now rather than after minutes
+    before, after = parts(PAGE, "numbers_page.py")  # fail now rather than after minutes
     kept = ["-o", str(arguments.rows.resolve())] if arguments.rows else []
     text = on_lines(tables([*kept, *arguments.more]))
     if not arguments.check:
-        replace_marked(PAGE, "numbers.py", text)
+        replace_marked(PAGE, "numbers_page.py", text)
         return 0
     if PAGE.read_text() == f"{before}\n\n{text}\n\n{after}":
         return 0
-    print(f"{PAGE} has other tables: python3 benches/numbers.py writes those of these sources", file=sys.stderr)
+    print(f"{PAGE} has other tables: python3 benches/numbers_page.py writes those of these sources", file=sys.stderr)
     return 1
 
 
