@@ -53,6 +53,36 @@ void an_exception_of_a_tracker_reaches_the_caller() {
   CCA::raw_delete(CCA::raw_alloc(1 << 20));  // and it is thrown once
 }
 
+// What PyTorch's handler of warnings gets.
+struct Warnings : c10::WarningHandler {
+  std::vector<std::string> texts;
+  void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }
+};
+
+void a_rescue_is_told_once_a_minute() {
+  CCA::setAllocatorSettings("expandable_segments:True");
+  Warnings warnings;
+  c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  void* first = CCA::raw_alloc(20 << 20);
+  // Leaves 34 MiB on the device.
+  size_t free = 0, total = 0;
+  void* rest = nullptr;
+  cudaMemGetInfo(&free, &total);
+  expect(cudaMalloc(&rest, free - (34 << 20)) == cudaSuccess, "the device's memory cannot be taken");
+  expect(warnings.texts.empty(), "a request that PyTorch serves is told as a rescue");
+  void* second = CCA::raw_alloc(30 << 20);  // PyTorch maps two pages of 20 MiB
+  expect(second != nullptr && warnings.texts.size() == 1, "a rescue is not told");
+  expect(!warnings.texts.empty() && warnings.texts[0].find("rescued 1 request") != std::string::npos,
+         "the warning does not count the rescue");
+  CCA::raw_delete(second);
+  CCA::raw_delete(CCA::raw_alloc(30 << 20));
+  expect(warnings.texts.size() == 1, "a rescue is told twice in a minute");
+  CCA::raw_delete(first);
+  CCA::emptyCache();
+  cudaFree(rest);
+  CCA::setAllocatorSettings("expandable_segments:False");
+}
+
 #if TORCH_MINOR >= 11
 void a_pools_own_allocator_lives_as_long_as_its_memory(CCA::CUDAAllocator* native) {
   bool is_gone = false;
@@ -80,7 +110,7 @@ int main() {
   alarm(60);  // a deadlock fails
   release::install_hooks();
   [[maybe_unused]] auto* native = CCA::get();
-  release::install_bridge();
+  release::install_bridge(8);  // PARKADE_RESCUE_FREE
   expect(CCA::get() != native, "the bridge of ORACLE_BRIDGE is not installed");
   native->init(c10::cuda::device_count());
   CCA::init(c10::cuda::device_count());
@@ -88,6 +118,7 @@ int main() {
   CCA::attachAllocatorTraceTracker(&track);
   a_tracker_may_call_the_allocator();
   an_exception_of_a_tracker_reaches_the_caller();
+  a_rescue_is_told_once_a_minute();
 #if TORCH_MINOR >= 11
   a_pools_own_allocator_lives_as_long_as_its_memory(native);
 #endif

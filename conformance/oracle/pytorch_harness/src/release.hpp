@@ -57,14 +57,16 @@ inline void install_hooks() {
 
 // Replaces PyTorch's allocator with parkade, under the policy pytorch with this release's rules, if ORACLE_BRIDGE names
 // the library that bridge.sh builds. Call this before the allocator is initialised.
-inline void install_bridge() {
+inline void install_bridge(unsigned flags = 0) {
   const char* path = getenv("ORACLE_BRIDGE");
   if (!path || !*path) return;
   void* library = dlopen(path, RTLD_NOW);
   auto install =
-      library ? (int (*)(const char*, const char*, unsigned))dlsym(library, "parkade_bridge_install") : nullptr;
+      library ? (int (*)(const char*, const char*, unsigned, unsigned long long))dlsym(library, "parkade_bridge_install")
+              : nullptr;
   auto error_text = library ? (const char* (*)())dlsym(library, "parkade_bridge_error_text") : nullptr;
-  const int status = install && error_text ? install("pytorch", ("2." + std::to_string(TORCH_MINOR)).c_str(), 0) : -1;
+  const auto name = "2." + std::to_string(TORCH_MINOR);
+  const int status = install && error_text ? install("pytorch", name.c_str(), flags, 0) : -1;
   if (status == 0) return;
   const char* problem = status == -1 ? dlerror() : error_text();
   fprintf(stderr, "cannot install the allocator of %s: status %d: %s\n", path, status, problem ? problem : "");
