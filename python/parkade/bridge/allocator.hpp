@@ -13,7 +13,7 @@
 namespace parkade {
 constexpr int MOST_DEVICES = 64;
 [[noreturn]] inline void no_device(c10::DeviceIndex device) {
-  TORCH_CHECK(false, "Allocator not initialized for device ", static_cast<int>(device), ": did you call init?");
+  TORCH_CHECK(false, "Allocator not initialized for device " + std::to_string(device) + ": did you call init?");
   std::abort();  // not reached
 }
 

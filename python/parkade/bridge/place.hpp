@@ -130,10 +130,13 @@ class Place {
     const auto last = last_rescue;
     lock.unlock();
     try {
-      TORCH_WARN("parkade rescued ", count, count == 1 ? " request" : " requests",
-                 " that PyTorch would have refused: it rearranged free memory and continued. The last one, for ",
-                 last.size >> 20, " MiB, took ", (last.duration_ns + 999) / 1000, " us and copied ",
-                 last.copied_bytes >> 20, " MiB. Rescues in every step cost time: use less memory then.");
+      const std::string text =
+          "parkade rescued " + std::to_string(count) + (count == 1 ? " request" : " requests") +
+          " that PyTorch would have refused: it rearranged memory and continued. The last one, for " +
+          std::to_string(last.size >> 20) + " MiB, took " + std::to_string((last.duration_ns + 999) / 1000) +
+          " us and copied " + std::to_string(last.copied_bytes >> 20) +
+          " MiB. If this happens in every step, use less memory.";
+      TORCH_WARN(text);
     } catch (...) {  // the program turns warnings into errors; the request has its memory
     }
   }

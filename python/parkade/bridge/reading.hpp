@@ -29,7 +29,8 @@ inline void Allocator::cacheInfo(c10::DeviceIndex device, size_t* largest) {
 inline void* Allocator::getBaseAllocation(void* address, size_t* size) {
   auto* of = owner(address, false);
   parkade_block_info block{};
-  TORCH_CHECK(of && parkade_block(of->core, address, &block) == PARKADE_OK, "invalid device pointer: ", address);
+  TORCH_CHECK(of && parkade_block(of->core, address, &block) == PARKADE_OK,
+              "invalid device pointer: " + in_text(address));
   TORCH_CHECK(!block.is_expandable,
               "Tensors allocated with expandable_segments:True cannot be shared between processes. Consider using "
               "expandable_segments:False in data loading workers via "

@@ -16,6 +16,7 @@
 #include <c10/util/env.h>
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -55,6 +56,14 @@
 #endif
 
 namespace parkade {
+// Texts are made with these functions and `+`. Where a compiler links a second C++ library into the bridge, its streams
+// crash at the first number or pointer, and PyTorch's macros join their arguments by a stream if there are several.
+inline std::string in_text(const void* address) {
+  char text[2 + 2 * sizeof address + 1];
+  std::snprintf(text, sizeof text, "%p", address);
+  return text;
+}
+
 namespace CCA = c10::cuda::CUDACachingAllocator;
 #if TORCH_MINOR >= 11
 namespace traces = c10::CachingDeviceAllocator;
@@ -129,7 +138,7 @@ inline TraceEntry::Action action_named(const std::string& name) {
 #if TORCH_MINOR >= 11
   return traces::parseTraceEntryAction(name);
 #else
-  TORCH_CHECK(false, "this release cannot leave out the action ", name);
+  TORCH_CHECK(false, "this release cannot leave out the action " + name);
 #endif
 }
 

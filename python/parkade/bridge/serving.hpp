@@ -173,13 +173,13 @@ inline c10::DataPtr Allocator::allocateWithAddress(size_t bytes, void* at) {
   void* address = nullptr;
   if (bytes) {
     TORCH_CHECK(reinterpret_cast<uintptr_t>(at) % 512 == 0,
-                "mallocWithAddress: addr must be aligned to kMinBlockSize (512 bytes), got ", at);
+                "mallocWithAddress: addr must be aligned to kMinBlockSize (512 bytes), got " + in_text(at));
     AtAddress marks;
     auto ask = [at](parkade_allocator* core, const parkade_request* request, void** out) {
       return parkade_serve_at(core, request, at, out);
     };
     address = serve_by(ask, device, bytes, c10::cuda::getCurrentCUDAStream(device).stream(), 0);
-    TORCH_CHECK(address, "Could not allocate CUDA storage at exact address ", at);
+    TORCH_CHECK(address, "Could not allocate CUDA storage at exact address " + in_text(at));
   }
   return {address, address, &free_block, c10::Device(c10::DeviceType::CUDA, device)};
 }
@@ -201,7 +201,7 @@ inline void Allocator::free(void* address) {
   // A forked child has its parent's tensors but not their memory; it must not wait for the parent's locks.
   if (first >= 0 && C10_UNLIKELY(parkade_is_forked(places[first].load()->core))) return;
   auto* of = owner(address, true);
-  TORCH_CHECK(of != nullptr, "invalid device pointer: ", address);
+  TORCH_CHECK(of != nullptr, "invalid device pointer: " + in_text(address));
   if (const auto* interpreter = c10::impl::GPUTrace::get_trace(); C10_UNLIKELY(interpreter != nullptr))
     (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(address));
   of->follow_settings(512);
@@ -209,7 +209,7 @@ inline void Allocator::free(void* address) {
   const bool is_plain = C10_LIKELY(!of->attention.load(std::memory_order_relaxed));
   const auto status = is_plain ? parkade_free(of->core, address) : free_attentively(*of, address);
   rethrow();
-  TORCH_CHECK(status != PARKADE_UNKNOWN_ADDRESS, "invalid device pointer: ", address);
+  TORCH_CHECK(status != PARKADE_UNKNOWN_ADDRESS, "invalid device pointer: " + in_text(address));
   if (C10_UNLIKELY(status != PARKADE_OK)) fail(status);
   if (C10_UNLIKELY(reported != 0)) report(*of, address, -reported);
 }
@@ -251,7 +251,7 @@ inline void Allocator::recordStream(const c10::DataPtr& block, c10::cuda::CUDASt
   // Memory from a different allocator is not ours: PyTorch's allocator also checks the deleter.
   if (!block.get() || block.get_deleter() != &free_block) return;
   auto* of = owner(block.get(), false);
-  TORCH_CHECK(of != nullptr, "invalid device pointer: ", block.get());
+  TORCH_CHECK(of != nullptr, "invalid device pointer: " + in_text(block.get()));
   const auto handle = reinterpret_cast<uint64_t>(stream.stream());
   if (C10_UNLIKELY(stream.device_index() != of->device))
     return check(parkade_record_stream_of(of->core, block.get(), stream.device_index(), handle, of->capturing()));

@@ -26,7 +26,8 @@ constexpr size_t header_bytes(char version) { return version >= 3 ? sizeof(Share
 inline CCA::ShareableHandle Allocator::shareIpcHandle(void* address) {
   auto* of = owner(address, false);
   parkade_block_info block{};
-  TORCH_CHECK(of && parkade_block(of->core, address, &block) == PARKADE_OK, "invalid device pointer: ", address);
+  TORCH_CHECK(of && parkade_block(of->core, address, &block) == PARKADE_OK,
+              "invalid device pointer: " + in_text(address));
   if (block.is_expandable) return share_handles(*of, address);
   cudaIpcMemHandle_t handle;
   C10_CUDA_CHECK(cudaIpcGetMemHandle(&handle, reinterpret_cast<void*>(block.segment)));
@@ -43,8 +44,9 @@ inline CCA::ShareableHandle Allocator::share_handles(Place& of, void* address) {
   const auto status = parkade_share(of.core, address, &start, add, &handles);
   rethrow();
   TORCH_CHECK(
-      status == PARKADE_OK, "memory of this expandable segment cannot be shared: ", parkade_error_text(),
-      ". Each handle needs an open file (ulimit -n); or set expandable_segments:False in the process that shares");
+      status == PARKADE_OK,
+      std::string("memory of this expandable segment cannot be shared: ") + parkade_error_text() +
+          ". Each handle needs an open file (ulimit -n); or set expandable_segments:False in the process that shares");
   bool are_alike = true;
   for (auto& handle : handles) are_alike &= handle.bytes == handles[0].bytes;
   std::string text{HANDLE_VERSION, are_alike ? ALIKE : MIXED};
@@ -143,8 +145,9 @@ inline void Allocator::open(Opened& to) {
               "this handle of another process's memory is damaged, or of an allocator that parkade does not know");
   if (kind != PLAIN) return open_handles(to, kind == ALIKE);
   cudaIpcMemHandle_t handle;
-  TORCH_CHECK(text.size() == 2 + sizeof handle, "the handle of another process's memory has ", text.size(),
-              " bytes instead of ", 2 + sizeof handle);
+  TORCH_CHECK(text.size() == 2 + sizeof handle, "the handle of another process's memory has " +
+                                                    std::to_string(text.size()) + " bytes instead of " +
+                                                    std::to_string(2 + sizeof handle));
   std::memcpy(&handle, text.data() + 2, sizeof handle);
   C10_CUDA_CHECK(cudaIpcOpenMemHandle(&to.address, handle, cudaIpcMemLazyEnablePeerAccess));
 }
