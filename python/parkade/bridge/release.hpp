@@ -59,6 +59,7 @@ namespace parkade {
 // Texts are made with these functions and `+`. Where a compiler links a second C++ library into the bridge, its streams
 // crash at the first number or pointer, and PyTorch's macros join their arguments by a stream if there are several.
 inline std::string in_text(const void* address) {
+  if (!address) return "0";  // as a stream writes it
   char text[2 + 2 * sizeof address + 1];
   std::snprintf(text, sizeof text, "%p", address);
   return text;
