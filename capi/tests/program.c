@@ -39,7 +39,7 @@ static void shared(void) {
   void* p = NULL;
   CHECK(parkade_shared_open(0, NULL, 1, NULL, 0, &p, &memory) == PARKADE_INVALID_ARGUMENT);
   CHECK(parkade_shared_open(0, handles, 2, NULL, 0, &p, &memory) == PARKADE_INVALID_ARGUMENT);
-  SAYS("without a file descriptor");
+  SAYS("has no file descriptor");
   CHECK(parkade_shared_open(0, handles, 0, NULL, 0, &p, &memory) == PARKADE_INVALID_ARGUMENT);
   CHECK(parkade_shared_open(0, handles, 1, NULL, 0, NULL, &memory) == PARKADE_INVALID_ARGUMENT);
   CHECK(parkade_shared_open(0, handles, 1, NULL, 0, &p, NULL) == PARKADE_INVALID_ARGUMENT);
@@ -109,9 +109,9 @@ static void options(void) {
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
   SAYS("1.13");
   o.release = NULL;
-  o.flags = 6;
+  o.flags = 18;
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
-  SAYS("flags 0x6");
+  SAYS("flags 0x12");
   o.flags = PARKADE_KEEPS_CONTEXT;
   CHECK(parkade_create(&o, &allocator) == PARKADE_OK);
   parkade_destroy(allocator);
@@ -437,7 +437,8 @@ static void flags(void) {
   CHECK(parkade_allocate(a, 2 * MIB, 0, &held) == PARKADE_OK && parkade_read_stats(a, &before) == PARKADE_OK);
   for (int bit = 0; bit <= 32; bit++) {
     const uint32_t flag = bit < 32 ? 1u << bit : UINT32_MAX;
-    const bool is_options = flag == PARKADE_KEEPS_CONTEXT || flag == PARKADE_WORK_IS_SERIAL;
+    const bool is_options = flag == PARKADE_KEEPS_CONTEXT || flag == PARKADE_WORK_IS_SERIAL || flag == PARKADE_RESCUE ||
+                            flag == PARKADE_RESCUE_FREE;
     const bool is_requests = flag == PARKADE_RAW || flag == PARKADE_CAPTURING || flag == PARKADE_CHOOSES_POOL;
     const bool is_captures = flag == PARKADE_CAPTURING;
     struct parkade_options options = {.size = sizeof options, .simulated_bytes = MIB, .flags = flag};
