@@ -7,7 +7,7 @@
 //! whose estimated rest holds more than the limit are counted. For each recording and limit, the run under the recording's
 //! own settings is exported up to its first out-of-memory error, which is what a program that dies of the error leaves
 //! behind. `completes` shows whether the recommended settings complete the entire recorded program within that limit,
-//! `likely` is the probability that the advice states, `policy` shows the same two values for `breaking-handles`, and `any`
+//! `likely` is the probability that the advice states, `policy` shows the same two values for `pytorch-rescue`, and `any`
 //! shows whether anything completes it.
 //!
 //! The output ends with the figures for docs/predictions.md, and the table for `analysis/src/advise/completion.rs`. The Brier
@@ -35,7 +35,7 @@ use rayon::prelude::*;
 
 const LIMITS: [f64; 9] = [0.9, 0.95, 0.98, 1.02, 1.04, 1.08, 1.12, 1.16, 1.25];
 /// The policy that the advice recommends.
-const POLICY: &str = "breaking-handles";
+const POLICY: &str = "pytorch-rescue";
 
 type Failure = Box<dyn Error + Send + Sync>;
 

@@ -109,9 +109,9 @@ static void options(void) {
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
   SAYS("1.13");
   o.release = NULL;
-  o.flags = 18;
+  o.flags = 16 | 4;
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
-  SAYS("flags 0x12");
+  SAYS("flags 0x14");
   o.flags = PARKADE_KEEPS_CONTEXT;
   CHECK(parkade_create(&o, &allocator) == PARKADE_OK);
   parkade_destroy(allocator);

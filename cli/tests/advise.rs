@@ -78,7 +78,7 @@ fn a_run_that_died_has_remedies_with_how_likely_each_is() {
         let base = |key: &str| remedy["completes_base"][key].as_u64().expect("a number");
         assert!(base("completed") <= base("runs") && base("runs") >= 10, "{remedy}");
     }
-    assert_eq!(remedies[0]["line"], "parkade.enable(policy=\"breaking-handles\", serial=True)");
+    assert_eq!(remedies[0]["line"], "parkade.enable(rescue=True, serial=True)");
     assert_eq!(
         (&remedies[1]["line"], &remedies[1]["completes_base"]["runs"].is_u64()),
         (&object["recommendation"]["line"], &true)

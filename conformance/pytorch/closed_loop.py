@@ -28,6 +28,7 @@ OTHERS = {
 }
 FEWEST = 0.95
 POLICY = 'parkade.enable(policy="'
+RESCUE = "parkade.enable(rescue=True"
 
 
 def attempt(options):
@@ -87,7 +88,9 @@ def advise(options, snapshot, limit_bytes):
 def tried(remedy):
     """Returns how to try a remedy: whether with settings or with a policy, and with which one."""
     if remedy["kind"] == "policy":
-        return "policy", remedy["line"].removeprefix(POLICY).split('"')[0]
+        return "policy", "pytorch-rescue" if RESCUE in remedy["line"] else remedy["line"].removeprefix(POLICY).split(
+            '"'
+        )[0]
     words = shlex.split(remedy["line"])
     return "settings", words[1].partition("=")[2] if words[0] == "export" else ""
 

@@ -130,7 +130,15 @@ def main():
             cells = [f"{options.program}, {options.count}", f"{times:g}", side, found["ending"], same]
             print(
                 "| "
-                + " | ".join([*cells, str(found["reserved"] >> 20), str(found["retries"]), str(found["rescues"]), f"{found['ms']:.1f}"])
+                + " | ".join(
+                    [
+                        *cells,
+                        str(found["reserved"] >> 20),
+                        str(found["retries"]),
+                        str(found["rescues"]),
+                        f"{found['ms']:.1f}",
+                    ]
+                )
                 + " |",
                 flush=True,
             )

@@ -332,7 +332,7 @@ mod tests {
             ("", "unknown kind"),
             ("pears 4096 7", "unknown kind"),
             ("pairs 4096", "ends too early"),
-            ("pairs 4 KiB", "is no number"),
+            ("pairs 4 KiB", "is not a number"),
             ("pairs 4096 0", "no steps"),
             ("mix 18446744073709551615 1 512", "ends too early"),
             ("replay 2 1\n2 512\n", "slot 2"),

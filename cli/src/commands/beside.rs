@@ -53,14 +53,41 @@ pub fn needs(policies: &[Named], advice: &Advice) -> Vec<Needs> {
     needs
 }
 
-/// The policy that advice names besides settings. Of all policies, it fits in the smallest memory (docs/better-policy.md).
-const OWN_POLICY: &str = "breaking-handles";
+/// The policies that advice names besides settings. The first keeps PyTorch's decisions until the run would fail (docs/rescue.md); the
+/// second also lends memory to private pools, so it fits in the smallest memory of all (docs/better-policy.md).
+const OWN_POLICIES: [&str; 2] = ["pytorch-rescue", "breaking-handles"];
 
-/// Returns the needs of parkade's own policy for the requests of an advice, computed unless they are among the known ones.
+/// Returns the needs of parkade's own policy for the requests of an advice, computed unless they are among the known ones: the first
+/// policy that gets past the failure, or the first of all.
 #[must_use]
 pub fn own_policy(advice: &Advice, known: &[Needs]) -> Option<Needs> {
-    let known = known.iter().find(|needs| needs.policy == OWN_POLICY).cloned();
-    known.or_else(|| Some(Needs::of(&named(OWN_POLICY).ok()?, &Asked::of(advice), None)))
+    let asked = Asked::of(advice);
+    let needs_of = |name: &str| {
+        let known = known.iter().find(|needs| needs.policy == name).cloned();
+        known.or_else(|| Some(Needs::of(&named(name).ok()?, &asked, None)))
+    };
+    let mut each: Vec<Needs> = Vec::new();
+    for name in OWN_POLICIES {
+        let needs = needs_of(name)?;
+        if needs.gets_past() != Some(false) {
+            return Some(needs);
+        }
+        each.push(needs);
+    }
+    each.into_iter().next()
+}
+
+/// Returns the call that runs PyTorch on a policy.
+#[must_use]
+pub fn enable_call(policy: &str) -> String {
+    match policy {
+        "pytorch-rescue" => "parkade.enable(rescue=True, serial=True)".to_owned(),
+        "pytorch-rescue:reach=free" => "parkade.enable(rescue=\"free\")".to_owned(),
+        _ => {
+            let promise = if needs_serial_work(policy) { ", serial=True" } else { "" };
+            format!("parkade.enable(policy={policy:?}{promise})")
+        }
+    }
 }
 
 impl Needs {
@@ -401,8 +428,7 @@ impl Needs {
     /// Returns the call that runs a program on the policy.
     #[must_use]
     pub fn call(&self) -> String {
-        let promise = if needs_serial_work(&self.policy) { ", serial=True" } else { "" };
-        format!("parkade.enable(policy={:?}{promise})", self.policy)
+        enable_call(&self.policy)
     }
 
     /// Describes the result on the worst device, and the need there.

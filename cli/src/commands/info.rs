@@ -269,7 +269,7 @@ fn answer(reading: &Reading) -> Answer {
         Ok(version) => format!("driver {version}"),
         Err(refusal) => format!("driver version unknown: {refusal}"),
     });
-    answer.paragraphs(reading.no_nvml.as_ref().map(|reason| format!("from the CUDA driver: {reason}")));
+    answer.paragraphs(reading.no_nvml.as_ref().map(|reason| format!("these figures come from the CUDA driver: {reason}")));
     let rows: Vec<[String; 8]> = reading.devices.iter().map(row).collect();
     let shown: Vec<usize> = (0..HEADS.len()).filter(|&column| rows.iter().any(|row| !row[column].is_empty())).collect();
     let columns = |cells: &[String; HEADS.len()]| shown.iter().map(|&column| cells[column].clone()).collect::<Vec<_>>();
@@ -559,7 +559,7 @@ used: what the driver has allocated, as nvidia-smi shows it.";
         let text = text(&reading, 100);
         let expected = "\
 driver version unknown: no device could be opened
-from the CUDA driver: no NVML (libnvidia-ml.so.1: not found)
+these figures come from the CUDA driver: no NVML (libnvidia-ml.so.1: not found)
 gpu
   3
   name unknown: cuDevicePrimaryCtxRetain failed with driver code 2

@@ -209,7 +209,7 @@ fn too_many_devices(count: usize) -> anyhow::Error {
     anyhow!("the output is one file, but the recording has {count} devices: choose one with --device")
 }
 
-/// The checked packing, and the seconds that it took.
+/// The checked packing, and how long it took in seconds.
 fn solve(buffers: Vec<Buffer>, effort: Effort, is_hidden: bool) -> Result<(Instance, Found, f64)> {
     let start = Instant::now();
     let instance = Instance::new(buffers)?;

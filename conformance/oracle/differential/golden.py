@@ -175,7 +175,9 @@ def address_runs(options):
     for number, (profile, config) in enumerate((("2.13", "default"), ("2.15", "exp"))):
         seed, addresses = options.seed + number, ("up", "down")[number % 2]
         script = []
-        gen.gen(seed, 2 * options.n, "addresses", out=script.append)  # because most requests find no room at their address
+        gen.gen(
+            seed, 2 * options.n, "addresses", out=script.append
+        )  # because most requests find no room at their address
         header = {
             "flavour": "addresses",
             "config": config,

@@ -16,8 +16,9 @@ pub struct History {
 
 fn take(list: &mut Vec<(u64, u64)>, entry: &TraceEntry) -> Result<(), Broken> {
     let place = list.iter().position(|&known| known == (entry.address, entry.size));
-    let place = place
-        .ok_or_else(|| Broken::new(Law::History, format!("{entry:?} refers to something that does not exist: {list:x?}")))?;
+    let place = place.ok_or_else(|| {
+        Broken::new(Law::History, format!("{entry:?} refers to something that does not exist; these exist: {list:x?}"))
+    })?;
     list.swap_remove(place);
     Ok(())
 }

@@ -387,7 +387,7 @@ pub(super) fn remedy(diagnosis: &MessageDiagnosis) -> Option<(&'static str, Stri
         ),
         MessageVerdict::Limit => (
             "torch.cuda.set_per_process_memory_fraction(1.0)",
-            "the program, or a library or test that it runs, has set a smaller one; without that limit it could use the device's free memory".to_owned(),
+            "the program, or a library or test that it runs, has set a smaller fraction; without that limit, it could use the device's free memory".to_owned(),
         ),
         MessageVerdict::HeldByOthers => (
             "nvidia-smi --query-compute-apps=pid,used_memory --format=csv",

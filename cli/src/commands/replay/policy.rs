@@ -21,6 +21,7 @@ use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
 
 use super::judged::Known;
 use super::settings::{Device, HIDDEN, Numbers, OneOrMany, Recorded, Row, Sums, before_first_entry, empty_cache_calls, shown};
+use crate::commands::beside;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
 use crate::terminal::json_struct::{Word, all, view};
@@ -356,8 +357,8 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
     }
     if place == 0 && needs_serial_work(&replayed.policy.name) {
         notes.push(format!(
-            "parkade.enable(policy={:?}, serial=True) runs a program on this policy; only one thread at a time may use the GPU",
-            replayed.policy.name
+            "{} runs a program on this policy; only one thread at a time may use the GPU",
+            beside::enable_call(&replayed.policy.name)
         ));
     }
     notes

@@ -112,7 +112,7 @@ view! {
         says: &'static str = parameter.says,
         /// The value that holds without it; empty if it is none of the values.
         usual: &'static str = parameter.usual,
-        /// The values; empty if they are too many to list.
+        /// The values; empty if there are too many to list.
         values: Vec<&'static str> = parameter.values.to_vec(),
     }
 }

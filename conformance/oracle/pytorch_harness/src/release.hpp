@@ -61,9 +61,9 @@ inline void install_bridge(unsigned flags = 0) {
   const char* path = getenv("ORACLE_BRIDGE");
   if (!path || !*path) return;
   void* library = dlopen(path, RTLD_NOW);
-  auto install =
-      library ? (int (*)(const char*, const char*, unsigned, unsigned long long))dlsym(library, "parkade_bridge_install")
-              : nullptr;
+  auto install = library ? (int (*)(const char*, const char*, unsigned, unsigned long long))dlsym(
+                               library, "parkade_bridge_install")
+                         : nullptr;
   auto error_text = library ? (const char* (*)())dlsym(library, "parkade_bridge_error_text") : nullptr;
   const auto name = "2." + std::to_string(TORCH_MINOR);
   const int status = install && error_text ? install("pytorch", name.c_str(), flags, 0) : -1;

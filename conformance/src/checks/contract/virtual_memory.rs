@@ -32,7 +32,7 @@ fn check(backend: &AnyBackend, row: &Row) -> Verdict {
     ensure(found == row.code, || format!("code {found}, not {}", row.code))?;
     if found != 0 {
         let after = (scene.device.holdings(), scene.taken()?);
-        ensure(before == after, || format!("refused with {found}, and {before:?} became {after:?}"))?;
+        ensure(before == after, || format!("refused with {found}, but the state changed from {before:?} to {after:?}"))?;
         ensure(scene.holds(0, scene.large + scene.page, WORD)?, || format!("refused with {found}, and contents changed"))?;
     }
     scene.finish()?;

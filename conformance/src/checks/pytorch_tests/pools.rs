@@ -31,7 +31,7 @@ pub(super) fn entries() -> Vec<Entry> {
             limited,
         ),
         once("test_mempool_no_split", "a pool without splitting has one segment per block", no_split),
-        once("test_deleted_mempool_not_used_on_oom", "a dropped pool serves no request when memory runs out", deleted),
+        once("test_deleted_mempool_not_used_on_oom", "a dropped pool is not used when memory runs out", deleted),
         once(
             "test_mempool_emptycache_multithread",
             "empty_cache has no effect on a pool in use; four users use a pool in turn",

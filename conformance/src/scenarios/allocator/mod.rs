@@ -140,7 +140,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A19",
         claim: "`CUDA_VISIBLE_DEVICES=0` limits memory usage to 80 %.",
         finding: Finding::Refuted,
-        found: "It selects devices and is not a setting of the allocator. The memory fraction stays 1, which means no limit.",
+        found: "It selects devices and is not a setting of the allocator. The memory fraction stays at 1, which means no limit.",
     },
 ];
 
