@@ -194,3 +194,14 @@ proptest! {
         play_both(&steps, most_mib, if breaks { Reach::Breaks } else { Reach::Free })?;
     }
 }
+
+#[test]
+fn pages_of_another_size_stay_and_the_request_fails_as_in_pytorch() {
+    // 2 MiB does not divide 21 MiB, and neither does the simulated driver map it; the small pool's pages are of 2 MiB.
+    let settings = Settings { expandable_segments: true, large_segment_bytes: 21 * MIB, ..Settings::default() };
+    let mut theirs = on(100, PyTorch::new(settings.clone()));
+    let mut ours = on(100, Rescue::new(PyTorch::new(settings), Some(Reach::Breaks)));
+    let (one, other) = (take(&mut theirs, 40).map(|_| ()), take(&mut ours, 40).map(|_| ()));
+    assert_eq!(one, other);
+    assert_eq!(theirs.observer(), ours.observer());
+}

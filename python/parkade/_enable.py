@@ -107,6 +107,8 @@ def enable(
     release = _release(torch)
     library = _library()
     policy, reach = _rescue(policy, rescue)
+    if max_rescues is not None and (max_rescues < 1 or not reach):
+        raise UsageError(f"max_rescues is at least 1, and needs rescue=True or rescue='free'; it is {max_rescues}")
     if reach:
         settings = _expandable(settings)
     asked = _Asked(policy, settings, release, reach, max_rescues or 0, serial)

@@ -180,13 +180,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Divides the pages of all expandable segments into pages of `page` bytes, and makes each page that has memory a handle
-    /// of its old size. Does nothing if too many pages have memory.
+    /// of its old size. Does nothing if too many pages have memory, or if the new size does not divide them all.
     pub(super) fn refine(&mut self, page: Bytes) -> Result<(), AllocError> {
-        let divides = |old: u64| page > Bytes::ZERO && old.is_multiple_of(page.0);
-        if !self.reservations.iter().all(|(_, range)| divides(range.page)) {
-            return Err(self.fault("refines pages to a size that does not divide them").into());
+        if page == Bytes::ZERO {
+            return Err(self.fault("divides pages into pages of no bytes").into());
         }
-        if self.reservations.iter().map(|(_, range)| range.mapped_bytes() / range.page).sum::<u64>() > Heap::MOST_REFINED {
+        let mapped: u64 = self.reservations.iter().map(|(_, range)| range.mapped_bytes() / range.page).sum();
+        let divides = self.reservations.iter().all(|(_, range)| range.page.is_multiple_of(page.0));
+        if mapped > Heap::MOST_REFINED || !divides {
             return Ok(());
         }
         let Allocator { device, reservations, heap, .. } = self;

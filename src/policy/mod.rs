@@ -126,12 +126,13 @@ pub enum Relief {
     /// Goes on where PyTorch's allocator would fail. Records the entry of that failure ([`TraceAction::Oom`]), and counts the
     /// request as rescued ([`Stats::num_rescues`]) if a later rung serves it. From now on expandable segments have pages of
     /// this size, and each page that has memory is a handle of its old size ([`Policy::handle`]). Changes no memory. The
-    /// pages stay as they are if more than [`Heap::MOST_REFINED`] have memory; [`Heap::refined_page`] tells.
+    /// pages stay as they are if more than [`Heap::MOST_REFINED`] have memory, or if this size does not divide theirs;
+    /// [`Heap::refined_page`] returns the size if they were divided.
     ///
     /// [`TraceAction::Oom`]: crate::trace::TraceAction::Oom
     /// [`Stats::num_rescues`]: crate::stats::Stats::num_rescues
     Rescue {
-        /// A size that divides the size of every page.
+        /// The new size, not 0.
         page: Bytes,
     },
     /// Wait for all events, so that every pending block becomes free. Does nothing while a graph is captured.
