@@ -296,8 +296,7 @@ pub(crate) fn choose_policy(wanted: &Wanted<'_>) -> Result<Chosen, Failure> {
     if !wanted.is_serial && (needs_serial_work(name) || wanted.rescue == Some(Reach::Breaks)) {
         let (what, instead) = match wanted.rescue {
             Some(_) => ("a rescue".to_owned(), "let it move free memory only (PARKADE_RESCUE_FREE)"),
-            None if name.starts_with("pytorch-rescue") => (format!("the policy {name}"), "use pytorch-rescue:reach=free"),
-            None => (format!("the policy {name}"), "use floating-handles"),
+            None => (format!("the policy {name}"), "use pytorch-rescue:reach=free"),
         };
         let text = format!(
             "{what} replaces the memory of live tensors, which loses what another thread writes meanwhile: promise that none \
@@ -384,6 +383,6 @@ mod tests {
         let Err(refused) = choose_policy(&breaking(false)) else { panic!("it is not refused") };
         let text = refused.to_string();
         assert!(text.contains("PARKADE_WORK_IS_SERIAL"), "{text}");
-        assert!(choose_policy(&Wanted { policy: Some("floating-handles"), ..Wanted::default() }).is_ok());
+        assert!(choose_policy(&Wanted { policy: Some("pytorch-rescue:reach=free"), ..Wanted::default() }).is_ok());
     }
 }

@@ -89,10 +89,10 @@ static void options(void) {
   struct parkade_options o = {.size = sizeof o, .simulated_bytes = MIB, .policy = "no such policy"};
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT && !allocator);
   SAYS("there is no policy \"no such policy\"");
-  o.policy = "floating-handles:handle=3MiB";
+  o.policy = "best-fit-remap:handle=3MiB";
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
-  SAYS("handle=3MiB is not possible; handle is one of 4MiB, 8MiB, ");
-  o.policy = "floating-handles:handle=32MiB";
+  SAYS("handle=3MiB is not possible; handle is one of 2MiB, 4MiB, ");
+  o.policy = "best-fit-remap:handle=32MiB";
   CHECK(parkade_create(&o, &allocator) == PARKADE_OK);
   parkade_destroy(allocator);
   allocator = NULL;

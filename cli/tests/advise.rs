@@ -133,27 +133,29 @@ fn a_policy_of_parkade_is_an_option_of_its_own() {
     let folder = Folder::new("advise-policy");
     let file = folder.recording("program.pickle", &reuses_a_part());
     // 140 MiB is too little for PyTorch's defaults; the program holds 120 MiB.
-    let asked = [&file[..], "--capacity", "140MiB", "--policy", "floating-handles", "--policy", "best-fit-remap"];
+    let asked = [&file[..], "--capacity", "140MiB", "--policy", "pytorch-rescue:reach=free", "--policy", "best-fit-remap"];
     let (code, object) = json(&asked);
     assert_eq!(code, 0);
     let policies = object["policies"].as_array().expect("policies");
     let names: Vec<_> = policies.iter().map(|needs| needs["policy"].clone()).collect();
-    assert_eq!(names, ["floating-handles", "best-fit-remap"]);
+    assert_eq!(names, ["pytorch-rescue:reach=free", "best-fit-remap"]);
     let smallest = policies[0]["smallest_capacity_bytes"].as_u64().expect("a size");
     assert!((120 * MIB..=128 * MIB).contains(&smallest), "{smallest}");
     assert_eq!(policies[0]["fits"], true);
-    let (_, short) = json(&[&file, "--capacity", "100MiB", "--policy", "floating-handles"]);
+    let (_, short) = json(&[&file, "--capacity", "100MiB", "--policy", "pytorch-rescue:reach=free"]);
     assert_eq!(
         (&short["policies"][0]["fits"], &short["policies"][0]["smallest_capacity_bytes"]),
         (&false.into(), &smallest.into())
     );
     let shown = call(&[&["advise", "--all"][..], &asked].concat()).out;
-    assert!(shown.contains("with parkade.enable(policy=\"floating-handles\") instead of settings: it fits, "), "{shown}");
+    for enabled in ["rescue=\"free\"", "policy=\"best-fit-remap\""] {
+        assert!(shown.contains(&format!("with parkade.enable({enabled}) instead of settings: it fits, ")), "{shown}");
+    }
     let breaking = call(&["advise", "--all", &file, "--capacity", "140MiB", "--policy", "breaking-handles"]).out;
     assert!(breaking.contains("with parkade.enable(policy=\"breaking-handles\", serial=True) instead of settings"), "{breaking}");
-    let unknown = call(&["advise", "--all", &file, "--policy", "floating-handle"]);
+    let unknown = call(&["advise", "--all", &file, "--policy", "breaking-handle"]);
     assert_eq!(unknown.code, 2);
-    let similar = "there is no policy \"floating-handle\": did you mean floating-handles or breaking-handles?";
+    let similar = "there is no policy \"breaking-handle\": did you mean breaking-handles?";
     assert!(unknown.err.contains(similar), "{}", unknown.err);
 }
 
@@ -298,8 +300,8 @@ fn an_answer_about_some_settings_speaks_of_no_others() {
         let settings = call(&[&["advise", &file, "--settings", "max_split_size_mb:32", "--only"], limit].concat()).out;
         let verdict = settings.lines().next().unwrap_or_default();
         assert!(verdict.contains("with max_split_size_mb:32") && !settings.contains("other"), "{settings}");
-        let policy = call(&[&["advise", &file, "--policy", "floating-handles", "--only"], limit].concat()).out;
-        assert!(policy.contains("floating-handles") && !policy.contains("expandable_segments"), "{policy}");
+        let policy = call(&[&["advise", &file, "--policy", "breaking-handles", "--only"], limit].concat()).out;
+        assert!(policy.contains("breaking-handles") && !policy.contains("expandable_segments"), "{policy}");
     }
 }
 

@@ -148,12 +148,12 @@ fn of_several_ranks_each_policy_is_told_for_all() {
         folder.recording(&format!("rank{number}.pickle"), rank);
     }
     // The one holds 120 MiB, the other 20.
-    let asked = |limit| [folder.path(), "--only", "--policy", "best-fit-remap", "--policy", "floating-handles", "--limit", limit];
+    let asked = |limit| [folder.path(), "--only", "--policy", "best-fit-remap", "--policy", "breaking-handles", "--limit", limit];
     let (_, object) = json(&asked("140MiB"));
-    let floating = &object["one_setting"]["policies"][1];
-    assert_eq!((&floating["policy"], &floating["outcome"]), (&"floating-handles".into(), &"fits".into()), "{object}");
+    let breaking = &object["one_setting"]["policies"][1];
+    assert_eq!((&breaking["policy"], &breaking["outcome"]), (&"breaking-handles".into(), &"fits".into()), "{object}");
     assert_eq!(
-        (&floating["needs_most_rank"], floating["worst_ranks"].as_array().map(Vec::len)),
+        (&breaking["needs_most_rank"], breaking["worst_ranks"].as_array().map(Vec::len)),
         (&0.into(), Some(2)),
         "{object}"
     );
@@ -170,7 +170,7 @@ fn of_several_devices_the_one_on_which_it_fares_worst_is_named() {
     let mut both = reuses_a_part();
     both.devices.insert(0, DeviceRecording { device: 3, ..good().devices[0].clone() });
     let file = folder.recording("both.pickle", &both);
-    let asked = [&file[..], "--only", "--policy", "floating-handles", "--capacity", "100MiB"];
+    let asked = [&file[..], "--only", "--policy", "breaking-handles", "--capacity", "100MiB"];
     let (_, said) = text(&asked);
     assert!(said.contains("instead of settings: on device 0 it does not fit, needs at least 12"), "{said}");
     let (_, object) = json(&asked);

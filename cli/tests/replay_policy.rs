@@ -45,10 +45,10 @@ fn a_policy_is_replayed_with_and_without_a_limit() {
     let folder = Folder::new("replay-policy");
     let file = folder.recording("program.pickle", &reuses_a_part());
     // 140 MiB is too little for PyTorch's defaults; the program holds 120 MiB.
-    let asked = [&file[..], "--limit", "140MiB", "--policy", "floating-handles"];
+    let asked = [&file[..], "--limit", "140MiB", "--policy", "pytorch-rescue:reach=free"];
     let (code, object) = json(&asked);
     assert_eq!((code, &object["outcome"], &object["fits"], &object["ooms"]), (0, &"fits".into(), &true.into(), &0.into()));
-    assert_eq!((&object["policy"], &object["settings"]), (&"floating-handles".into(), &Value::Null));
+    assert_eq!((&object["policy"], &object["settings"]), (&"pytorch-rescue:reach=free".into(), &Value::Null));
     assert_eq!((&object["peak_allocated_bytes"], &object["limit_bytes"]), (&(120 * MIB).into(), &(140 * MIB).into()));
     assert!(object["driver_ns"].as_u64().is_some_and(|cost| cost > 0), "{object}");
     assert_eq!(first_line(&asked), (0, "it fits".to_owned()));
@@ -59,19 +59,19 @@ fn a_policy_is_replayed_with_and_without_a_limit() {
         [
             "it fits",
             "program.pickle",
-            "  policy          floating-handles",
+            "  policy          pytorch-rescue:reach=free",
             "  fits            yes",
             "  oom             0",
             "  peak allocated  120.00 MiB",
             "  peak reserved   120.00 MiB",
-            "  retries         0",
+            "  retries         1",
         ]
     );
     assert!(lines[8].starts_with("  driver calls    ") && lines[9].starts_with("  driver time     0."), "{table}");
-    let (code, said) = first_line(&[&file, "--policy", "floating-handles:handle=32MiB"]);
+    let (code, said) = first_line(&[&file, "--policy", "best-fit-remap:handle=32MiB"]);
     assert!(code == 0 && said.ends_with("reserved; without --limit or --capacity nothing is refused"), "{code} {said}");
     for size in ["--limit", "--capacity"] {
-        let short = [&file[..], "--policy", "floating-handles", size, "100MiB"];
+        let short = [&file[..], "--policy", "pytorch-rescue:reach=free", size, "100MiB"];
         let (code, object) = json(&short);
         assert_eq!((code, &object["outcome"], &object["fails_at_entry"]), (1, &"does_not_fit".into(), &6.into()), "{object}");
         assert_eq!((&object["fits"], &object["ooms"], &object["limit_bytes"]), (&false.into(), &1.into(), &(100 * MIB).into()));
@@ -119,7 +119,7 @@ fn a_run_that_lost_its_beginning_hides_what_came_before() {
     run.devices[0].segments = vec![segment(vec![used(BASE, 11 * MIB), used(BASE + 11 * MIB, 11 * MIB)])];
     let asked = |name: &str, run: &Recording| {
         let file = folder.recording(name, run);
-        let asked = [&file[..], "--policy", "floating-handles", "--limit", "40MiB"];
+        let asked = [&file[..], "--policy", "pytorch-rescue:reach=free", "--limit", "40MiB"];
         let (code, object) = json(&asked);
         assert_eq!((code, &object["recorded"]["lost_beginning"]["blocks"]), (first_line(&asked).0, &2.into()), "{object}");
         first_line(&asked)
@@ -145,10 +145,10 @@ fn devices_and_ranks_are_told_apart() {
     let verdict = "it does not fit: device 0 runs out of memory first, at entry 6\nboth.pickle\ndevice ";
     assert!(run.out.starts_with(verdict) && run.out.contains("\n0 "), "{}", run.out);
     let ranks = ["rank0.pickle", "rank1.pickle"].map(|name| folder.recording(name, &reuses_a_part()));
-    let run = call(&["replay", "--json", &ranks[0], &ranks[1], "--policy", "floating-handles", "--limit", "100MiB"]);
+    let run = call(&["replay", "--json", &ranks[0], &ranks[1], "--policy", "breaking-handles", "--limit", "100MiB"]);
     let lines: Vec<Value> = run.out.lines().map(|line| serde_json::from_str(line).expect("an object")).collect();
     let compared = lines.last().expect("a line");
-    assert_eq!((run.code, lines.len(), &lines[1]["policy"]), (1, 3, &"floating-handles".into()), "{}", run.out);
+    assert_eq!((run.code, lines.len(), &lines[1]["policy"]), (1, 3, &"breaking-handles".into()), "{}", run.out);
     assert_eq!((&compared["ranks"][0]["fails_at_entry"], &compared["ranks"][1]["ooms"]), (&6.into(), &1.into()), "{compared}");
 }
 
@@ -157,11 +157,11 @@ fn what_a_policy_cannot_take_is_said_in_one_line() {
     let folder = Folder::new("replay-policy-bad");
     let file = folder.recording("program.pickle", &reuses_a_part());
     let similar = "there is no policy \"braking-handles\": did you mean breaking-handles";
-    let option = "there is no policy \"floating-handles:handle=3MiB\": handle=3MiB is not possible; handle is one of 4MiB, ";
+    let option = "there is no policy \"best-fit-remap:handle=3MiB\": handle=3MiB is not possible; handle is one of 2MiB, ";
     let missing = "there is no policy \"zzz\"; parkade sweep --list names all";
     let refused: [(&[&str], &str); 5] = [
         (&["--policy", "braking-handles"], similar),
-        (&["--policy", "floating-handles:handle=3MiB"], option),
+        (&["--policy", "best-fit-remap:handle=3MiB"], option),
         (&["--policy", "zzz"], missing),
         (&["--policy", "best-fit-remap", "--settings", ""], "--settings and --policy exclude each other"),
         (&["--policy", "best-fit-remap", "--profile", "2.11"], "--profile and --policy exclude each other"),
@@ -173,5 +173,5 @@ fn what_a_policy_cannot_take_is_said_in_one_line() {
         let (code, object) = json(&[&[&*file], arguments].concat());
         assert!(code == 2 && object["error"].is_string(), "{object}");
     }
-    assert!(call(&["replay", "--help"]).out.contains("parkade replay snapshot.pickle --policy floating-handles --limit 16GiB"));
+    assert!(call(&["replay", "--help"]).out.contains("parkade replay snapshot.pickle --policy breaking-handles --limit 16GiB"));
 }

@@ -320,7 +320,7 @@ fn handles_have_the_size_that_the_policy_s_name_says() {
     assert_eq!(reserved(&bytes(&rows)), expected.map(|(name, mib)| (name.to_owned(), mib)));
     assert_eq!(call(&asked).out, run.out, "the file is complete");
     let help = call(&["sweep", "--help"]).out;
-    assert!(help.contains("best-fit-remap:fit=first;handle=20MiB") && help.contains("floating-handles:handle=32MiB"), "{help}");
+    assert!(help.contains("best-fit-remap:fit=first;handle=20MiB") && help.contains("pytorch-rescue:reach=free"), "{help}");
 }
 
 #[test]
@@ -334,10 +334,10 @@ fn the_lists_name_everything() {
     let beside = run.out.split("\npolicies that are not among `all`\n").nth(1).expect("those beside");
     let serial = "from our own; needs serial work (serial=True of parkade.enable)";
     assert!(
-        beside.contains("  floating-handles ") && beside.contains("  breaking-handles ") && beside.contains(serial),
+        beside.contains("  pytorch-rescue:reach=free ") && beside.contains("  breaking-handles ") && beside.contains(serial),
         "{beside}"
     );
-    let sizes = "  floating-handles:handle=   the largest size of the driver's handles\n                             4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB\n";
+    let sizes = "  best-fit-remap:handle=     the size of the driver's handles; 2MiB unless given\n                             2MiB, 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB\n";
     assert!(run.out.contains(sizes), "{}", run.out);
     for workload in &parkade_research::workload::CATALOGUE {
         assert!(run.out.contains(workload.name) && run.out.contains(workload.says), "{}", workload.name);

@@ -290,9 +290,9 @@ def arguments():
     parser.add_argument(
         "--policies",
         nargs="+",
-        default=["floating-handles"],
+        default=["pytorch-rescue:reach=free"],
         metavar="NAME",
-        help="of parkade (default: floating-handles)",
+        help="of parkade (default: pytorch-rescue:reach=free)",
     )
     parser.add_argument(
         "--limit",

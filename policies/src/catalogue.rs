@@ -16,9 +16,7 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 
-use crate::{
-    Bfc, BfcKind, BreakingHandles, CudaAsync, Fit, FloatingHandles, GmLake, GrowingRegion, Reach, Rescue, RmmPool, Stalloc,
-};
+use crate::{Bfc, BfcKind, BreakingHandles, CudaAsync, Fit, GmLake, GrowingRegion, Reach, Rescue, RmmPool, Stalloc};
 
 /// A policy by name.
 #[derive(Clone, Debug)]
@@ -206,13 +204,6 @@ pub const BESIDE: &[Named] = &[
         make: Make::Plain(|| Box::new(rescue(PyTorch::new(expandable()), Reach::Free))),
     },
     Named {
-        name: Cow::Borrowed("floating-handles"),
-        says: Cow::Borrowed("best fit on few, large handles; those that are wholly free move to where a request needs them"),
-        source: "our own",
-        keeps_memory: false,
-        make: Make::Plain(|| Box::new(FloatingHandles::default())),
-    },
-    Named {
         name: Cow::Borrowed("breaking-handles"),
         says: Cow::Borrowed(
             "best fit on few, large handles; where memory is short, those that are partly in use are broken, and their contents copied",
@@ -235,8 +226,6 @@ fn expandable() -> Settings {
 /// memory and large ones fewer driver calls. 2 MiB is the smallest size that the driver maps; PyTorch's expandable segments
 /// use 20 MiB for large requests.
 const HANDLES: &[&str] = &["2MiB", "4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"];
-/// The sizes of the largest handles of `floating-handles`; with 2 MiB no handle floats.
-const LARGEST_HANDLES: &[&str] = &["4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"];
 
 /// A parameter of a policy's name.
 #[derive(Clone, Copy, Debug)]
@@ -310,13 +299,6 @@ pub const PARAMETERS: &[Parameter] = &[
         says: "whose rules, and whether regions grow",
         usual: "growth",
         values: &["growth", "one-region", "xla", "xla-growth"],
-    },
-    Parameter {
-        policy: "floating-handles",
-        key: "handle",
-        says: "the largest size of the driver's handles",
-        usual: "",
-        values: LARGEST_HANDLES,
     },
 ];
 
@@ -421,6 +403,7 @@ const RENAMED: &[(&str, &str)] = &[
 /// Policies that parkade no longer has, and which to use instead.
 const REMOVED: &[(&str, &str)] = &[
     ("buddy", "best-fit-remap"),
+    ("floating-handles", "pytorch-rescue:reach=free"),
     ("pytorch-expandable-reuse", "pytorch-expandable"),
     ("rmm-arena", "rmm-pool"),
     ("slab", "best-fit-remap"),
@@ -558,10 +541,6 @@ impl<'a> Given<'a> {
                 Some("xla-growth") => BfcKind::XlaGrowth,
                 _ => BfcKind::Growth,
             })),
-            "floating-handles" => {
-                let handle = self.value("handle").and_then(bytes);
-                Make::given(handle.map_or_else(FloatingHandles::default, FloatingHandles::with_handles))
-            }
             _ => {
                 let region = GrowingRegion::new(match self.value("fit") {
                     Some("first") => Fit::First,
@@ -679,10 +658,6 @@ mod tests {
             let mib: Vec<u64> = HANDLES.iter().map(|size| page(size).0 >> 20).collect();
             assert_eq!(mib, [2, 4, 8, 16, 20, 32, 64, 128, 256, 512, 1024], "{fit}");
         }
-        for size in LARGEST_HANDLES {
-            let name = format!("floating-handles:handle={size}");
-            assert_eq!(named(&name).expect(size).name, name);
-        }
     }
 
     #[test]
@@ -727,7 +702,7 @@ mod tests {
 
     #[test]
     fn a_wrong_name_says_what_is_right() {
-        let sizes = "one of 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB";
+        let sizes = "one of 2MiB, 4MiB, 8MiB, 16MiB, 20MiB, 32MiB, 64MiB, 128MiB, 256MiB, 512MiB, 1GiB";
         for (name, expected) in [
             ("first-fit", "it is called best-fit-remap:fit=first"),
             ("first-fit-remap:handle=4MiB", "it is called best-fit-remap:fit=first;handle=4MiB"),
@@ -736,6 +711,7 @@ mod tests {
             ("bfc-xla-growth", "it is called bfc:kind=xla-growth"),
             ("buddy", "it was removed; use best-fit-remap"),
             ("tlsf-remap:handle=4MiB", "it was removed; use best-fit-remap"),
+            ("floating-handles:handle=32MiB", "it was removed; use pytorch-rescue:reach=free"),
             ("rmm-pool:handle=4MiB", "rmm-pool has no parameters"),
             ("bfc:handle=4MiB", "bfc has no parameter \"handle\"; it has kind"),
             ("bfc:kind=xla;kind=xla", "the parameter kind is given twice"),
@@ -757,7 +733,7 @@ mod tests {
         ] {
             assert_eq!(why(name), expected, "{name}");
         }
-        assert_eq!(why("floating-handles:handle=2MiB"), format!("handle=2MiB is not possible; handle is {sizes}"));
+        assert_eq!(why("best-fit-remap:handle=3MiB"), format!("handle=3MiB is not possible; handle is {sizes}"));
         assert!(why("pytorch:release=1.13").contains("known are"), "{}", why("pytorch:release=1.13"));
         assert!(why("pytorch:settings=[per_process_memory_fraction:0.5]").contains("give the command a limit"));
         assert!(why("pytorch:settings=[no_such:1]").contains("no_such"), "{}", why("pytorch:settings=[no_such:1]"));

@@ -10,7 +10,6 @@ mod bfc;
 mod breaking_handles;
 mod catalogue;
 mod cuda_async;
-mod floating_handles;
 mod gmlake;
 mod growing_region;
 mod plain_ladder;
@@ -27,7 +26,6 @@ pub use catalogue::{
     BESIDE, CATALOGUE, Named, PARAMETERS, Parameter, Unknown, base, items, named, needs_serial_work, pools_are_allocators,
 };
 pub use cuda_async::CudaAsync;
-pub use floating_handles::FloatingHandles;
 pub use gmlake::GmLake;
 pub use growing_region::{Fit, GrowingRegion};
 pub use rescue::{Reach, Rescue};

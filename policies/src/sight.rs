@@ -1,5 +1,4 @@
-//! The facts that the rules use: how much memory is left, which handles are entirely free, and which bytes a request
-//! would pin.
+//! The facts that the rules use: how much memory is left, which handles are entirely free, and which ones to break.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -7,7 +6,7 @@ use core::ops::Range;
 
 use parkade::policy::Request;
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
-use parkade::{BlockId, BlockView, HandleView, Heap, PartlyFreeView, PoolSlot};
+use parkade::{BlockId, HandleView, Heap, PartlyFreeView, PoolSlot};
 
 /// Handles are multiples of this, the smallest size that the driver maps.
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
@@ -39,11 +38,6 @@ fn free_handles(heap: &Heap) -> impl Iterator<Item = HandleView> + '_ {
 pub(crate) fn partly_free(heap: &Heap) -> impl Iterator<Item = PartlyFreeView> {
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool).into_iter();
     slots.flat_map(|slot| heap.partly_free(slot, PAGE))
-}
-
-/// The bytes that a request may get: those that may still be reserved, and those of entirely free handles.
-pub(crate) fn obtainable(heap: &Heap) -> u64 {
-    left(heap) + free_handles(heap).map(|handle| handle.size.get()).sum::<u64>()
 }
 
 /// Whether there is memory for the bytes that the request lacks, as far as the heap knows.
@@ -113,34 +107,4 @@ fn breakable_for(heap: &Heap, missing: Bytes, addresses: &Range<DeviceAddress>, 
         chosen.push(address);
     }
     (missing == 0).then_some(chosen)
-}
-
-/// The bytes of the block's entirely free handles that `size` bytes at its end would pin without using them.
-pub(crate) fn pinned(heap: &Heap, block: &BlockView, size: Bytes, at_high_end: bool) -> u64 {
-    let (low, high) = (block.address.get(), block.address.get() + block.size.get());
-    let (begin, end) = if at_high_end { (high - size.get(), high) } else { (low, low + size.get()) };
-    let handles = heap.handles_in(block.id).map(|handle| (handle.address.get(), handle.address.get() + handle.size.get()));
-    let touched = handles.skip_while(|&(_, to)| to <= begin).take_while(|&(from, _)| from < end);
-    touched.map(|(from, to)| (to - from) - (to.min(end) - from.max(begin))).sum()
-}
-
-/// The entirely free handle in which the request would end, at the low end of the chosen block. Only if a handle that ends
-/// with the request would free at least `gain` bytes, and there would not be enough memory for another such request.
-pub(crate) fn replaceable(heap: &Heap, request: &Request, chosen: BlockId, gain: u64) -> Option<DeviceAddress> {
-    let size = request.size.get();
-    let fitting = || heap.at_least(request.pool, request.stream, request.size);
-    let block = fitting().find(|block| block.id == chosen)?;
-    let end = block.address.get() + size;
-    let mut touched = 0;
-    for handle in heap.handles_in(chosen).take_while(|handle| handle.address.get() < end) {
-        touched += handle.size.get();
-        let used = end - handle.address.get();
-        if used < handle.size.get() {
-            let serves_another = block.size.get() - size >= size || fitting().any(|other| other.id != chosen);
-            let is_worth_it = handle.size.get() - used.next_multiple_of(PAGE.get()).min(handle.size.get()) >= gain;
-            let is_short = || obtainable(heap) - touched < size;
-            return (is_worth_it && !serves_another && is_short()).then_some(handle.address);
-        }
-    }
-    None
 }

@@ -2,6 +2,7 @@
 //! needed.
 
 use parkade::policy::Policy;
+use parkade::stats::Family;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, PoolFilter};
 use parkade_policies::BreakingHandles;
@@ -380,4 +381,92 @@ fn a_stream_that_comes_second_gets_large_handles_once_it_needs_most() {
     let calls = allocator.device().totals(CallName::MemCreate).calls;
     assert!(calls <= 40, "{calls} handles for 10,000 MiB");
     give_all(allocator, blocks.into_iter().chain([first]).collect());
+}
+
+#[test]
+fn streams_beside_the_first_take_little_more_than_they_ask_for() {
+    let mut allocator = on(8192);
+    let first = take(&mut allocator, 40);
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(384));
+    let aside = allocator.allocate(Bytes::mib(20), StreamId(0x1000)).unwrap();
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(424));
+    for block in [first, aside] {
+        allocator.free(block).unwrap();
+    }
+}
+
+#[test]
+fn the_limit_holds_whatever_streams_ask_for() {
+    for seed in 1..=200_u64 {
+        let mut below = drawing(seed);
+        let mut allocator = on(16384);
+        let limit = [1024, 4096][below(2) as usize] * MIB;
+        allocator.set_limit(Some(Bytes(limit)));
+        let (mut held, mut peak) = (Vec::new(), 0);
+        for step in 0..400 {
+            let stream = StreamId(below(4) * 0x1000);
+            let bytes = if below(3) == 0 { below(limit / 2) } else { below(limit / 40) } + 1;
+            match allocator.allocate(Bytes(bytes), stream) {
+                Ok(block) => {
+                    if below(2) == 0 {
+                        allocator.record_stream(&block, StreamId(below(4) * 0x1000));
+                    }
+                    held.push(block);
+                }
+                Err(_) => held.drain(..held.len() / 2).for_each(|block| allocator.free(block).unwrap()),
+            }
+            while !held.is_empty() && below(5) < 2 {
+                let one = held.swap_remove(below(held.len() as u64) as usize);
+                allocator.free(one).unwrap();
+            }
+            if below(30) == 0 {
+                allocator.release_cached().unwrap();
+            }
+            let reserved = allocator.heap().reserved().get();
+            peak = peak.max(allocator.stats().family(Family::ReservedBytes).all.peak);
+            assert!(reserved <= limit, "seed {seed}, step {step}: {reserved} bytes under a limit of {limit}");
+        }
+        assert!(peak <= limit as i64, "seed {seed}: {peak}");
+        held.into_iter().for_each(|block| allocator.free(block).unwrap());
+        allocator.check().unwrap();
+    }
+}
+
+/// In builds with debug assertions, whenever the core takes the first block without asking, it still asks the policy for a
+/// place and compares.
+#[test]
+fn a_block_that_is_taken_unasked_is_the_one_that_would_be_placed() {
+    for seed in 1..=120_u64 {
+        let mut below = drawing(seed);
+        let mut allocator = on(8192);
+        let (pool, mut is_routing, mut held) = (PoolId(0, 1), false, Vec::new());
+        for _ in 0..1500 {
+            let bytes = match below(8) {
+                0 => below(600 * MIB),
+                1 | 2 => below(20 * MIB),
+                3 | 4 => 512 * below(40),
+                _ => [3 * MIB, 9 * MIB, 4096][below(3) as usize],
+            };
+            match allocator.allocate(Bytes(bytes + 1), StreamId(below(2) * 0x1000)) {
+                Ok(block) => held.push(block),
+                Err(_) => held.drain(..held.len() / 2).for_each(|block| allocator.free(block).unwrap()),
+            }
+            while !held.is_empty() && below(20) < 9 {
+                let one = held.swap_remove(below(held.len() as u64) as usize);
+                allocator.free(one).unwrap();
+            }
+            let choice = below(60);
+            if choice == 0 {
+                allocator.set_limit(Some(Bytes::mib([1024, 2048, 4096][below(3) as usize])));
+            } else if choice == 1 {
+                match is_routing {
+                    true => allocator.end_pool(pool).unwrap(),
+                    false => allocator.begin_pool(pool, PoolFilter::All).unwrap(),
+                }
+                is_routing = !is_routing;
+            }
+        }
+        held.into_iter().for_each(|block| allocator.free(block).unwrap());
+        allocator.check().unwrap();
+    }
 }

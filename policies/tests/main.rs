@@ -4,7 +4,6 @@ mod annexed_pools;
 mod at_address;
 mod breaking_handles;
 mod every_nth_call;
-mod floating_handles;
 mod laws;
 mod mechanisms;
 mod moving_handles;

@@ -75,7 +75,7 @@ def enable(
 ) -> None:
     """Makes PyTorch allocate GPU memory through parkade from now on. Call it once, before CUDA is used.
 
-    policy: a name from `policies()`. Some policies take parameters (`floating-handles:handle=32MiB`). `pytorch` makes
+    policy: a name from `policies()`. Some policies take parameters (`best-fit-remap:handle=32MiB`). `pytorch` makes
         the same decisions as the allocator of the installed PyTorch, under the same settings.
     settings: replaces PYTORCH_CUDA_ALLOC_CONF and has the same form. Only the policy `pytorch` takes settings.
     rescue: continue where PyTorch would raise OutOfMemoryError although enough memory is free in pieces. Until then
@@ -247,12 +247,10 @@ def _check_options(library: ctypes.CDLL, asked: _Asked) -> None:
     """Raises if parkade does not know the release, the policy or the settings."""
     needs_promise = asked.reach == "1" or asked.policy.partition(":")[0] in _BREAKING
     if needs_promise and not asked.serial:
-        what, instead = (
-            ("a rescue", "rescue='free'") if asked.reach else (f"the policy {asked.policy!r}", "'floating-handles'")
-        )
+        what = "a rescue" if asked.reach else f"the policy {asked.policy!r}"
         raise UsageError(
             f"{what} replaces the memory of live tensors, which loses what another thread writes in that time: pass "
-            f"serial=True if only one thread at a time uses the GPU, or use {instead}"
+            "serial=True if only one thread at a time uses the GPU, or use rescue='free'"
         )
     if problem := _refusal(library, _Asked("pytorch", None, asked.release, "", 0, False)):
         raise EnableError(problem[1])

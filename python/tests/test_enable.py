@@ -41,7 +41,7 @@ def test_the_policies_are_those_of_the_library():
 
 def test_a_policy_that_replaces_memory_needs_a_promise(torch):
     with pytest.raises(
-        ValueError, match="pass serial=True if only one thread at a time uses the GPU, or use 'floating-handles'"
+        ValueError, match="pass serial=True if only one thread at a time uses the GPU, or use rescue='free'"
     ):
         parkade.enable(policy="breaking-handles")
     assert parkade.enabled() is None

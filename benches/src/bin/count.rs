@@ -4,8 +4,8 @@
 //! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace one random block out of that
 //! many; `expandable` is `2MiB` with expandable segments, and `streams` is `2MiB` with one other stream recorded. A step of
 //! `replay` allocates a block or frees a random one, with about a thousand live. `pointer` is `4KiB`, and `pointer-mix1000`
-//! is the mix, by address through the wrapper for several threads. With the prefix `floating-` or `breaking-`, a case runs
-//! under the policy `floating-handles` or `breaking-handles`.
+//! is the mix, by address through the wrapper for several threads. With the prefix `breaking-`, a case runs under the
+//! policy `breaking-handles`.
 #![forbid(unsafe_code)]
 
 use parkade::policy::{Policy, PyTorch};
@@ -13,7 +13,7 @@ use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade::{Allocation, Allocator};
 use parkade_benches::{NullDevice, Random};
-use parkade_policies::{BreakingHandles, FloatingHandles};
+use parkade_policies::BreakingHandles;
 use parkade_shared::Shared;
 
 type Core<P> = Allocator<NullDevice, P>;
@@ -26,9 +26,6 @@ fn main() -> Done {
     let mut arguments = std::env::args().skip(1);
     let case = arguments.next().ok_or(USAGE)?;
     let steps: u64 = arguments.next().ok_or(USAGE)?.parse()?;
-    if let Some(case) = case.strip_prefix("floating-") {
-        return count(Allocator::new(NullDevice::default(), FloatingHandles::default(), ()), case, steps);
-    }
     if let Some(case) = case.strip_prefix("breaking-") {
         return count(Allocator::new(NullDevice::default(), BreakingHandles::default(), ()), case, steps);
     }

@@ -54,7 +54,7 @@ pub(crate) struct Args {
     /// Run only entries whose group/name contains this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Check only the laws of policies, for this policy or for `all`, floating-handles and breaking-handles among them, with every
+    /// Check only the laws of policies, for this policy or for `all`, which includes pytorch-rescue and breaking-handles, with every
     /// sequence [default: everything, with a tenth of the sequences for each policy]. parkade sweep --list has them.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,

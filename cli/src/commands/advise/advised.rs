@@ -46,7 +46,7 @@ use crate::terminal::{given_settings, output, progress, recording, release, size
   parkade advise snapshot.pickle --capacity 16GiB
   parkade advise snapshot.pickle --limit 12GiB --settings max_split_size_mb:200
   parkade advise snapshot.pickle --capacity 24GiB --settings expandable_segments:True --only --json
-  parkade advise snapshot.pickle --capacity 16GiB --policy floating-handles
+  parkade advise snapshot.pickle --capacity 16GiB --policy pytorch-rescue:reach=free
   parkade advise snapshots/ --capacity 80GiB
 
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
@@ -75,7 +75,7 @@ pub(crate) struct Args {
     /// Only this device of the recording [default: all, with one setting for all].
     #[arg(long, value_name = "N")]
     pub(super) device: Option<u32>,
-    /// Also say what a policy of parkade would need in place of PyTorch's allocator, such as floating-handles; may be repeated.
+    /// Also say what a policy of parkade would need in place of PyTorch's allocator, such as pytorch-rescue; may be repeated.
     #[arg(long, value_name = "NAME", value_parser = policy_names::policy)]
     pub(super) policy: Vec<Named>,
     #[command(flatten)]

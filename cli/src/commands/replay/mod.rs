@@ -42,8 +42,8 @@ pub use self::settings::UnderSettings;
   parkade replay snapshot.pickle --settings expandable_segments:True
   parkade replay snapshot.pickle --settings max_split_size_mb:128,garbage_collection_threshold:0.7 --limit 16GiB
   parkade replay snapshot.pickle --settings '' --capacity 24GiB --json
-  parkade replay snapshot.pickle --policy floating-handles --limit 16GiB
-  parkade replay snapshot.pickle --policy floating-handles:handle=32MiB
+  parkade replay snapshot.pickle --policy breaking-handles --limit 16GiB
+  parkade replay snapshot.pickle --policy pytorch-rescue:reach=free
   parkade replay snapshots/ --settings expandable_segments:True --limit 16GiB
 
 Exit code: 0 it fits, or no limit is known and nothing was refused; 1 it does not fit; 2 could not run; 3 not known: it gets past the \
@@ -57,7 +57,7 @@ pub struct Args {
     file: PathBuf,
     #[command(flatten)]
     replay: args::Replay,
-    /// Serve the requests under a parkade policy, such as breaking-handles or floating-handles, in place of PyTorch's allocator.
+    /// Serve the requests under a parkade policy, such as breaking-handles or pytorch-rescue, in place of PyTorch's allocator.
     /// Cannot be combined with --settings and --profile, which apply to PyTorch's allocator. parkade sweep --list names all
     /// policies.
     #[arg(long, value_name = "NAME")]

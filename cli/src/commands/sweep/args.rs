@@ -41,7 +41,7 @@ use crate::terminal::size::{self};
   parkade sweep --list
   parkade sweep
   parkade sweep --workloads all,snapshot.pickle --policies pytorch,pytorch-expandable --capacities 1.02,1.1,80GiB
-  parkade sweep --workloads snapshot.pickle --policies pytorch-expandable,floating-handles,breaking-handles
+  parkade sweep --workloads snapshot.pickle --policies pytorch-expandable,pytorch-rescue,breaking-handles
   parkade sweep --seeds 5 -o rows.jsonl --html study.html --csv rows.csv
   parkade sweep --shard 1/3 -o part1.jsonl
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
@@ -59,9 +59,9 @@ pub struct Args {
     /// transformer:preset=7b,mixed=on,steps=3]
     #[arg(short, long, value_name = "LIST")]
     pub(super) workloads: Vec<OsString>,
-    /// Policies, or all, which leaves out floating-handles and breaking-handles. Some take parameters, which --list prints:
+    /// Policies, or all, which leaves out pytorch-rescue and breaking-handles. Some take parameters, which --list prints:
     /// 'best-fit-remap:fit=first;handle=20MiB', 'pytorch:release=2.15;settings=[expandable_segments:True]',
-    /// floating-handles:handle=32MiB.
+    /// pytorch-rescue:reach=free.
     #[arg(short, long, value_name = "LIST", default_value = "all")]
     pub(super) policies: Vec<String>,
     /// The device's memory, as factors of LOAD (1.05) or sizes (80GiB). [default: 1.0,1.02,1.05,1.1,1.25; with --largest-batch all cards]
