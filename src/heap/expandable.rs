@@ -65,7 +65,7 @@ impl Heap {
     /// If more pages than this have memory, they are not refined: 20 TiB in the pages of PyTorch's large segments.
     pub const MOST_REFINED: u64 = 1 << 20;
 
-    /// The page size to which all expandable segments were refined ([`Relief::Refine`](crate::policy::Relief::Refine)).
+    /// The page size to which all expandable segments were refined ([`Relief::Rescue`](crate::policy::Relief::Rescue)).
     #[must_use]
     pub fn refined_page(&self) -> Option<Bytes> {
         self.refined_page
