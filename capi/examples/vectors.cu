@@ -1,4 +1,5 @@
-// Adds two vectors in parkade's memory on one stream and reads the result on another. README.md explains how to build it.
+// Adds two vectors in parkade's memory on one stream and reads the result on another. README.md explains how to build
+// it.
 #include "parkade.h"
 
 #include <cuda_runtime.h>
