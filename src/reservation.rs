@@ -193,7 +193,7 @@ impl<M> Reservations<M> {
         self.spare.push((page, run));
     }
 
-    /// Takes kept memory of this page size.
+    /// Takes a kept run of this page size, if there is one.
     pub(crate) fn take_spare_run(&mut self, page: u64) -> Option<Run<M>> {
         let place = self.spare.iter().rposition(|(bytes, run)| *bytes == page && !run.is_handle)?;
         Some(self.spare.swap_remove(place).1)

@@ -163,7 +163,7 @@ fn a_bound_keeps_the_largest_blocks_and_all_of_the_counters() {
     assert!(run.out.contains("the 2 largest blocks are slices; 2 smaller ones are left out"), "{}", run.out);
 }
 
-/// With settings it is the run that the program would have had.
+/// With `--settings`, the export shows the run as it would have been under those settings.
 #[test]
 fn a_run_under_other_settings_can_be_exported() {
     let folder = Folder::new("perfetto-settings");

@@ -179,7 +179,7 @@ mod tests {
             parkade_plug_free(address, 512, 0, ptr::null_mut());
             parkade_plug_record_stream(address, ptr::null_mut());
             let code = i32::from(!parkade_plug_alloc(512, 0, ptr::null_mut()).is_null());
-            // SAFETY: this ends the child.
+            // SAFETY: `_exit` has no preconditions; it only ends this child process.
             unsafe { libc::_exit(code) };
         }
         let mut status = 0;

@@ -169,9 +169,8 @@ impl CudaEvent {
         unsafe { call!(context.cuStreamWaitEvent(raw(stream), self.handle.0, 0)) }
     }
 
-    /// Returns whether everything before the event is done. This is also true for an event that has never been
-    /// recorded, and for an event of a device other than that of `own` if that device has been reset, because its work
-    /// no longer exists.
+    /// Returns whether everything before the event is done. Also returns true if the event has never been recorded, or if
+    /// the event belongs to a different device than `own` and that device has been reset: the work no longer exists.
     pub(crate) fn is_complete(&self, own: &Arc<Context>) -> Result<bool, DriverError> {
         let context = &self.context;
         let _entered = match context.enter() {

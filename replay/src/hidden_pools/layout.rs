@@ -42,7 +42,7 @@ pub(super) struct Life {
 pub(super) struct Block {
     pub(super) size: u64,
     pub(super) life: LifeId,
-    /// The number of entries completed when it became free with this size; `None` while it is in use.
+    /// The number of entries that had been replayed when the block became free at its current size; `None` while it is in use.
     pub(super) free_since: Option<usize>,
 }
 

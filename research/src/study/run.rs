@@ -216,7 +216,7 @@ fn run_watched(
     options: &RunOptions,
     watch: impl FnMut(usize, &Stats),
 ) -> Outcome {
-    // The box is not a PyTorch policy, but its content may be.
+    // The box itself is not a PyTorch policy, but the policy inside it may be.
     match policy.as_ref().as_pytorch() {
         Some(pytorch) => run_policy(workload, pytorch.clone(), options, watch),
         None => run_policy(workload, policy, options, watch),

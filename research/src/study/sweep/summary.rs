@@ -444,8 +444,8 @@ fn log_bytes(row: &Row) -> f64 {
     row.capacity_bytes.map_or(f64::INFINITY, |bytes| (bytes.max(1) as f64).ln())
 }
 
-/// The memory that ideal allocators need for one workload, relative to its load: means over its seeds, like those in a
-/// policy's cell.
+/// The memory that ideal allocators need for one workload, relative to its load. Each value is a mean over the workload's
+/// seeds, as in a policy's cell.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BoundRatios {
     /// The memory that is enough for an ideal allocator that remaps pages of 2 MiB at will, assigns each buffer of at least a

@@ -327,8 +327,8 @@ pub(super) struct RobsonAgainst {
 }
 
 impl RobsonAgainst {
-    /// The sizes of docs/bounds.md, against the policy with this name, or against the catalogue's first policy if there is
-    /// none.
+    /// An adversary with the sizes given in docs/bounds.md. It plays against the policy named `against`, or against the first
+    /// policy in the catalogue if no policy has that name.
     pub(super) fn new(against: &str) -> RobsonAgainst {
         let numbers = Robson { unit_bytes: 160 * MIB, largest_units: 16, live_units: 256 };
         RobsonAgainst { numbers, against: named(against).unwrap_or_else(|_| CATALOGUE[0].clone()) }

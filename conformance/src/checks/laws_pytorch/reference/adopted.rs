@@ -14,7 +14,7 @@ use crate::checks::draw::Draws;
 use crate::law::{Broken, Law, ensure};
 use crate::reference_model::Reference;
 
-/// Adopts up to three segments, which are determined by a number. Returns their allocations.
+/// Adopts up to three segments, drawn at random from a seed. Returns their allocations.
 pub(super) fn adopt(
     device: &WitnessedDevice<AnyDevice>,
     core: &mut Tested<AnyDevice>,
