@@ -185,6 +185,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if page == Bytes::ZERO {
             return Err(self.fault("divides pages into pages of no bytes").into());
         }
+        // Since then, every range was reserved with these pages, and all memory was taken in handles.
+        if self.heap.refined_page() == Some(page) {
+            return Ok(());
+        }
         let mapped: u64 = self.reservations.iter().map(|(_, range)| range.mapped_bytes() / range.page).sum();
         let divides = self.reservations.iter().all(|(_, range)| range.page.is_multiple_of(page.0));
         if mapped > Heap::MOST_REFINED || !divides {
