@@ -1,10 +1,10 @@
 //! Rescue: PyTorch's decisions until its ladder ends, and then a request that goes on.
 
-use parkade::policy::{Policy, PyTorch};
+use parkade::policy::{Policy, PyTorch, Relief, Request, Wrapper};
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolId, StreamId};
-use parkade::{AllocError, Allocation, Allocator, PoolFilter};
+use parkade::{AllocError, Allocation, Allocator, Heap, PoolFilter};
 use parkade_policies::{Reach, Rescue};
 use parkade_sim::{SimDevice, SimOptions};
 use proptest::collection::vec;
@@ -195,13 +195,38 @@ proptest! {
     }
 }
 
+/// PyTorch's rules, but where they end it asks for pages of a size that does not divide PyTorch's.
+#[derive(Clone, Debug)]
+struct Uneven(PyTorch);
+
+impl Wrapper for Uneven {
+    type Inner = PyTorch;
+
+    fn inner(&self) -> &PyTorch {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut PyTorch {
+        &mut self.0
+    }
+
+    fn relieve(&mut self, heap: &Heap, request: &Request, rung: u32) -> Relief {
+        match rung {
+            7 => Relief::Rescue { page: Bytes::mib(8) },
+            rung if rung > 7 => Relief::GiveUp,
+            rung => match self.0.relieve(heap, request, rung) {
+                Relief::GiveUp => Relief::Borrow,
+                relief => relief,
+            },
+        }
+    }
+}
+
 #[test]
-fn pages_of_another_size_stay_and_the_request_fails_as_in_pytorch() {
-    // 2 MiB does not divide 21 MiB, and neither does the simulated driver map it; the small pool's pages are of 2 MiB.
-    let settings = Settings { expandable_segments: true, large_segment_bytes: 21 * MIB, ..Settings::default() };
-    let mut theirs = on(100, PyTorch::new(settings.clone()));
-    let mut ours = on(100, Rescue::new(PyTorch::new(settings), Some(Reach::Breaks)));
-    let (one, other) = (take(&mut theirs, 40).map(|_| ()), take(&mut ours, 40).map(|_| ()));
-    assert_eq!(one, other);
-    assert_eq!(theirs.observer(), ours.observer());
+fn pages_that_a_size_does_not_divide_stay_and_the_request_fails() {
+    let (mut allocator, kept) = scattered(Uneven(pytorch()));
+    assert!(matches!(take(&mut allocator, 100), Err(AllocError::OutOfMemory(_))), "and it is no fault of the policy");
+    assert_eq!(allocator.heap().refined_page(), None);
+    assert_contents(&mut allocator, &kept);
+    give_all(allocator, kept);
 }
