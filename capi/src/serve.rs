@@ -13,7 +13,9 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
-use parkade_policies::{BESIDE, CATALOGUE, Reach, Rescue, Unknown, named, needs_serial_work};
+use parkade_policies::{
+    BESIDE, CATALOGUE, NEEDS_EXPANDABLE, Reach, Rescue, Unknown, named, needs_serial_work, settings_to_rescue,
+};
 use parkade_shared::{ByAddress, Error, Shared};
 
 use crate::callbacks::{Told, note_free};
@@ -323,26 +325,20 @@ pub(crate) fn choose_policy(wanted: &Wanted<'_>) -> Result<Chosen, Failure> {
     Ok(Chosen::Other(policy.make()))
 }
 
-/// PyTorch's rules. A rescue makes segments expandable, unless the settings say otherwise, which is an error.
-fn pytorch(wanted: &Wanted<'_>, settings: &str) -> Result<Rescue, Failure> {
+/// PyTorch's rules, with the rescue that the program asks for.
+fn pytorch(wanted: &Wanted<'_>, text: &str) -> Result<Rescue, Failure> {
     let profile = match wanted.release {
         None => &Profile::PYTORCH_2_11,
         Some(name) => Profile::of(name).map_err(|error| Failure::new(PARKADE_INVALID_ARGUMENT, error))?,
     };
-    let parsed = |text: &str| {
-        let settings = Settings::from_environment_as(&profile.dialect, text);
-        settings.map_err(|error| Failure::new(PARKADE_INVALID_SETTINGS, error))
-    };
-    let mut rules = PyTorch::of(profile, parsed(settings)?);
+    let refused = |error| Failure::new(PARKADE_INVALID_SETTINGS, error);
+    let mut settings = Settings::from_environment_as(&profile.dialect, text).map_err(refused)?;
     if wanted.rescue.is_some() {
-        rules.settings = parsed(&format!("expandable_segments:True,{settings}"))?;
-        if !rules.settings.expandable_segments {
-            let text = "a rescue needs expandable segments: leave expandable_segments:False out of the settings";
-            return Err(Failure::new(PARKADE_INVALID_SETTINGS, text));
-        }
+        let expandable = settings_to_rescue(profile, text).map_err(refused)?;
+        settings = expandable.ok_or_else(|| Failure::new(PARKADE_INVALID_SETTINGS, NEEDS_EXPANDABLE))?;
     }
     let most = if wanted.most_rescues == 0 { u64::MAX } else { wanted.most_rescues };
-    Ok(Rescue::new(rules, wanted.rescue).at_most(most))
+    Ok(Rescue::new(PyTorch::of(profile, settings), wanted.rescue).at_most(most))
 }
 
 /// How many forks led from the first process to this one.

@@ -41,9 +41,6 @@ const PART_OF_RESERVED: u64 = 2;
 const TIMES_MISSING: u64 = 64;
 /// A handle is at most this part of the bytes that may still be reserved, but at least [`LEAST`].
 const PART_OF_LEFT: u64 = 3;
-/// If a request would need more handles than this to move, they are replaced by new ones. Broken memory would otherwise stay
-/// in small handles, and in a loop dozens of them would move again and again.
-const MOST_MOVED: usize = 4;
 
 /// Memory is short once less than this part of it may still be reserved.
 const PART_SHORT: u64 = 4;
@@ -69,19 +66,6 @@ pub struct BreakingHandles {
 impl BreakingHandles {
     fn find(heap: &Heap, request: &Request) -> Option<BlockId> {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
-    }
-
-    /// Brings entirely free handles to where the request's segment grows; `None` if they are not enough. Memory that goes
-    /// back to the device may be taken by other processes, or may stay unusable if the limit was lowered. In these cases all
-    /// the handles move.
-    fn gather(&self, heap: &Heap, request: &Request) -> Option<Relief> {
-        let handles = sight::movable(heap, request);
-        let comes_back = !self.is_refused && heap.reserved().get() <= sight::all(heap);
-        match handles.len() {
-            0 => None,
-            count if count > MOST_MOVED && comes_back => Some(Relief::Replace { handles }),
-            _ => Some(Relief::Move { handles }),
-        }
     }
 }
 
@@ -197,7 +181,7 @@ impl Policy for BreakingHandles {
                     if let Some(block) = sight::elsewhere(heap, request) {
                         return Relief::TransferPart { block };
                     }
-                    if let Some(gathered) = self.gather(heap, request) {
+                    if let Some(gathered) = sight::gather(heap, request, self.is_refused) {
                         return gathered;
                     }
                 }
@@ -211,7 +195,7 @@ impl Policy for BreakingHandles {
                     }
                 }
                 8 => {
-                    if let Some(gathered) = self.gather(heap, request) {
+                    if let Some(gathered) = sight::gather(heap, request, self.is_refused) {
                         return gathered;
                     }
                 }

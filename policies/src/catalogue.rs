@@ -16,7 +16,10 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::Bytes;
 
-use crate::{Bfc, BfcKind, BreakingHandles, CudaAsync, Fit, GmLake, GrowingRegion, Reach, Rescue, RmmPool, Stalloc};
+use crate::{
+    Bfc, BfcKind, BreakingHandles, CudaAsync, Fit, GmLake, GrowingRegion, NEEDS_EXPANDABLE, Reach, Rescue, RmmPool, Stalloc,
+    settings_to_rescue,
+};
 
 /// A policy by name.
 #[derive(Clone, Debug)]
@@ -564,16 +567,14 @@ fn profile_and_settings(release: Option<&str>, settings: Option<&str>) -> Result
     Ok((profile, settings))
 }
 
-/// PyTorch's rules for a rescue: segments are expandable unless the settings say otherwise, which is an error.
-fn rules_to_rescue(release: Option<&str>, settings: Option<&str>) -> Result<PyTorch, Unknown> {
-    let (profile, _) = profile_and_settings(release, settings)?;
-    let with_default = format!("expandable_segments:True,{}", settings.unwrap_or_default());
-    let (_, settings) = profile_and_settings(release, Some(&with_default))?;
-    if !settings.expandable_segments {
-        let wrong = "a rescue needs expandable segments; leave expandable_segments:False out";
-        return Err(Unknown::Parameter(wrong.to_string()));
+/// PyTorch's rules for a rescue.
+fn rules_to_rescue(release: Option<&str>, text: Option<&str>) -> Result<PyTorch, Unknown> {
+    // The text is checked without the prefix, so that the error quotes what was given.
+    let (profile, _) = profile_and_settings(release, text)?;
+    match settings_to_rescue(profile, text.unwrap_or_default()) {
+        Ok(Some(settings)) => Ok(PyTorch::of(profile, settings)),
+        _ => Err(Unknown::Parameter(NEEDS_EXPANDABLE.to_string())),
     }
-    Ok(PyTorch::of(profile, settings))
 }
 
 /// A release without its build suffix, as a series if the series has the same rules.
@@ -726,7 +727,7 @@ mod tests {
             ("max_split_size_mb:20", "it is a setting; settings stand in brackets: pytorch:settings=[expandable_segments:True]"),
             (
                 "pytorch-rescue:settings=[expandable_segments:False]",
-                "a rescue needs expandable segments; leave expandable_segments:False out",
+                "a rescue needs expandable segments: leave expandable_segments:False out of the settings",
             ),
             ("nothing", "no policy has this name"),
             ("nothing:handle=4MiB", "no policy has this name"),

@@ -28,6 +28,6 @@ pub use catalogue::{
 pub use cuda_async::CudaAsync;
 pub use gmlake::GmLake;
 pub use growing_region::{Fit, GrowingRegion};
-pub use rescue::{Reach, Rescue};
+pub use rescue::{NEEDS_EXPANDABLE, Reach, Rescue, settings_to_rescue};
 pub use rmm_pool::RmmPool;
 pub use stalloc::{FirstStep, Plan, Stalloc, Traced};

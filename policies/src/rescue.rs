@@ -11,17 +11,16 @@
 //! Once a program has been rescued, these steps come before PyTorch's release of the whole cache, which would take away what
 //! the next step needs again.
 
+use alloc::format;
 use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Policy, PyTorch, Relief, Request, Wrapper};
+use parkade::profile::Profile;
+use parkade::settings::{Settings, SettingsError};
 use parkade::units::Bytes;
 use parkade::{Heap, PoolSlot};
 
 use crate::sight::{self, PAGE, is_private};
-
-/// If a request would need more handles than this to move, they are replaced by new ones. Broken memory would otherwise stay
-/// in small handles, and in a loop dozens of them would move again and again.
-const MOST_MOVED: usize = 4;
 
 /// What a rescue may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +30,19 @@ pub enum Reach {
     /// Also break handles that are partly in use ([`Relief::Break`]). While a request is rescued, no other thread may submit
     /// work that uses the allocator's memory.
     Breaks,
+}
+
+/// Why settings cannot be rescued.
+pub const NEEDS_EXPANDABLE: &str = "a rescue needs expandable segments: leave expandable_segments:False out of the settings";
+
+/// The settings in a text such as that of `PYTORCH_CUDA_ALLOC_CONF`, with expandable segments; `None` if the text switches them
+/// off ([`NEEDS_EXPANDABLE`]).
+///
+/// # Errors
+/// PyTorch refuses the text.
+pub fn settings_to_rescue(profile: &Profile, text: &str) -> Result<Option<Settings>, SettingsError> {
+    let settings = Settings::from_environment_as(&profile.dialect, &format!("expandable_segments:True,{text}"))?;
+    Ok(Some(settings).filter(|settings| settings.expandable_segments))
 }
 
 /// What to try next for a request.
@@ -130,19 +142,6 @@ impl Rescue {
         None
     }
 
-    /// Brings entirely free handles to where the request's segment grows; `None` if they are not enough. Memory that goes back
-    /// to the device may be taken by other processes, or may stay unusable if the limit was lowered. In these cases all the
-    /// handles move.
-    fn gather(&self, heap: &Heap, request: &Request) -> Option<Relief> {
-        let handles = sight::movable(heap, request);
-        let comes_back = !self.is_refused && heap.reserved().get() <= sight::all(heap);
-        match handles.len() {
-            0 => None,
-            count if count > MOST_MOVED && comes_back => Some(Relief::Replace { handles }),
-            _ => Some(Relief::Move { handles }),
-        }
-    }
-
     fn ask(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         let has_room = sight::has_room(heap, request);
         self.is_refused = has_room;
@@ -163,7 +162,7 @@ impl Rescue {
             Step::Gather | Step::GatherFreed => {
                 let next = if self.step == Step::Gather { Step::Wait } else { Step::Break };
                 let elsewhere = sight::elsewhere(heap, request).map(|block| Relief::TransferPart { block });
-                (next, elsewhere.or_else(|| self.gather(heap, request)))
+                (next, elsewhere.or_else(|| sight::gather(heap, request, self.is_refused)))
             }
             Step::Wait => (Step::Reuse, Some(Relief::Wait)),
             Step::Reuse => {
@@ -177,7 +176,7 @@ impl Rescue {
                 (Step::AskForBroken, handles.map(|handles| Relief::Break { handles }))
             }
             Step::AskForBroken => (Step::GatherBroken, self.ask(heap, request)),
-            Step::GatherBroken => (Step::BreakAll, self.gather(heap, request)),
+            Step::GatherBroken => (Step::BreakAll, sight::gather(heap, request, self.is_refused)),
             Step::BreakAll => {
                 if let Some(rung) = self.resumes_at {
                     (Step::PyTorch(rung), None)

@@ -4,12 +4,16 @@ use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::ops::Range;
 
-use parkade::policy::Request;
+use parkade::policy::{Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
 use parkade::{BlockId, HandleView, Heap, PartlyFreeView, PoolSlot};
 
 /// Handles are multiples of this, the smallest size that the driver maps.
 pub(crate) const PAGE: Bytes = Bytes::mib(2);
+
+/// If a request would need more handles than this to move, they are replaced by new ones. Broken memory would otherwise stay
+/// in small handles, and in a loop dozens of them would move again and again.
+const MOST_MOVED: usize = 4;
 
 /// Whether the request is for a private pool.
 #[inline]
@@ -61,6 +65,19 @@ pub(crate) fn movable(heap: &Heap, request: &Request) -> Vec<DeviceAddress> {
         chosen.push(handle.address);
     }
     if missing > left(heap) { Vec::new() } else { chosen }
+}
+
+/// Brings entirely free handles to where the request's segment grows; `None` if they are not enough. `is_refused` says that
+/// the device had no room for the request although it should have. Memory that goes back to the device may be taken by
+/// other processes, or may stay unusable if the limit was lowered. In these cases all the handles move.
+pub(crate) fn gather(heap: &Heap, request: &Request, is_refused: bool) -> Option<Relief> {
+    let handles = movable(heap, request);
+    let comes_back = !is_refused && heap.reserved().get() <= all(heap);
+    match handles.len() {
+        0 => None,
+        count if count > MOST_MOVED && comes_back => Some(Relief::Replace { handles }),
+        _ => Some(Relief::Move { handles }),
+    }
 }
 
 /// The tightest free block of another stream.
