@@ -129,6 +129,12 @@ pub trait DeviceBackend {
         Err((memory, NO_VIRTUAL_MEMORY))
     }
 
+    /// Whether the device can wait for other streams while a stream is captured ([`DeviceBackend::capture`]). CUDA can, with
+    /// `cuStreamSynchronize` and the relaxed capture mode; `cuCtxSynchronize` invalidates the capture (measured on an H200).
+    fn waits_in_captures(&self) -> bool {
+        false
+    }
+
     /// Whether this device supports [`DeviceBackend::break_handle`].
     fn breaks_handles(&self) -> bool {
         false
@@ -137,7 +143,8 @@ pub trait DeviceBackend {
     /// Replaces the memory behind parts of a handle by new memory with the same contents. All `size` bytes of `memory` are
     /// mapped at `address`. Each of `parts` is an offset in the handle and a size, in whole pages and in order. Afterwards
     /// each part is mapped and accessible with separate memory, the rest is unmapped, and `memory` is released. The result
-    /// has one piece for each part. Waits for all work of the device. Until it returns, nothing may use the addresses: no
+    /// has one piece for each part. Waits for all work of the device, or while a graph is captured for all streams that the
+    /// device knows outside of the capture. Until it returns, nothing may use the addresses: no
     /// other thread may submit work that does.
     ///
     /// # Errors

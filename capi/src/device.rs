@@ -233,6 +233,13 @@ impl DeviceBackend for Device {
         }
     }
 
+    fn waits_in_captures(&self) -> bool {
+        match &self.kind {
+            Kind::Cuda(device) => device.waits_in_captures(),
+            Kind::Simulated(device) => device.waits_in_captures(),
+        }
+    }
+
     fn breaks_handles(&self) -> bool {
         match &self.kind {
             Kind::Cuda(device) => device.breaks_handles(),

@@ -151,14 +151,12 @@ impl Rescue {
 
     /// Carries out one step of the rescue, and says which is next. `None` if the step does nothing now.
     fn take_step(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
-        let can_wait = !heap.is_deferring();
-        let breaks = can_wait && self.reach == Some(Reach::Breaks);
+        let breaks = self.reach == Some(Reach::Breaks);
         let (next, relief) = match self.step {
             Step::PyTorch(rung) => return self.pytorch_rung(heap, request, rung),
             Step::Declare => (Step::Ask, Some(Relief::Rescue { page: PAGE })),
             Step::Ask if !self.is_refined => (Step::GiveUp, None),
             Step::Ask => (Step::Gather, self.ask(heap, request)),
-            Step::Gather if !can_wait => (Step::GiveUp, None),
             Step::Gather | Step::GatherFreed => {
                 let next = if self.step == Step::Gather { Step::Wait } else { Step::Break };
                 let elsewhere = sight::elsewhere(heap, request).map(|block| Relief::TransferPart { block });

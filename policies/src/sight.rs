@@ -5,7 +5,7 @@ use core::cmp::Reverse;
 use core::ops::Range;
 
 use parkade::policy::{Relief, Request};
-use parkade::units::{Bytes, DeviceAddress, PoolClass};
+use parkade::units::{Bytes, DeviceAddress};
 use parkade::{BlockId, HandleView, Heap, PartlyFreeView, PoolSlot};
 
 /// Handles are multiples of this, the smallest size that the driver maps.
@@ -32,16 +32,14 @@ pub(crate) fn left(heap: &Heap) -> u64 {
     all(heap).saturating_sub(heap.reserved().get())
 }
 
-/// The entirely free handles of the default pool.
+/// The entirely free handles that may move.
 fn free_handles(heap: &Heap) -> impl Iterator<Item = HandleView> + '_ {
-    let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
-    slots.into_iter().flat_map(|slot| heap.free_blocks(slot)).flat_map(|block| heap.handles_in(block.id))
+    heap.pool_slots().flat_map(|slot| heap.free_blocks(slot)).flat_map(|block| heap.handles_in(block.id))
 }
 
-/// The handles of the default pool that are partly free.
+/// The handles that are partly free.
 pub(crate) fn partly_free(heap: &Heap) -> impl Iterator<Item = PartlyFreeView> {
-    let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool).into_iter();
-    slots.flat_map(|slot| heap.partly_free(slot, PAGE))
+    heap.pool_slots().flat_map(|slot| heap.partly_free(slot, PAGE))
 }
 
 /// Whether there is memory for the bytes that the request lacks, as far as the heap knows.
@@ -50,7 +48,7 @@ pub(crate) fn has_room(heap: &Heap, request: &Request) -> bool {
     place.missing.get() <= left(heap)
 }
 
-/// Entirely free handles of the default pool for the bytes that the request lacks: the tightest one that is enough, or the
+/// Entirely free handles for the bytes that the request lacks: the tightest one that is enough, or the
 /// largest, then the next largest, and so on. None if they are not enough even with the bytes that may still be reserved.
 pub(crate) fn movable(heap: &Heap, request: &Request) -> Vec<DeviceAddress> {
     let place = heap.growth_place(request.pool, request.stream, request.size, PAGE);

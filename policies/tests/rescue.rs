@@ -131,18 +131,61 @@ fn no_more_requests_are_rescued_than_asked_for() {
     give_all(allocator, kept);
 }
 
+const POOL: PoolId = PoolId(1, 0);
+
+/// Captures a graph on a stream whose requests go to [`POOL`], and returns its answer to one of this size.
+fn capture(allocator: &mut Traced<Rescue>, mib: u64, stream: StreamId) -> Result<Allocation, AllocError> {
+    allocator.begin_pool(POOL, PoolFilter::Stream(stream)).unwrap();
+    allocator.device_mut().begin_capture(stream);
+    let answer = allocator.allocate(Bytes::mib(mib), stream);
+    allocator.check().unwrap();
+    allocator.device_mut().end_capture(stream);
+    allocator.end_pool(POOL).unwrap();
+    answer
+}
+
 #[test]
-fn nothing_moves_while_a_graph_is_captured() {
-    let (mut allocator, kept) = scattered(rescue(Reach::Breaks));
-    let pool = PoolId(1, 0);
-    allocator.begin_pool(pool, PoolFilter::Stream(StreamId(1))).unwrap();
-    assert!(matches!(take(&mut allocator, 100), Err(AllocError::OutOfMemory(_))));
-    assert_eq!(allocator.stats().copied_bytes, 0);
-    allocator.end_pool(pool).unwrap();
-    allocator.release_pool(pool).unwrap();
-    let large = take(&mut allocator, 100).unwrap();
+fn during_a_capture_memory_of_other_streams_moves_and_that_of_the_captured_stream_stays() {
+    for (captured, is_rescued) in [(StreamId(1), true), (StreamId::DEFAULT, false)] {
+        let mut allocator = on(50, rescue(Reach::Free));
+        let (kept, gone) = (take(&mut allocator, 20).unwrap(), take(&mut allocator, 20).unwrap());
+        allocator.free(gone).unwrap();
+        let answer = capture(&mut allocator, 30, captured);
+        assert_eq!(answer.is_ok(), is_rescued);
+        allocator.release_pool(POOL).unwrap();
+        give_all(allocator, answer.into_iter().chain([kept]).collect());
+    }
+}
+
+#[test]
+fn during_a_capture_handles_break_and_contents_stay() {
+    let (mut allocator, mut kept) = scattered(rescue(Reach::Breaks));
+    let graph = capture(&mut allocator, 100, StreamId(1)).unwrap();
+    assert!(allocator.stats().copied_bytes > 0);
     assert_contents(&mut allocator, &kept);
-    give_all(allocator, kept.into_iter().chain([large]).collect());
+    allocator.release_pool(POOL).unwrap();
+    kept.push(graph);
+    give_all(allocator, kept);
+}
+
+#[test]
+fn what_a_private_pool_handed_out_stays_its_own_and_the_rest_of_its_pages_does_not() {
+    for (freed_mib, is_rescued) in [(0, true), (10, false)] {
+        let mut allocator = on(50, rescue(Reach::Breaks));
+        let graph = capture(&mut allocator, 5, StreamId(1)).unwrap();
+        allocator.device_mut().fill(graph.address(), Bytes::mib(5), 1, StreamId::DEFAULT).unwrap();
+        if freed_mib > 0 {
+            let gone = capture(&mut allocator, freed_mib, StreamId(1)).unwrap();
+            allocator.free(gone).unwrap();
+        }
+        let answer = take(&mut allocator, 40);
+        allocator.check().unwrap();
+        assert_eq!(answer.is_ok(), is_rescued, "a graph may write to the {freed_mib} MiB that it freed");
+        let kept = [graph];
+        assert_contents(&mut allocator, &kept);
+        (0..1 + u64::from(freed_mib > 0)).for_each(|_| allocator.release_pool(POOL).unwrap());
+        give_all(allocator, answer.into_iter().chain(kept).collect());
+    }
 }
 
 #[test]

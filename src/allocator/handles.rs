@@ -106,8 +106,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.release_run(run.memory).map(|()| true)
     }
 
-    /// Unmaps handles and grows the request's segment with them, or with new handles once these are released. Does nothing
-    /// while a graph is captured, because unmapping waits for work.
+    /// Unmaps handles and grows the request's segment with them, or with new handles once these are released. While a graph
+    /// is captured, leaves those whose stream cannot be waited for.
     pub(super) fn move_handles(
         &mut self,
         request: &Request,
@@ -116,9 +116,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         handles: &[DeviceAddress],
         keeps: bool,
     ) -> Result<Option<u32>, AllocError> {
-        if self.heap.is_deferring() {
-            return Ok(None);
-        }
         let handles = self.check_moves(handles)?;
         let unmapped = handles.iter().try_for_each(|handle| self.unmap_handle(handle));
         let gone = if keeps || unmapped.is_err() { Ok(()) } else { self.release_spare() };
@@ -141,34 +138,44 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Checks the handles that the policy chose, before anything is unmapped.
     fn check_moves(&self, addresses: &[DeviceAddress]) -> Result<Vec<Moved>, AllocError> {
         let mut handles = Vec::with_capacity(addresses.len());
-        let mut blocks = Vec::new();
         for &DeviceAddress(address) in addresses {
             let bytes = self.heap.handle_at(address).ok_or_else(|| self.fault("moves a handle that does not exist"))?;
             let index = self.heap.free_block_at(address);
             let block = index.map(|index| self.heap.arena.at(index));
-            if block.is_none_or(|block| block.address + block.size < address + bytes) {
-                return Err(self.fault("moves a handle that is not wholly free").into());
+            let holds = |spare: Range<u64>| spare.start <= address && address + bytes <= spare.end;
+            if block.is_none_or(|block| !holds(self.heap.dispensable(block))) {
+                return Err(self
+                    .fault("moves a handle that is not wholly free, or that a private pool in use has handed out")
+                    .into());
             }
             if handles.iter().any(|other: &Moved| other.address == address) {
                 return Err(self.fault("moves a handle twice").into());
             }
-            blocks.extend(index.map(|index| self.heap.arena.id(index)));
             handles.push(Moved { address, bytes });
         }
-        self.check_release(&blocks)?;
         Ok(handles)
     }
 
-    /// Unmaps a handle in a free block and keeps its memory.
+    /// Unmaps a handle in a free block and keeps its memory. Does nothing if work may be pending there that cannot be waited
+    /// for.
     fn unmap_handle(&mut self, handle: &Moved) -> Result<(), AllocError> {
         let Some(index) = self.heap.free_block_at(handle.address) else { return Ok(()) };
         self.bring_home(index)?;
+        if self.is_away(index) {
+            return Ok(());
+        }
         let pool = PoolSlot(self.heap.arena.at(index).pool);
         let Some((base, range)) = self.reservations.holding(handle.address) else {
             return Err(self.fault("moves a handle that is in no reserved range").into());
         };
         let (page, stream) = (range.page, range.stream);
-        self.device.synchronize_stream(stream)?;
+        // No work is pending where nothing was ever handed out.
+        if !self.heap.may_serve_graphs(pool.pool_number()) {
+            if !self.may_wait_for(stream)? {
+                return Ok(());
+            }
+            self.device.synchronize_stream(stream)?;
+        }
         let first = (handle.address - base) / page;
         let (done, outcome) = self.unmap_pages(base, page, first..first + handle.bytes / page, Freed::Spare);
         if done > first {
@@ -206,7 +213,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Breaks the handles in order. If the device had no room for some, it tries those again after other handles have given
+    /// Breaks the handles in order; none while a graph is captured, unless the device can wait meanwhile. If the device had no room for some, it tries those again after other handles have given
     /// memory back. A handle for which the device never has room stays as it is.
     /// Returns how many were broken.
     pub(super) fn break_handles(&mut self, handles: &[DeviceAddress]) -> Result<u64, AllocError> {
@@ -215,7 +222,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 return Err(self.fault("breaks a handle that does not exist, or twice").into());
             }
         }
-        if self.heap.is_deferring() {
+        if self.heap.is_deferring() && !self.device.waits_in_captures() {
             return Ok(0);
         }
         let (mut left, mut before, mut broken) = (handles.to_vec(), usize::MAX, 0);
@@ -242,10 +249,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("breaks a handle that is in no reserved range").into());
         };
         let (page, pool) = (range.page, range.pool);
-        let pool_number = PoolSlot(pool).pool_number();
-        if pool_number != 0 && !self.heap.private_pools().freeable().contains(&pool_number) {
-            return Ok(false);
-        }
         let free = self.free_pages(address..address + bytes, page, pool);
         let used = between(&free, address..address + bytes);
         if free.is_empty() || used.is_empty() {
@@ -289,8 +292,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let mut pages = Vec::new();
         for index in blocks {
             let block = self.heap.arena.at(index);
-            let inside =
-                whole_pages(block.address.max(range.start)..(block.address + block.size).min(range.end), range.start, page);
+            let spare = self.heap.dispensable(block);
+            let inside = whole_pages(spare.start.max(range.start)..spare.end.min(range.end), range.start, page);
             if !inside.is_empty() && !self.is_away(index) {
                 pages.push(inside);
             }

@@ -82,6 +82,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ensure(block.state != BlockState::Detached, || format!("the block at {at:#x} is in no state"))?;
             let fits = block.state != BlockState::Allocated || block.requested <= block.size;
             ensure(fits, || format!("the block at {at:#x} has {} bytes, {} were asked for", block.size, block.requested))?;
+            let is_marked = block.state != BlockState::Allocated || self.heap().is_marked_as_handed_out(block);
+            ensure(is_marked, || {
+                format!("the private block at {at:#x} is allocated, but the heap counts it as never handed out")
+            })?;
             let both = |state| block.state == state && arena.get(previous).is_some_and(|before| before.state == state);
             ensure(!both(BlockState::Free) || !self.heap().may_merge(previous, index), || {
                 format!("the block at {at:#x} and the one before it are both free")

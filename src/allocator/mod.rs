@@ -148,11 +148,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Serves any request, including those that need more than reusing a free block.
     fn serve(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
         let (request, stream_slot) = self.prepare(requested, stream)?;
-        match self.reuse_first(&request, stream_slot) {
+        let served = match self.reuse_first(&request, stream_slot) {
             Some(allocation) => Ok(allocation),
             // Copy the request here, so that the other arm can keep it in registers.
             None => self.place(Request { requested, ..request }, stream_slot),
+        };
+        // Requests of private pools never take the short way of `raw_allocate_at_once`.
+        if let Ok(allocation) = &served {
+            self.heap.note_handed_out(allocation.id().index);
         }
+        served
     }
 
     /// Rounds a request and chooses its pool, after checking the pending blocks.

@@ -251,6 +251,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         });
         let splits = self.splits(self.heap.arena.at(index).size, &request);
         let allocation = self.hand_out_part(index, &request, splits);
+        self.heap.note_handed_out(allocation.id().index);
         if let Some(front) = front {
             self.give_back(front.id().index)?;
         }

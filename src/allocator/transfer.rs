@@ -110,7 +110,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("transfers a block of another pool, or of the request's own stream").into());
         }
         let (from, size) = (self.heap.stream(block.stream), block.size);
-        if self.heap.is_deferring() || !self.order(from, request.stream, waits)? {
+        // A captured stream cannot wait for work outside of its capture.
+        let may_order = self.may_wait_for(from)? && self.may_wait_for(request.stream)?;
+        if !may_order || !self.order(from, request.stream, waits)? {
             return Ok(None);
         }
         Ok(Some((index, size)))
@@ -151,6 +153,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         self.take_parts_back();
         Ok(())
+    }
+
+    /// Whether the device may wait for the stream's work now: if no graph is captured, or if the stream takes no part in the
+    /// capture and the device can wait for others meanwhile.
+    pub(super) fn may_wait_for(&mut self, stream: StreamId) -> Result<bool, BackendError> {
+        if !self.heap.is_deferring() {
+            return Ok(true);
+        }
+        Ok(self.device.waits_in_captures() && self.device.capture(stream)?.is_none())
     }
 
     /// The stream of the block's expandable segment, if the block belongs to another stream.

@@ -75,23 +75,52 @@ impl Heap {
         self.refined_page = Some(page);
     }
 
-    /// The handles that lie entirely in a free block, by address; none if there is no such block.
+    /// Whether the pool may belong to graphs that were or are being captured, which write to all that it handed out.
+    pub(crate) fn may_serve_graphs(&self, pool_number: u16) -> bool {
+        pool_number != 0 && !self.private_pools.freeable().contains(&pool_number)
+    }
+
+    /// The addresses of a free block whose memory may go elsewhere: all of them, or what a private pool in use never
+    /// handed out. None if another pool lent the block to a private pool.
+    pub(crate) fn dispensable(&self, block: &Block) -> Range<u64> {
+        let (all, pool_number) = (block.address..block.address + block.size, PoolSlot(block.pool).pool_number());
+        match pool_number == 0 || self.untouched.holds(block.address) {
+            true if self.may_serve_graphs(pool_number) => self.untouched.part_of(all),
+            true => all,
+            false => all.end..all.end,
+        }
+    }
+
+    /// Whether an allocated block counts as handed out, as far as the heap keeps such marks.
+    pub(crate) fn is_marked_as_handed_out(&self, block: &Block) -> bool {
+        self.untouched.part_of(block.address..block.address + block.size).is_empty()
+    }
+
+    /// Records that a block was handed out.
+    #[inline]
+    pub(crate) fn note_handed_out(&mut self, index: u32) {
+        let block = self.arena.at(index);
+        self.untouched.touch(block.address, block.size);
+    }
+
+    /// The handles that lie entirely in a free block and may go elsewhere, by address; none if there is no such block. Of a
+    /// private pool in use, only handles in which nothing was ever handed out may go elsewhere.
     pub fn handles_in(&self, id: BlockId) -> impl Iterator<Item = HandleView> + '_ {
         let block = self.arena.resolve(id).map(|index| self.arena.at(index)).filter(|block| block.state == BlockState::Free);
-        let range = block.map_or(0..0, |block| block.address..block.address + block.size);
+        let range = block.map_or(0..0, |block| self.dispensable(block));
         let end = range.end;
         let inside = self.handles.range(range).filter(move |&(&address, &size)| address + size <= end);
         inside.map(|(&address, &size)| HandleView { address: DeviceAddress(address), size: Bytes(size) })
     }
 
     /// The handles that have free pages of `page` bytes in free blocks of the pool but are not entirely free, by address
-    /// ([`Relief::Break`](crate::policy::Relief::Break)). Blocks that were transferred to another stream count, though their
-    /// pages stay. None if `page` is 0.
+    /// ([`Relief::Break`](crate::policy::Relief::Break)). In a private pool in use, pages count only if nothing was ever handed
+    /// out there. Blocks that were transferred to another stream count, though their pages stay. None if `page` is 0.
     #[must_use]
     pub fn partly_free(&self, pool: PoolSlot, page: Bytes) -> Vec<PartlyFreeView> {
         let mut free: BTreeMap<u64, u64> = BTreeMap::new();
         for block in self.free_blocks(pool) {
-            let (from, to) = (block.address.0, block.address.0 + block.size.0);
+            let Range { start: from, end: to } = self.dispensable(self.arena.at(block.id.index));
             let first = self.handles.range(..=from).next_back().map_or(from, |(&address, _)| address);
             for (&address, &size) in self.handles.range(first..to) {
                 let inside = whole_pages(from.max(address)..to.min(address + size), address, page.0.max(1));
@@ -192,6 +221,9 @@ impl Heap {
     /// Adds an unmapped segment.
     pub(crate) fn add_reservation(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot) -> u32 {
         let index = self.add_block(address, size, stream, pool, Marks::EXPANDABLE);
+        if pool.pool_number() != 0 {
+            self.untouched.add(address.0, size.0);
+        }
         self.attach_unmapped(index);
         index
     }
@@ -271,6 +303,7 @@ impl Heap {
     /// Removes a segment that is entirely unmapped.
     pub(crate) fn remove_reservation(&mut self, index: u32) {
         debug_assert!(!self.arena.at(index).is_split());
+        self.untouched.remove(self.arena.at(index).address);
         self.detach_unmapped(index);
         self.arena.remove(index);
     }

@@ -9,6 +9,7 @@
 mod coalesce;
 mod expandable;
 mod pools;
+mod untouched;
 mod view;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ pub use expandable::{GrowthView, HandleView, PartlyFreeView};
 pub(crate) use expandable::{SETTLED, whole_pages};
 use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
+use untouched::Untouched;
 pub use view::{BlockView, Candidate};
 
 /// One of a pool's two collections, small or large, as an index into the heap's table.
@@ -109,6 +111,8 @@ pub struct Heap {
     /// The handles that were mapped as a whole ([`Policy::handle`](crate::policy::Policy::handle)): first byte and
     /// bytes.
     handles: BTreeMap<u64, u64>,
+    /// What private pools never handed out.
+    untouched: Untouched,
     /// The page size to which all expandable segments were refined.
     refined_page: Option<Bytes>,
 }
@@ -141,6 +145,7 @@ impl Heap {
             device_total: device_total.0,
             free_order,
             handles: BTreeMap::new(),
+            untouched: Untouched::default(),
             refined_page: None,
         }
     }

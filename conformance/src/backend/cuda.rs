@@ -349,6 +349,10 @@ impl DeviceBackend for Rig {
         self.device().release(memory)
     }
 
+    fn waits_in_captures(&self) -> bool {
+        self.seen().waits_in_captures()
+    }
+
     fn breaks_handles(&self) -> bool {
         self.seen().breaks_handles()
     }

@@ -273,6 +273,10 @@ impl<D: DeviceBackend> DeviceBackend for WitnessedDevice<D> {
         }
     }
 
+    fn waits_in_captures(&self) -> bool {
+        self.look().waits_in_captures()
+    }
+
     fn breaks_handles(&self) -> bool {
         self.look().breaks_handles()
     }

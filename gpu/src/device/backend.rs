@@ -7,8 +7,8 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::CudaDevice;
 use crate::driver::{
-    CudaEvent, CudaPhysical, INVALID_VALUE, Memory, OUT_OF_MEMORY, Reservation, STREAM_CAPTURE_CODES, Stage, add_awaited,
-    capture_of_stream, granularity_bytes, is_stream_idle, synchronize_stream,
+    CudaEvent, CudaPhysical, INVALID_VALUE, Memory, OUT_OF_MEMORY, Reservation, STREAM_CAPTURE_CODES, Stage, Stream, add_awaited,
+    capture_of_stream, granularity_bytes, is_stream_idle, knows_captures, synchronize_stream,
 };
 use crate::error::DriverError;
 use crate::nvml::{GpuProcess, Nvml, NvmlLibrary};
@@ -95,6 +95,12 @@ impl DeviceBackend for CudaDevice {
 
     fn release(&mut self, mut memory: CudaPhysical) -> Result<(), (CudaPhysical, BackendError)> {
         memory.give_back().map_err(|error| (memory, error.into()))
+    }
+
+    /// Returns true if the driver can say which streams are captured (CUDA 12.3 and later). The thread must be in the relaxed
+    /// capture mode, as it is within PyTorch's allocator.
+    fn waits_in_captures(&self) -> bool {
+        knows_captures(&self.context)
     }
 
     /// Returns true if the driver can map host memory, no other device has access to this device's mappings, and all
@@ -237,6 +243,30 @@ impl CudaDevice {
         }
     }
 
+    /// Waits for all work on the device. Waiting for the context would invalidate the capture of a stream; then this waits
+    /// for the default stream and each stream that the device knows, but not for those that are captured.
+    ///
+    /// # Errors
+    /// A driver call fails. It fails if the default stream waits for a captured stream, because that stream is a blocking
+    /// one.
+    fn wait_for_work(&self) -> Result<(), DriverError> {
+        let mut not_captured = Vec::with_capacity(1 + self.streams.len());
+        for stream in std::iter::once(None).chain(self.streams.values().map(Some)) {
+            if capture_of_stream(&self.context, stream)?.is_none() {
+                not_captured.push(stream);
+            }
+        }
+        if not_captured.len() > self.streams.len() {
+            return self.context.synchronize();
+        }
+        not_captured.into_iter().try_for_each(|stream| synchronize_stream(&self.context, stream))
+    }
+
+    /// Waits for the copies of this module.
+    fn finish_copies(&self) -> Result<(), DriverError> {
+        synchronize_stream(&self.context, self.copies.as_ref())
+    }
+
     /// Waits for all work, and copies the parts to the stage, each one at its offset in the handle.
     fn put_on_stage(
         &mut self,
@@ -251,15 +281,18 @@ impl CudaDevice {
             return Err(DriverError { call, code: INVALID_VALUE });
         }
         self.mapped_span(call, address, size)?;
-        self.context.synchronize()?;
+        self.wait_for_work()?;
+        if self.copies.is_none() {
+            self.copies = Some(Stream::create(&self.context)?);
+        }
         let stage = self.stage_for(size.get())?;
         let copied = parts.iter().try_for_each(|&(offset, part)| {
             let from = self.mapped_span(call, DeviceAddress(address.get() + offset.get()), part)?;
-            stage.span(offset.get(), part.get())?.copy_from(&from, None)
+            stage.span(offset.get(), part.get())?.copy_from(&from, self.copies.as_ref())
         });
         self.stage = Some(stage);
         // Wait even if a copy failed, because others were queued before it.
-        self.context.synchronize().and(copied)
+        self.finish_copies().and(copied)
     }
 
     /// Takes the stage, which is grown to this size. If the host refuses the memory, no more handles are broken, unless
@@ -298,9 +331,9 @@ impl CudaDevice {
         let copied = parts.iter().try_for_each(|&(offset, part)| {
             let stage = self.stage.as_ref().ok_or(DriverError { call: "cuMemcpyDtoDAsync_v2", code: INVALID_VALUE })?;
             let to = self.mapped_span("cuMemcpyDtoDAsync_v2", place(offset), part)?;
-            to.copy_from(&stage.span(offset.get(), part.get())?, None)
+            to.copy_from(&stage.span(offset.get(), part.get())?, self.copies.as_ref())
         });
-        match self.context.synchronize().and(copied) {
+        match self.finish_copies().and(copied) {
             Ok(()) => Ok(pieces),
             Err(error) => Err((pieces, error.into())),
         }

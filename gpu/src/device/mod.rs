@@ -45,6 +45,8 @@ pub struct CudaDevice {
     /// The host memory that holds contents while a handle is broken; it is created for the first
     /// one.
     stage: Option<Box<Stage>>,
+    /// The stream on which these contents are copied; it is created for the first handle.
+    copies: Option<Stream>,
     /// Whether the driver supports this.
     can_stage: bool,
     context: Arc<Context>,
@@ -72,6 +74,7 @@ impl CudaDevice {
             foreign_streams: None,
             serial_work: None,
             stage: None,
+            copies: None,
             can_stage: Stage::is_possible(&context),
             context,
         })

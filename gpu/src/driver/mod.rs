@@ -17,7 +17,9 @@ pub(crate) use memory::{Memory, Span};
 pub use spin::LONGEST_SPIN_NS;
 pub(crate) use spin::Spin;
 pub use stream::{CudaEvent, StreamsAreValid, WorkIsSerial};
-pub(crate) use stream::{Stream, add_awaited, capture_of_stream, is_idle as is_stream_idle, synchronize as synchronize_stream};
+pub(crate) use stream::{
+    Stream, add_awaited, capture_of_stream, is_idle as is_stream_idle, knows_captures, synchronize as synchronize_stream,
+};
 pub(crate) use table::{INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, STREAM_CAPTURE_CODES};
 pub use virtual_memory::{CudaPhysical, SharedMemory};
 pub(crate) use virtual_memory::{Reservation, Stage, granularity_bytes};

@@ -55,7 +55,8 @@ impl WorkIsSerial {
     /// # Safety
     /// While the allocator serves a call that asks for memory or routes requests to a private pool, no other thread may
     /// queue work on the device that uses the allocator's memory, no other device may use that memory, and it must not
-    /// be registered elsewhere (for example for RDMA). During the call, the allocator may replace the memory behind
+    /// be registered elsewhere (for example for RDMA). While a graph is captured, no work that began before the capture may
+    /// be left on a stream that the device does not know, and the streams that it knows must exist. During the call, the allocator may replace the memory behind
     /// addresses in use, and data written in between is lost.
     #[must_use]
     pub const unsafe fn promise() -> WorkIsSerial {
@@ -207,6 +208,11 @@ impl Drop for CudaEvent {
 }
 
 const CAPTURE_INFO: &str = "cuStreamGetCaptureInfo_v3";
+
+/// Returns whether the driver can say which streams are captured.
+pub(crate) fn knows_captures(context: &Context) -> bool {
+    context.table.cuStreamGetCaptureInfo_v3.is_some()
+}
 
 /// Returns the graph capture in which a stream takes part, or `None`. If no stream is given, this is the capture of the
 /// context's default stream. With a driver older than CUDA 12.3, the answer is always `None`.

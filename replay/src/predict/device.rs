@@ -142,6 +142,10 @@ impl DeviceBackend for TimedDevice {
         self.device.release(memory)
     }
 
+    fn waits_in_captures(&self) -> bool {
+        self.device.waits_in_captures()
+    }
+
     fn breaks_handles(&self) -> bool {
         self.device.breaks_handles()
     }

@@ -66,6 +66,10 @@ impl DeviceBackend for SimDevice {
         self.mem_release(&memory).map_err(|error| (memory, error))
     }
 
+    fn waits_in_captures(&self) -> bool {
+        true
+    }
+
     fn breaks_handles(&self) -> bool {
         true
     }

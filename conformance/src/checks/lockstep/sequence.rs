@@ -444,6 +444,10 @@ impl DeviceBackend for Recorder {
         result
     }
 
+    fn waits_in_captures(&self) -> bool {
+        self.device.waits_in_captures()
+    }
+
     fn breaks_handles(&self) -> bool {
         self.device.breaks_handles()
     }

@@ -1,0 +1,91 @@
+//! The memory of private pools that was never handed out.
+//!
+//! A private pool in use may belong to captured graphs. When a graph runs, it writes to any address that the pool handed
+//! out during the capture, even if the block is free now. So of such a pool only addresses that were never handed out may
+//! lose their memory. Nothing here shrinks until the whole range goes: what was handed out once counts for good.
+
+use alloc::collections::BTreeMap;
+use core::ops::Range;
+
+/// The reserved ranges of private pools, by first byte: the end of each, and the end of what was handed out there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Untouched(BTreeMap<u64, Marks>);
+
+#[derive(Clone, Debug)]
+struct Marks {
+    end: u64,
+    from: u64,
+}
+
+impl Untouched {
+    /// Adds a range in which nothing was handed out.
+    pub(crate) fn add(&mut self, base: u64, bytes: u64) {
+        self.0.insert(base, Marks { end: base + bytes, from: base });
+    }
+
+    /// Removes a range, if it is known.
+    pub(crate) fn remove(&mut self, base: u64) {
+        self.0.remove(&base);
+    }
+
+    /// Records that a block was handed out. Does nothing outside of the known ranges.
+    #[inline]
+    pub(crate) fn touch(&mut self, address: u64, bytes: u64) {
+        if !self.0.is_empty() {
+            self.mark(address, address + bytes);
+        }
+    }
+
+    #[cold]
+    fn mark(&mut self, address: u64, end: u64) {
+        if let Some((_, range)) = self.0.range_mut(..=address).next_back()
+            && address < range.end
+        {
+            range.from = range.from.max(end);
+        }
+    }
+
+    /// Whether an address is in a known range.
+    pub(crate) fn holds(&self, address: u64) -> bool {
+        self.range(address).is_some()
+    }
+
+    /// The part of a block that lies behind all that was handed out in its range. Empty outside of the known ranges.
+    pub(crate) fn part_of(&self, Range { start, end }: Range<u64>) -> Range<u64> {
+        self.range(start).map_or(end, |range| range.from.clamp(start, end))..end
+    }
+
+    fn range(&self, address: u64) -> Option<&Marks> {
+        self.0.range(..=address).next_back().map(|(_, range)| range).filter(|range| address < range.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_a_range_is_untouched() {
+        let mut untouched = Untouched::default();
+        untouched.add(1000, 500);
+        assert_eq!(untouched.part_of(1100..1150), 1100..1150);
+        untouched.touch(1100, 50);
+        untouched.touch(1000, 10);
+        assert_eq!(untouched.part_of(1000..1100), 1100..1100);
+        assert_eq!(untouched.part_of(1100..1300), 1150..1300);
+        assert_eq!(untouched.part_of(1200..1500), 1200..1500);
+    }
+
+    #[test]
+    fn memory_outside_of_the_ranges_counts_as_handed_out() {
+        let mut untouched = Untouched::default();
+        untouched.add(1000, 500);
+        untouched.touch(1500, 10);
+        assert_eq!(untouched.part_of(1500..1510), 1510..1510);
+        assert_eq!(untouched.part_of(500..510), 510..510);
+        assert_eq!(untouched.part_of(1490..1500), 1490..1500);
+        assert!(untouched.holds(1499) && !untouched.holds(1500) && !untouched.holds(999));
+        untouched.remove(1000);
+        assert_eq!(untouched.part_of(1490..1500), 1500..1500);
+    }
+}
