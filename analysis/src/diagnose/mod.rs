@@ -26,7 +26,7 @@ use parkade_replay::recognition::{capacity_hint as hint, segment_bytes, verify_f
 use parkade_replay::{DeviceVerdict, Operation, Requests, VerifyError, VerifyOptions};
 
 use crate::ending::Ending;
-use crate::recorded_heap::recorded_heap;
+use crate::fragmentation::recorded_heap;
 use crate::stacks::StackUse;
 use fences::{Owners, fences, live_by_stack};
 use moment::{Lows, Seen, Target, watch};

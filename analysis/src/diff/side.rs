@@ -16,8 +16,7 @@ use parkade_recording::{DeviceRecording, Recording};
 use parkade_replay::{Requests, VerifyError, VerifyOptions};
 use thiserror::Error;
 
-use crate::annotations::{Scope, StepError, scopes, steps};
-use crate::repeated_steps::repeated_steps;
+use crate::annotations::{Scope, StepError, repeated_steps, scopes, steps};
 use crate::timeline::Timeline;
 
 /// One side of a comparison.
