@@ -449,7 +449,7 @@ fn log_bytes(row: &Row) -> f64 {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BoundRatios {
     /// The memory that is enough for an ideal allocator that remaps pages of 2 MiB at will, assigns each buffer of at least a
-    /// page its own pages, and has the smaller buffers packed offline ([`crate::bounds::pages`]).
+    /// page its own pages, and has the smaller buffers packed offline ([`crate::bounds::PageIdeal`]).
     pub page_ideal: Level,
     /// The best packing that the offline packer found, with every lifetime known in advance and nothing moved.
     pub packing: Level,
