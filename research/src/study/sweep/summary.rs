@@ -16,8 +16,8 @@
 use rayon::prelude::*;
 use statrs::statistics::Statistics;
 
-use super::plan::{Capacity, Plan};
 use super::row::{Row, Source};
+use super::{Capacity, Plan};
 use crate::bounds::{Bounds, BoundsError};
 use crate::packing::Effort;
 use crate::study::statistics::{Interval, SignedRank, holm, interval_of_mean, mean, signed_rank};
@@ -493,9 +493,8 @@ pub fn bound_ratios(
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
-    use crate::study::sweep::plan::tests::plan;
+    use crate::study::sweep::tests::plan;
 
     #[test]
     fn shares_add_up_and_the_mean_is_of_the_others() {
