@@ -5,11 +5,11 @@
 //! for the whole batch, which are reallocated every `stride` tokens (`torch.cat` does that for every token, with more
 //! events).
 
+use super::lengths::{self, Lengths};
+use super::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use super::training::Training;
 use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
-use crate::workload::generators::lengths::{self, Lengths};
-use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use crate::workload::{Event, Workload};
 
 /// A model, and the rounds that it goes through.

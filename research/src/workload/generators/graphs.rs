@@ -5,9 +5,9 @@
 //! captures then determines whether a later graph fits in the memory that an earlier one has left free. Replaying a graph
 //! allocates nothing.
 
+use super::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
-use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use crate::workload::{Event, Workload};
 
 /// The order of captures.

@@ -3,11 +3,11 @@
 //! A batch is padded to its longest sample, rounded up to a multiple. The model is a [`Transformer`], whose `sequence` is the
 //! longest length allowed. Gradient accumulation and everything else work as in the transformer.
 
+use super::lengths::{self, Lengths};
+use super::options::{self, Done, Generator, Key, WorkloadError, within};
 use super::transformer::{Transformer, set_model, with_model};
 use crate::packing::random::Random;
 use crate::workload::Workload;
-use crate::workload::generators::lengths::{self, Lengths};
-use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, within};
 
 /// A model, and the lengths of its training samples.
 #[derive(Clone, PartialEq, Debug)]

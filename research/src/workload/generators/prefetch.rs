@@ -8,9 +8,9 @@
 //! freed too early.
 
 use super::cnn::Cnn;
+use super::lengths::{self, Lengths};
+use super::options::{self, Done, Generator, Key, WorkloadError, within};
 use crate::packing::random::Random;
-use crate::workload::generators::lengths::{self, Lengths};
-use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, within};
 use crate::workload::{Event, Workload};
 
 /// A network, and how batches reach it.
