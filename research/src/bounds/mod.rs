@@ -253,10 +253,10 @@ mod tests {
     use super::robson::tests::lives;
     use super::*;
     use crate::packing::{InstanceError, check, pack};
+    use crate::workload::generators::around_a_model::Varlen;
     use crate::workload::generators::cnn::Cnn;
     use crate::workload::generators::mlp::Mlp;
     use crate::workload::generators::transformer::{Attention, Checkpointing, Transformer};
-    use crate::workload::generators::varlen::Varlen;
 
     const QUICK: Effort = Effort { steps: 200_000, seed: 1 };
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | models, with the lifetimes that autograd gives to tensors | [`transformer`], [`cnn`], [`mlp`] |
 //! | the operations of a model by themselves | [`autograd`] |
-//! | programs around a model | [`varlen`], [`alternate`], [`prefetch`], [`graphs`] |
+//! | programs around a model | [`around_a_model`] |
 //! | a server of a language model | [`serving`] |
 //! | a chain of layers whose peak is a formula | [`chain`] |
 //! | workloads that attack a policy | [`adversaries`] |
@@ -18,19 +18,16 @@
 //! caching allocator keeps the memory, in one piece, for what follows.
 
 pub mod adversaries;
-pub mod alternate;
+pub mod around_a_model;
 pub mod autograd;
 pub mod chain;
 pub mod cnn;
-pub mod graphs;
 mod lengths;
 pub mod mlp;
 mod options;
-pub mod prefetch;
 pub mod serving;
 mod training;
 pub mod transformer;
-pub mod varlen;
 
 pub use autograd::Work;
 pub use lengths::Lengths;
@@ -41,16 +38,13 @@ use std::collections::BTreeSet;
 
 use super::{Event, Workload};
 use adversaries::{Pattern, RobsonAgainst};
-use alternate::Alternate;
+use around_a_model::{Alternate, Graphs, Prefetch, Varlen};
 use chain::DescribedChain;
 use cnn::Cnn;
-use graphs::Graphs;
 use mlp::Mlp;
 use options::{Generator, Key, Trained, within};
-use prefetch::Prefetch;
 use serving::Serving;
 use transformer::Transformer;
-use varlen::Varlen;
 
 /// Creates a generator with its default options.
 type Default = fn() -> Box<dyn Generator>;
