@@ -13,7 +13,7 @@
 //!   incoming gradient, as in the recorded programs.
 //! - Without a backward pass, an operation's input lives until its output exists.
 //!
-//! The engine counts the references to each tensor. It runs a block on its own ([`Work`]), or a whole model ([`Plan`]) with
+//! The engine counts the references to each tensor. It runs a block on its own ([`Work`]), or a whole model (`Plan`) with
 //! parts that run one after another, some of which are recomputed in the backward pass.
 
 use super::WorkloadError;

@@ -1,4 +1,4 @@
-//! Generators: each creates a [`Workload`](super::Workload) from options and a seed.
+//! Generators: each creates a [`Workload`] from options and a seed.
 //!
 //! | kind | generators |
 //! |---|---|
