@@ -1,20 +1,20 @@
 //! Measures fragmentation over time: how a heap's bytes are used at chosen moments in a run.
 //!
 //! [`Fragmentation`] describes one heap. [`sample_recorded_run`] computes it, together with PyTorch's statistics, at chosen
-//! entries of a recorded run; [`sample_replayed_run`] does so for the same requests under other settings.
+//! entries of a recorded run; [`sample_replayed_run`] does so for the same requests under other settings. A file without a
+//! trace contains no heap other than the final one, which `recorded_heap` converts to the core's types.
 
 use parkade::profile::Profile;
 use parkade::settings::Settings;
-use parkade::snapshot::{BlockActivity, SegmentInfo};
+use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::{Family, Stats};
-use parkade_recording::{DeviceRecording, Segment};
+use parkade::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
+use parkade_recording::{Block, BlockState, DeviceRecording, Segment};
 use parkade_replay::recognition::verify_finding_limit;
 use parkade_replay::{
     AfterFailure, PredictOptions, PredictedRun, Requests, Timing, VerifyError, VerifyOptions, device_like, learned_addresses,
     watch_device,
 };
-
-use crate::recorded_heap::recorded_heap;
 
 /// A heap's bytes by use, and the fragmentation that follows from them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -210,6 +210,43 @@ impl<'a> Sampler<'a> {
             self.peak_allocated_bytes = current(Family::AllocatedBytes);
             self.peak_reserved_bytes = current(Family::ReservedBytes);
         }
+    }
+}
+
+/// Converts recorded segments to the core's type.
+pub(crate) fn recorded_heap(segments: &[Segment]) -> Vec<SegmentInfo> {
+    segments.iter().map(segment_info).collect()
+}
+
+fn segment_info(segment: &Segment) -> SegmentInfo {
+    let blocks: Vec<BlockInfo> = segment.blocks.iter().map(block_info).collect();
+    let sum = |counts: fn(&BlockInfo) -> u64| Bytes(blocks.iter().map(counts).fold(0, u64::saturating_add));
+    SegmentInfo {
+        address: DeviceAddress(segment.address),
+        total: Bytes(segment.total_bytes),
+        allocated: sum(|block| if block.state == BlockActivity::Allocated { block.size.get() } else { 0 }),
+        active: sum(|block| if block.state == BlockActivity::Inactive { 0 } else { block.size.get() }),
+        requested: sum(|block| if block.state == BlockActivity::Inactive { 0 } else { block.requested.get() }),
+        stream: StreamId(segment.stream),
+        pool: segment.pool.map_or(PoolId::DEFAULT, |(first, second)| PoolId(first, second)),
+        class: if segment.large { PoolClass::Large } else { PoolClass::Small },
+        expandable: segment.expandable,
+        rank: 0,
+        blocks,
+    }
+}
+
+/// If a block's requested size is not in the file, the block counts as requested in full.
+fn block_info(block: &Block) -> BlockInfo {
+    BlockInfo {
+        address: DeviceAddress(block.address),
+        size: Bytes(block.size),
+        requested: Bytes(block.requested.unwrap_or(block.size)),
+        state: match block.state {
+            BlockState::ActiveAllocated => BlockActivity::Allocated,
+            BlockState::ActivePendingFree => BlockActivity::PendingFree,
+            BlockState::Inactive => BlockActivity::Inactive,
+        },
     }
 }
 

@@ -13,10 +13,7 @@ pub mod holders;
 pub mod ranks;
 pub mod timeline;
 
-mod cpp_symbol;
 mod frame_kind;
-mod recorded_heap;
-mod repeated_steps;
 mod stacks;
 
 pub use frame_kind::FrameKind;

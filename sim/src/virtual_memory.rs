@@ -1,7 +1,7 @@
 //! Virtual memory: which addresses are reserved, which memory has been created, and what is mapped where.
 //!
 //! This module decides which operations are refused and with which code (facts: Virtual memory calls). A refused
-//! operation changes nothing. The calls in `device/memory_calls.rs` add time, faults and the log.
+//! operation changes nothing. The calls in `device/driver_calls.rs` add time, faults and the log.
 //!
 //! Pieces that were created and mapped together form one mapping until a call affects only some of them.
 //!
@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 
 use crate::calls::{INVALID_VALUE, NOT_SUPPORTED};
 use crate::memory::{PAGE_BYTES, PageRun, PageRuns};
-use crate::page_map::PageMap;
-use crate::range_maps::Intervals;
+use crate::range_maps::{Intervals, PageMap};
 
 /// Memory created on a [`SimDevice`](crate::SimDevice), which can be mapped: one piece, or several of one size that
 /// were created together. Valid only on that device and its clones.

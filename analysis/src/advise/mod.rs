@@ -1,8 +1,8 @@
 //! Finds the settings that would have let a recorded program fit, how much memory they need, and what they cost.
 //!
 //! [`advise`] reads the requests of each traced device (`program`) and carries them out under many settings: `search` lists
-//! them, orders them, and finds those that lead to the same decisions; `advised_option` tries one; and `capacity` finds the
-//! smallest memory in which it fits, in trials that share their common beginning. Then `verdict` explains why the program's
+//! them, orders them, and finds those that lead to the same decisions; `advised_option` tries one and finds
+//! the smallest memory in which it fits, in trials that share their common beginning. Then `verdict` explains why the program's
 //! own settings fail, `choice` picks one option, and `completion` estimates how likely each option is to let a program that
 //! died finish. If the caller does not know how much memory was available, `memory` infers it from an out-of-memory error in
 //! the recording.
@@ -17,7 +17,6 @@
 //! segment may exceed a limit by up to one page; an option within a page of the limit counts as close.
 
 mod advised_option;
-mod capacity;
 mod choice;
 mod completion;
 mod memory;

@@ -1,7 +1,7 @@
 //! Estimates what a program that died would have done next, as far as its earlier steps show it.
 //!
 //! A recording of a run that died ends with the request that failed. If the program is a loop, it has been at the same point
-//! before, once in every step (`repeats`). What it did after that point is appended (`splice`): first the rest of the failed
+//! before, once in every step (`repeats`). What it did after that point is appended: first the rest of the failed
 //! step, with sizes in proportion to what that step had already requested, and then the earlier steps once more, unchanged.
 //!
 //! [`Doubt`] states why a program of this kind may not fit even if all of its estimated rest does. The need of later steps is
@@ -12,14 +12,12 @@
 //! power of `-n`, however many steps follow.
 
 mod repeats;
-mod splice;
 
 use parkade_recording::DeviceRecording;
 use parkade_replay::{Operation, Requests};
 use rustc_hash::FxHashMap;
 
-use repeats::{Alignment, Direction, Repeat, Shape, align, repeats};
-use splice::{Sizes, Splice};
+use repeats::{Alignment, Direction, Repeat, Shape, Sizes, Splice, align, repeats};
 
 /// The number of earlier steps that are compared.
 const STEPS: usize = 40;

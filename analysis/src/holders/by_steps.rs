@@ -15,9 +15,8 @@ use parkade_recording::{Annotation, DeviceRecording, StackId};
 use super::by_lifetime::SHORT;
 use super::kind::{How, Kind, Told};
 use super::passes::Run;
-use crate::annotations::steps;
+use crate::annotations::{repeated_steps, steps};
 use crate::ending::Ending;
-use crate::repeated_steps::repeated_steps;
 use crate::timeline::BlockLife;
 
 /// What shows where the steps of a run end.

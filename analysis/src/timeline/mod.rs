@@ -3,19 +3,25 @@
 //! A *moment* is a number of completed entries: moment 0 is the state before the first entry, moment `n` the state after `n`
 //! entries. `log` records the moments between which each block and segment existed; the heap at any moment, the levels, and
 //! what holds the memory all follow from it. [`Timeline`] holds the log of one device's run, its levels and its markers:
-//! out-of-memory errors, retries, and calls to `empty_cache`. `levels` aggregates levels for drawing and runs the same
-//! requests under other settings, and `packed` packs a log into few bytes and reads it back.
+//! out-of-memory errors, retries, and calls to `empty_cache`. [`Levels`] are memory levels at every moment, and aggregated into
+//! buckets for drawing; [`what_if`] replays the requests under other settings and returns a curve of reserved bytes over the
+//! recording's entries and the estimated rest. `packed` packs a log into few bytes and reads it back.
 
-mod levels;
 mod log;
 mod packed;
 
-pub use levels::{Bucket, Curve, Levels, Rest, Span, WhatIf, WhatIfRun, in_use, what_if};
 pub use log::{BlockLife, BlockNow, HeapLog, Holder, HolderKey, NEVER, SegmentLife, SegmentNow, holders};
 pub use packed::{Column, Packed, PackedError, TimeSamples, pack_numbers};
 
+use parkade::profile::Profile;
+use parkade::settings::Settings;
+use parkade::stats::Family;
 use parkade_recording::{Action, DeviceRecording};
-use parkade_replay::{Operation, Requests, VerifyError, VerifyOptions};
+use parkade_replay::{
+    AfterFailure, Operation, PredictOptions, PredictedRun, Prediction, Requests, Timing, VerifyError, VerifyOptions, device_like,
+};
+use parkade_sim::address::LearnedAddressSpace;
+use rustc_hash::FxHashMap;
 
 /// One device's run over time.
 #[derive(Clone, Debug)]
@@ -98,4 +104,306 @@ fn markers(recording: &DeviceRecording, retries: &[u32], requests: &Requests) ->
     }));
     markers.sort_by_key(|marker| (marker.moment, marker.kind));
     markers
+}
+
+/// Bytes at every moment. Each list has one more element than the trace has entries.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Levels {
+    /// Bytes of live blocks.
+    pub allocated: Vec<u64>,
+    /// Bytes of live blocks, plus bytes of freed blocks that other streams still use.
+    pub active: Vec<u64>,
+    /// Reserved bytes.
+    pub reserved: Vec<u64>,
+}
+
+/// A level during a range of moments, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Bucket {
+    /// Its minimum.
+    pub min: u64,
+    /// Its maximum.
+    pub max: u64,
+    /// Its value at the last of these moments.
+    pub last: u64,
+}
+
+/// An aggregated level: of `k` buckets over `n` moments, bucket `i` covers the moments from `i * n / k` up to, but not
+/// including, `(i + 1) * n / k`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Curve {
+    /// The buckets in order.
+    pub buckets: Vec<Bucket>,
+    /// The number of moments.
+    pub moments: usize,
+}
+
+impl HeapLog {
+    /// The levels at every moment of a run with this many entries.
+    fn levels(&self, entries: usize) -> Levels {
+        let blocks = || self.blocks.iter();
+        Levels {
+            allocated: sum_of(blocks().map(|block| (block.born, block.freed, block.size)), entries),
+            active: sum_of(blocks().map(|block| (block.born, block.gone, block.size)), entries),
+            reserved: sum_of(self.segments.iter().map(|segment| (segment.born, segment.gone, segment.size)), entries),
+        }
+    }
+}
+
+/// For each moment, the total size of everything that exists then. A lifetime includes its first moment and excludes the
+/// moment at its end.
+fn sum_of(lives: impl Iterator<Item = (u32, u32, u64)>, entries: usize) -> Vec<u64> {
+    let mut changes = vec![0_u64; entries + 1];
+    for (born, gone, size) in lives {
+        if let Some(change) = changes.get_mut(born as usize) {
+            *change = change.wrapping_add(size);
+        }
+        if let Some(change) = changes.get_mut(gone as usize) {
+            *change = change.wrapping_sub(size);
+        }
+    }
+    let mut level = 0_u64;
+    for change in &mut changes {
+        level = level.wrapping_add(*change);
+        *change = level;
+    }
+    changes
+}
+
+impl Curve {
+    /// Aggregates a level, known at every moment, into at most this many buckets.
+    #[must_use]
+    pub fn of(level: &[u64], most_buckets: usize) -> Curve {
+        let moments = level.len();
+        let count = most_buckets.min(moments);
+        let bucket = |i: usize| {
+            let part = &level[i * moments / count..(i + 1) * moments / count];
+            let (mut min, mut max) = (u64::MAX, 0);
+            for &bytes in part {
+                (min, max) = (min.min(bytes), max.max(bytes));
+            }
+            Bucket { min, max, last: part.last().copied().unwrap_or_default() }
+        };
+        Curve { buckets: (0..count).map(bucket).collect(), moments }
+    }
+
+    /// The highest value at any moment, in bytes.
+    #[must_use]
+    pub fn peak(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.max).max().unwrap_or(0)
+    }
+}
+
+impl Levels {
+    /// The first moment at which a level is at its highest.
+    #[must_use]
+    pub fn peak_moment(level: &[u64]) -> usize {
+        let peak = level.iter().max();
+        level.iter().position(|bytes| Some(bytes) == peak).unwrap_or(0)
+    }
+}
+
+/// PyTorch rounds requests up to a multiple of this many bytes (spec 1.2).
+const ROUNDING: u64 = 512;
+
+/// The requests to run, and the device to run them on.
+#[derive(Clone, Debug)]
+pub struct WhatIf<'a> {
+    /// The program's requests.
+    pub requests: &'a Requests,
+    /// The addresses at which the program's driver places segments.
+    pub learned: &'a LearnedAddressSpace,
+    /// The device's number.
+    pub device: u32,
+    /// The entries that the curves cover.
+    pub span: Span,
+    /// The PyTorch release whose rules apply.
+    pub profile: &'static Profile,
+    /// The memory limit; unlimited if `None`.
+    pub limit_bytes: Option<u64>,
+    /// The device's memory; unlimited if `None`.
+    pub capacity_bytes: Option<u64>,
+}
+
+/// The entries that a curve covers, starting with moment 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// The number of entries.
+    pub entries: usize,
+    /// Where the estimated entries begin, if there are any.
+    pub rest: Option<Rest>,
+}
+
+/// The estimated rest of a run that died. It follows the request that failed; anything that the dying run did after that is
+/// left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rest {
+    /// The entry of the request that failed.
+    pub died_at: usize,
+    /// The first estimated entry among the requests.
+    pub first: usize,
+}
+
+impl Span {
+    /// All entries of a recording.
+    #[must_use]
+    pub const fn recorded(entries: usize) -> Span {
+        Span { entries, rest: None }
+    }
+
+    /// The entries up to the one at which the run died, and the estimated entries among these requests, which begin at the
+    /// entry `first`.
+    #[must_use]
+    pub fn continued(requests: &Requests, died_at: usize, first: usize) -> Span {
+        let last = requests.operations.last().map_or(0, |&(entry, _)| entry);
+        Span { entries: died_at + 1 + (last + 1).saturating_sub(first), rest: Some(Rest { died_at, first }) }
+    }
+
+    /// The moment after one of the requests' entries.
+    #[must_use]
+    pub fn moment(&self, entry: usize) -> usize {
+        match self.rest {
+            Some(Rest { died_at, first }) if entry >= first => died_at + 2 + (entry - first),
+            // Requests from before the first entry belong to moment 0.
+            _ if entry == 0 => 0,
+            _ => entry + 1,
+        }
+    }
+}
+
+/// The outcome of a run under other settings.
+#[derive(Clone, Debug)]
+pub struct WhatIfRun {
+    /// Reserved bytes over the recording's entries.
+    pub reserved: Curve,
+    /// All other results of the run.
+    pub prediction: Prediction,
+}
+
+/// Runs the requests under `settings`. A request that fails does not end the run: some programs catch the error and continue
+/// with less memory.
+#[must_use]
+pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> WhatIfRun {
+    let device = device_like(what.device, what.learned, what.capacity_bytes);
+    let options = PredictOptions {
+        profile: what.profile,
+        settings: settings.clone(),
+        limit_bytes: what.limit_bytes,
+        after_failure: AfterFailure::GoOn,
+        timing: Timing::Recorded,
+    };
+    let mut run = PredictedRun::new(what.requests, device, &options, ());
+    let mut curve = Running::over(what.span, most_buckets);
+    let mut peak = 0;
+    for &(entry, _) in &what.requests.operations {
+        if !run.step() {
+            break;
+        }
+        let reserved = run.stats().family(Family::ReservedBytes).all;
+        // During an operation, more may be reserved than at its end.
+        let most = if reserved.peak > peak { reserved.peak } else { reserved.current };
+        peak = reserved.peak;
+        curve.add(what.span.moment(entry), as_bytes(reserved.current), as_bytes(most));
+    }
+    WhatIfRun { reserved: curve.end(), prediction: run.prediction() }
+}
+
+/// The bytes that the requests keep in use, with each block rounded up as PyTorch rounds it (spec 1.2). A request that fails
+/// in the recording does not count.
+#[must_use]
+pub fn in_use(requests: &Requests, span: Span, most_buckets: usize) -> Curve {
+    let mut curve = Running::over(span, most_buckets);
+    let mut sizes: FxHashMap<usize, u64> = FxHashMap::default();
+    let mut level = 0_u64;
+    for &(entry, operation) in &requests.operations {
+        match operation {
+            Operation::Allocate { id, bytes, failed: false, .. } => {
+                let bytes = bytes.max(1).checked_next_multiple_of(ROUNDING).unwrap_or(u64::MAX);
+                sizes.insert(id, bytes);
+                level = level.saturating_add(bytes);
+            }
+            Operation::Free { id, .. } => level = level.saturating_sub(sizes.remove(&id).unwrap_or(0)),
+            _ => {}
+        }
+        curve.add(span.moment(entry), level, level);
+    }
+    curve.end()
+}
+
+fn as_bytes(amount: i64) -> u64 {
+    u64::try_from(amount).unwrap_or(0)
+}
+
+/// A curve being drawn from left to right.
+struct Running {
+    buckets: Vec<Bucket>,
+    count: usize,
+    moments: usize,
+    level: u64,
+}
+
+impl Running {
+    fn over(span: Span, most_buckets: usize) -> Running {
+        let moments = span.entries + 1;
+        Running { buckets: Vec::new(), count: most_buckets.min(moments).max(1), moments, level: 0 }
+    }
+
+    fn end(mut self) -> Curve {
+        self.reach(self.count);
+        Curve { buckets: self.buckets, moments: self.moments }
+    }
+
+    /// Extends the current level until the curve has this many buckets.
+    fn reach(&mut self, buckets: usize) {
+        let level = self.level;
+        self.buckets.resize(buckets.max(self.buckets.len()), Bucket { min: level, max: level, last: level });
+    }
+
+    fn add(&mut self, moment: usize, level: u64, most: u64) {
+        // The bucket that covers the moment: the last i with i * moments / count <= moment.
+        let place = (((moment + 1) * self.count - 1) / self.moments).min(self.count - 1);
+        self.reach(place + 1);
+        self.level = level;
+        if let Some(bucket) = self.buckets.last_mut() {
+            *bucket = Bucket { min: bucket.min.min(level), max: bucket.max.max(most), last: level };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use parkade::units::PoolId;
+    use parkade_replay::Completion;
+
+    use super::*;
+
+    #[test]
+    fn no_extreme_is_lost() {
+        let level: Vec<u64> = (0..1000).map(|i| if i == 777 { 5000 } else { i }).collect();
+        for count in [1, 7, 64, 1000, 4096] {
+            let curve = Curve::of(&level, count);
+            assert_eq!(curve.buckets.len(), count.min(1000));
+            assert_eq!((curve.peak(), curve.moments), (5000, 1000));
+            assert_eq!(curve.buckets.iter().map(|bucket| bucket.min).min(), Some(0));
+            assert_eq!(curve.buckets.last().map(|bucket| bucket.last), Some(999));
+        }
+        assert_eq!(Curve::of(&level, 10).buckets[7], Bucket { min: 700, max: 5000, last: 799 });
+        assert_eq!((Levels::peak_moment(&level), Curve::of(&[], 5).peak()), (777, 0));
+    }
+
+    #[test]
+    fn what_is_estimated_follows_the_request_that_failed() {
+        let allocate = |id, bytes| Operation::Allocate { id, bytes, stream: 0, pool: PoolId::DEFAULT, failed: false };
+        let free = |id| Operation::Free { id, completion: Completion::AtOnce };
+        // The file has ten entries; the run died at the fifth, so the rest is numbered from 10.
+        let operations = vec![(0, allocate(0, 1000)), (4, allocate(1, 512)), (10, free(0)), (12, allocate(2, 1))];
+        let requests = Requests { operations, ..Requests::default() };
+        let span = Span::continued(&requests, 4, 10);
+        assert_eq!(span, Span { entries: 8, rest: Some(Rest { died_at: 4, first: 10 }) });
+        assert_eq!([0, 1, 4, 10, 12].map(|entry| span.moment(entry)), [0, 2, 5, 6, 8]);
+        let levels: Vec<u64> = in_use(&requests, span, 100).buckets.iter().map(|bucket| bucket.last).collect();
+        assert_eq!(levels, [1024, 1024, 1024, 1024, 1024, 1536, 512, 512, 1024]);
+        assert_eq!([0, 1, 4].map(|entry| Span::recorded(10).moment(entry)), [0, 2, 5]);
+    }
 }

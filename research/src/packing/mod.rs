@@ -10,27 +10,23 @@
 //! | file | what it does |
 //! |---|---|
 //! | `solve` | shares the budget between the modules below, and decides their order for many buffers |
-//! | `online` | places each buffer when it begins, without knowledge of the others: for budgets too small for `greedy` |
-//! | `greedy` | places buffers one after the other at the lowest free address, in many orders, and repairs an order by moving
-//! buffers that ended too high forward |
-//! | `eject` | repairs a packing in place, for any number of buffers: a buffer that is too high pushes others out of its way |
+//! | `heuristics` | for any number of buffers: places each buffer when it begins, without knowledge of the others, for the
+//! smallest budgets; places buffers one after the other at the lowest free address, in many orders, and repairs an order by
+//! moving buffers that ended too high forward; repairs a packing in place: a buffer that is too high pushes others out of its
+//! way |
 //! | `search` | searches systematically for a packing of a given height, for some hundreds of buffers |
 //!
 //! All of them count steps, and none reads a clock: the same instance, seed and budget produce the same packing.
 
-mod check;
 mod csv;
-mod eject;
-mod greedy;
+mod heuristics;
 mod instance;
-mod online;
 pub mod random;
 mod recorded;
 mod search;
 mod solve;
 
-pub use check::{Fault, check};
 pub use csv::{CsvError, CsvFile, CsvLine, is_csv, read_csv, write_csv};
-pub use instance::{Buffer, DEFAULT_STEPS, Effort, Found, Instance, InstanceError, Packing};
+pub use instance::{Buffer, DEFAULT_STEPS, Effort, Fault, Found, Instance, InstanceError, Packing, check};
 pub use recorded::{Recorded, Refused};
 pub use solve::{pack, pack_watched};

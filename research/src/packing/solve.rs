@@ -2,10 +2,8 @@
 //! and repair of the best order; with many buffers, the solver decides their sequence) and the systematic search, if that can
 //! help.
 
-use super::eject::{Ejection, Price};
-use super::greedy::{self, STEPS_OF_A_PAIR, Start};
+use super::heuristics::{self, Ejection, Price, STEPS_OF_A_PAIR, Start};
 use super::instance::{Buffer, Effort, Found, Instance, Packing};
-use super::online;
 use super::random::Random;
 use super::search::{Outcome, Pick, Relations, Search};
 
@@ -197,7 +195,7 @@ impl<'a> Many<'a> {
     fn run(&self, found: &mut Found, progress: &mut dyn FnMut(u64)) {
         let least_pairs = self.merged.pairs().min(self.instance.pairs());
         if least_pairs.saturating_mul(STEPS_OF_A_PAIR) > self.effort.steps {
-            found.packing = online::place(self.instance);
+            found.packing = heuristics::place_online(self.instance);
             found.steps += self.instance.buffers().len() as u64;
             progress(found.steps);
             return;
@@ -234,7 +232,7 @@ impl<'a> Many<'a> {
             return;
         }
         let until = found.steps + self.effort.steps / 100 * SHARE_OF_PLAIN;
-        for start in greedy::plain_starts(self.instance) {
+        for start in heuristics::plain_starts(self.instance) {
             found.steps += start.steps;
             progress(found.steps);
             if found.packing.offsets.is_empty() || start.packing.height < found.packing.height {
@@ -320,7 +318,7 @@ impl<'a> Orders<'a> {
 
     /// Places the first orders, each followed by a short ejection.
     fn place(&mut self, steps: u64) {
-        for start in greedy::starts(self.instance, self.found.bound) {
+        for start in heuristics::starts(self.instance, self.found.bound) {
             self.found.steps += start.steps;
             if self.found.packing.offsets.is_empty() || start.packing.height < self.found.packing.height {
                 self.found.packing = start.packing.clone();
@@ -374,7 +372,7 @@ impl<'a> Orders<'a> {
         let Some(best) = self.starts.iter().min_by_key(|start| start.packing.height) else { return };
         let (done, progress) = (self.found.steps, &mut self.progress);
         let (packing, steps) =
-            greedy::repair(self.instance, (best, self.found.bound), (self.effort.seed, steps - done), &mut |steps| {
+            heuristics::repair(self.instance, (best, self.found.bound), (self.effort.seed, steps - done), &mut |steps| {
                 progress(done + steps)
             });
         self.found.steps += steps;

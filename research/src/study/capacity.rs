@@ -1,13 +1,19 @@
-//! Finds the smallest memory in which a workload fits.
+//! Finds the smallest memory in which a workload fits, and the part of a policy's need that does not depend on the workload:
+//! some policies use only part of the device, or take memory before the program begins.
+//!
+//! The search ([`smallest`]) is for the smallest number that is enough, even if some larger numbers are not. Bisection finds *a*
+//! threshold: a number that is enough next to one that is not. Being enough need not be monotone, so there may be other
+//! thresholds below it. The search therefore tries further numbers below it, evenly spaced, in ascending order; below the first
+//! that is enough, it continues in the same way. The result is the smallest number tried that is enough.
 
 use std::collections::BTreeMap;
 
 use parkade::policy::Policy;
+use parkade_policies::Named;
 use parkade_sim::PAGE_BYTES;
 
-use super::run::{Outcome, PLENTY_BYTES, RunOptions, run};
-use super::threshold::{Trials, smallest};
-use crate::workload::Workload;
+use super::run::{Outcome, PLENTY_BYTES, RunOptions, make_for, run};
+use crate::workload::{Event, Workload};
 
 /// Capacities are found to within one part in this many of the load, or to within one page if that is more.
 const PRECISION: u64 = 256;
@@ -151,11 +157,88 @@ impl Trials for Search<'_> {
     }
 }
 
+/// The property that is searched for. An implementation tries each number once and remembers the result.
+pub(super) trait Trials {
+    /// Whether a number is enough.
+    fn is_enough(&mut self, number: u64) -> bool;
+    /// The number of numbers that have been tried.
+    fn tried(&self) -> usize;
+}
+
+/// The smallest number that was found to be enough. `enough` is known to be enough, and 0 is known not to be. After the
+/// bisection, at most `further` numbers are tried below the result, not counting the bisections there.
+pub(super) fn smallest(trials: &mut impl Trials, enough: u64, further: usize) -> u64 {
+    let mut enough = bisect(trials, 0, enough);
+    let last = trials.tried() + further;
+    while let Some(less) = scan(trials, enough, last) {
+        enough = less;
+    }
+    enough
+}
+
+/// A number that is enough, next to one that is not, between `short` and `enough`.
+fn bisect(trials: &mut impl Trials, mut short: u64, mut enough: u64) -> u64 {
+    while enough - short > 1 {
+        let middle = short + (enough - short) / 2;
+        if trials.is_enough(middle) {
+            enough = middle;
+        } else {
+            short = middle;
+        }
+    }
+    enough
+}
+
+/// Tries numbers below `enough` in ascending order, until a total of `last` numbers have been tried. Returns a threshold
+/// below the first that is enough, if any is.
+fn scan(trials: &mut impl Trials, enough: u64, last: usize) -> Option<u64> {
+    let left = last.saturating_sub(trials.tried()) as u64;
+    let points = left.min(enough - 1);
+    let mut short = 0;
+    for point in 1..=points {
+        let number = enough * point / (points + 1);
+        if trials.is_enough(number) {
+            return Some(bisect(trials, short, number));
+        }
+        short = number;
+    }
+    None
+}
+
+/// The number and the size of equal buffers. Together they are 1 GiB.
+const BUFFERS: u32 = 64;
+const BUFFER_BYTES: u64 = 16 << 20;
+
+fn equal_buffers(count: u32, bytes: u64) -> Workload {
+    let events = (0..count).map(|buffer| Event::Allocate { buffer, bytes, stream: 0 }).collect();
+    Workload { name: "equal-buffers".into(), says: "equal buffers that are kept".into(), events, ..Workload::default() }
+}
+
+/// The smallest memory in which a program that only allocates 64 buffers of 16 MiB fits, divided by their sum. This program
+/// cannot cause fragmentation, so anything above 1 is due to the policy's construction, such as using only three quarters of
+/// the device. `None` if the program does not fit in any amount of memory.
+#[must_use]
+pub fn needs_by_construction(policy: &Named) -> Option<f64> {
+    let workload = equal_buffers(BUFFERS, BUFFER_BYTES);
+    let found = smallest_capacity(&workload, &make_for(policy, &workload), &RunOptions::plenty(), &[]).ok()?;
+    Some(found.capacity_bytes as f64 / (u64::from(BUFFERS) * BUFFER_BYTES) as f64)
+}
+
+/// Whether the policy takes a share of all memory for the first small request; its figures with plenty of memory then
+/// describe the device rather than the program.
+#[must_use]
+pub fn takes_a_share_at_first(policy: &Named) -> bool {
+    let small = equal_buffers(1, 1 << 20);
+    run(&small, make_for(policy, &small)(), &RunOptions::plenty()).peak_reserved_bytes > PLENTY_BYTES / 100
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::run::{DriverCost, Ending};
+    use parkade_policies::named;
+
     use super::*;
     use crate::packing::random::Random;
+    use crate::study::run::{DriverCost, Ending};
 
     /// The outcome of a run that took `steps` pages above a load of 256.
     fn outcome(fits: bool, steps: u64) -> Outcome {
@@ -233,5 +316,22 @@ mod tests {
         let fits = |steps| steps == 3 || steps >= 390;
         assert_eq!(found(395, &[], &fits).0, 390);
         assert_eq!(found(395, &[2, 3, 100], &fits), (3, Some(389), found(395, &[], &fits).2 + 2));
+    }
+
+    #[test]
+    fn what_a_policy_needs_by_construction_is_measured() {
+        let needs = |name: &str| needs_by_construction(&named(name).expect("a policy")).expect("it fits");
+        assert!((needs("pytorch") - 1.0).abs() < 1e-9 && (needs("best-fit-remap") - 1.0).abs() < 1e-9);
+        assert!((needs("bfc:kind=xla") - 4.0 / 3.0).abs() < 0.03, "{}", needs("bfc:kind=xla"));
+        assert!(needs("rmm-pool") < 1.1, "what grows in the end is not by construction: {}", needs("rmm-pool"));
+    }
+
+    #[test]
+    fn some_take_a_share_of_all_memory_first() {
+        for (name, takes) in
+            [("pytorch", false), ("bfc", false), ("bfc:kind=xla", true), ("rmm-pool", true), ("bfc:kind=one-region", true)]
+        {
+            assert_eq!(takes_a_share_at_first(&named(name).expect("a policy")), takes, "{name}");
+        }
     }
 }

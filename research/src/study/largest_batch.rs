@@ -7,7 +7,7 @@
 //! The search first finds the largest batch whose load fits, by doubling from the smallest batch and then by bisection. The
 //! policy is then tried at that batch; if it fails, a threshold is found below it by bisection. Fitting need not be monotone:
 //! a policy may serve a larger batch and refuse a smaller one. Further batches are therefore tried between the threshold and
-//! the load's limit, or all of them if there are few (`threshold`). The result is the largest of the batches tried that fits;
+//! the load's limit, or all of them if there are few (`capacity`). The result is the largest of the batches tried that fits;
 //! with one more sample, the batch does not fit. Each micro-batch, and each of its pieces, needs a sample, so smaller batches
 //! are not tried.
 //!
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use parkade_policies::Named;
 use rayon::prelude::*;
 
-use super::threshold::{self, Trials};
+use super::capacity::{Trials, smallest};
 use super::{Ending, Outcome, RunOptions, make_for, run};
 use crate::bounds::BLOCK_BYTES;
 use crate::workload::generators::WorkloadError;
@@ -410,7 +410,7 @@ impl Search<'_> {
     fn largest(&mut self, least: u64) -> u64 {
         // A batch below the smallest counts as fitting.
         let nothing = self.most + 1 - least;
-        let skipped = if self.is_enough(0) { 0 } else { threshold::smallest(self, nothing, FURTHER_RUNS) };
+        let skipped = if self.is_enough(0) { 0 } else { smallest(self, nothing, FURTHER_RUNS) };
         self.most - skipped
     }
 

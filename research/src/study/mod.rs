@@ -6,13 +6,12 @@
 //! machine.
 
 mod capacity;
-mod first_step;
 pub mod largest_batch;
 mod run;
 pub mod statistics;
 pub mod sweep;
-pub(crate) mod threshold;
 
 pub use capacity::{LOAD_UNIT_BYTES, Smallest, smallest_capacity};
-pub use first_step::{first_step, make_for};
-pub use run::{Addresses, Curves, DriverCost, Ending, Outcome, PLENTY_BYTES, RunOptions, curves, live_curve, run};
+pub use run::{
+    Addresses, Curves, DriverCost, Ending, Outcome, PLENTY_BYTES, RunOptions, curves, first_step, live_curve, make_for, run,
+};

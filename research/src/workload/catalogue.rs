@@ -8,7 +8,7 @@
 //! `prealloc`, the number of bytes that are requested and freed before the workload starts
 //! ([`preallocate`](super::generators::preallocate)).
 
-use super::event::Workload;
+use super::Workload;
 use super::generators::transformer::Transformer;
 use super::generators::{self, WorkloadError};
 

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use parkade::units::PoolId;
 use parkade_replay::{Completion, Operation, Requests};
 
-use super::event::{Event, Workload};
+use super::{Event, Workload};
 
 /// A recording's workload, and counts of what it leaves out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

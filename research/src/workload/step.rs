@@ -3,7 +3,7 @@
 //! A framework marks where its steps begin, but a recording does not. The step is therefore searched for, as a recurring
 //! sequence of requests. The marks of generated workloads ([`Workload::steps`]) are not used, so that both are treated alike.
 
-use super::event::{Event, Workload};
+use super::{Event, Workload};
 
 /// At most this many requests, in total over both sequences, are skipped at once to find where two steps are alike again.
 const MOST_SKIPPED: usize = 16;

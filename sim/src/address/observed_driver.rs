@@ -37,8 +37,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::model::{AddressModel, DESCENDING_END};
 use super::observed_layout::{GRANULE_BYTES, Layout, SLACK_BYTES, Spot};
+use super::{AddressModel, DESCENDING_END};
 use crate::memory::PAGE_BYTES;
 
 /// Places ranges by the rules observed in NVIDIA's driver: in the newest chunk with a hole, or in a new chunk at the

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::model::AddressModel;
+use super::AddressModel;
 use crate::memory::PAGE_BYTES;
 use crate::range_maps::Intervals;
 use crate::ranges::SPACING_BYTES;

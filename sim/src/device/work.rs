@@ -15,9 +15,8 @@ use parkade::device::GraphNode;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::SimDevice;
-use crate::kernel::{Access, AccessError, AccessKind, Kernel, PhysicalAccess};
 use crate::memory::{ByteRange, PAGE_BYTES, PageId, PageRun, Stretch, bytes_of};
-use crate::race::{Race, Span};
+use crate::race::{Access, AccessError, AccessKind, Kernel, PhysicalAccess, Race, Span};
 use crate::streams::SimEvent;
 
 /// Streams.

@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use parkade_policies::Named;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Capacity, Plan};
+use super::{Capacity, Plan};
 use crate::study::capacity::{LOAD_UNIT_BYTES, smallest_capacity};
-use crate::study::first_step::make_for;
-use crate::study::run::{Addresses, Ending, Outcome, PLENTY_BYTES, RunOptions, run};
+use crate::study::run::{Addresses, Ending, Outcome, PLENTY_BYTES, RunOptions, make_for, run};
 use crate::workload::{Event, Workload};
 
 /// The maximum length of a problem's description in a row, in characters.
@@ -350,9 +349,8 @@ impl Workloads<'_> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
-    use crate::study::sweep::plan::tests::{plan, policies};
+    use crate::study::sweep::tests::{plan, policies};
 
     const MIB: u64 = 1 << 20;
 

@@ -16,8 +16,8 @@
 use rayon::prelude::*;
 use statrs::statistics::Statistics;
 
-use super::plan::{Capacity, Plan};
 use super::row::{Row, Source};
+use super::{Capacity, Plan};
 use crate::bounds::{Bounds, BoundsError};
 use crate::packing::Effort;
 use crate::study::statistics::{Interval, SignedRank, holm, interval_of_mean, mean, signed_rank};
@@ -449,7 +449,7 @@ fn log_bytes(row: &Row) -> f64 {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BoundRatios {
     /// The memory that is enough for an ideal allocator that remaps pages of 2 MiB at will, assigns each buffer of at least a
-    /// page its own pages, and has the smaller buffers packed offline ([`crate::bounds::pages`]).
+    /// page its own pages, and has the smaller buffers packed offline ([`crate::bounds::PageIdeal`]).
     pub page_ideal: Level,
     /// The best packing that the offline packer found, with every lifetime known in advance and nothing moved.
     pub packing: Level,
@@ -493,9 +493,8 @@ pub fn bound_ratios(
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
-    use crate::study::sweep::plan::tests::plan;
+    use crate::study::sweep::tests::plan;
 
     #[test]
     fn shares_add_up_and_the_mean_is_of_the_others() {

@@ -33,9 +33,8 @@
 //! Only the third number of the second row, and the round sizes of the first, are evidence; the other rows fit as many sizes as
 //! there are numbers. 748.14 MB comes out 0.07 % too small.
 
-use super::models::Work;
-use super::options::{self, Done, Generator, Key, MAX_BYTES, WorkloadError, bytes_of, shares, within};
-use super::program::{Program, Tensor};
+use super::Work;
+use super::options::{self, Done, Generator, Key, MAX_BYTES, Program, Tensor, WorkloadError, bytes_of, shares, within};
 use crate::workload::Workload;
 
 /// What a chain keeps.

@@ -11,8 +11,7 @@ use std::collections::VecDeque;
 use statrs::distribution::{ContinuousCDF, Exp};
 
 use super::lengths::{self, Lengths, Sampler, exponential};
-use super::options::{self, Done, Generator, Key, MAX_BYTES, WorkloadError, bytes_of, shares, within};
-use super::program::{Program, Tensor};
+use super::options::{self, Done, Generator, Key, MAX_BYTES, Program, Tensor, WorkloadError, bytes_of, shares, within};
 use crate::packing::random::Random;
 use crate::workload::Workload;
 

@@ -8,9 +8,9 @@
 //! The options here are shared by every generator that trains or runs a transformer; each adds its own.
 
 use super::autograd::{Backward, Block, Engine, Operation, Part, Plan, Recompute, Surroundings, Work};
+use super::options::{self, Done, Generator, Key, Trained, WorkloadError, bytes_of, shares, within};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
 use crate::workload::Workload;
-use crate::workload::generators::options::{self, Done, Generator, Key, Trained, WorkloadError, bytes_of, shares, within};
 
 /// Which results of the forward pass are recomputed in the backward pass instead of being kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -223,7 +223,7 @@ const MODEL_KEYS: [Key; 19] = [
 ];
 
 /// Sets an option of a model.
-pub(in crate::workload::generators) fn set_model(model: &mut Transformer, key: Key, value: &str) -> Done {
+pub(super) fn set_model(model: &mut Transformer, key: Key, value: &str) -> Done {
     match key {
         "preset" => {
             let refused = || options::refused(key, value, Transformer::presets().collect::<Vec<_>>().join(", "));
@@ -252,7 +252,7 @@ pub(in crate::workload::generators) fn set_model(model: &mut Transformer, key: K
 }
 
 /// The keys of a model's options, plus some more.
-pub(in crate::workload::generators) fn with_model(more: &[Key]) -> Vec<Key> {
+pub(super) fn with_model(more: &[Key]) -> Vec<Key> {
     MODEL_KEYS.iter().chain(more).copied().collect()
 }
 
@@ -491,8 +491,8 @@ impl Transformer {
     ///
     /// # Errors
     /// [`WorkloadError`] if the value of an option is not allowed, if a size is beyond
-    /// [`MAX_BYTES`](crate::workload::generators::MAX_BYTES), or if there are more events than
-    /// [`MAX_EVENTS`](crate::workload::generators::MAX_EVENTS).
+    /// [`MAX_BYTES`](super::MAX_BYTES), or if there are more events than
+    /// [`MAX_EVENTS`](super::MAX_EVENTS).
     pub fn workload(&self, steps: u64) -> Result<Workload, WorkloadError> {
         Ok(self.train(steps)?.finish("transformer", self.says(steps)))
     }

@@ -1,26 +1,214 @@
-//! Runs blocks forward and backward, and counts the references to each tensor: a block on its own, or a whole model
-//! ([`Plan`]) with parts that run one after another, some of which are recomputed in the backward pass.
+//! The lifetimes of tensors under PyTorch's autograd: which operation keeps which tensors, for how long, and what its
+//! backward pass allocates.
+//!
+//! A model is a sequence of [`Block`]s of [`Operation`]s. An engine runs them: a tensor lives as long as a variable or an
+//! operation's saved tensors refer to it. The rules are taken from the notes on activation checkpointing, nano-batching and
+//! computation graphs behind the scenarios E7 to E9, and from PyTorch 2.11's `torch/csrc/autograd`:
+//!
+//! - A tensor that an operation saves for its backward pass is freed when that pass has run, operation by operation.
+//! - Views, `detach` and in-place operations have no memory of their own.
+//! - A parameter's first gradient is assigned; later ones are added in place and freed. The gradients of a value that is used
+//!   twice are added in place, in whichever of the two has no other references.
+//! - The backward pass allocates the gradient of an operation's input, then those of its parameters, and then frees the
+//!   incoming gradient, as in the recorded programs.
+//! - Without a backward pass, an operation's input lives until its output exists.
+//!
+//! The engine counts the references to each tensor. It runs a block on its own ([`Work`]), or a whole model (`Plan`) with
+//! parts that run one after another, some of which are recomputed in the backward pass.
 
-use super::block::{Backward, Block, Operation};
+use super::WorkloadError;
+use super::options::{Program, Tensor};
 use crate::packing::random::Random;
-use crate::workload::generators::WorkloadError;
-use crate::workload::generators::program::{Program, Tensor};
 use crate::workload::{Event, Workload};
+
+/// A value in a block: 0 is the block's input, and `i + 1` is the output of operation `i`. The last operation's output is the
+/// block's output.
+pub type Value = usize;
+
+/// What an operation's backward pass does with the incoming gradient.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backward {
+    /// It computes a new gradient for each input.
+    Computes,
+    /// It passes the same gradient on to each input, as a view or a sum does.
+    Passes,
+    /// It stops the gradient: `detach`, or an input without a gradient, such as an embedding's tokens. Parameters still
+    /// receive their gradients.
+    Stops,
+}
+
+/// One operation in a model.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    inputs: Vec<Value>,
+    /// The size of the output; `None` if it shares the first input's memory.
+    pub(super) bytes: Option<u64>,
+    keeps_inputs: bool,
+    keeps_output: bool,
+    /// Tensors that are allocated in addition to the output and kept for the backward pass: statistics, masks.
+    side_bytes: Vec<u64>,
+    backward: Backward,
+    /// The sizes of the parameters.
+    pub(super) parameters: Vec<u64>,
+    /// The maximum scratch memory that the operation needs while it runs, forward and backward, if lifetimes are mixed.
+    scratch_bytes: u64,
+    /// The number of floating-point operations in the forward pass.
+    pub(super) work: u64,
+    /// Whether it runs in the linear algebra library, which has a workspace.
+    is_linear: bool,
+}
+
+impl Operation {
+    /// Creates an operation that keeps nothing and has its own output.
+    #[must_use]
+    pub fn new(inputs: &[Value], bytes: u64) -> Operation {
+        Operation {
+            inputs: inputs.to_vec(),
+            bytes: Some(bytes),
+            keeps_inputs: false,
+            keeps_output: false,
+            side_bytes: Vec::new(),
+            backward: Backward::Computes,
+            parameters: Vec::new(),
+            scratch_bytes: 0,
+            work: 0,
+            is_linear: false,
+        }
+    }
+
+    /// Creates an operation whose output shares its input's memory.
+    #[must_use]
+    pub fn in_place(input: Value) -> Operation {
+        Operation { bytes: None, ..Operation::new(&[input], 0) }
+    }
+
+    /// Creates a sum that overwrites its first operand.
+    #[must_use]
+    pub fn sum_in_place(first: Value, second: Value) -> Operation {
+        Operation { bytes: None, ..Operation::new(&[first, second], 0).backward(Backward::Passes) }
+    }
+
+    /// States that its backward pass needs its inputs.
+    #[must_use]
+    pub fn keeps_inputs(self) -> Operation {
+        Operation { keeps_inputs: true, ..self }
+    }
+
+    /// States that its backward pass needs its output.
+    #[must_use]
+    pub fn keeps_output(self) -> Operation {
+        Operation { keeps_output: true, ..self }
+    }
+
+    /// States that it allocates this tensor in addition to its output and that its backward pass needs the tensor:
+    /// statistics, masks.
+    #[must_use]
+    pub fn side(mut self, bytes: u64) -> Operation {
+        self.side_bytes.push(bytes);
+        self
+    }
+
+    /// Sets what its backward pass does with the incoming gradient.
+    #[must_use]
+    pub fn backward(self, backward: Backward) -> Operation {
+        Operation { backward, ..self }
+    }
+
+    /// Sets the sizes of its parameters.
+    #[must_use]
+    pub fn parameters(self, bytes: &[u64]) -> Operation {
+        Operation { parameters: bytes.to_vec(), ..self }
+    }
+
+    /// Sets the scratch memory that it needs while it runs, forward and backward, if lifetimes are mixed.
+    #[must_use]
+    pub fn scratch(self, scratch_bytes: u64) -> Operation {
+        Operation { scratch_bytes, ..self }
+    }
+
+    /// Creates a linear layer with a bias, which keeps its input. Its parameters are the weight and the bias.
+    #[must_use]
+    pub fn linear(input: Value, bytes: u64, parameters: &[u64], work: &[u64]) -> Operation {
+        let operation = Operation { is_linear: true, ..Operation::new(&[input], bytes) };
+        operation.keeps_inputs().parameters(parameters).work(work)
+    }
+
+    /// Sets the floating-point operations in its forward pass: the product of the factors.
+    #[must_use]
+    pub fn work(self, factors: &[u64]) -> Operation {
+        Operation { work: factors.iter().fold(1, |work, &factor| work.saturating_mul(factor)), ..self }
+    }
+}
+
+/// Operations, and the last use of each value.
+#[derive(Clone, Debug)]
+pub struct Block {
+    operations: Vec<Operation>,
+    /// The size of each value; values that share memory have the same size.
+    values: Vec<u64>,
+    /// The operation that uses each value last, if any.
+    last_use: Vec<Option<usize>>,
+}
+
+impl Block {
+    /// Creates an empty block with an input of this size.
+    #[must_use]
+    pub fn new(input_bytes: u64) -> Block {
+        Block { operations: Vec::new(), values: vec![input_bytes], last_use: vec![None] }
+    }
+
+    /// Appends an operation. Returns its output.
+    ///
+    /// # Panics
+    /// If one of its inputs is not a value in this block.
+    pub fn push(&mut self, operation: Operation) -> Value {
+        for &input in &operation.inputs {
+            self.last_use[input] = Some(self.operations.len());
+        }
+        self.values.push(operation.bytes.unwrap_or(self.values[operation.inputs[0]]));
+        self.last_use.push(None);
+        self.operations.push(operation);
+        self.operations.len()
+    }
+
+    /// The sizes of the parameters, in operation order.
+    pub fn parameters(&self) -> impl Iterator<Item = u64> {
+        self.operations.iter().flat_map(|operation| operation.parameters.iter().copied())
+    }
+
+    /// The number of its parameters.
+    #[must_use]
+    pub fn parameter_count(&self) -> usize {
+        self.operations.iter().map(|operation| operation.parameters.len()).sum()
+    }
+
+    fn input_bytes(&self) -> u64 {
+        self.values[0]
+    }
+
+    fn output_bytes(&self) -> u64 {
+        *self.values.last().expect("a block has its input")
+    }
+
+    pub(super) fn work(&self) -> u128 {
+        self.operations.iter().map(|operation| u128::from(operation.work)).sum()
+    }
+}
 
 /// The name of a reference-counted tensor. A copy of the name is not a reference: [`Engine::refer`] adds one,
 /// [`Engine::release`] drops one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(in crate::workload::generators::models) struct Storage(usize);
+pub(super) struct Storage(usize);
 
 /// What happens in addition to the model's own operations.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::workload::generators::models) struct Surroundings {
+pub(super) struct Surroundings {
     /// If set, operations need scratch memory, of sizes drawn with this seed.
-    pub(in crate::workload::generators::models) scratch_seed: Option<u64>,
+    pub(super) scratch_seed: Option<u64>,
     /// Whether the linear algebra libraries keep a workspace after their first use in a thread.
-    pub(in crate::workload::generators::models) libraries: bool,
+    pub(super) libraries: bool,
     /// The number of floating-point operations that the device performs in a microsecond.
-    pub(in crate::workload::generators::models) flop_per_us: u64,
+    pub(super) flop_per_us: u64,
 }
 
 /// The workspace that cuBLAS keeps for a thread and stream on a Hopper GPU under PyTorch 2.11, from the first matrix product in
@@ -45,9 +233,9 @@ enum Pass {
 
 /// Runs blocks and writes what they allocate and free into a program.
 #[derive(Debug)]
-pub(in crate::workload::generators::models) struct Engine {
-    pub(in crate::workload::generators::models) program: Program,
-    pub(in crate::workload::generators::models) work: Work,
+pub(super) struct Engine {
+    pub(super) program: Program,
+    pub(super) work: Work,
     surroundings: Surroundings,
     scratch: Option<Random>,
     storages: Vec<(Option<Tensor>, u32)>,
@@ -58,7 +246,7 @@ pub(in crate::workload::generators::models) struct Engine {
 }
 
 impl Engine {
-    pub(in crate::workload::generators::models) fn new(surroundings: Surroundings) -> Engine {
+    pub(super) fn new(surroundings: Surroundings) -> Engine {
         Engine {
             program: Program::default(),
             work: Work::default(),
@@ -72,13 +260,13 @@ impl Engine {
     }
 
     /// Allocates a tensor, with one reference.
-    pub(in crate::workload::generators::models) fn allocate(&mut self, bytes: u64) -> Result<Storage, WorkloadError> {
+    pub(super) fn allocate(&mut self, bytes: u64) -> Result<Storage, WorkloadError> {
         let tensor = self.program.allocate(bytes)?;
         Ok(self.adopt(tensor))
     }
 
     /// Takes over an existing tensor, with one reference.
-    pub(in crate::workload::generators::models) fn adopt(&mut self, tensor: Tensor) -> Storage {
+    pub(super) fn adopt(&mut self, tensor: Tensor) -> Storage {
         let place = self.unused.pop().unwrap_or_else(|| {
             self.storages.push((None, 0));
             self.storages.len() - 1
@@ -88,13 +276,13 @@ impl Engine {
     }
 
     /// Adds a reference.
-    pub(in crate::workload::generators::models) fn refer(&mut self, storage: Storage) -> Storage {
+    pub(super) fn refer(&mut self, storage: Storage) -> Storage {
         self.storages[storage.0].1 += 1;
         storage
     }
 
     /// Drops a reference; the last one frees the tensor.
-    pub(in crate::workload::generators::models) fn release(&mut self, storage: Storage) -> Result<(), WorkloadError> {
+    pub(super) fn release(&mut self, storage: Storage) -> Result<(), WorkloadError> {
         let (tensor, references) = &mut self.storages[storage.0];
         *references -= 1;
         if *references == 0 {
@@ -158,7 +346,7 @@ impl Engine {
 
     /// Runs a block backward. Takes over one reference to the gradient of its output and, if the gradient of its input is
     /// wanted, returns one reference to it. The block's parameters are numbered starting from `first_parameter`.
-    pub(in crate::workload::generators::models) fn backward(
+    fn backward(
         &mut self,
         block: &Block,
         tape: Tape,
@@ -249,7 +437,7 @@ impl Engine {
     }
 
     /// `zero_grad(set_to_none=True)`.
-    pub(in crate::workload::generators::models) fn drop_gradients(&mut self) -> Result<(), WorkloadError> {
+    pub(super) fn drop_gradients(&mut self) -> Result<(), WorkloadError> {
         for gradient in self.gradients.drain(..).flatten() {
             self.program.free(gradient)?;
         }
@@ -291,13 +479,13 @@ impl Engine {
         Ok(())
     }
 
-    pub(in crate::workload::generators::models) fn launch(&mut self, work: u128) -> Result<(), WorkloadError> {
+    pub(super) fn launch(&mut self, work: u128) -> Result<(), WorkloadError> {
         let us = work / u128::from(self.surroundings.flop_per_us.max(1));
         self.program.launch(u64::try_from(us).unwrap_or(u64::MAX))
     }
 
     /// Makes the host wait for the device in order to read the loss.
-    pub(in crate::workload::generators::models) fn wait(&mut self) -> Result<(), WorkloadError> {
+    pub(super) fn wait(&mut self) -> Result<(), WorkloadError> {
         self.program.push(Event::Synchronize { stream: 0 })
     }
 }
@@ -323,7 +511,7 @@ impl Work {
 
 /// Whether a part's results are kept for the backward pass.
 #[derive(Clone, Debug)]
-pub(in crate::workload::generators::models) enum Recompute {
+pub(super) enum Recompute {
     /// The results are kept.
     No,
     /// Only the input is kept; the backward pass runs the part forward again.
@@ -335,25 +523,25 @@ pub(in crate::workload::generators::models) enum Recompute {
 
 /// A number of equal blocks in a row, each with its own parameters.
 #[derive(Clone, Debug)]
-pub(in crate::workload::generators::models) struct Part {
+pub(super) struct Part {
     /// The block, as an index into [`Plan::blocks`].
-    pub(in crate::workload::generators::models) block: usize,
+    pub(super) block: usize,
     /// The number of times that it runs in a row.
-    pub(in crate::workload::generators::models) repeats: usize,
+    pub(super) repeats: usize,
     /// Whether its results are kept.
-    pub(in crate::workload::generators::models) recompute: Recompute,
+    pub(super) recompute: Recompute,
     /// If set, the part has no parameters of its own but uses those starting from this number, as a head that shares the
     /// embedding's weights does.
-    pub(in crate::workload::generators::models) shares: Option<usize>,
+    pub(super) shares: Option<usize>,
 }
 
 /// A model for one batch size. Parameters are numbered in part order.
 #[derive(Clone, Debug, Default)]
-pub(in crate::workload::generators::models) struct Plan {
+pub(super) struct Plan {
     /// The kinds of blocks.
-    pub(in crate::workload::generators::models) blocks: Vec<Block>,
+    pub(super) blocks: Vec<Block>,
     /// The parts, in the order in which they run. The last part computes the loss.
-    pub(in crate::workload::generators::models) parts: Vec<Part>,
+    pub(super) parts: Vec<Part>,
 }
 
 /// What a part's forward pass leaves behind.
@@ -364,7 +552,7 @@ enum Left {
 
 impl Plan {
     /// Appends a part with its own block.
-    pub(in crate::workload::generators::models) fn push(&mut self, block: Block) {
+    pub(super) fn push(&mut self, block: Block) {
         self.blocks.push(block);
         self.parts.push(Part { block: self.blocks.len() - 1, repeats: 1, recompute: Recompute::No, shares: None });
     }
@@ -375,17 +563,13 @@ impl Plan {
     }
 
     /// The sizes of all parameters.
-    pub(in crate::workload::generators::models) fn parameters(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn parameters(&self) -> impl Iterator<Item = u64> {
         let of_part = |part: &Part| (0..part.repeats).flat_map(|_| self.blocks[part.block].parameters()).collect::<Vec<_>>();
         self.parts.iter().filter(|part| part.shares.is_none()).flat_map(of_part)
     }
 
     /// Runs the forward and backward passes. Takes over one reference to `input`; the loss is freed at the end.
-    pub(in crate::workload::generators::models) fn train(
-        &self,
-        engine: &mut Engine,
-        input: Storage,
-    ) -> Result<(), WorkloadError> {
+    pub(super) fn train(&self, engine: &mut Engine, input: Storage) -> Result<(), WorkloadError> {
         let mut left = Vec::new();
         let mut value = input;
         for part in &self.parts {
@@ -412,11 +596,7 @@ impl Plan {
     }
 
     /// Runs only the forward pass, keeping nothing. Takes over one reference to `input` and returns one to the output.
-    pub(in crate::workload::generators::models) fn infer(
-        &self,
-        engine: &mut Engine,
-        input: Storage,
-    ) -> Result<Storage, WorkloadError> {
+    pub(super) fn infer(&self, engine: &mut Engine, input: Storage) -> Result<Storage, WorkloadError> {
         let mut value = input;
         for part in &self.parts {
             for _ in 0..part.repeats {
@@ -565,9 +745,10 @@ fn engine() -> Engine {
     Engine::new(Surroundings { scratch_seed: None, libraries: false, flop_per_us: 1 })
 }
 
-/// Contains one test for each rule, on the allocations and frees of a small model.
 #[cfg(test)]
 mod tests {
+    //! Contains one test for each rule, on the allocations and frees of a small model.
+
     use super::*;
 
     /// An engine's allocations and frees: `+size` and `-size`, in order.

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 
 use super::autograd::{Engine, Plan, Storage};
+use super::options::{self, Key, Tensor, WorkloadError};
 use crate::workload::Workload;
-use crate::workload::generators::options::{self, Key, WorkloadError};
-use crate::workload::generators::program::Tensor;
 
 /// How gradients become new weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

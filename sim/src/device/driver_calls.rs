@@ -1,18 +1,26 @@
-//! The driver's memory calls: cudaMalloc, cudaFree, cudaMemGetInfo and the virtual memory calls, from
-//! cuMemAddressReserve to cuMemRelease.
+//! The driver's calls, and [`DeviceBackend`], whose methods forward to them.
+//!
+//! Memory calls are cudaMalloc, cudaFree, cudaMemGetInfo and the virtual memory calls, from cuMemAddressReserve to
+//! cuMemRelease. Event calls create, record, query, wait for and destroy events; cudaStreamSynchronize is with them. As in
+//! CUDA, an event that has never been recorded counts as complete, and an event that has been recorded several times follows
+//! its latest recording.
 //!
 //! A call that fails changes only the clock, the log and the call counts. Inside this module, failures are driver
-//! codes; the public calls turn them into the core's errors.
+//! codes; the calls turn them into the core's errors.
 
-use parkade::device::{BackendError, MemoryInfo};
-use parkade::units::{Bytes, DeviceAddress};
+use std::collections::BTreeSet;
+
+use parkade::device::{BackendError, Capture, DeviceBackend, GraphNode, MemoryInfo, ProcessMemory};
+use parkade::units::{Bytes, DeviceAddress, StreamId};
 
 use super::SimDevice;
 use crate::calls::{
-    AddressName, CallName, CallSubject, INVALID_VALUE, NOT_PERMITTED, OUT_OF_MEMORY, UNKNOWN, code_of, driver_error,
+    AddressName, CallName, CallSubject, INVALID_HANDLE, INVALID_VALUE, NOT_PERMITTED, NOT_READY, OUT_OF_MEMORY, UNKNOWN, code_of,
+    driver_error,
 };
 use crate::memory::{PAGE_BYTES, Stretch};
 use crate::ranges::{Range, SMALL_BYTES, SPACING_BYTES, spaced_bytes};
+use crate::streams::SimEvent;
 use crate::virtual_memory::{AffectedMappings, SimPhysical, is_whole_pages};
 
 /// A handle type for cuMemCreate: a file descriptor, which other processes on this host can open.
@@ -31,7 +39,7 @@ struct NewRange {
 impl SimDevice {
     /// cudaMalloc. Does not wait for the device (facts: Waiting for the device). Size 0 is refused, because
     /// the driver would return a null pointer.
-    pub(super) fn cuda_malloc(&mut self, requested: Bytes) -> Result<u64, BackendError> {
+    fn cuda_malloc(&mut self, requested: Bytes) -> Result<u64, BackendError> {
         let outcome = self.try_malloc(requested.get());
         // The price of a refused cudaMalloc was not measured; it costs as much as the smallest one.
         self.charge(CallName::Malloc, outcome.as_ref().map_or(0, |range| range.bytes));
@@ -102,7 +110,7 @@ impl SimDevice {
 
     /// cudaFree at the start of a live range; any other address is refused with `INVALID_VALUE`. Waits for the entire
     /// device.
-    pub(super) fn cuda_free(&mut self, address: u64) -> Result<(), BackendError> {
+    fn cuda_free(&mut self, address: u64) -> Result<(), BackendError> {
         let outcome = self.planned_failure(CallName::Free).and_then(|()| self.ranges.live(address).ok_or(INVALID_VALUE));
         self.charge(CallName::Free, outcome.as_ref().map_or(0, |range| range.bytes));
         if let Ok(range) = outcome {
@@ -144,7 +152,7 @@ impl SimDevice {
     }
 
     /// cudaMemGetInfo.
-    pub(super) fn mem_get_info(&mut self) -> Result<MemoryInfo, BackendError> {
+    fn mem_get_info(&mut self) -> Result<MemoryInfo, BackendError> {
         self.charge(CallName::MemGetInfo, 0);
         let total_bytes = if self.total_is_fixed { self.total_bytes } else { self.memory.capacity_bytes() };
         let free_bytes = self.memory.free_bytes();
@@ -163,7 +171,7 @@ impl SimDevice {
 impl SimDevice {
     /// cuMemAddressReserve. Accepts whole pages only; fails with `OUT_OF_MEMORY` when the address model has
     /// no addresses left.
-    pub(super) fn address_reserve(&mut self, bytes: u64) -> Result<u64, BackendError> {
+    fn address_reserve(&mut self, bytes: u64) -> Result<u64, BackendError> {
         let name = CallName::AddressReserve;
         let outcome = self.try_reserve(bytes);
         self.charge(name, outcome.map_or(0, |_| bytes));
@@ -186,7 +194,7 @@ impl SimDevice {
     }
 
     /// cuMemAddressFree.
-    pub(super) fn address_free(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
+    fn address_free(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         let call = CallName::AddressFree;
         let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.unreserve(address, bytes));
         if outcome.is_ok() {
@@ -200,7 +208,7 @@ impl SimDevice {
     }
 
     /// cuMemCreate. Takes the memory from the device immediately (facts: Sizes and addresses).
-    pub(super) fn mem_create(&mut self, requested: Bytes) -> Result<SimPhysical, BackendError> {
+    fn mem_create(&mut self, requested: Bytes) -> Result<SimPhysical, BackendError> {
         let (name, bytes) = (CallName::MemCreate, requested.get());
         if std::mem::take(&mut self.fabric_probe_due) {
             let refused = || CallSubject::Creation { bytes, handle_type: FABRIC, handle: None };
@@ -233,7 +241,7 @@ impl SimDevice {
     }
 
     /// cuMemMap.
-    pub(super) fn mem_map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), BackendError> {
+    fn mem_map(&mut self, address: u64, bytes: u64, memory: &SimPhysical) -> Result<(), BackendError> {
         let call = CallName::MemMap;
         let outcome = self.planned_failure(call).and_then(|()| self.virtual_memory.map(address, bytes, memory));
         self.charge_pieces(call, memory, outcome.is_ok());
@@ -244,7 +252,7 @@ impl SimDevice {
     }
 
     /// cuMemSetAccess.
-    pub(super) fn mem_set_access(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
+    fn mem_set_access(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         let call = CallName::MemSetAccess;
         let mut mapped = std::mem::take(&mut self.affected);
         let outcome =
@@ -257,7 +265,7 @@ impl SimDevice {
     }
 
     /// cuMemUnmap.
-    pub(super) fn mem_unmap(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
+    fn mem_unmap(&mut self, address: u64, bytes: u64) -> Result<(), BackendError> {
         let call = CallName::MemUnmap;
         match self.unmap_mappings(address, bytes) {
             Ok(unmapped) => {
@@ -298,7 +306,7 @@ impl SimDevice {
 
     /// cuMemRelease. Its price depends on the size even if the memory is kept because it is mapped; that case was not
     /// measured.
-    pub(super) fn mem_release(&mut self, memory: &SimPhysical) -> Result<(), BackendError> {
+    fn mem_release(&mut self, memory: &SimPhysical) -> Result<(), BackendError> {
         let name = CallName::MemRelease;
         let outcome = self.planned_failure(name).and_then(|()| self.virtual_memory.release(memory));
         if let Ok(returned) = &outcome {
@@ -339,13 +347,13 @@ impl SimDevice {
 /// They apply only while single calls are not observed. With a log or a fault plan, each page gets a separate call.
 impl SimDevice {
     /// Returns whether single calls can currently be combined without a visible difference.
-    pub(super) fn takes_runs(&self) -> bool {
+    fn takes_runs(&self) -> bool {
         !self.log.shows(CallName::MemCreate) && !self.faults.is_waiting()
     }
 
     /// Makes as many cuMemCreates of `page` bytes as there is room for, at most `pages`. If there is no room for the
     /// first one, returns that call's error.
-    pub(super) fn mem_create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
+    fn mem_create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
         let bytes = page.get();
         let is_run = pages > 1 && self.takes_runs() && self.fail_next == 0 && is_whole_pages(bytes);
         let most = self.most_handles.saturating_sub(self.virtual_memory.live_handles());
@@ -361,7 +369,7 @@ impl SimDevice {
     }
 
     /// Makes a cuMemUnmap for each page.
-    pub(super) fn mem_unmap_run(&mut self, address: u64, page_bytes: u64, pages: u64) -> Result<(), BackendError> {
+    fn mem_unmap_run(&mut self, address: u64, page_bytes: u64, pages: u64) -> Result<(), BackendError> {
         let name = CallName::MemUnmap;
         let bytes = page_bytes.checked_mul(pages).ok_or(driver_error(name, INVALID_VALUE))?;
         if pages <= 1 {
@@ -383,7 +391,7 @@ impl SimDevice {
 }
 
 /// Keeps the first pages of memory and returns the rest.
-pub(super) fn split_physical(memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError> {
+fn split_physical(memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError> {
     let rest = if memory.piece_bytes() == page.get() { memory.split_off(pages) } else { None };
     rest.ok_or(driver_error(CallName::MemRelease, INVALID_VALUE))
 }
@@ -396,7 +404,7 @@ pub(super) fn split_physical(memory: &mut SimPhysical, page: Bytes, pages: u64) 
 /// memory ready that it could map instead.
 impl SimDevice {
     /// Breaks the handle that is mapped, with access, at this address and nowhere else.
-    pub(super) fn break_mapped(
+    fn break_mapped(
         &mut self,
         address: u64,
         memory: &SimPhysical,
@@ -466,5 +474,254 @@ impl SimDevice {
         } else {
             driver_error(call, code)
         })
+    }
+}
+
+/// The flag with which the allocator creates its events: no time stamps.
+const DISABLE_TIMING: u64 = 2;
+
+impl SimDevice {
+    /// cudaEventCreate.
+    fn event_create(&mut self) -> Result<SimEvent, BackendError> {
+        let name = CallName::EventCreate;
+        self.charge(name, 0);
+        let outcome = self.planned_failure(name);
+        let ordinal = self.next_event;
+        if outcome.is_ok() {
+            self.next_event += 1;
+            self.live_events.insert(ordinal);
+        }
+        self.conclude(name, outcome, ordinal, Some(DISABLE_TIMING))?;
+        Ok(SimEvent::new(ordinal))
+    }
+
+    /// cudaEventRecord.
+    fn event_record(&mut self, event: &mut SimEvent, stream: u64) -> Result<(), BackendError> {
+        let name = CallName::EventRecord;
+        self.charge(name, 0);
+        let outcome = self.admit(name, event);
+        if outcome.is_ok() {
+            let order = self.races.as_ref().and_then(|races| races.recorded(stream));
+            event.record(self.streams.record(stream, self.clock.now_ns()), order);
+        }
+        self.conclude(name, outcome, event.ordinal(), Some(stream))
+    }
+
+    /// cudaEventQuery.
+    fn event_query(&mut self, event: &SimEvent) -> Result<bool, BackendError> {
+        let name = CallName::EventQuery;
+        self.charge(name, 0);
+        if let Err(code) = self.admit(name, event) {
+            return self.conclude(name, Err(code), event.ordinal(), None).map(|()| false);
+        }
+        let done = event.mark().is_none_or(|mark| self.streams.is_done(mark, self.clock.now_ns()));
+        if done {
+            self.note_complete(event);
+        }
+        let ordinal = event.ordinal();
+        self.note(name, if done { 0 } else { NOT_READY }, || CallSubject::Event { ordinal, argument: None });
+        Ok(done)
+    }
+
+    /// cudaEventSynchronize. Completes the event and everything before it in its stream.
+    fn event_synchronize(&mut self, event: &SimEvent) -> Result<(), BackendError> {
+        let name = CallName::EventSynchronize;
+        self.charge(name, 0);
+        let outcome = self.admit(name, event);
+        if let (Ok(()), Some(mark)) = (outcome, event.mark()) {
+            self.clock.wait_until(name, self.streams.ready_at_ns(mark));
+            self.streams.complete_through(mark);
+            self.note_complete(event);
+        }
+        self.conclude(name, outcome, event.ordinal(), None)
+    }
+
+    /// cudaStreamWaitEvent as a call by the allocator, which is logged, has a price, and can fail.
+    fn event_hold_back(&mut self, event: &SimEvent, stream: StreamId) -> Result<(), BackendError> {
+        let name = CallName::StreamWaitEvent;
+        self.charge(name, 0);
+        let outcome = self.admit(name, event);
+        if outcome.is_ok() {
+            SimDevice::stream_wait(self, stream, event);
+        }
+        self.conclude(name, outcome, event.ordinal(), Some(stream.get()))
+    }
+
+    /// cudaStreamSynchronize. Afterwards, everything in the stream is complete, under every event timing.
+    fn stream_synchronize(&mut self, stream: u64) -> Result<(), BackendError> {
+        let name = CallName::StreamSynchronize;
+        self.charge(name, 0);
+        let outcome = self.planned_failure(name);
+        if outcome.is_ok() {
+            self.clock.wait_until(name, self.streams.stream_idle_at_ns(stream));
+            self.finish_stream(stream);
+        }
+        self.note(name, code_of(&outcome), || CallSubject::Stream(stream));
+        outcome.map_err(|code| driver_error(name, code))
+    }
+
+    /// cudaEventDestroy. For an event that has already been destroyed (through a clone), it logs a failure and does
+    /// nothing.
+    fn event_destroy(&mut self, event: &SimEvent) {
+        let name = CallName::EventDestroy;
+        self.charge(name, 0);
+        let code = if self.live_events.remove(&event.ordinal()) { 0 } else { INVALID_HANDLE };
+        self.note(name, code, || CallSubject::Event { ordinal: event.ordinal(), argument: None });
+    }
+
+    /// Tells the race detector that the host has seen an event complete.
+    fn note_complete(&mut self, event: &SimEvent) {
+        if let (Some(races), Some(order)) = (&mut self.races, event.order()) {
+            races.host_waits(order);
+        }
+    }
+
+    /// Checks whether a call for this event may proceed.
+    ///
+    /// # Errors
+    /// The code with which it fails.
+    fn admit(&mut self, name: CallName, event: &SimEvent) -> Result<(), u32> {
+        self.planned_failure(name)?;
+        if self.live_events.contains(&event.ordinal()) { Ok(()) } else { Err(INVALID_HANDLE) }
+    }
+
+    /// Logs a call about an event and turns its code into the core's error.
+    fn conclude(
+        &mut self,
+        name: CallName,
+        outcome: Result<(), u32>,
+        ordinal: u64,
+        argument: Option<u64>,
+    ) -> Result<(), BackendError> {
+        self.note(name, outcome.err().unwrap_or(0), || CallSubject::Event { ordinal, argument });
+        outcome.map_err(|code| driver_error(name, code))
+    }
+}
+
+impl DeviceBackend for SimDevice {
+    type Event = SimEvent;
+    type Physical = SimPhysical;
+
+    fn index(&self) -> u32 {
+        self.index
+    }
+
+    fn total_memory(&self) -> Bytes {
+        Bytes(self.total_bytes)
+    }
+
+    fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
+        self.mem_get_info()
+    }
+
+    fn processes(&mut self) -> Vec<ProcessMemory> {
+        if self.reports_processes { self.process_list() } else { Vec::new() }
+    }
+
+    fn malloc(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.cuda_malloc(size).map(DeviceAddress)
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
+        self.cuda_free(address.get())
+    }
+
+    fn reserve(&mut self, size: Bytes) -> Result<DeviceAddress, BackendError> {
+        self.address_reserve(size.get()).map(DeviceAddress)
+    }
+
+    fn unreserve(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.address_free(address.get(), size.get())
+    }
+
+    fn create(&mut self, size: Bytes) -> Result<SimPhysical, BackendError> {
+        self.mem_create(size)
+    }
+
+    fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &SimPhysical) -> Result<(), BackendError> {
+        self.mem_map(address.get(), size.get(), memory)
+    }
+
+    fn set_access(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.mem_set_access(address.get(), size.get())
+    }
+
+    fn unmap(&mut self, address: DeviceAddress, size: Bytes) -> Result<(), BackendError> {
+        self.mem_unmap(address.get(), size.get())
+    }
+
+    fn release(&mut self, memory: SimPhysical) -> Result<(), (SimPhysical, BackendError)> {
+        self.mem_release(&memory).map_err(|error| (memory, error))
+    }
+
+    fn waits_in_captures(&self) -> bool {
+        true
+    }
+
+    fn breaks_handles(&self) -> bool {
+        true
+    }
+
+    fn break_handle(
+        &mut self,
+        address: DeviceAddress,
+        _: Bytes,
+        memory: SimPhysical,
+        parts: &[(Bytes, Bytes)],
+    ) -> Result<Vec<SimPhysical>, (SimPhysical, BackendError)> {
+        self.break_mapped(address.get(), &memory, parts).map_err(|error| (memory, error))
+    }
+
+    fn run_pages(&self) -> u64 {
+        if self.takes_runs() { u64::MAX } else { 1 }
+    }
+
+    fn create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
+        self.mem_create_run(page, pages)
+    }
+
+    fn split_run(&mut self, memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<SimPhysical, BackendError> {
+        split_physical(memory, page, pages)
+    }
+
+    fn unmap_run(&mut self, address: DeviceAddress, page: Bytes, pages: u64) -> Result<(), BackendError> {
+        self.mem_unmap_run(address.get(), page.get(), pages)
+    }
+
+    fn synchronize_stream(&mut self, stream: StreamId) -> Result<(), BackendError> {
+        self.stream_synchronize(stream.get())
+    }
+
+    fn create_event(&mut self) -> Result<SimEvent, BackendError> {
+        self.event_create()
+    }
+
+    fn record_event(&mut self, event: &mut SimEvent, stream: StreamId) -> Result<(), BackendError> {
+        self.event_record(event, stream.get())
+    }
+
+    fn is_complete(&mut self, event: &SimEvent) -> Result<bool, BackendError> {
+        self.event_query(event)
+    }
+
+    fn wait(&mut self, event: &SimEvent) -> Result<(), BackendError> {
+        self.event_synchronize(event)
+    }
+
+    fn stream_wait(&mut self, stream: StreamId, event: &SimEvent) -> Result<(), BackendError> {
+        self.event_hold_back(event, stream)
+    }
+
+    fn capture(&mut self, stream: StreamId) -> Result<Option<Capture>, BackendError> {
+        Ok(self.captures.of(stream.get()).cloned())
+    }
+
+    fn add_awaited(&mut self, stream: StreamId, awaited: &mut BTreeSet<GraphNode>) -> Result<(), BackendError> {
+        self.captures.add_awaited(stream.get(), awaited);
+        Ok(())
+    }
+
+    fn destroy_event(&mut self, event: SimEvent) {
+        self.event_destroy(&event);
     }
 }

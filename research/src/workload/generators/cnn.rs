@@ -23,8 +23,8 @@
 //! At small batch sizes, the missing part is a convolution's scratch memory at the peak.
 
 use super::autograd::{Backward, Block, Engine, Operation, Plan, Surroundings};
+use super::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
-use crate::workload::generators::options::{self, Done, Generator, Key, WorkloadError, bytes_of, within};
 use crate::workload::{Event, Workload};
 
 /// A network and its batch sizes. The default is the recorded program.

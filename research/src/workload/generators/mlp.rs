@@ -8,9 +8,9 @@
 //! The additional 1 MiB is cuBLASLt's workspace for the thread that recomputes.
 
 use super::autograd::{Backward, Block, Engine, Operation, Part, Plan, Recompute, Surroundings};
+use super::options::{self, Done, Generator, Key, Trained, WorkloadError, bytes_of, within};
 use super::training::{BatchBytes, Optimizer, Training, Updating, optimizer};
 use crate::workload::Workload;
-use crate::workload::generators::options::{self, Done, Generator, Key, Trained, WorkloadError, bytes_of, within};
 
 /// A perceptron and how it is trained. The default is the recorded program.
 #[derive(Clone, PartialEq, Eq, Debug)]
