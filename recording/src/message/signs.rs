@@ -6,10 +6,9 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use super::figures::OutOfMemoryMessage;
+use super::figures::{OutOfMemoryMessage, Source};
 use super::patterns::{Stems, compiled};
 use super::size::{Size, sizes};
-use super::source::Source;
 
 /// The number of sources that have signs.
 const SIGNED: usize = 22;

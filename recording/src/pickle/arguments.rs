@@ -5,9 +5,8 @@
 
 use std::ops::Range;
 
-use super::error::PickleProblem;
-use super::objects::Objects;
-use super::value::Value;
+use super::objects::{Objects, Value};
+use super::opcode::PickleProblem;
 
 /// Appends the next piece of the input to a vector; nothing at the end.
 pub(crate) type NextPiece<'a> = &'a mut dyn FnMut(&mut Vec<u8>);

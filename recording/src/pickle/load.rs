@@ -3,12 +3,9 @@
 //! Sources: `Lib/pickle.py` of CPython (semantics) and spec 7.6 (the opcodes that snapshots use).
 
 use super::arguments::{self, NextPiece};
-use super::error::{PickleError, PickleProblem};
-use super::fast_dict::Template;
-use super::machine::{Machine, Outcome};
-use super::objects::Objects;
+use super::machine::{Machine, Outcome, Template};
+use super::objects::{Objects, Texts, Value};
 use super::opcode::*;
-use super::value::{Texts, Value};
 
 /// The maximum memory that reading a pickle of `length` bytes may use in addition to the file, in bytes.
 ///
