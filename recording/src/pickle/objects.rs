@@ -119,7 +119,7 @@ impl Value {
 
     /// The payload of an index tag; meaningless for others.
     #[inline]
-    pub(crate) fn index(self) -> usize {
+    fn index(self) -> usize {
         (self.0 >> TAG_BITS) as usize
     }
 

@@ -8,7 +8,7 @@ macro_rules! opcodes {
         $(pub(crate) const $name: u8 = $code;)*
 
         /// The name of an opcode, or `None` if no protocol up to 5 has it.
-        pub(crate) fn name(code: u8) -> Option<&'static str> {
+        fn name(code: u8) -> Option<&'static str> {
             match code {
                 $($code => Some(stringify!($name)),)*
                 _ => None,

@@ -6,9 +6,8 @@ use parkade::policy::{Policy, PyTorch};
 use parkade::units::{Bytes, PoolClass, PoolId};
 use parkade_recording::{Action, DeviceRecording, Entry};
 
-use super::choose::{Pool, assumed, ids, in_order};
-use super::evidence::Evidence;
-use super::layout::{Layout, LifeId};
+use super::evidence::{Evidence, Layout, LifeId};
+use super::guesses::{Pool, assumed, ids, in_order};
 use crate::entries::{is_inner, is_request};
 use crate::initial_state::Start;
 use crate::pools::AssumedPools;
