@@ -16,9 +16,7 @@ mod log;
 mod patterns;
 mod reader;
 mod signs;
-mod size;
 
-pub use figures::{MessageError, OutOfMemoryMessage, ProcessUse, Source};
+pub use figures::{MessageError, OutOfMemoryMessage, ProcessUse, Size, Source};
 pub use lines::LogTime;
 pub use log::{FirstFailure, LoggedMessage, MOST_MESSAGES, MessageLog, OtherMessage, ToldBy};
-pub use size::Size;

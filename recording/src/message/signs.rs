@@ -6,9 +6,8 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use super::figures::{OutOfMemoryMessage, Source};
+use super::figures::{OutOfMemoryMessage, Size, Source, sizes};
 use super::patterns::{Stems, compiled};
-use super::size::{Size, sizes};
 
 /// The number of sources that have signs.
 const SIGNED: usize = 22;

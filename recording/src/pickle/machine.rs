@@ -19,7 +19,6 @@
 
 use std::collections::BTreeMap;
 
-use super::arguments::{Cursor, NextPiece, integer_from_bytes};
 use super::objects::{Container, EMPTY_SHAPE, Objects, Tag, Texts, Value};
 use super::opcode::*;
 

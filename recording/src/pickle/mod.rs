@@ -8,13 +8,11 @@
 //! |---|---|
 //! | `load` | a whole pickle, in one piece or many: the entry point, and the loop over the opcodes |
 //! | `machine` | the pickle machine: its state, and a short cut for the dicts that most of a recording consists of |
-//! | `arguments` | the machine's input |
 //! | `objects` | the values read so far, and how they are stored |
 //! | `skim` | what the beginning of a pickle shows about the rest |
-//! | `opcode` | opcode names; what can be wrong with a pickle |
+//! | `opcode` | opcode names, and their arguments in the input; what can be wrong with a pickle |
 //! | `writer` | writing pickles |
 
-mod arguments;
 mod load;
 mod machine;
 mod objects;

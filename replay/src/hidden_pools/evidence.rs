@@ -359,7 +359,7 @@ pub(super) type LifeId = usize;
 #[derive(Clone, Debug)]
 pub(super) struct Life {
     pub(super) base: u64,
-    pub(super) stream: u64,
+    stream: u64,
     pub(super) class: PoolClass,
     pub(super) expandable: bool,
     /// The entry that allocated it; `None` if it existed before the first entry.

@@ -1,17 +1,18 @@
-//! Makes guesses for the pools of one recording: turns the evidence into a division into pools, with as few segments in
-//! private pools and as few pools as possible.
+//! The division of the segments into pools: as the entries name them or, in files from earlier releases, guessed.
 //!
-//! The pools then get ids in the order in which they were freed. Each guess learns from how the one before it failed. This
-//! module also decides whether a guess explains more than it assumes.
+//! Since PyTorch 2.12, every entry has the id of its pool. Otherwise the evidence is turned into a division with as few
+//! segments in private pools and as few pools as possible. The pools then get ids in the order in which they were freed. Each
+//! guess learns from how the one before it failed. This module also decides whether a guess explains more than it assumes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 
-use parkade::policy::PyTorch;
-use parkade::units::{PoolClass, PoolId};
-use parkade_recording::DeviceRecording;
+use parkade::policy::{Policy, PyTorch};
+use parkade::units::{Bytes, PoolClass, PoolId};
+use parkade_recording::{Action, DeviceRecording, Entry};
 
-use super::evidence::{self, Evidence, Life, LifeId, Releases, Unused};
+use super::evidence::{self, Evidence, Layout, Life, LifeId, Releases, Unused};
+use crate::entries::{is_inner, is_request};
 use crate::initial_state::Start;
 use crate::pools::AssumedPools;
 
@@ -310,13 +311,13 @@ struct Partition {
 
 /// A private pool.
 #[derive(Clone, Debug)]
-pub(super) struct Pool {
+struct Pool {
     /// Its id, if the recording names it.
     pub(super) known: Option<PoolId>,
     /// The lives of the pool's segments.
-    pub(super) members: Vec<LifeId>,
+    members: Vec<LifeId>,
     /// The first entry that frees memory of the pool: the pool is not used from then on.
-    pub(super) abandoned_at: Option<usize>,
+    abandoned_at: Option<usize>,
 }
 
 /// For each life, the lives that must not share a pool with it, in order.
@@ -578,7 +579,7 @@ fn best_of(
 
 /// The pools, sorted by the order in which pools released together were freed, if there is one: PyTorch iterates over a hash
 /// map. Each pool comes with the number of pools that must be freed before it.
-pub(super) fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
+fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
     let mut pool_of = vec![None; evidence.lives.len()];
     for (place, pool) in pools.iter().enumerate() {
@@ -610,7 +611,7 @@ pub(super) fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, 
 
 /// Ids for these pools, chosen so that pools that are freed together are freed in this order. Pools of different
 /// depths are as far apart in PyTorch's hash table as possible.
-pub(super) fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
+fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
     let depths = pools.iter().map(|&(_, depth)| depth + 1).max().unwrap_or(1);
     let distance = u64::MAX / depths;
     // No position is 0, which is the default pool's.
@@ -618,7 +619,7 @@ pub(super) fn ids(pools: &[(Pool, u64)]) -> Vec<PoolId> {
 }
 
 /// Lives with their pools, in the form in which the replay looks them up.
-pub(super) fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -> AssumedPools {
+fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -> AssumedPools {
     let mut pools = AssumedPools::default();
     for (life, &pool) in lives {
         match life.made_at {
@@ -637,6 +638,117 @@ pub(super) fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -
         }
     }
     pools
+}
+
+/// The pools of a trace's segments and failed requests, as named by its entries.
+///
+/// The order in which several pools release their memory at once follows a hash table of their ids, so it also depends on
+/// pools that no entry names. The result therefore contains the pools twice: with their own ids, and with ids whose order is
+/// that of the trace. Empty if the entries name no private pool, or if a name does not fit the blocks before it.
+pub(crate) fn named(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<[AssumedPools; 2]> {
+    let name = |entry: &Entry| recording.pools.get(entry.pool).map(|(first, second)| PoolId(first, second));
+    if recording.pools.is_empty() || !recording.trace.iter().filter_map(name).any(|pool| pool != PoolId::DEFAULT) {
+        return None;
+    }
+    let mut walk = Walk { layout: Layout::new(policy, &start.extents.segments), names: Vec::new(), releases: Vec::new() };
+    let mut failed = Vec::new();
+    let trace = &recording.trace;
+    let mut at = 0;
+    while at < trace.len() {
+        let is_plain_free = trace[at].action == Action::FreeRequested && !start.deferred.contains_key(&(at as u32));
+        if is_plain_free && let Some(completed) = trace.get(at + 1) {
+            walk.layout.free(at + 1, completed);
+            at += 2;
+            continue;
+        }
+        let end = at + trace[at..].iter().take_while(|entry| is_inner(entry)).count();
+        let asked = trace.get(end).filter(|entry| is_request(entry));
+        // An out-of-memory entry contains the rounded size; rounding it again changes nothing.
+        let size = asked.and_then(|entry| policy.round(Bytes(entry.size.max(1))));
+        let class = size.map_or(PoolClass::Large, |size| policy.classify(size));
+        walk.releases.push(Vec::new());
+        for (place, entry) in trace[at..end].iter().enumerate().map(|(n, entry)| (at + n, entry)) {
+            walk.inner(place, entry, class, name(entry))?;
+        }
+        match asked {
+            Some(entry) if entry.action == Action::Alloc => {
+                let life = walk.layout.serve(end, entry, size?.get())?;
+                walk.name(life, name(entry));
+            }
+            Some(entry) => failed.extend(name(entry).map(|pool| (end as u32, pool))),
+            None => {}
+        }
+        at = end + 1;
+    }
+    Some(walk.end(&failed))
+}
+
+struct Walk<'a> {
+    layout: Layout<'a>,
+    /// The pool of each life, if an entry has named it.
+    names: Vec<Option<PoolId>>,
+    /// The lives that released memory between two requests, in order, each with the entry of its release.
+    releases: Vec<Vec<(usize, LifeId)>>,
+}
+
+impl Walk<'_> {
+    fn name(&mut self, life: LifeId, pool: Option<PoolId>) {
+        if self.names.len() <= life {
+            self.names.resize(life + 1, None);
+        }
+        self.names[life] = self.names[life].or(pool);
+    }
+
+    /// Processes an entry for memory that was taken or released, or for a block that became free.
+    fn inner(&mut self, at: usize, entry: &Entry, class: PoolClass, pool: Option<PoolId>) -> Option<()> {
+        let life = match entry.action {
+            Action::SegmentAlloc => {
+                self.layout.make(at, entry);
+                self.layout.life_at(entry.address)
+            }
+            Action::SegmentMap => {
+                self.layout.map(at, entry, class);
+                self.layout.life_at(entry.address)
+            }
+            Action::SegmentFree | Action::SegmentUnmap => {
+                let life = self.layout.give(at, entry)?;
+                self.releases.last_mut()?.push((at, life));
+                Some(life)
+            }
+            _ => {
+                self.layout.free(at, entry);
+                None
+            }
+        };
+        if let Some(life) = life {
+            self.name(life, pool);
+        }
+        Some(())
+    }
+
+    fn end(self, failed: &[(u32, PoolId)]) -> [AssumedPools; 2] {
+        let evidence = Evidence { lives: self.layout.lives, releases: self.releases, ..Evidence::default() };
+        let mut pools: BTreeMap<PoolId, Pool> = BTreeMap::new();
+        for (life, name) in self.names.iter().enumerate() {
+            let Some(id) = name.filter(|&id| id != PoolId::DEFAULT) else { continue };
+            let pool = pools.entry(id).or_insert_with(|| Pool { known: Some(id), members: Vec::new(), abandoned_at: None });
+            pool.members.push(life);
+            pool.abandoned_at = pool.abandoned_at.into_iter().chain(evidence.lives[life].first_given_at).min();
+        }
+        let ordered = in_order(pools.into_values().collect(), &evidence);
+        let own: Vec<PoolId> = ordered.iter().filter_map(|(pool, _)| pool.known).collect();
+        [own, ids(&ordered)].map(|ids| {
+            let mut pool_of = vec![PoolId::DEFAULT; evidence.lives.len()];
+            let mut id_of = BTreeMap::from([(PoolId::DEFAULT, PoolId::DEFAULT)]);
+            for (id, (pool, _)) in ids.into_iter().zip(&ordered) {
+                pool.members.iter().for_each(|&life| pool_of[life] = id);
+                id_of.extend(pool.known.map(|name| (name, id)));
+            }
+            // A pool that never had memory counts as one that no entry names.
+            let failed = failed.iter().filter_map(|(at, name)| Some((*at, *id_of.get(name)?)));
+            AssumedPools { failed: failed.collect(), ..assumed(evidence.lives.iter().zip(&pool_of)) }
+        })
+    }
 }
 
 #[cfg(test)]
