@@ -731,7 +731,7 @@ fn smaller(target: &Target, input: &Input, failure: &Failure) -> Input {
 }
 
 /// Writes an input and a description of its failure, and returns the input's file.
-pub(super) fn write(folder: &Path, target: &Target, input: &Input, failure: &Failure, origin: &str) -> io::Result<PathBuf> {
+fn write(folder: &Path, target: &Target, input: &Input, failure: &Failure, origin: &str) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let hash =
         input.bytes.iter().fold(u64::from(input.case), |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
