@@ -1,14 +1,17 @@
 //! Reads a file: decompresses it and reads its pickle and the snapshot in the pickle, in one pass. Also recognises snapshot
-//! files by their beginning, without reading the entire file.
+//! files by their beginning, without reading the entire file, and finds the pickle in a page written by PyTorch's
+//! `torch.cuda._memory_viz` (`trace_plot`, `segment_plot`), where it is in base64.
 
 use std::fs::File;
 use std::io::{self, Read, Take};
 use std::path::{Path, PathBuf};
 
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, Engine as _, GeneralPurpose, GeneralPurposeConfig};
+
 use crate::compression::{self, Compression, DecompressError};
 use crate::format::{self, FormatError, FormatProblem};
 use crate::json::{self, JsonError};
-use crate::page;
 use crate::pickle::{self, Length, PickleError, PickleProblem};
 use crate::recording::Recording;
 
@@ -51,7 +54,7 @@ fn is_text_form(bytes: &[u8]) -> bool {
 fn read_text_form(bytes: &[u8]) -> Result<Recording, ReadError> {
     let other = |kind| ReadError::from(DecompressError::OtherKind { kind });
     if bytes.trim_ascii_start().starts_with(b"<") {
-        let pickle = page::snapshot_in(bytes).ok_or_else(|| other(compression::PAGE))?;
+        let pickle = snapshot_in(bytes).ok_or_else(|| other(compression::PAGE))?;
         return Ok(format::read_snapshot(&pickle::load_bytes(&pickle)?)?);
     }
     let names_parts =
@@ -203,6 +206,31 @@ pub fn begins_as_snapshot(path: impl AsRef<Path>) -> io::Result<bool> {
     Ok(is_pickle && NAMES.iter().any(|name| head.windows(name.len()).any(|window| window == *name)))
 }
 
+/// The text before the snapshot: a key in the list of files that the page shows.
+const PAGE_KEY: &[u8] = b"\"base64\"";
+/// How far from the page's beginning to look for that text, in bytes; in PyTorch's pages it is within the first 500.
+const BEFORE_KEY: usize = 1 << 12;
+
+/// The bytes of the snapshot in a page, up to the first damage; `None` if the page contains no snapshot.
+fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
+    let head = page.get(..BEFORE_KEY).unwrap_or(page);
+    let after = head.windows(PAGE_KEY.len()).position(|window| window == PAGE_KEY)? + PAGE_KEY.len();
+    let value = page.get(after..)?.trim_ascii_start().strip_prefix(b":")?;
+    Some(decode_base64(value.trim_ascii_start().strip_prefix(b"\"")?))
+}
+
+/// Decodes base64 up to the first other character. If the text is cut short, returns the complete bytes.
+fn decode_base64(text: &[u8]) -> Vec<u8> {
+    let is_digit = |symbol: &u8| symbol.is_ascii_alphanumeric() || matches!(symbol, b'+' | b'/');
+    let digits = text.iter().take_while(|symbol| is_digit(symbol)).count();
+    // One digit more than a multiple of four does not make a complete byte.
+    let whole = if digits % 4 == 1 { digits - 1 } else { digits };
+    let config = GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true);
+    GeneralPurpose::new(&STANDARD, config).decode(&text[..whole]).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -223,5 +251,19 @@ mod tests {
             found += usize::from(is_snapshot);
         }
         assert!(found > 10, "{found}");
+    }
+
+    #[test]
+    fn the_bytes_are_found_and_decoded() {
+        let page = |value: &str| format!("<!DOCTYPE html>\nconst local_files = [{{\"name\": \"snapshot.pickle\", {value}");
+        let found = |value: &str| snapshot_in(page(value).as_bytes());
+        assert_eq!(found("\"base64\": \"TWFu\"}]"), Some(b"Man".to_vec()));
+        assert_eq!(found("\"base64\":\"TWE=\"}]"), Some(b"Ma".to_vec()));
+        assert_eq!(found("\"base64\": \"+/8\"}]"), Some(vec![0xfb, 0xff]));
+        assert_eq!(found("\"base64\": \"TW"), Some(b"M".to_vec()), "cut short");
+        assert_eq!(found("\"base64\": \"TWFuT"), Some(b"Man".to_vec()), "cut within a byte");
+        assert_eq!(found("\"base64\": 5"), None);
+        assert_eq!(found("\"base64\""), None);
+        assert_eq!(found(&format!("{}\"base64\": \"TWFu\"", " ".repeat(BEFORE_KEY))), None, "too far");
     }
 }

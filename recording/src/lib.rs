@@ -8,7 +8,6 @@ mod format;
 mod json;
 pub mod message;
 mod named;
-mod page;
 mod pickle;
 mod recording;
 mod summary;

@@ -7,17 +7,13 @@
 //! | file | contents |
 //! |---|---|
 //! | `snapshot` | from the root, which form the file has, to its devices and the parts; what a file may expand to |
-//! | `fields` | looking up keys, typed values, names from a stranger's file |
-//! | `forward` | calls as texts of Python's tracebacks |
-//! | `error` | what can be wrong with a snapshot |
+//! | `fields` | looking up keys, typed values, names from a stranger's file; what can be wrong with a snapshot |
 //! | `write` | a recording back to a snapshot |
 
-mod error;
 mod fields;
-mod forward;
 mod snapshot;
 mod write;
 
-pub use error::{FormatError, FormatProblem, Place};
+pub use fields::{FormatError, FormatProblem, Place};
 pub(crate) use snapshot::read_snapshot;
 pub use write::write;

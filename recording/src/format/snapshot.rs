@@ -3,13 +3,16 @@
 //! The parts are its segments with their blocks (spec 7.3), in the form of every version (spec 7.8); the traces of its
 //! devices (spec 7.4), which make up most of every recording; the allocator's settings and the annotations (spec 7.5); and
 //! the stacks that these parts refer to (spec 7.3). Most stacks are shared: each list and each frame is read once.
+//!
+//! The `forward_frames` of an entry are calls in the form of Python's tracebacks, the outermost first: a text for each call,
+//! ` File "model.py", line 12, in forward`, followed by the source line. They are the calls of the forward pass that created
+//! the autograd node in which memory was allocated (spec 7.4). They only help to name a block, so the reader ignores any
+//! other text.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::error::{self, FormatError, FormatProblem, Place};
-use super::fields::{self, Fields, optional};
-use super::forward;
+use super::fields::{self, Fields, FormatError, FormatProblem, Place, optional};
 use crate::dated_keys::{FileFields, Part};
 use crate::pickle::{Loaded, Tag, Value};
 use crate::recording::{
@@ -94,7 +97,7 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
             return Err(FormatProblem::ListOfSnapshots { count: segments.len() });
         }
         if let Some(&first) = segments.first().filter(|&&first| loaded.objects.as_dict(first).is_none()) {
-            let found = format!("a list whose first item is {}", error::with_article(loaded.type_name(first)));
+            let found = format!("a list whose first item is {}", fields::with_article(loaded.type_name(first)));
             return Err(FormatProblem::NotASnapshot { found });
         }
         let none: &[Value] = &[];
@@ -109,7 +112,7 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
         });
     }
     if loaded.objects.as_dict(loaded.root).is_none() {
-        return Err(FormatProblem::NotASnapshot { found: error::with_article(loaded.type_name(loaded.root)) });
+        return Err(FormatProblem::NotASnapshot { found: fields::with_article(loaded.type_name(loaded.root)) });
     }
     let mut fields = Fields::of(Part::Snapshot, NAMES, &["host_segments", "host_traces"]);
     let [segments, traces, settings, annotations, run_limit] = fields.look_up(loaded, loaded.root, "snapshot")?;
@@ -683,7 +686,7 @@ impl StackReader {
         if let Some(&known) = self.forward_calls.get(&text) {
             return known;
         }
-        let call = loaded.texts.get(text).and_then(forward::read).map(|frame| self.table.intern_frame(frame));
+        let call = loaded.texts.get(text).and_then(read).map(|frame| self.table.intern_frame(frame));
         self.forward_calls.insert(text, call);
         call
     }
@@ -749,5 +752,43 @@ impl Budget {
         let left = self.left.checked_sub(dicts.saturating_mul(bytes_each));
         self.left = left.ok_or(FormatProblem::Repeated)?;
         Ok(())
+    }
+}
+
+/// The call that a text describes; `None` if it describes none.
+pub(super) fn read(text: &[u8]) -> Option<Frame> {
+    let line = text.split(|&byte| byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    let (filename, rest) = line.trim_start().strip_prefix("File \"")?.rsplit_once("\", line ")?;
+    let (number, name) = rest.split_once(", in ").unwrap_or((rest, ""));
+    let line = number.parse().ok()?;
+    Some(Frame { filename: filename.into(), line, name: name.into() })
+}
+
+/// The text of a call, without the source line.
+pub(super) fn written(frame: &Frame) -> String {
+    format!("  File \"{}\", line {}, in {}\n", frame.filename, frame.line, frame.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_traceback_is_read_and_written() {
+        let frame = Frame { filename: "/home/u/model.py".into(), line: 12, name: "forward".into() };
+        let text = "  File \"/home/u/model.py\", line 12, in forward\n    return self.linear(x)\n";
+        assert_eq!(read(text.as_bytes()).as_ref(), Some(&frame));
+        assert_eq!(read(written(&frame).as_bytes()), Some(frame));
+        let shell = read(b"  File \"<stdin>\", line 3").expect("a call without a function");
+        assert_eq!((&*shell.filename, shell.line, &*shell.name), ("<stdin>", 3, ""));
+    }
+
+    #[test]
+    fn what_is_no_call_is_none() {
+        for text in ["", "\n", "  [Previous line repeated 3 more times]\n", "File \"a.py\"", "  File \"a.py\", line x, in f\n"] {
+            assert_eq!(read(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(read(b"\xff\xfe"), None);
     }
 }

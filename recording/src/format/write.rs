@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::forward;
+use super::snapshot;
 use super::snapshot::DIVISION_KEYS;
 use crate::dated_keys::Part;
 use crate::pickle::{Pickler, Style};
@@ -173,7 +173,7 @@ impl<'r> Writer<'r> {
         if let Some(&slot) = self.forwards.get(&stack) {
             return self.pickler.again(slot);
         }
-        let texts: Vec<String> = self.recording.stacks.frames(stack).map(forward::written).collect();
+        let texts: Vec<String> = self.recording.stacks.frames(stack).map(snapshot::written).collect();
         let outermost_first: Vec<&String> = texts.iter().rev().collect();
         let slot = self.list(&outermost_first, |writer, text| writer.pickler.text(text));
         self.forwards.insert(stack, slot);

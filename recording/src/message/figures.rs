@@ -2,12 +2,111 @@
 //!
 //! The order of the figures does not matter, and any of them may be missing: PyTorch's releases, and its ports to other
 //! devices, order them differently, add some and leave some out. White space between words does not matter either, because
-//! terminals break lines anywhere.
+//! terminals break lines anywhere. A [`Size`] is known as a message prints it: rounded to two decimals of its unit.
 
 use std::fmt;
 
-use super::size::{Found, Size, sizes};
-use super::source::Source;
+/// The source of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Source {
+    /// PyTorch's caching allocator for GPUs, or the allocator of a port to another device (HIP, XPU, NPU, MLU, MUSA).
+    PyTorch,
+    /// PyTorch's caching allocator, refusing a request because of the program's own memory fraction, without asking
+    /// the device.
+    Fraction,
+    /// PyTorch's other GPU allocator, `backend:cudaMallocAsync`, which leaves caching to the driver.
+    CudaMallocAsync,
+    /// PyTorch on Apple GPUs.
+    Mps,
+    /// A table of PyTorch's statistics (`torch.cuda.memory_summary()`).
+    Summary,
+    /// An assertion inside one of PyTorch's GPU allocators.
+    Assertion,
+    /// A warning from PyTorch's allocator that the device has refused memory, before the allocator frees what it can and
+    /// retries.
+    Retry,
+    /// TensorFlow.
+    TensorFlow,
+    /// JAX, or another user of XLA.
+    Jax,
+    /// The BFC allocator, which is shared by TensorFlow and XLA.
+    Bfc,
+    /// PaddlePaddle.
+    Paddle,
+    /// CuPy's memory pool.
+    CuPy,
+    /// RAPIDS Memory Manager.
+    Rmm,
+    /// llama.cpp and the programs built on it.
+    Ggml,
+    /// PyTorch's host memory allocator, or any other host allocator.
+    MainMemory,
+    /// The operating system, which ended a process because host memory was short.
+    System,
+    /// An inference server that found too little memory for its cache.
+    Server,
+    /// NCCL.
+    Nccl,
+    /// cuBLAS, cuDNN, or AMD's counterparts.
+    Library,
+    /// CUDA itself: `cudaMalloc` or another call, outside PyTorch's allocator.
+    Cuda,
+    /// HIP itself, on AMD GPUs.
+    Hip,
+    /// Level Zero, the driver for Intel GPUs.
+    LevelZero,
+    /// The driver of a different accelerator.
+    Driver,
+    /// A kernel that needs more of a multiprocessor's memory than exists; no allocator manages that memory.
+    Kernel,
+    /// A source that states only that CUDA, HIP or the GPU is out of memory.
+    Plain,
+}
+
+impl Source {
+    /// Its name, for use in a sentence.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Source::PyTorch | Source::Fraction => "PyTorch's GPU allocator",
+            Source::CudaMallocAsync => "PyTorch's cudaMallocAsync backend",
+            Source::Mps => "PyTorch on Apple GPUs (MPS)",
+            Source::Summary => "torch.cuda.memory_summary()",
+            Source::Assertion => "PyTorch's GPU allocator, about an internal error",
+            Source::Retry => "PyTorch's GPU allocator, before a retry",
+            Source::TensorFlow => "TensorFlow",
+            Source::Jax => "JAX (XLA)",
+            Source::Bfc => "the BFC allocator in TensorFlow or XLA",
+            Source::Paddle => "PaddlePaddle",
+            Source::CuPy => "CuPy",
+            Source::Rmm => "RAPIDS Memory Manager (RMM)",
+            Source::Ggml => "llama.cpp (ggml)",
+            Source::MainMemory => "a host memory allocator (not the GPU's)",
+            Source::System => "the operating system, about host memory (not the GPU's)",
+            Source::Server => "an inference server, about its cache",
+            Source::Nccl => "NCCL",
+            Source::Library => "cuBLAS, cuDNN or a similar library",
+            Source::Cuda => "CUDA itself",
+            Source::Hip => "HIP itself",
+            Source::LevelZero => "Level Zero",
+            Source::Driver => "the device's driver",
+            Source::Kernel => "a kernel compiler, about the memory of a multiprocessor",
+            Source::Plain => "a program that states no figures",
+        }
+    }
+
+    /// Whether the figures in its messages are identified by words, as in those of PyTorch's GPU allocator.
+    pub(super) const fn has_figures(self) -> bool {
+        matches!(self, Source::CudaMallocAsync | Source::Mps | Source::Summary | Source::Driver)
+    }
+
+    /// Whether its signs are words that also occur in or around PyTorch's own messages; they count only in a log that has
+    /// none of those messages.
+    pub(super) const fn is_general(self) -> bool {
+        use Source::{Assertion, Cuda, Driver, Hip, Kernel, LevelZero, Library, Nccl, Plain, Retry, Server, Summary};
+        matches!(self, Cuda | Hip | Plain | Library | Nccl | Retry | Assertion | Server | LevelZero | Driver | Kernel | Summary)
+    }
+}
 
 /// The contents of a message; missing parts are `None`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -375,6 +474,116 @@ fn process(before: &str, used: Size) -> Option<ProcessUse> {
     is_last(name, "process").then_some(ProcessUse { pid: Some(pid), used })
 }
 
+/// The units of sizes, as powers of two. Messages that use `MB` also count in powers of 1024.
+const UNITS: [(&str, u32); 9] =
+    [("bytes", 0), ("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("KB", 10), ("MB", 20), ("GB", 30), ("B", 0)];
+
+/// A number of bytes, known only as precisely as the message prints it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Size {
+    /// The nearest whole number of bytes.
+    pub bytes: u64,
+    /// The maximum difference between the true number and `bytes`.
+    pub within: u64,
+}
+
+impl Size {
+    /// A size of `whole` units and `hundredths` of a unit, where a unit is 2^`shift` bytes. `None` if it does not fit in 64
+    /// bits.
+    pub(super) fn new(whole: u64, hundredths: u64, shift: u32) -> Option<Size> {
+        let hundredths = u128::from(whole) * 100 + u128::from(hundredths);
+        // Each factor is below 2^71 and 2^30.
+        let bytes = ((hundredths << shift) + 50) / 100;
+        // A message prints 2^64 - 1 rounded, as 2^34 GiB.
+        let bytes = if bytes == 1 << 64 { u64::MAX } else { u64::try_from(bytes).ok()? };
+        // PyTorch converts to a double, which has 53 bits, before it rounds.
+        let within = if shift == 0 { 0 } else { (1_u64 << shift).div_ceil(200) + 1 + (bytes >> 53) };
+        Some(Size { bytes, within })
+    }
+
+    /// The smallest possible number of bytes.
+    #[must_use]
+    pub const fn least(self) -> u64 {
+        self.bytes.saturating_sub(self.within)
+    }
+
+    /// The largest possible number of bytes.
+    #[must_use]
+    pub const fn most(self) -> u64 {
+        self.bytes.saturating_add(self.within)
+    }
+
+    /// The sum; the uncertainties add up.
+    pub fn plus(self, other: Size) -> Size {
+        Size { bytes: self.bytes.saturating_add(other.bytes), within: self.within.saturating_add(other.within) }
+    }
+
+    /// The difference, at least 0; the uncertainties add up.
+    pub fn minus(self, other: Size) -> Size {
+        Size { bytes: self.bytes.saturating_sub(other.bytes), within: self.within.saturating_add(other.within) }
+    }
+}
+
+impl fmt::Display for Size {
+    /// Uses the message's unit: a smaller unit would show digits that the message does not contain.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_in_gibibytes = self.within >= (1 << 30) / 200;
+        if is_in_gibibytes && self.bytes <= 1 << 30 {
+            return write!(f, "{:.2} GiB", self.bytes as f64 / f64::from(1 << 30));
+        }
+        f.write_str(&parkade::texts::format_bytes(self.bytes))
+    }
+}
+
+/// A size in a text, and its position.
+pub(super) struct Found {
+    start: usize,
+    end: usize,
+    pub(super) size: Size,
+}
+
+/// The sizes in a text, such as `1024 bytes` or `4.88 GiB`. Ignores a number at the very beginning, because its first digits
+/// may be missing, and a number that does not fit in 64 bits.
+pub(super) fn sizes(text: &str) -> Vec<Found> {
+    let (bytes, mut found, mut at) = (text.as_bytes(), Vec::new(), 1);
+    while let Some(start) = (at..bytes.len()).find(|&at| bytes[at].is_ascii_digit() && !is_of_number(bytes[at - 1])) {
+        let (end, size) = size_at(text, start);
+        found.extend(size.map(|size| Found { start, end, size }));
+        at = end + 1;
+    }
+    found
+}
+
+/// Whether this byte belongs to a number, so that a number before it continues.
+fn is_of_number(byte: u8) -> bool {
+    byte.is_ascii_digit() || byte == b'.'
+}
+
+/// The size whose number begins at this position, and the position after it.
+fn size_at(text: &str, start: usize) -> (usize, Option<Size>) {
+    let digits_from = |from: usize| text[from..].bytes().take_while(u8::is_ascii_digit).count();
+    let whole_end = start + digits_from(start);
+    let fraction = if text[whole_end..].starts_with('.') { digits_from(whole_end + 1) } else { 0 };
+    let end = if fraction > 0 { whole_end + 1 + fraction } else { whole_end };
+    let read = || {
+        let whole = text[start..whole_end].parse().ok()?;
+        let hundredths = match fraction {
+            0 => 0,
+            1 => 10 * text[whole_end + 1..end].parse::<u64>().ok()?,
+            2 => text[whole_end + 1..end].parse().ok()?,
+            _ => return None,
+        };
+        let rest = text[end..].strip_prefix(' ').unwrap_or(&text[end..]);
+        let (unit, shift) = UNITS.into_iter().find(|(unit, _)| rest.starts_with(unit))?;
+        let after = &rest[unit.len()..];
+        // One vendor's text has no space before `is free`.
+        let is_word = after.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric()) && !after.starts_with("is ");
+        (!is_word).then_some(())?;
+        Some((text.len() - after.len(), Size::new(whole, hundredths, shift)?))
+    };
+    read().map_or((end, None), |(end, size)| (end, Some(size)))
+}
+
 #[cfg(test)]
 mod tests {
     use parkade::device::ProcessMemory;
@@ -644,5 +853,17 @@ mod tests {
             let cut: String = text.chars().take(at).collect();
             prop_assert!(OutOfMemoryMessage::parse(&cut).is_err());
         }
+    }
+
+    #[test]
+    fn sizes_are_found_with_the_words_between_them() {
+        let text = "of 39.59 GiB; 512 bytes, 1.20 GiBis free, 7.93 GB and 4608 B: 3 apples, 1.234 GiB, 1 GiBs, 7 Boxes, 2.5 MiB";
+        let found: Vec<&str> = sizes(text).iter().map(|found| &text[found.start..found.end]).collect();
+        assert_eq!(found, ["39.59 GiB", "512 bytes", "1.20 GiB", "7.93 GB", "4608 B", "2.5 MiB"]);
+        assert_eq!(
+            sizes("9.59 GiB, .59 GiB, 99999999999999999999999 GiB").len(),
+            0,
+            "digits may be missing, or there are too many"
+        );
     }
 }

@@ -10,18 +10,13 @@
 //! is an [`OutOfMemoryMessage`]. A figure is identified by the words around it, not by its order, and any figure may be
 //! missing. Sizes are printed with two decimals, so each is known to within half of its last digit.
 
-mod encoding;
 mod figures;
 mod lines;
 mod log;
 mod patterns;
 mod reader;
 mod signs;
-mod size;
-mod source;
 
-pub use figures::{MessageError, OutOfMemoryMessage, ProcessUse};
+pub use figures::{MessageError, OutOfMemoryMessage, ProcessUse, Size, Source};
 pub use lines::LogTime;
 pub use log::{FirstFailure, LoggedMessage, MOST_MESSAGES, MessageLog, OtherMessage, ToldBy};
-pub use size::Size;
-pub use source::Source;

@@ -6,10 +6,8 @@ use std::sync::LazyLock;
 
 use regex::{Captures, Regex};
 
-use super::figures::OutOfMemoryMessage;
+use super::figures::{OutOfMemoryMessage, Size, Source, sizes};
 use super::patterns::{Stems, compiled};
-use super::size::{Size, sizes};
-use super::source::Source;
 
 /// The number of sources that have signs.
 const SIGNED: usize = 22;

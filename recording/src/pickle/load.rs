@@ -2,13 +2,9 @@
 //!
 //! Sources: `Lib/pickle.py` of CPython (semantics) and spec 7.6 (the opcodes that snapshots use).
 
-use super::arguments::{self, NextPiece};
-use super::error::{PickleError, PickleProblem};
-use super::fast_dict::Template;
-use super::machine::{Machine, Outcome};
-use super::objects::Objects;
+use super::machine::{Machine, Outcome, Template};
+use super::objects::{Objects, Texts, Value};
 use super::opcode::*;
-use super::value::{Texts, Value};
 
 /// The maximum memory that reading a pickle of `length` bytes may use in addition to the file, in bytes.
 ///
@@ -278,16 +274,16 @@ impl Machine<'_> {
             }
             LONG4 => {
                 let length = self.cursor.signed_length()?;
-                arguments::integer_from_bytes(self.cursor.bytes(length)?, &mut self.objects)
+                integer_from_bytes(self.cursor.bytes(length)?, &mut self.objects)
             }
-            INT | LONG => arguments::integer_from_line(self.cursor.line()?, &mut self.objects)?,
-            FLOAT => arguments::float_from_line(self.cursor.line()?, &mut self.objects)?,
+            INT | LONG => integer_from_line(self.cursor.line()?, &mut self.objects)?,
+            FLOAT => float_from_line(self.cursor.line()?, &mut self.objects)?,
             STRING => {
-                let text = arguments::quoted(self.cursor.line()?)?;
+                let text = quoted(self.cursor.line()?)?;
                 self.texts.keep(&text)
             }
             UNICODE => {
-                let text = arguments::raw_unicode_escape(self.cursor.line()?)?;
+                let text = raw_unicode_escape(self.cursor.line()?)?;
                 self.texts.keep(&text)
             }
             BINUNICODE | BINUNICODE8 | BINSTRING => {
@@ -308,11 +304,11 @@ impl Machine<'_> {
                 Value::BYTES
             }
             GET => {
-                let index = arguments::memo_index(self.cursor.line()?)?;
+                let index = memo_index(self.cursor.line()?)?;
                 return self.get(index);
             }
             PUT => {
-                let index = arguments::memo_index(self.cursor.line()?)?;
+                let index = memo_index(self.cursor.line()?)?;
                 return self.put(index, code);
             }
             GLOBAL | REDUCE => return self.type_tag_step(code),

@@ -7,29 +7,23 @@
 //! | file | contents |
 //! |---|---|
 //! | `load` | a whole pickle, in one piece or many: the entry point, and the loop over the opcodes |
-//! | `machine`, `arguments` | the pickle machine: its state; its input |
-//! | `fast_dict` | a short cut for the dicts that most of a recording consists of |
-//! | `value`, `objects` | the values read so far, and how they are stored |
+//! | `machine` | the pickle machine: its state, and a short cut for the dicts that most of a recording consists of |
+//! | `objects` | the values read so far, and how they are stored |
 //! | `skim` | what the beginning of a pickle shows about the rest |
-//! | `opcode`, `error` | opcode names; what can be wrong with a pickle |
+//! | `opcode` | opcode names, and their arguments in the input; what can be wrong with a pickle |
 //! | `writer` | writing pickles |
 
-mod arguments;
-mod error;
-mod fast_dict;
 mod load;
 mod machine;
 mod objects;
 mod opcode;
 mod skim;
-mod value;
 mod writer;
 
-pub use error::{PickleError, PickleProblem};
 pub use load::memory_bound;
 pub(crate) use load::{Length, Loaded, load, load_bytes};
-pub(crate) use objects::{Dict, Objects};
+pub(crate) use objects::{Dict, Objects, Tag, Texts, Value};
+pub use opcode::{PickleError, PickleProblem};
 pub(crate) use skim::Skim;
-pub(crate) use value::{Tag, Texts, Value};
 pub(crate) use writer::Pickler;
 pub use writer::Style;

@@ -2,25 +2,21 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `verify` | the entry points: a verdict on a recording; the replayed heap after every operation |
-//! | `attempts` | whole replays, repeated if the file can be read in several ways |
+//! | `verify` | the entry points: a verdict on a recording; the replayed heap after every operation; whole replays, repeated if the file can be read in several ways |
 //! | `runner` | the operations of the program, one by one; ambiguous entries; restored checkpoints of private pools, which no entry names |
 //! | `recorded_core` | a core that compares its decisions with the recording, on a device that takes its answers from there |
 //! | `tally` | counting; comparing the final heap and the stats |
-//! | `flushes` | memory given back before a request that the device may have refused: a retry, or a call of empty_cache |
-//! | `recorded_capacity` | whether the recorded device may have been out of room |
+//! | `flushes` | memory given back before a request that the device may have refused: a retry, or a call of empty_cache; whether the recorded device may have been out of room |
 
-mod attempts;
 mod flushes;
-mod recorded_capacity;
 mod recorded_core;
 mod runner;
 mod tally;
 mod verify;
 
-pub(crate) use attempts::{Replayed, replay_to_end};
 pub(crate) use flushes::taken_together;
 pub use flushes::{Flush, FlushReason};
 pub(crate) use tally::Release;
 pub use tally::{Mismatch, StatsCheck, StatsDifference};
 pub use verify::{DeviceVerdict, Moment, NotInFile, Trial, try_device, verify_device, watch_device};
+pub(crate) use verify::{Replayed, replay_to_end};

@@ -29,8 +29,7 @@ use parkade::{AllocError, Allocation, PoolCheckpoint, PoolSlot};
 use parkade_recording::{Action, Entry};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::flushes::{Flush, FlushReason};
-use super::recorded_capacity::Capacity;
+use super::flushes::{Capacity, Flush, FlushReason};
 use super::recorded_core::{Position, ReplayCore};
 use super::tally::{Mark, Mismatch, PeakWatch, Release, Tally};
 use crate::completions::stream_of;

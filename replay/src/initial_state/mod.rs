@@ -1,16 +1,14 @@
 //! The state before a recording's first entry, reconstructed from its end.
 //!
 //! A trace is a ring buffer, so its oldest entries may be missing. `rewind` undoes the entries, the last one first. This
-//! yields the blocks and segments from before the first entry and finds contradictions. `block_sizes` determines how long
-//! those blocks are and corrects the lengths when a replay shows more. `expandable_ranges` finds which mapped memory belongs
-//! to one expandable segment. `state` is the result; it checks the whole trace once more, forwards.
+//! yields the blocks and segments from before the first entry and finds contradictions. `extents` determines how long
+//! those blocks are and corrects the lengths when a replay shows more; it also finds which mapped memory belongs to one
+//! expandable segment. `state` is the result; it checks the whole trace once more, forwards.
 
-mod block_sizes;
-mod expandable_ranges;
+mod extents;
 mod rewind;
 mod state;
 
-pub(crate) use block_sizes::SmallerGap;
-pub(crate) use expandable_ranges::TOTAL_MEMORY;
+pub(crate) use extents::{SmallerGap, TOTAL_MEMORY};
 pub use state::LostBeginning;
 pub(crate) use state::Start;

@@ -12,7 +12,7 @@ use parkade::{AdoptedContent, AdoptedSegment};
 use parkade_recording::{Action, DeviceRecording, Entry};
 use rustc_hash::FxHashMap;
 
-use super::block_sizes::{Extents, cut};
+use super::extents::{Extents, cut};
 use super::rewind::{EarlyBlock, Rewound, rewind};
 use crate::entries::SEGMENT_ACTIONS;
 use crate::error::{Missing, VerifyError};

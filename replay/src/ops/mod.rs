@@ -22,10 +22,7 @@
 //! # Ok::<(), parkade::settings::SettingsError>(())
 //! ```
 
-mod line;
-mod render;
-mod runner;
 mod session;
+mod text;
 
-pub use runner::OpsRunner;
-pub use session::{Addresses, OpsOptions};
+pub use session::{Addresses, OpsOptions, OpsRunner};

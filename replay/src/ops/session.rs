@@ -1,5 +1,7 @@
-//! The state of a running script: the allocator, its simulated device, and everything that persists from one operation to the
-//! next. It also contains the operations themselves, as methods of [`Session`].
+//! Runs a script line by line and prints the answers or digests of them.
+//!
+//! The state of a running script is a [`Session`]: the allocator, its simulated device, and everything that persists from one
+//! operation to the next. The operations themselves are its methods.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,10 +15,9 @@ use parkade::trace::TraceRing;
 use parkade::units::{Bytes, DeviceAddress, PoolId, StreamId};
 use parkade::{AllocError, Allocation, Allocator, CheckpointError, FreeError, PoolError, PoolFilter};
 use parkade_sim::address::{Ascending, Descending};
-use parkade_sim::{LogLevel, SimDevice, SimOptions};
+use parkade_sim::{CallName, CallSubject, LogLevel, SimDevice, SimOptions};
 
-use super::line::{Line, Unreadable};
-use super::render::{self, Printed, Seen, Watcher};
+use super::text::{self, Line, Printed, Seen, Unreadable, Watcher, stat_values};
 
 /// The object that an allocation's name refers to.
 #[derive(Debug)]
@@ -60,10 +61,10 @@ impl SharedNames {
 }
 
 /// Why an operation failed, as the harness prints it: the C++ exception that it would have caught, and the message.
-pub(super) struct Failure {
+struct Failure {
     /// `c10` for `c10::Error`, `oom` for `c10::OutOfMemoryError`, `std` for any other `std::exception`.
-    pub(super) kind: &'static str,
-    pub(super) message: String,
+    kind: &'static str,
+    message: String,
 }
 
 impl Failure {
@@ -142,17 +143,17 @@ type Answer = Result<String, Failure>;
 const MOST_HANDLES: u64 = 1 << 18;
 
 /// The state of a running script.
-pub(super) struct Session {
-    pub(super) allocator: Core,
-    pub(super) profile: &'static Profile,
+struct Session {
+    allocator: Core,
+    profile: &'static Profile,
     names: SharedNames,
     /// The last address of each name.
     addresses: BTreeMap<String, u64>,
     /// Saved pools, by the names that the script gave them.
     checkpoints: BTreeMap<String, PoolCheckpoint>,
-    pub(super) printed: Printed,
+    printed: Printed,
     /// Driver calls with a null pointer, which the real allocator makes while caching is off.
-    pub(super) calls_with_null: Vec<&'static str>,
+    calls_with_null: Vec<&'static str>,
     /// Whether requests go through the allocator rather than directly to the device.
     caching: bool,
     /// The stream of the last request, which is the current stream.
@@ -235,7 +236,7 @@ fn free_on_miss(names: SharedNames) -> impl FnMut(&mut Core) -> bool + Send {
 }
 
 /// Runs the line's operation, which is named by its first word.
-pub(super) fn operate(session: &mut Session, line: &Line<'_>) -> Answer {
+fn operate(session: &mut Session, line: &Line<'_>) -> Answer {
     match line.name() {
         "alloc" => session.alloc(line),
         "alloc_at" => session.alloc_at(line),
@@ -340,7 +341,7 @@ impl Session {
     }
 
     fn pointer(&self, held: &Held) -> String {
-        let text = held.address().map_or("null".to_owned(), |address| render::pointer(self.allocator.device(), address.0));
+        let text = held.address().map_or("null".to_owned(), |address| text::pointer(self.allocator.device(), address.0));
         format!(",\"ptr\":{text}")
     }
 
@@ -412,7 +413,7 @@ impl Session {
             Some(Held::Block(allocation)) => {
                 let (address, size) =
                     self.allocator.segment_of(allocation).ok_or_else(|| Failure::c10("invalid device pointer"))?;
-                Ok(format!(",\"ptr\":{},\"size\":{size}", render::pointer(self.allocator.device(), address.0)))
+                Ok(format!(",\"ptr\":{},\"size\":{size}", text::pointer(self.allocator.device(), address.0)))
             }
             Some(held) => {
                 Err(Failure::c10(format!("invalid device pointer: {}", held.address().map_or("0".to_owned(), |a| a.to_string()))))
@@ -472,12 +473,12 @@ impl Session {
             let live = &mut names.lock().live;
             let name = live.iter().find(|(_, held)| held.address() == Some(address)).map(|(name, _)| name.clone());
             name.and_then(|name| live.remove(&name));
-            freed.push(render::pointer(self.allocator.device(), address.0));
+            freed.push(text::pointer(self.allocator.device(), address.0));
         }
         let mut allocated = Vec::new();
         for allocation in restored.allocations {
             let name = format!("ck_{key}_{}", self.allocator.device().name_address(allocation.address()));
-            allocated.push(render::quoted(&name));
+            allocated.push(text::quoted(&name));
             let before = names.lock().live.insert(name, Held::Block(allocation));
             if let Some(before) = before {
                 release(&mut self.allocator, before)?;
@@ -507,7 +508,7 @@ impl Session {
                     // This call shows only in the log.
                     let _ = self.allocator.device_mut().memory_info();
                 }
-                return Ok(format!(",\"fraction\":{}", render::number(self.allocator.memory_fraction(), 17)));
+                return Ok(format!(",\"fraction\":{}", text::number(self.allocator.memory_fraction(), 17)));
             }
             "reset_peak" => self.allocator.reset_peak_stats(),
             "reset_accumulated" => self.allocator.reset_accumulated_stats(),
@@ -591,7 +592,7 @@ impl Session {
                 let sizes: Vec<String> = segments
                     .map(|(stream, page, mapped)| {
                         let class = if page == Bytes::mib(2) { "small" } else { "large" };
-                        format!("[{},\"{class}\",{mapped}]", render::stream_number(stream))
+                        format!("[{},\"{class}\",{mapped}]", text::stream_number(stream))
                     })
                     .collect();
                 format!(",\"sizes\":[{}]", sizes.join(","))
@@ -619,8 +620,130 @@ impl Session {
             pool => self.allocator.snapshot_pool(pool),
         };
         let settings = &self.allocator.policy().settings;
-        Ok(format!(",\"snapshot\":{}", render::snapshot(self.allocator.device(), &segments, settings, traces, self.profile)))
+        Ok(format!(",\"snapshot\":{}", text::snapshot(self.allocator.device(), &segments, settings, traces, self.profile)))
     }
+}
+
+/// Runs a script on one allocator.
+pub struct OpsRunner {
+    session: Session,
+    /// The number of operations so far.
+    count: u64,
+    /// Whether the allocator reads the device's properties before it creates the next memory handle.
+    asks_for_handle_types: bool,
+}
+
+impl OpsRunner {
+    /// A runner on a fresh device.
+    ///
+    /// # Errors
+    /// PyTorch's error if it refuses the settings string.
+    pub fn new(options: &OpsOptions) -> Result<OpsRunner, SettingsError> {
+        let asks_for_handle_types = options.profile.handle_types == HandleTypes::Asked;
+        Ok(OpsRunner { session: Session::new(options)?, count: 0, asks_for_handle_types })
+    }
+
+    /// Runs one line of the script. Returns its answer, a JSON object, or `None` for a line without an operation.
+    ///
+    /// If an operation fails or cannot be read, the answer has `"ok":0` and the exception that the harness would have
+    /// caught.
+    pub fn run_line(&mut self, line: &str) -> Option<String> {
+        let out = self.answer(line)?;
+        let Session { allocator, printed, profile, .. } = &mut self.session;
+        Some(finished(out, &printed.changes(allocator.stats(), profile)))
+    }
+
+    /// Runs one line of the script, like [`OpsRunner::run_line`]. Returns a digest of its answer, as 16 hexadecimal digits.
+    ///
+    /// Two runs with equal digests produced the same answers and have the same statistics. A digest takes a third of the
+    /// time.
+    pub fn run_line_to_digest(&mut self, line: &str) -> Option<String> {
+        let out = self.answer(line)?;
+        let Session { allocator, printed, profile, .. } = &mut self.session;
+        let out = finished(out, &printed.changes_of_pools(allocator.stats(), profile));
+        Some(format!("{:016x}", digest(&out, &stat_values(allocator.stats(), profile))))
+    }
+
+    /// Runs one line. Returns its answer up to, but not including, the statistics.
+    fn answer(&mut self, line: &str) -> Option<String> {
+        let line = Line::read(line)?;
+        self.session.allocator.observer_mut().seen.clear();
+        let answer = operate(&mut self.session, &line);
+        let mut out =
+            format!("{{\"i\":{},\"op\":{},\"ok\":{}", self.count, text::quoted(&line.joined()), u8::from(answer.is_ok()));
+        match answer {
+            Ok(fields) => out.push_str(&fields),
+            Err(Failure { kind, message }) => {
+                out.push_str(&format!(",\"err\":\"{kind}\",\"msg\":{}", text::quoted(&message)));
+            }
+        }
+        self.append_record(&mut out);
+        self.count += 1;
+        Some(out)
+    }
+
+    /// Appends what the operation caused: trace entries and driver calls.
+    fn append_record(&mut self, out: &mut String) {
+        let Session { allocator, calls_with_null, profile, .. } = &mut self.session;
+        let device = allocator.device();
+        let seen = &allocator.observer().seen;
+        if !seen.is_empty() {
+            out.push_str(&format!(",\"ev\":[{}]", text::seen(device, seen, profile)));
+        }
+        let mut calls: Vec<String> = Vec::new();
+        // The real allocator reads the device's properties when it is created, which shows in the first line, and before it
+        // reserves addresses.
+        let (index, total) = (device.index(), device.total_memory());
+        let properties = || format!("[\"cudaGetDeviceProperties\",0,{index},{total}]");
+        // Earlier releases read the properties at different points and any number of times; their answers do not show it.
+        let shows_properties = !profile.asks_for_total;
+        if self.count == 0 && shows_properties {
+            calls.push(properties());
+        }
+        for mut call in allocator.device_mut().take_log() {
+            let asks = call.name == CallName::MemCreate && std::mem::take(&mut self.asks_for_handle_types);
+            if shows_properties && (asks || call.name == CallName::AddressReserve) {
+                calls.push(properties());
+            }
+            if let CallSubject::Creation { handle_type, .. } = &mut call.subject
+                && profile.handle_types == HandleTypes::Unshared
+            {
+                *handle_type = 0;
+            }
+            calls.push(call.render());
+        }
+        calls.extend(calls_with_null.drain(..).map(str::to_owned));
+        if !calls.is_empty() {
+            out.push_str(&format!(",\"drv\":[{}]", calls.join(",")));
+        }
+    }
+}
+
+/// Completes the answer: appends the statistics that changed and the closing text.
+fn finished(mut answer: String, changes: &str) -> String {
+    if !changes.is_empty() {
+        answer.push_str(&format!(",\"st\":{{{changes}}}"));
+    }
+    answer.push('}');
+    answer
+}
+
+/// The digest of an answer's text and numbers: a few digits that represent the answer so that two runs can be compared
+/// without their text.
+///
+/// The harness has the same function, `put_digest` in `pytorch_harness/src/oracle.cpp`. Text is cheap to compare but
+/// expensive to make. Most of it is statistics, which the digest includes as numbers; it includes all of them, not only those
+/// that changed. Every step is invertible, so answers that differ in a single word have different digests.
+fn digest(text: &str, numbers: &[i64]) -> u64 {
+    let words = text.as_bytes().chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    words.chain(numbers.iter().map(|&number| number as u64)).fold(text.len() as u64, |digest, word| {
+        let mixed = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ mixed >> 32
+    })
 }
 
 #[cfg(test)]
@@ -633,5 +756,20 @@ mod tests {
         let of = |profile: &Profile| Failure::alloc(profile)(error.clone()).message;
         assert_eq!(of(&Profile::PYTORCH_2_15), PoolError::Abandoned(PoolId(0, 1)).message(&Profile::PYTORCH_2_15));
         assert_ne!(of(&Profile::PYTORCH_2_15), of(&Profile::PYTORCH_2_11));
+    }
+
+    #[test]
+    fn each_byte_and_each_number_counts() {
+        let text = "{\"i\":0,\"op\":\"free a\",\"ok\":1}";
+        let known = digest(text, &[1, 2, 3]);
+        for place in 0..text.len() {
+            let mut other = text.to_owned();
+            other.replace_range(place..=place, "#");
+            assert_ne!(digest(&other, &[1, 2, 3]), known, "{other}");
+        }
+        for other in [&[1, 2, 4][..], &[1, 2], &[2, 1, 3], &[1, 2, 3, 0]] {
+            assert_ne!(digest(text, other), known, "{other:?}");
+        }
+        assert_ne!(digest("a", &[]), digest("a\0", &[]));
     }
 }

@@ -7,27 +7,24 @@
 //! | file | contents |
 //! |---|---|
 //! | `outlook` | the entry point: everything about one device's recording in one call; how much the timing matters |
-//! | `operation`, `requests` | the requests of the recorded program, and the slots in which a run keeps their memory |
-//! | `predicted_run` | the settings of a prediction; the run, operation by operation |
-//! | `pace` | how fast the recorded program and its GPU went, from the times of the entries; and the times at which memory becomes free in a run that differs from the recorded one |
+//! | `requests` | the requests of the recorded program, and the slots in which a run keeps their memory |
+//! | `predicted_run` | the settings of a prediction; the run, operation by operation; a device that places segments where the recorded driver did, and one on which blocks become free at given moments |
+//! | `pace` | the operations of the recorded program; how fast the recorded program and its GPU went, from the times of the entries; and the times at which memory becomes free in a run that differs from the recorded one |
 //! | `self_check` | whether a prediction under the recorded run's own settings needs what the run needed |
-//! | `device` | where the recorded driver placed segments; a device on which blocks become free at given moments |
 
-mod device;
-mod operation;
 mod outlook;
 mod pace;
 mod predicted_run;
 mod requests;
 mod self_check;
 
-pub use device::{device_like, learned_addresses, placed_steps};
-pub use operation::{Completion, Operation};
 pub use outlook::{
     Extreme, LIKELY, Outlook, OutlookOptions, TIMINGS, TimingRange, TimingsThatFit, read_otherwise, replay_device,
     timings_that_fit,
 };
-pub use pace::{Pace, Variation};
-pub use predicted_run::{AfterFailure, PredictOptions, PredictedRun, Prediction, Timing, predict};
+pub use pace::{Completion, Operation, Pace, Variation};
+pub use predicted_run::{
+    AfterFailure, PredictOptions, PredictedRun, Prediction, Timing, device_like, learned_addresses, placed_steps, predict,
+};
 pub use requests::{Requests, Slots};
 pub use self_check::SelfCheck;

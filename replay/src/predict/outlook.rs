@@ -15,9 +15,8 @@ use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade_recording::DeviceRecording;
 
-use super::device::{device_like, learned_addresses};
 use super::pace::{Pace, Variation};
-use super::predicted_run::{AfterFailure, PredictOptions, Prediction, Timing, predict};
+use super::predicted_run::{AfterFailure, PredictOptions, Prediction, Timing, device_like, learned_addresses, predict};
 use super::requests::Requests;
 use crate::error::VerifyError;
 use crate::inputs::VerifyOptions;

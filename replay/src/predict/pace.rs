@@ -1,5 +1,5 @@
-//! Determines how fast the recorded program and its GPU were, according to the times of the entries, and when other streams
-//! finish with memory in a run that differs from the recorded one.
+//! The operations of a recorded program, one at a time, and their pace: how fast the program and its GPU were, according to the
+//! times of the entries, and when other streams finish with memory in a run that differs from the recorded one.
 //!
 //! A request's entries carry the time at which the allocator finished it. The time between two operations was therefore used
 //! by the program itself, except for the driver calls that the entries show and for the allocator's waits before it released
@@ -17,11 +17,53 @@
 
 use std::collections::BTreeMap;
 
+use parkade::units::PoolId;
 use parkade_recording::{Action, Entry};
 use parkade_sim::{CallName, CostModel, MeasuredH200};
 
-use super::operation::{Completion, Operation};
 use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
+
+/// When memory that was freed becomes free for reuse.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Completion {
+    /// At once.
+    AtOnce,
+    /// At this entry: other streams use it until then.
+    AtEntry(u32),
+    /// Not within the recording: other streams are still using it at its end.
+    Never,
+}
+
+/// One operation of the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// The program requested memory.
+    Allocate {
+        /// The number of the request, from 0.
+        id: usize,
+        /// Bytes requested.
+        bytes: u64,
+        /// The stream's handle.
+        stream: u64,
+        /// The pool that served the request.
+        pool: PoolId,
+        /// Whether the request failed in the recording, so that the program never frees the memory.
+        failed: bool,
+    },
+    /// The program freed the memory of an earlier request.
+    Free {
+        /// The number of the request.
+        id: usize,
+        /// When the memory becomes free for reuse.
+        completion: Completion,
+    },
+    /// The program called `empty_cache`.
+    EmptyCache,
+    /// The program stopped using this private pool.
+    AbandonPool(PoolId),
+    /// The program destroyed a MemPool, which releases the cached memory of this private pool.
+    ReleasePool(PoolId),
+}
 
 /// A gap this many times the usual length counts as a wait.
 const LONG: u64 = 10;
@@ -464,8 +506,9 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use parkade::units::PoolId;
+
+    use super::*;
 
     const MIB: u64 = 1 << 20;
 

@@ -15,8 +15,7 @@ use parkade::units::PoolId;
 use parkade_recording::{Action, DeviceRecording, Entry};
 use rustc_hash::FxHashMap;
 
-use super::operation::{Completion, Operation};
-use super::pace::Pace;
+use super::pace::{Completion, Operation, Pace};
 use crate::entries::{is_inner, is_request};
 use crate::error::VerifyError;
 use crate::exact::{Flush, Release, Replayed, replay_to_end, taken_together};

@@ -6,8 +6,7 @@
 use parkade_recording::DeviceRecording;
 use parkade_sim::address::LearnedAddressSpace;
 
-use super::device::{device_like, learned_addresses};
-use super::predicted_run::{AfterFailure, PredictOptions, Prediction, Timing, predict};
+use super::predicted_run::{AfterFailure, PredictOptions, Prediction, Timing, device_like, learned_addresses, predict};
 use super::requests::Requests;
 use crate::inputs::VerifyOptions;
 use crate::recognition::{CapacityHint, capacity_hint, most_reserved};

@@ -16,7 +16,7 @@
 //! ## How a release is recognised
 //!
 //! 1. **The file's contents.** Each release writes certain keys into a snapshot and understands certain keys in the settings
-//!    string. `possible.rs` keeps the releases that may have written exactly the keys that are present.
+//!    string. `possible` keeps the releases that may have written exactly the keys that are present.
 //! 2. **Groups.** Releases whose rules cannot differ for this file are tried together: for example, the rules for private
 //!    pools do not matter in a file without private pools. `recognise.rs` forms them; `Profile::decides_like` knows which
 //!    rules matter.
@@ -38,13 +38,11 @@
 
 mod limit;
 mod outcome;
-mod possible;
 mod recognise;
 
 pub use limit::{
     CapacityHint, find_limit, finding_limit, growth_bytes, hint as capacity_hint, most_reserved, reserved_at_start,
     segment_bytes, verify_finding_limit,
 };
-pub use outcome::{Basis, Differing, Recognition, RefutedLimit, in_words};
-pub use possible::{Evidence, Possible, possible};
+pub use outcome::{Basis, Differing, Evidence, Possible, Recognition, RefutedLimit, in_words, possible};
 pub use recognise::{Asked, RecognitionError, VerifiedDevice, recognise, verify};

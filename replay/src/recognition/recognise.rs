@@ -6,8 +6,7 @@ use parkade::profile::{Profile, RELEASES, Release, Scope};
 use parkade_recording::{Action, DeviceRecording, Recording};
 
 use super::limit::{finding_limit, most_reserved, verify_finding_limit};
-use super::outcome::{Basis, Differing, Recognition, RefutedLimit, in_order};
-use super::possible::{Evidence, Possible, possible};
+use super::outcome::{Basis, Differing, Evidence, Possible, Recognition, RefutedLimit, in_order, possible};
 use crate::{DeviceVerdict, ReplaySettings, SettingsOrigin, StatsFile, Trial, VerifyError, VerifyOptions, try_device};
 
 /// What the caller knows about a recorded run.

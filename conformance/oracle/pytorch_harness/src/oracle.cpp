@@ -291,7 +291,7 @@ static void drop_properties(string& calls) {
     calls.erase(at, end - at);
   }
 }
-// 16 hexadecimal digits for a line and its statistics, as in parkade's src/ops/runner.rs.
+// 16 hexadecimal digits for a line and its statistics, as in parkade's replay/src/ops/session.rs.
 static void put_digest(string& o, const string& line, const std::vector<int64_t>& words) {
   uint64_t h = line.size();
   auto add = [&](uint64_t word) {

@@ -7,11 +7,9 @@
 
 mod campaign;
 mod drawn;
-mod faults;
 mod programs;
 mod trial;
 mod watched;
-mod wrong;
 
 use std::fmt;
 
@@ -26,8 +24,7 @@ use crate::law::Law;
 use crate::suite;
 use crate::suite::{Effort, Entry, Group, Requirement, Row, Silent, Status};
 use campaign::Subject;
-use drawn::Drawn;
-use wrong::Wrong;
+use drawn::{Drawn, Wrong};
 
 pub use trial::Habits;
 
@@ -147,7 +144,7 @@ fn entries_of(backend: &AnyBackend, subject: &Subject, share: Share) -> Vec<Entr
     let own = subject.clone();
     let says = "after the n-th driver call fails, for n = 1, 2, ..., every law holds and nothing leaks";
     entries.push(Entry::new(Group::Law, name("faults"), says, move |backend, effort| {
-        faults::every_call(&own, backend, &share.of(effort))
+        campaign::every_call(&own, backend, &share.of(effort))
     }));
     entries
 }
@@ -170,7 +167,7 @@ fn wrong_answers(backend: &AnyBackend, share: Share) -> Vec<Entry> {
     let says = "whatever a policy answers and whichever driver call fails, the heap stays valid and nothing leaks";
     entries.push(Entry::new(Group::Law, "policy/wrong-answers/faults", says, move |backend, effort| {
         let part = share.of(effort);
-        faults::every_call(&subject, backend, &Effort { cases: part.cases * WRONG_SHARE, ..part })
+        campaign::every_call(&subject, backend, &Effort { cases: part.cases * WRONG_SHARE, ..part })
     }));
     entries
 }
@@ -246,9 +243,9 @@ mod tests {
 
     use super::campaign::{Failing, Failure, Stopped, Subject, search};
     use super::drawn;
+    use super::drawn::Wrong;
     use super::programs::{Setup, Step, captures, every_rung, stitching};
     use super::watched::Reached;
-    use super::wrong::Wrong;
     use crate::backend::{AnyBackend, EventTiming};
     use crate::suite::Effort;
 

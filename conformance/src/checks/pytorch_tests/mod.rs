@@ -37,7 +37,6 @@
 //! | TestCachingHostAllocator* (12.5) | concerns host memory |
 
 mod contents;
-mod graphs;
 mod limits;
 mod pools;
 mod statistics;
@@ -55,7 +54,7 @@ pub fn entries(_: &AnyBackend) -> Vec<Entry> {
     entries.extend(statistics::entries());
     entries.extend(limits::settings_entries());
     entries.extend(pools::entries());
-    entries.extend(graphs::entries());
+    entries.extend(pools::graph_entries());
     entries.extend(statistics::snapshot_entries());
     entries.extend(contents::fuzz_entries());
     entries

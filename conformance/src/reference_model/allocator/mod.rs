@@ -11,33 +11,31 @@
 //!
 //! This file contains the allocator's state, its blocks by address (how they are split, made free and listed in the
 //! order in which free blocks are used: spec 2.3, 3.2, 3.4), and how a free block serves a request: the block size, the
-//! search, the split and the accounting for a block that is handed out (spec 1.2 to 1.6, 2.5, 3.1, 3.2).
+//! search, the split and the accounting for a block that is handed out (spec 1.2 to 1.6, 2.5, 3.1, 3.2). It also contains
+//! what callers see of this state: segments, reserved ranges and sums, and the comparison with what the tested allocator
+//! shows (spec 5.7, 7.1, 7.3); and a second, independent count of the statistics (spec section 6).
 
-mod accounts;
-mod checkpoint;
-mod events;
-mod ladder;
 mod pools;
+mod requests;
 mod segments;
-mod view;
-
-pub use checkpoint::{Restoration, Saved, SavedRun};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use parkade::device::BackendError;
 use parkade::profile::{Profile, TieBreak};
 use parkade::settings::Settings;
-use parkade::stats::Family;
+use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
+use parkade::stats::{Family, Stat, Stats};
 use parkade::trace::{TraceAction, TraceEntry};
-use parkade::units::{MIB, PoolClass, PoolId, StreamId};
-use parkade::{AllocError, PoolError, PoolFilter};
+use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
+use parkade::{AllocError, CheckpointError, PoolError, PoolFilter};
 use parkade_sim::CallName;
 
+use super::ReleaseRules;
+use super::table::Table;
 use crate::backend::MadeCall;
-use crate::reference_model::ReleaseRules;
-use crate::reference_model::table::Table;
-use accounts::{Accounts, add};
+
+pub use pools::{Restoration, Saved, SavedRun};
 
 /// The reference allocator.
 #[derive(Clone, Debug)]
@@ -596,4 +594,251 @@ fn choose_expandable(free: &[FreeBlock], is_expandable: bool) -> Option<FreeBloc
         place += 1;
     }
     Some(chosen)
+}
+
+impl Reference {
+    /// Returns all segments by address; for expandable ones, every mapped run.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let mut found = Vec::new();
+        for segment in &self.segments {
+            let runs = segment.blocks.split(|block| block.state == State::Unmapped);
+            found.extend(runs.filter(|run| !run.is_empty()).map(|run| describe(segment, run)));
+        }
+        found.sort_by_key(|segment| segment.address);
+        found
+    }
+
+    /// Returns the same as a snapshot, for one pool or for all pools.
+    pub fn snapshot(&mut self, pool: Option<PoolId>) -> Vec<SegmentInfo> {
+        let mut segments = self.segments();
+        segments.retain(|segment| pool.is_none_or(|pool| segment.pool == pool));
+        let active = segments.iter().map(|segment| segment.active.get()).sum();
+        self.tell(TraceAction::Snapshot, 0, active, 0, pool.unwrap_or(PoolId::DEFAULT));
+        segments
+    }
+
+    /// Returns the reserved ranges in the order in which they were made: stream, page and mapped
+    /// bytes.
+    pub fn ranges(&self) -> Vec<(StreamId, Bytes, Bytes)> {
+        let mut ranges: Vec<&Segment> = self.segments.iter().filter(|segment| segment.is_expandable()).collect();
+        ranges.sort_by_key(|segment| segment.number);
+        ranges.iter().map(|range| (StreamId(range.stream), Bytes(range.page), Bytes(range.mapped()))).collect()
+    }
+
+    /// Returns the first byte and the size of the segment (or of the reserved range) that holds an allocation.
+    pub fn segment_of(&self, address: u64) -> (DeviceAddress, Bytes) {
+        let segment = self.segment_at(address);
+        (DeviceAddress(segment.base), Bytes(segment.size))
+    }
+
+    /// Returns the pool that an allocation belongs to.
+    pub fn pool_of(&self, address: u64) -> PoolId {
+        self.segment_at(address).pool
+    }
+
+    /// Returns whether a private pool's allocated blocks are exactly these.
+    pub fn live_are(&self, pool: PoolId, expected: &[u64]) -> Result<bool, CheckpointError> {
+        if !self.has_pool(pool) {
+            return Err(CheckpointError::UnknownPool(pool));
+        }
+        let own = self.segments.iter().filter(|segment| segment.pool == pool).flat_map(|segment| &segment.blocks);
+        let mut live: Vec<u64> = own.filter(|block| block.state == State::Allocated).map(|block| block.address).collect();
+        let mut expected = expected.to_vec();
+        live.sort_unstable();
+        expected.sort_unstable();
+        Ok(live == expected)
+    }
+
+    /// Returns the free blocks of a pool's collection, in order.
+    pub fn free_in_order(&self, pool: PoolId, class: PoolClass) -> Vec<FreeBlock> {
+        self.free_blocks(pool, class)
+    }
+
+    /// Returns the number of bytes that garbage collection would release now (spec 2.7); `None` if it is off or nothing
+    /// is due.
+    pub fn collection_target(&self) -> Option<Bytes> {
+        let threshold = self.settings.garbage_collection_threshold;
+        let limit = self.limit.filter(|_| threshold > 0.0)?;
+        let (kept, reserved) = ((threshold * limit as f64) as u64, self.reserved());
+        (reserved > kept).then(|| Bytes(reserved - kept))
+    }
+
+    /// Returns the bytes that the default pool has taken from the device.
+    pub fn reserved_by_default(&self) -> u64 {
+        self.reserved_by(PoolId::DEFAULT)
+    }
+
+    /// Returns the bytes taken from the device.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved()
+    }
+
+    /// Returns the size of the largest free block.
+    pub fn largest_free(&self) -> u64 {
+        let blocks = self.segments.iter().flat_map(|segment| &segment.blocks);
+        blocks.filter(|block| block.state == State::Free).map(|block| block.size).max().unwrap_or(0)
+    }
+
+    /// Sets every peak to its current value.
+    pub fn reset_peaks(&mut self) {
+        self.accounts.reset_peaks();
+    }
+
+    /// Sets every sum to 0.
+    pub fn reset_sums(&mut self) {
+        self.accounts.reset_sums();
+    }
+
+    /// Returns the first statistic that differs.
+    pub fn difference_from(&self, stats: &Stats) -> Option<String> {
+        self.accounts.difference(stats)
+    }
+}
+
+fn describe(segment: &Segment, run: &[Block]) -> SegmentInfo {
+    let info = |block: &Block| BlockInfo {
+        address: DeviceAddress(block.address),
+        size: Bytes(block.size),
+        requested: Bytes(block.requested),
+        state: match block.state {
+            State::Allocated => BlockActivity::Allocated,
+            State::Pending => BlockActivity::PendingFree,
+            State::Free | State::Unmapped | State::Taken => BlockActivity::Inactive,
+        },
+    };
+    let mut sums = [0; 4];
+    for block in run {
+        let is_active = matches!(block.state, State::Allocated | State::Pending);
+        sums[0] += block.size;
+        sums[1] += if block.state == State::Allocated { block.size } else { 0 };
+        sums[2] += if is_active { block.size } else { 0 };
+        sums[3] += if is_active { block.requested } else { 0 };
+    }
+    let [total, allocated, active, requested] = sums.map(Bytes);
+    SegmentInfo {
+        address: DeviceAddress(run[0].address),
+        total,
+        allocated,
+        active,
+        requested,
+        stream: StreamId(segment.stream),
+        pool: segment.pool,
+        class: segment.class,
+        rank: run[0].rank as u32,
+        expandable: segment.is_expandable(),
+        blocks: run.iter().map(info).collect(),
+    }
+}
+
+/// A statistic for all memory, the small pool and the large pool.
+type Levels = [Stat; 3];
+
+/// All statistics.
+#[derive(Clone, Debug)]
+struct Accounts {
+    families: BTreeMap<Family, Levels>,
+    oversize_allocations: Stat,
+    oversize_segments: Stat,
+    by_pool: BTreeMap<PoolId, Levels>,
+    retries: i64,
+    ooms: i64,
+    waits: i64,
+    taken: i64,
+    given: i64,
+    rejections: i64,
+    max_split: i64,
+}
+
+/// Adds to a statistic, or subtracts.
+fn add(stat: &mut Stat, amount: i64) {
+    stat.current = stat.current.wrapping_add(amount);
+    // Sums wrap around beyond 63 bits, as in PyTorch.
+    if amount >= 0 {
+        stat.allocated = stat.allocated.wrapping_add(amount);
+        stat.peak = stat.peak.max(stat.current);
+    } else {
+        stat.freed = stat.freed.wrapping_sub(amount);
+    }
+}
+
+fn add_both(levels: &mut Levels, class: PoolClass, amount: i64) {
+    add(&mut levels[0], amount);
+    add(&mut levels[if class == PoolClass::Small { 1 } else { 2 }], amount);
+}
+
+impl Accounts {
+    pub(super) fn new(max_split: i64) -> Accounts {
+        let families = Family::ALL.into_iter().map(|family| (family, Levels::default())).collect();
+        let (by_pool, none) = (BTreeMap::new(), Stat::default());
+        Accounts {
+            families,
+            oversize_allocations: none,
+            oversize_segments: none,
+            by_pool,
+            retries: 0,
+            ooms: 0,
+            waits: 0,
+            taken: 0,
+            given: 0,
+            rejections: 0,
+            max_split,
+        }
+    }
+
+    fn change(&mut self, family: Family, class: PoolClass, amount: i64) {
+        add_both(self.families.entry(family).or_default(), class, amount);
+    }
+
+    fn change_pool(&mut self, pool: PoolId, class: PoolClass, amount: i64) {
+        add_both(self.by_pool.entry(pool).or_default(), class, amount);
+    }
+
+    fn current(&self, family: Family) -> i64 {
+        self.families[&family][0].current
+    }
+
+    fn for_each(&mut self, act: impl Fn(&mut Stat)) {
+        self.families.values_mut().chain(self.by_pool.values_mut()).flatten().for_each(&act);
+        act(&mut self.oversize_allocations);
+        act(&mut self.oversize_segments);
+    }
+
+    fn reset_peaks(&mut self) {
+        self.for_each(|stat| stat.peak = stat.current);
+    }
+
+    fn reset_sums(&mut self) {
+        self.for_each(|stat| (stat.allocated, stat.freed) = (0, 0));
+        for counter in
+            [&mut self.retries, &mut self.ooms, &mut self.waits, &mut self.taken, &mut self.given, &mut self.rejections]
+        {
+            *counter = 0;
+        }
+    }
+
+    /// Returns the first statistic that differs.
+    fn difference(&self, stats: &Stats) -> Option<String> {
+        for (family, levels) in &self.families {
+            for ((name, seen), expected) in stats.family(*family).levels().into_iter().zip(levels) {
+                if seen != expected {
+                    return Some(format!("{}.{name} is {seen:?}, expected {expected:?}", family.name()));
+                }
+            }
+        }
+        for ((name, seen), expected) in stats.oversize().into_iter().zip([self.oversize_allocations, self.oversize_segments]) {
+            if *seen != expected {
+                return Some(format!("{name} is {seen:?}, expected {expected:?}"));
+            }
+        }
+        let expected = [self.retries, self.ooms, self.max_split, self.waits, self.taken, self.given, self.rejections];
+        let seen = stats.scalars().into_iter().chain([("num_oom_rejections", stats.num_oom_rejections)]);
+        for ((name, seen), expected) in seen.zip(expected) {
+            if seen != expected {
+                return Some(format!("{name} is {seen}, expected {expected}"));
+            }
+        }
+        let by_pool = stats.reserved_by_pool.iter().map(|(id, set)| (*id, set.levels().map(|(_, stat)| *stat)));
+        let by_pool: BTreeMap<PoolId, Levels> = by_pool.collect();
+        (by_pool != self.by_pool).then(|| format!("reserved_by_pool is {by_pool:?}, expected {:?}", self.by_pool))
+    }
 }

@@ -12,8 +12,7 @@ use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId};
 use parkade::{AdoptedContent, AdoptedSegment, AllocError, AnswerProblem, WrongAnswer};
 use parkade_sim::CallName;
 
-use super::accounts::add;
-use super::{Block, Reference, Segment, State, Wanted};
+use super::{Block, Reference, Segment, State, Wanted, add};
 use crate::backend::MadeCall;
 
 impl Reference {

@@ -8,7 +8,6 @@
 //! Random programs reach some rules rarely. Fixed programs therefore exercise each rule in which releases differ, under
 //! the rules of every release.
 
-mod adopted;
 mod compare;
 mod play;
 mod step;
