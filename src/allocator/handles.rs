@@ -225,6 +225,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if self.heap.is_deferring() && !self.device.waits_in_captures() {
             return Ok(0);
         }
+        // A device may learn only here of streams whose work it has to wait for, or must not wait for.
+        for stream in self.heap.streams_seen().to_vec() {
+            self.device.capture(stream)?;
+        }
         let (mut left, mut before, mut broken) = (handles.to_vec(), usize::MAX, 0);
         while left.len() < before {
             before = left.len();

@@ -222,6 +222,10 @@ impl CudaDevice {
         if let Err(error) = self.put_on_stage(address, size, &memory, parts) {
             return Err((memory, stays(error, size)));
         }
+        // Somebody broke the promise: nothing is lost yet.
+        if !self.has_no_work() {
+            return Err((memory, BackendError::OutOfMemory { requested: size }));
+        }
         let (start, bytes) = (address.get(), size.get());
         let unmapped = self.reservation("cuMemUnmap", address, size).and_then(|reservation| reservation.unmap(start, bytes));
         if let Err(error) = unmapped {
@@ -250,16 +254,28 @@ impl CudaDevice {
     /// A driver call fails. It fails if the default stream waits for a captured stream, because that stream is a blocking
     /// one.
     fn wait_for_work(&self) -> Result<(), DriverError> {
-        let mut not_captured = Vec::with_capacity(1 + self.streams.len());
-        for stream in std::iter::once(None).chain(self.streams.values().map(Some)) {
-            if capture_of_stream(&self.context, stream)?.is_none() {
-                not_captured.push(stream);
-            }
-        }
+        let not_captured = self.not_captured()?;
         if not_captured.len() > self.streams.len() {
             return self.context.synchronize();
         }
         not_captured.into_iter().try_for_each(|stream| synchronize_stream(&self.context, stream))
+    }
+
+    /// Returns the default stream and the streams that the device knows, without those that are captured.
+    fn not_captured(&self) -> Result<Vec<Option<&Stream>>, DriverError> {
+        let mut streams = Vec::with_capacity(1 + self.streams.len());
+        for stream in std::iter::once(None).chain(self.streams.values().map(Some)) {
+            if capture_of_stream(&self.context, stream)?.is_none() {
+                streams.push(stream);
+            }
+        }
+        Ok(streams)
+    }
+
+    /// Returns whether no stream that the device knows has work left, except for those that are captured.
+    fn has_no_work(&self) -> bool {
+        let streams = self.not_captured().unwrap_or_default();
+        !streams.is_empty() && streams.into_iter().all(|stream| is_stream_idle(&self.context, stream) == Ok(true))
     }
 
     /// Waits for the copies of this module.
