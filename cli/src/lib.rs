@@ -142,7 +142,7 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
         Err(error) => return runner::refuse_arguments(&error, arguments, &program()),
     };
     if cli.command.is_parallel()
-        && let Err(error) = terminal::in_process::start_threads()
+        && let Err(error) = terminal::progress::start_threads()
     {
         output::complain(&format!("{error:#}"));
         return Outcome::CouldNotRun;

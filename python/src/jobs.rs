@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use parkade_cli::commands::sweep::jobs;
-use parkade_cli::terminal::in_process::{Failure, on_threads};
+use parkade_cli::terminal::progress::{Failure, on_threads};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 

@@ -21,7 +21,6 @@ pub(crate) mod man;
 pub mod merge;
 pub(crate) mod ops;
 pub(crate) mod pack;
-pub mod policy_names;
 pub mod replay;
 pub(crate) mod report;
 pub(crate) mod run;

@@ -14,9 +14,9 @@ use super::remedies::{self, Remedy};
 use super::words;
 use crate::commands::beside::{self, Needs};
 use crate::terminal::answer::Answer;
-use crate::terminal::output::Tone;
+use crate::terminal::output::{self, Tone};
 use crate::terminal::size::{show_apart, show_bytes};
-use crate::terminal::{output, recording, release, run_words};
+use crate::terminal::{recording, run_words};
 
 /// A run that died probably completes from this probability on, and probably does not below the next one.
 const PROBABLE: f64 = 0.6;
@@ -243,7 +243,7 @@ pub(super) fn measure(advised: &Advised, report: &Advice) -> Option<String> {
 fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     if advised.made_by.basis == Basis::Nearest || advised.made_by.contradiction_words().is_some() {
-        notes.push(release::words(&advised.made_by));
+        notes.push(recording::made_by_words(&advised.made_by));
     }
     if advised.own.origin == SettingsOrigin::Assumed {
         notes.push("the file does not have the run's settings; the default settings are assumed".to_owned());

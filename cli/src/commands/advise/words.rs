@@ -15,9 +15,9 @@ use super::devices::{self, fullest, on, on_it, on_tightest, smallest_on_tightest
 use super::names::{shown, the};
 use super::remedies;
 use crate::terminal::output::{self, list};
+use crate::terminal::recording;
 use crate::terminal::run_words::{self, LIMIT_SAYS, memory, range};
 use crate::terminal::size::{show_bytes, show_range};
-use crate::terminal::{recording, release, self_check};
 
 /// The number of listed holders.
 pub(super) const HOLDERS: usize = 5;
@@ -356,7 +356,7 @@ fn likely(option: &AdvisedOption) -> Option<String> {
 pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(memory(report));
-    notes.push(release::words(&advised.made_by));
+    notes.push(recording::made_by_words(&advised.made_by));
     notes.extend(recording::of_file(&advised.recording));
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     if advised.own.origin == SettingsOrigin::Assumed {
@@ -371,14 +371,14 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     notes.extend(report.otherwise.iter().map(|&(device, otherwise)| {
         let of_device = if report.programs.len() > 1 { format!("device {device}: ") } else { String::new() };
         let name = name(report.recommended().unwrap_or(report.own()));
-        format!("{of_device}{name}: {}", self_check::other_reading(otherwise, is_limited))
+        format!("{of_device}{name}: {}", run_words::other_reading(otherwise, is_limited))
     }));
     notes
 }
 
 /// Says that the self-check fails, for the device with the largest error.
 pub(super) fn self_check_failed(report: &Advice) -> Option<String> {
-    let (worst, failed) = (self_check_of(report), self_check::failed(self_check_of(report))?);
+    let (worst, failed) = (self_check_of(report), run_words::failed_check(self_check_of(report))?);
     let device = report.programs.iter().find(|program| program.self_check == worst)?.device;
     Some(if report.programs.len() > 1 { format!("device {device}: {failed}") } else { failed })
 }
@@ -414,7 +414,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     if program.died() {
         notes.push(run_words::rest(program.continuation.as_ref()));
     }
-    notes.extend(self_check::readings(requests));
+    notes.extend(run_words::readings(requests));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }

@@ -12,7 +12,7 @@ use super::diagnosed::{self, Diagnosed};
 use super::layout::Step;
 use super::stacks::{self, Call};
 use crate::terminal::json_struct::{Word, all, view};
-use crate::terminal::release::MadeBy;
+use crate::terminal::recording::MadeBy;
 
 view! {
     /// A diagnosed recording: one part for each device.

@@ -12,7 +12,7 @@ use super::compared::{Checked, Compared, File, Shown};
 use super::words;
 use crate::commands::diagnose::stacks::{Call, view as calls};
 use crate::terminal::json_struct::{Word, all, view};
-use crate::terminal::release::MadeBy;
+use crate::terminal::recording::MadeBy;
 use crate::terminal::runner::Outcome;
 
 view! {

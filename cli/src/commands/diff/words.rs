@@ -13,7 +13,7 @@ use super::compared::{Compared, File, Shown};
 use crate::commands::diagnose::stacks;
 use crate::terminal::output::{self, count};
 use crate::terminal::size::show_bytes;
-use crate::terminal::{recording, release, run_words};
+use crate::terminal::{recording, run_words};
 
 /// The change from one value to the other as a share of the first; `None` if the first is 0.
 pub(super) fn share(a: u64, b: u64) -> Option<f64> {
@@ -306,7 +306,7 @@ pub(super) fn out_of_memory(compared: &Compared, shown: &Shown) -> Vec<String> {
 }
 
 fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
-    let mut notes = vec![format!("{name}: {}.", release::words(&file.made_by))];
+    let mut notes = vec![format!("{name}: {}.", recording::made_by_words(&file.made_by))];
     if file.own.settings.origin == SettingsOrigin::Assumed {
         notes.push(format!("{name} does not have its settings; the default settings are assumed."));
     }

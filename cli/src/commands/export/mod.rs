@@ -22,10 +22,10 @@ use crate::terminal::args::{self, Force, Json};
 use crate::terminal::json_struct::{all, sections, view};
 use crate::terminal::output::Tone;
 use crate::terminal::outputs::{Outputs, Target, Wanted};
-use crate::terminal::release::{self, MadeBy};
+use crate::terminal::recording::{self, MadeBy};
+use crate::terminal::run_words::{self, Checked};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
-use crate::terminal::self_check::Checked;
-use crate::terminal::{output, progress, recording, self_check, size};
+use crate::terminal::{output, progress, size};
 
 /// Write a replay as a snapshot file or a Perfetto trace.
 ///
@@ -112,7 +112,7 @@ impl Command for Args {
     fn compute(&self) -> Result<Made> {
         let args = &self.replay;
         // Parsed before the file is read, so that mistyped settings fail immediately.
-        args.given(release::newest())?;
+        args.given(recording::newest_release())?;
         let wanted = Wanted::new(self.force.force, self.form()).reads([&self.file]).writes("--output", Some(&self.output));
         let outputs = wanted.check()?;
         let recording = recording::read(&self.file)?;
@@ -177,7 +177,7 @@ impl Command for Args {
             answer.paragraph(format!("{name}{entries}, at most {} reserved", size::show(reserved)));
             notes(&self.replay, device, recorded).into_iter().for_each(|note| answer.indented(2, note));
         }
-        answer.paragraph(release::words(&made.made_by));
+        answer.paragraph(recording::made_by_words(&made.made_by));
         for device in &exported.kept_devices {
             answer.paragraph(format!("device {device}: no trace, its segments are as recorded"));
         }
@@ -230,7 +230,7 @@ fn shortages(recording: &Recording, exported: &Exported, own: &VerifyOptions) ->
 }
 
 fn notes(args: &args::Replay, device: &ExportedDevice, recorded: Shortage) -> Vec<String> {
-    let mut notes: Vec<String> = self_check::failed(device.self_check).into_iter().collect();
+    let mut notes: Vec<String> = run_words::failed_check(device.self_check).into_iter().collect();
     if let Some(entry) = device.first_failure {
         notes.push(format!("out of memory {}, first at entry {entry} of the file", output::times(device.stats.num_ooms)));
     }

@@ -20,12 +20,11 @@ use super::judged::{Judged, Known};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
 use crate::terminal::json_struct::{Word, all, one_of, view};
-use crate::terminal::output::Tone;
-use crate::terminal::recording::{self, short_name};
-use crate::terminal::release::MadeBy;
-use crate::terminal::self_check::{Checked, OtherReading, ReadFlush};
+use crate::terminal::output::{self, Tone};
+use crate::terminal::recording::{self, MadeBy, short_name};
+use crate::terminal::run_words::{Checked, OtherReading, ReadFlush};
 use crate::terminal::table::{Mark, Table};
-use crate::terminal::{output, progress, release, run_words, self_check, size};
+use crate::terminal::{progress, run_words, size};
 
 /// A recording that was replayed under settings.
 pub struct UnderSettings {
@@ -90,7 +89,7 @@ impl UnderSettings {
 pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderSettings> {
     let start = Instant::now();
     // Parsed before the file is read, so that mistyped settings fail immediately.
-    args.given(release::newest())?;
+    args.given(recording::newest_release())?;
     let recording = recording::read(file)?;
     // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
     let (own, found_limit, made_by) = args.own_or_found(&recording)?;
@@ -355,9 +354,9 @@ pub(super) fn before_first_entry(lost: LostBeginning) -> String {
 fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
-    notes.extend(self_check::failed(replayed.checks.get(place).copied().flatten()));
+    notes.extend(run_words::failed_check(replayed.checks.get(place).copied().flatten()));
     if place == 0 {
-        notes.push(release::words(&replayed.made_by));
+        notes.push(recording::made_by_words(&replayed.made_by));
     }
     if let Some(range) = device.timing {
         let peaks = size::show_range(range.least_peak_reserved_bytes, range.most_peak_reserved_bytes);
@@ -391,10 +390,10 @@ fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize
     }
     notes.extend(requests.lost_beginning.map(before_first_entry));
     notes.extend(replayed.answer.endings.get(place).and_then(run_words::ending));
-    notes.extend(self_check::readings(requests));
+    notes.extend(run_words::readings(requests));
     let is_limited = replayed.is_limited(args);
     notes.extend(
-        replayed.otherwise.get(place).copied().flatten().map(|otherwise| self_check::other_reading(otherwise, is_limited)),
+        replayed.otherwise.get(place).copied().flatten().map(|otherwise| run_words::other_reading(otherwise, is_limited)),
     );
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
@@ -474,7 +473,7 @@ view! {
         pub(super) self_check: Option<Checked> = replayed.checks.get(place).copied().flatten().map(Checked::of),
         /// Memory that was given back before requests that then took some: by a retry, because the device had refused the
         /// request, or by a call of `empty_cache`.
-        pub(super) flushes: Vec<ReadFlush> = self_check::flushes(&outlook.requests),
+        pub(super) flushes: Vec<ReadFlush> = run_words::flushes(&outlook.requests),
         /// What comes of it if the doubtful `flushes` are read the other way, if that is another answer; null under a policy.
         pub(super) read_otherwise: Option<OtherReading> = replayed.otherwise.get(place).copied().flatten().map(OtherReading::of),
         /// How many requests failed for another reason than memory.

@@ -17,9 +17,9 @@ use parkade_research::workload::recorded::of_requests;
 use parkade_research::workload::{self, CATALOGUE, NamedWorkload, Workload};
 
 use super::args::Args;
-use crate::commands::policy_names::{policy, suggestion};
-use crate::terminal::in_process::WrongArgument;
-use crate::terminal::{recording, release, size};
+use crate::terminal::args::{policy, suggestion};
+use crate::terminal::progress::WrongArgument;
+use crate::terminal::{recording, size};
 
 /// The default capacities.
 const CAPACITIES: &str = "1.0,1.02,1.05,1.1,1.25";
@@ -236,7 +236,7 @@ fn described(text: &str) -> Result<Found> {
 /// Each device of a recording is a workload.
 fn of_recording(path: &Path) -> Result<Vec<Found>> {
     let recording = recording::read(path)?;
-    let made_by = release::of(&recording, &Asked::default())?;
+    let made_by = recording::made_by(&recording, &Asked::default())?;
     let own = VerifyOptions { settings: made_by.settings, limit_bytes: None, stats_file: None };
     let traced = recording::traced(&recording);
     if traced.is_empty() {

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use parkade_research::study::sweep::{BUILD, Plan, Row};
 use serde::{Deserialize, Serialize};
 
-use crate::commands::policy_names::policy;
+use crate::terminal::args::policy;
 use crate::terminal::output;
 
 /// The version of the file format.
