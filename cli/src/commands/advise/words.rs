@@ -11,8 +11,7 @@ use parkade_recording::{Frame, StackId};
 use parkade_replay::{SelfCheck, SettingsOrigin};
 
 use super::advised::{Advised, Job, Otherwise, Rank};
-use super::devices::{self, fullest, on, on_it, on_tightest, smallest_on_tightest};
-use super::names::{shown, the};
+use super::names::{self, fullest, on, on_it, on_tightest, shown, smallest_on_tightest, the};
 use super::remedies;
 use crate::terminal::output::{self, list};
 use crate::terminal::recording;
@@ -106,7 +105,7 @@ fn conditions(report: &Advice) -> String {
 /// Says that the given memory must be available, if the recording contradicts it.
 pub(super) fn if_all(report: &Advice) -> Option<String> {
     let device = report.contradiction?.device;
-    let bytes = show_bytes(devices::available_bytes(report, device)?);
+    let bytes = show_bytes(names::available_bytes(report, device)?);
     Some(format!("if all of {bytes} is available{}, ", on_it(report, device)))
 }
 
@@ -124,7 +123,7 @@ fn at_start(report: &Advice) -> String {
 
 /// Returns the smallest memory of a device in which an option serves every request.
 fn smallest_on(option: &AdvisedOption, device: u32) -> Option<u64> {
-    devices::outcome(option, device).map(|outcome| option.smallest_capacity_bytes_of(outcome))
+    names::outcome(option, device).map(|outcome| option.smallest_capacity_bytes_of(outcome))
 }
 
 /// Says that it is not known whether the run before the first entry fits, for the device with the largest excess of reserved over available
@@ -132,7 +131,7 @@ fn smallest_on(option: &AdvisedOption, device: u32) -> Option<u64> {
 fn hidden(report: &Advice, option: &AdvisedOption) -> String {
     let reserved = report.programs.iter().filter_map(|program| {
         let reserved = program.requests.lost_beginning?.reserved_bytes;
-        let available = devices::available_bytes(report, program.device).unwrap_or(0);
+        let available = names::available_bytes(report, program.device).unwrap_or(0);
         Some((i128::from(reserved) - i128::from(available), reserved, program.device))
     });
     let Some((_, reserved, device)) = reserved.max() else { return String::new() };
@@ -161,7 +160,7 @@ fn depends(report: &Advice) -> String {
 
 /// Returns the entry at which the program of a device died, if it did.
 fn died_at(report: &Advice, device: u32) -> Option<usize> {
-    Some(devices::program(report, device)?.ending.death()?.entry)
+    Some(names::program(report, device)?.ending.death()?.entry)
 }
 
 /// Says that the option serves the requests that ended the run, and why more is not known.
@@ -176,7 +175,7 @@ fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Pro
     let device = program.device;
     let past = format!("{}it gets past entry {entry}, where the run died; the rest is not in the file", on(report, device));
     let doubt = report.doubts.iter().find(|(doubted, _)| *doubted == device).map(|&(_, doubt)| doubt);
-    if !devices::outcome(option, device).is_some_and(DeviceOutcome::fits) {
+    if !names::outcome(option, device).is_some_and(DeviceOutcome::fits) {
         let need = show_bytes(smallest_on(option, device).unwrap_or(0));
         // That later steps may need more still changes nothing.
         let doubt = doubt.filter(|doubt| !matches!(doubt, Doubt::Growing | Doubt::Margin));
@@ -236,8 +235,8 @@ fn missing(report: &Advice) -> String {
 
 /// Says how much the program on a device holds and in which range its limit was.
 fn holds(report: &Advice, device: u32) -> String {
-    let live = devices::program(report, device).map_or(0, |program| program.live.bytes);
-    let range = range(devices::range(report, device));
+    let live = names::program(report, device).map_or(0, |program| program.live.bytes);
+    let range = range(names::range(report, device));
     format!("{}the program holds {} at once, and {range}", on(report, device), show_bytes(live))
 }
 
@@ -398,7 +397,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
             output::count(lost.blocks, "block"),
             show_bytes(program.live.at_start_bytes)
         ));
-        let available = devices::available_bytes(report, program.device);
+        let available = names::available_bytes(report, program.device);
         if available.is_some_and(|available| lost.reserved_bytes > available) {
             notes.push(format!(
                 "warning: {} was already reserved before the first entry, more than the memory: with the run's own settings, \

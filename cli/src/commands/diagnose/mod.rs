@@ -1,11 +1,9 @@
 //! `parkade diagnose` explains why a program was out of memory, from a snapshot or from the message alone.
 
 mod diagnosed;
-mod explanation;
 mod json;
-mod layout;
 mod message;
-pub(crate) mod stacks;
+pub(crate) mod parts;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

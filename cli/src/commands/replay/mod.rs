@@ -1,7 +1,6 @@
 //! `parkade replay` shows what a recorded program would have needed with other settings or a parkade policy, and whether it
 //! would have fitted.
 
-mod judged;
 mod policy;
 mod settings;
 

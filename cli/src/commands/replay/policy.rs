@@ -19,8 +19,9 @@ use parkade_replay::{Completion, Operation, OutlookOptions, Requests, SelfCheck,
 use parkade_research::study::{self, PLENTY_BYTES, RunOptions, make_for};
 use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
 
-use super::judged::Known;
-use super::settings::{Device, HIDDEN, Numbers, OneOrMany, Recorded, Row, Sums, before_first_entry, empty_cache_calls, shown};
+use super::settings::{
+    Device, HIDDEN, Known, Numbers, OneOrMany, Recorded, Row, Sums, before_first_entry, empty_cache_calls, shown,
+};
 use crate::commands::beside;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
