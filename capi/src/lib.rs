@@ -11,10 +11,10 @@ mod serve;
 mod types;
 
 pub use failure::Failure;
-pub use interface::lifecycle::*;
 pub use interface::memory::*;
 pub use interface::plug::*;
 pub use interface::pools::*;
 pub use interface::reading::*;
 pub use interface::sharing::*;
+pub use interface::*;
 pub use types::*;

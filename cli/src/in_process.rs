@@ -8,9 +8,8 @@ use anyhow::{Result, anyhow, bail};
 use clap::Parser;
 
 use crate::each::OnEach;
-use crate::terminal::in_process::{Failure, on_threads};
 use crate::terminal::output::Width;
-use crate::terminal::progress::Watch;
+use crate::terminal::progress::{Failure, Watch, on_threads};
 use crate::terminal::runner::{self, Outcome, Subject};
 use crate::{Cli, Command, parse};
 

@@ -35,7 +35,7 @@ use commands::conform_elsewhere as conform;
 #[cfg(target_os = "linux")]
 use commands::kill;
 use commands::{
-    advise, completions, diagnose, diff, enable, export, info, man, merge, ops, pack, replay, report, run as run_program, stats,
+    advise, definitions, diagnose, diff, enable, export, info, merge, ops, pack, replay, report, run as run_program, stats,
     sweep, verify,
 };
 use each::run_each;
@@ -112,8 +112,8 @@ enum Command {
     #[cfg(target_os = "linux")]
     Kill(kill::Args),
     Enable(enable::Args),
-    Completions(completions::Args),
-    Man(man::Args),
+    Completions(definitions::CompletionsArgs),
+    Man(definitions::ManArgs),
 }
 
 impl Command {
@@ -142,7 +142,7 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
         Err(error) => return runner::refuse_arguments(&error, arguments, &program()),
     };
     if cli.command.is_parallel()
-        && let Err(error) = terminal::in_process::start_threads()
+        && let Err(error) = terminal::progress::start_threads()
     {
         output::complain(&format!("{error:#}"));
         return Outcome::CouldNotRun;

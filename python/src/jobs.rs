@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 
-use parkade_cli::commands::sweep::jobs;
-use parkade_cli::terminal::in_process::{Failure, on_threads};
+use parkade_cli::commands::sweep;
+use parkade_cli::terminal::progress::{Failure, on_threads};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -13,7 +13,7 @@ use crate::run::interruptible;
 /// The jobs of a sweep.
 #[pyclass(frozen, module = "parkade._parkade")]
 pub(crate) struct Jobs {
-    jobs: Arc<jobs::Jobs>,
+    jobs: Arc<sweep::Jobs>,
 }
 
 #[pymethods]
@@ -21,13 +21,13 @@ impl Jobs {
     /// The build, as rows name it.
     #[classattr]
     fn program() -> &'static str {
-        jobs::BUILD
+        sweep::BUILD
     }
 
     /// Reads the arguments of `parkade sweep`, the program's name first.
     #[new]
     fn new(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<Jobs> {
-        let found = interruptible(py, None, move |watch| on_threads(None, watch, || jobs::Jobs::of(arguments)))?;
+        let found = interruptible(py, None, move |watch| on_threads(None, watch, || sweep::Jobs::of(arguments)))?;
         Ok(Jobs { jobs: Arc::new(found) })
     }
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parkade_cli::in_process::{Answered, answer};
-use parkade_cli::terminal::in_process::Failure;
+use parkade_cli::terminal::progress::Failure;
 use parkade_cli::terminal::progress::Watch;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;

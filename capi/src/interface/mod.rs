@@ -1,25 +1,34 @@
-//! The functions that C calls. Each one checks its pointers, does its work, and converts the outcome into a code.
+//! The functions that C calls. Each one checks its pointers, does its work, and converts the outcome into a code. Here
+//! are the steps that all of them have, and the functions that create and destroy allocators, list policies and explain
+//! errors.
 //!
 //! Every `unsafe` block here relies on these rules in the header: a pointer is null or points to a valid value of its
 //! type for the duration of the call; an allocator, checkpoint or snapshot was created by this interface and has not
 //! been destroyed.
 
-pub(crate) mod lifecycle;
 pub(crate) mod memory;
 pub(crate) mod plug;
 pub(crate) mod pools;
 pub(crate) mod reading;
 pub(crate) mod sharing;
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::OnceLock;
 
 use parkade::units::PoolId;
+use parkade_gpu::{CudaDevice, StreamsAreValid, WorkIsSerial};
+use parkade_policies::Reach;
 
+use crate::device::Device;
 use crate::failure::{Failure, LAST};
-use crate::serve::parkade_allocator;
-use crate::types::parkade_pool;
+use crate::serve::{Wanted, choose_policy, parkade_allocator, policy_names};
 use crate::types::parkade_status::{self, *};
+use crate::types::{
+    PARKADE_INTERFACE_VERSION, PARKADE_KEEPS_CONTEXT, PARKADE_RESCUE, PARKADE_RESCUE_FREE, PARKADE_WORK_IS_SERIAL,
+    parkade_options, parkade_pool, parkade_shortage,
+};
 
 /// Does the work of a call. Keeps a failure for `parkade_error_text`; a panic is also a failure.
 fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
@@ -77,4 +86,165 @@ fn id(pool: parkade_pool) -> PoolId {
 
 fn in_c(pool: PoolId) -> parkade_pool {
     parkade_pool { first: pool.0, second: pool.1 }
+}
+
+/// Returns this library's interface version: `PARKADE_INTERFACE_VERSION` in its header.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_interface_version() -> u32 {
+    PARKADE_INTERFACE_VERSION
+}
+
+/// Returns the text of the calling thread's last failure: what happened, what it means and what to do. The text is
+/// valid until the thread's next failure. It is empty if there was no failure, or while the thread ends.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_error_text() -> *const c_char {
+    LAST.try_with(|last| last.borrow().text.as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Writes the numbers of the calling thread's last failure to `out`. Returns false if the cause of that failure was not
+/// a lack of memory.
+///
+/// # Safety
+/// `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_error_shortage(out: *mut parkade_shortage) -> bool {
+    let shortage = LAST.try_with(|last| last.borrow().shortage).unwrap_or_default();
+    // SAFETY: null or writable, as the caller guarantees.
+    match (shortage, unsafe { out.as_mut() }) {
+        (Some(shortage), Some(out)) => {
+            *out = shortage;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Returns the text of this library's header, for programs that compile other programs.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_header() -> *const c_char {
+    const HEADER: &str = concat!(include_str!("../../include/parkade.h"), "\0");
+    HEADER.as_ptr().cast()
+}
+
+/// Writes the number of GPUs that the driver reports to `out`.
+///
+/// # Safety
+/// `out` is null or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_device_count(out: *mut u32) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or writable, as the caller guarantees.
+        let out = unsafe { place(out, "the place for the count") }?;
+        *out = CudaDevice::count().map_err(|reason| Failure::new(PARKADE_NO_DEVICE, reason))?;
+        Ok(())
+    })
+}
+
+/// Returns the name of the policy at an index, counted from 0; null beyond the last one. The name
+/// is valid forever.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_policy_name(at: usize) -> *const c_char {
+    named(at, |policy| &policy.0)
+}
+
+/// Returns a short description of the policy at an index; null beyond the last one. The description is valid forever.
+#[unsafe(no_mangle)]
+pub extern "C" fn parkade_policy_says(at: usize) -> *const c_char {
+    named(at, |policy| &policy.1)
+}
+
+fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_char {
+    static NAMES: OnceLock<Vec<(CString, CString)>> = OnceLock::new();
+    let made =
+        || policy_names().map(|(name, says)| (CString::new(name).unwrap_or_default(), CString::new(says).unwrap_or_default()));
+    NAMES.get_or_init(|| made().collect()).get(at).map_or(ptr::null(), |policy| part(policy).as_ptr())
+}
+
+/// Creates an allocator and writes it to `out`. Destroy it with `parkade_destroy`, or keep it
+/// forever.
+///
+/// Each stream handle passed to the allocator must be a stream of the device's primary context, and must live for as
+/// long as memory is allocated or recorded for it. The driver does not check handles. While one of these streams takes
+/// part in a graph capture, no other thread may submit work to a stream in that capture during a call to the allocator:
+/// CUDA requires this for every graph.
+///
+/// # Safety
+/// `options` and the data to which it points are readable, `out` is writable, the streams are as described above, and
+/// work is serial if the flag `PARKADE_WORK_IS_SERIAL` is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *mut *mut parkade_allocator) -> parkade_status {
+    answer(|| {
+        // SAFETY: null or readable and writable, as the caller guarantees.
+        let (options, out) = unsafe { (options.as_ref(), place(out, "the place for the allocator")?) };
+        let options = options.ok_or_else(|| null("the options"))?;
+        if options.size != size_of::<parkade_options>() {
+            let (theirs, ours) = (options.size, size_of::<parkade_options>());
+            let text = format!(
+                "the options have {theirs} bytes, but this library's options have {ours}: set `size`, and compile the program \
+                 with this library's header"
+            );
+            return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
+        }
+        let known = [
+            (PARKADE_KEEPS_CONTEXT, "PARKADE_KEEPS_CONTEXT"),
+            (PARKADE_WORK_IS_SERIAL, "PARKADE_WORK_IS_SERIAL"),
+            (PARKADE_RESCUE, "PARKADE_RESCUE"),
+            (PARKADE_RESCUE_FREE, "PARKADE_RESCUE_FREE"),
+        ];
+        Failure::check_flags("parkade_options", options.flags, &known)?;
+        let rescue = match (options.flags & PARKADE_RESCUE != 0, options.flags & PARKADE_RESCUE_FREE != 0) {
+            (true, true) => {
+                let text = "PARKADE_RESCUE and PARKADE_RESCUE_FREE exclude each other";
+                return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
+            }
+            (true, false) => Some(Reach::Breaks),
+            (false, true) => Some(Reach::Free),
+            (false, false) => None,
+        };
+        // SAFETY: null or texts, as the caller says.
+        let (policy, settings, release) = unsafe {
+            (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)
+        };
+        let is_serial = options.flags & PARKADE_WORK_IS_SERIAL != 0;
+        let chosen = choose_policy(&Wanted {
+            policy,
+            settings,
+            release,
+            is_serial: is_serial || options.simulated_bytes != 0,
+            rescue,
+            most_rescues: options.most_rescues,
+        })?;
+        let mut device = match options.simulated_bytes {
+            // SAFETY: the caller guarantees that the streams are valid.
+            0 => Device::cuda(options.device, unsafe { StreamsAreValid::promise() })?,
+            bytes => Device::simulated(options.device, bytes),
+        };
+        if options.flags & PARKADE_KEEPS_CONTEXT != 0 {
+            device.keep_context();
+        }
+        if is_serial {
+            // SAFETY: by setting the flag, the caller makes the same promise.
+            device.trust_work(unsafe { WorkIsSerial::promise() });
+        }
+        *out = Box::into_raw(Box::new(parkade_allocator::new(device, chosen)?));
+        Ok(())
+    })
+}
+
+/// Destroys an allocator: waits for the device's work and returns all of the allocator's memory, even memory that is
+/// still handed out. Does nothing for null, or in a child of fork for an allocator of the parent.
+///
+/// # Safety
+/// The allocator was created by `parkade_create`, no other call on it is running, and none follows.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn parkade_destroy(allocator: *mut parkade_allocator) {
+    // SAFETY: null or an allocator, as the caller guarantees.
+    if unsafe { ours(allocator) }.is_ok() {
+        // SAFETY: created by `parkade_create` from a box, and destroyed only once.
+        let ended = unsafe { Box::from_raw(allocator) };
+        answer(|| {
+            drop(ended);
+            Ok(())
+        });
+    }
 }

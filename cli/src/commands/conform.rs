@@ -20,9 +20,8 @@ use parkade_conformance::checks::laws_any_policy::{self, Share};
 use parkade_conformance::scenarios::everything;
 use parkade_conformance::suite::{self, Effort, Entry, Group, Progress, Reference, Row, Status, Summary};
 
-use super::policy_names::policy;
 use crate::terminal::answer::Answer;
-use crate::terminal::args::{Force, Json};
+use crate::terminal::args::{Force, Json, policy};
 use crate::terminal::json_struct::{Word, sections, view};
 use crate::terminal::output;
 use crate::terminal::outputs::{Target, Wanted};

@@ -11,10 +11,10 @@ use parkade::settings::{Backend, ErrorKind, Settings, SettingsError};
 use parkade::texts::format_double;
 use parkade_analysis::caution::{Caution, Evidence, InUse, cautions};
 
-use crate::terminal::args::Profile;
+use crate::terminal::args::{self, Profile};
+use crate::terminal::output;
 use crate::terminal::runner::{Command, Form, Outcome};
 use crate::terminal::size::show_bytes;
-use crate::terminal::{given_settings, output};
 
 /// The variable that is set: the one of PyTorch's names that takes precedence.
 const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
@@ -109,12 +109,12 @@ fn refusal(profile: Profile, text: &str, error: &SettingsError) -> String {
         ErrorKind::NumberOutOfRange => "IndexError",
     };
     let rules = profile.rules();
-    let message = given_settings::refusal(rules, text, error);
+    let message = args::settings_refusal(rules, text, error);
     let mut says = format!("PyTorch {} refuses {:?}: {exception}: {message}", rules.name, output::shorten(text, 200));
     let other = RELEASES.iter().rev().find(|other| Settings::from_environment_as(&other.profile.dialect, text).is_ok());
     if let Some(other) = other {
         says += &format!(" (PyTorch {} accepts it: --profile {0})", other.profile.name);
-    } else if error.message().starts_with("Unrecognized key") && given_settings::hint(rules, text).is_none() {
+    } else if error.message().starts_with("Unrecognized key") && args::settings_hint(rules, text).is_none() {
         let mut keys: Vec<&str> = rules.dialect.keys().collect();
         keys.sort_unstable();
         says += &format!(" (known: {})", keys.join(", "));

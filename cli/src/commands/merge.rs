@@ -8,9 +8,9 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use parkade_research::study::sweep::{Plan, Row};
 
-use crate::sweep::finished::{Finished, Overlap};
-use crate::sweep::rows::{self, Contents, Header, Shard};
-use crate::sweep::show::{self, Shown};
+use super::sweep::rows::{Finished, Overlap};
+use crate::commands::sweep::rows::{self, Contents, Header, Shard};
+use crate::commands::sweep::show::{self, Shown};
 use crate::terminal::answer::Answer;
 use crate::terminal::output;
 use crate::terminal::outputs::{Target, Wanted};

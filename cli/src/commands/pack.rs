@@ -16,8 +16,7 @@ use crate::terminal::answer::Answer;
 use crate::terminal::args::{Force, Print, RecordedLimit};
 use crate::terminal::json_struct::{all, one_of, sections, view};
 use crate::terminal::outputs::{Target, Wanted};
-use crate::terminal::recording::{self, short_name};
-use crate::terminal::release::{self, MadeBy};
+use crate::terminal::recording::{self, MadeBy, short_name};
 use crate::terminal::runner::{Command, Form, Lines, Subject};
 use crate::terminal::size::show_bytes;
 use crate::terminal::table::{Mark, Table};
@@ -249,7 +248,7 @@ fn answer(file: &Path, packed: &[Packed]) -> Answer {
         }
     }
     if let Some(made_by) = packed.iter().find_map(|one| one.made_by.as_ref()) {
-        answer.indented(2, release::words(made_by));
+        answer.indented(2, recording::made_by_words(made_by));
     }
     answer
 }

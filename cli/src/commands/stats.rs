@@ -19,12 +19,11 @@ use crate::each::OnEach;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Files, Print, Profile};
 use crate::terminal::json_struct::{all, sections, view};
-use crate::terminal::output::Tone;
-use crate::terminal::release::{self, MadeBy};
+use crate::terminal::output::{self, Tone};
+use crate::terminal::recording::{self, MadeBy};
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 use crate::terminal::size::{self, show_bytes};
 use crate::terminal::table::Table;
-use crate::terminal::{given_settings, output, recording};
 
 /// Show memory_stats(), memory_summary() and fragmentation at any entry.
 ///
@@ -253,11 +252,11 @@ impl OnEach for Args {
 fn read(args: &Args) -> Result<Shown> {
     // Before the file is read, so that mistyped settings fail at once.
     let named = args.profile.map(Profile::rules);
-    let given = |rules| args.settings.as_deref().map(|text| given_settings::given(rules, text)).transpose();
-    given(named.unwrap_or_else(release::newest))?;
+    let given = |rules| args.settings.as_deref().map(|text| args::given_settings(rules, text)).transpose();
+    given(named.unwrap_or_else(recording::newest_release))?;
     let recording = recording::read(&args.file)?;
     let limit_bytes = if args.settings.is_some() { args.recorded_limit } else { args.limit };
-    let made_by = release::of(&recording, &Asked { profile: named, limit_bytes, ..Asked::default() })?;
+    let made_by = recording::made_by(&recording, &Asked { profile: named, limit_bytes, ..Asked::default() })?;
     let own = VerifyOptions { settings: made_by.settings.clone(), limit_bytes, stats_file: None };
     let given_profile = own.settings.profile;
     let given = given(given_profile)?;
@@ -404,7 +403,7 @@ fn answer(args: &Args, shown: &Shown) -> Answer {
             single(&mut answer, args, device, sample);
         }
     }
-    answer.paragraph(release::words(&shown.made_by));
+    answer.paragraph(recording::made_by_words(&shown.made_by));
     answer.paragraphs(shown.remarks(args));
     answer
 }

@@ -20,8 +20,7 @@ use crate::terminal::args::{Files, Print, Profile};
 use crate::terminal::json_struct::{Word, all, sections, view};
 use crate::terminal::output::Tone;
 use crate::terminal::progress::{self, Bar};
-use crate::terminal::recording::DeviceLeftOut;
-use crate::terminal::release::{self, MadeBy};
+use crate::terminal::recording::{DeviceLeftOut, MadeBy};
 use crate::terminal::runner::{self, Command, Form, Lines, Outcome, Subject};
 use crate::terminal::table::{Mark, Table};
 use crate::terminal::{output, recording, size};
@@ -232,7 +231,7 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, d
         stats_file: statistics,
     };
     if traced.is_empty() {
-        let made_by = release::of(&recording, &asked)?;
+        let made_by = recording::made_by(&recording, &asked)?;
         let settings = made_by.settings.clone();
         let (file, limit, seconds) = (file.to_owned(), args.limit, start.elapsed().as_secs_f64());
         return Ok(Verified { file, recording, settings, limit, assumed_limit: None, made_by, devices: Vec::new(), seconds });
@@ -247,7 +246,7 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, d
     };
     let verified = parkade_replay::recognition::verify(&recording, &traced, &asked, &mut progress);
     traced.iter().enumerate().for_each(|(place, device)| progress(place, device.trace.len()));
-    let (made_by, verified) = verified.map_err(|error| release::explain(error, &traced))?;
+    let (made_by, verified) = verified.map_err(|error| recording::explain_unrecognised(error, &traced))?;
     let assumed_limit = verified.iter().find_map(|(_, limit)| *limit);
     let devices = verified.into_iter().map(|(verdict, _)| verdict).collect();
     let seconds = start.elapsed().as_secs_f64();
@@ -480,7 +479,7 @@ fn notes(verified: &Verified, device: &DeviceVerdict) -> Vec<String> {
 
 fn settings(verified: &Verified) -> Vec<String> {
     let settings = &verified.settings.settings;
-    let mut notes = vec![release::words(&verified.made_by)];
+    let mut notes = vec![recording::made_by_words(&verified.made_by)];
     match verified.settings.origin {
         SettingsOrigin::Assumed => {
             notes.push(recording::ASSUMED_SETTINGS.to_owned());

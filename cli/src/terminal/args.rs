@@ -1,4 +1,6 @@
-//! Arguments that several commands share.
+//! Arguments that several commands share, and settings and policies by name, with hints on how to correct wrong ones.
+//!
+//! Settings are parsed as a PyTorch release parses them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,13 +10,16 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use parkade::profile::{Profile as Rules, UnknownRelease};
+use parkade::settings::{ErrorKind, Settings, SettingsError};
 use parkade_analysis::advise::MemoryBudget;
+use parkade_policies::{BESIDE, CATALOGUE, Named, Unknown, items, named};
 use parkade_recording::{LimitSource, Recording, RunLimit};
 use parkade_replay::recognition::{Asked, Recognition, find_limit};
 use parkade_replay::{ReplaySettings, VerifyOptions};
 
-use crate::terminal::runner::Form;
-use crate::terminal::{given_settings, recording, release, size};
+use super::progress::WrongArgument;
+use super::runner::Form;
+use super::{output, recording, size};
 
 /// `--json`.
 #[derive(Args, Clone)]
@@ -91,7 +96,7 @@ impl RecordedLimit {
     /// The recorded settings are invalid, or no release could have made the recording.
     pub fn own(&self, recording: &Recording) -> Result<(VerifyOptions, Recognition)> {
         let limit_bytes = self.bytes(recording);
-        let found = release::of(recording, &Asked { limit_bytes, ..Asked::default() })?;
+        let found = recording::made_by(recording, &Asked { limit_bytes, ..Asked::default() })?;
         Ok((VerifyOptions { settings: found.settings.clone(), limit_bytes, stats_file: None }, found))
     }
 
@@ -139,7 +144,7 @@ impl Replay {
     /// They are invalid.
     pub fn given(&self, otherwise: &'static Rules) -> Result<Option<ReplaySettings>> {
         let rules = self.rules(otherwise);
-        self.settings.as_deref().map(|text| given_settings::given(rules, text)).transpose()
+        self.settings.as_deref().map(|text| given_settings(rules, text)).transpose()
     }
 
     /// Returns the limit in bytes under settings with this memory fraction.
@@ -229,4 +234,140 @@ impl fmt::Display for Profile {
 pub fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.01..=86_400.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("{text:?} is not a number of seconds from 0.01 to 86400"))
+}
+
+/// Parses settings.
+///
+/// # Errors
+/// PyTorch refuses the settings. If possible, the error says how to correct them.
+pub fn given_settings(rules: &'static Rules, text: &str) -> Result<ReplaySettings> {
+    ReplaySettings::given_as(rules, text).map_err(|error| match Settings::from_environment_as(&rules.dialect, text) {
+        Err(refused) => {
+            let (text, why) = (output::shorten(text, 200), settings_refusal(rules, text, &refused));
+            WrongArgument(format!("the settings {text:?} are refused: {why}")).into()
+        }
+        Ok(_) => error.into(),
+    })
+}
+
+/// Says why PyTorch refuses settings and how to correct them. The reason is PyTorch's message, unless that is an internal assertion.
+pub fn settings_refusal(rules: &Rules, text: &str, error: &SettingsError) -> String {
+    let why = match error.kind() {
+        ErrorKind::Internal => "PyTorch stops with an internal error".to_owned(),
+        _ => output::shorten(error.message(), 500),
+    };
+    match settings_hint(rules, text) {
+        Some(hint) => format!("{why} ({hint})"),
+        None => why,
+    }
+}
+
+/// Returns a correction for the first wrong part of the text.
+pub fn settings_hint(rules: &Rules, text: &str) -> Option<String> {
+    let mut keys: Vec<&str> = rules.dialect.keys().collect();
+    keys.sort_unstable();
+    items(text).find_map(|part| hint_for(&keys, part))
+}
+
+fn hint_for(keys: &[&str], part: &str) -> Option<String> {
+    let Some((key, value)) = part.split_once([':', '=']).map(|(key, value)| (key.trim(), value.trim())) else {
+        let is_switch = keys.contains(&part) && SWITCHES.contains(&part);
+        let value = if is_switch { "True" } else { "VALUE" };
+        return keys.contains(&part).then(|| format!("write {part}:{value}"));
+    };
+    if !keys.contains(&key) {
+        return nearest(keys, key).map(|near| format!("did you mean {near}?"));
+    }
+    let value = match value.to_ascii_lowercase().as_str() {
+        "true" | "1" | "on" | "yes" if SWITCHES.contains(&key) => "True",
+        "false" | "0" | "off" | "no" if SWITCHES.contains(&key) => "False",
+        _ => value,
+    };
+    let right = format!("{key}:{value}");
+    (part != right && part.replace(' ', "") != right).then(|| format!("write {right}"))
+}
+
+/// The keys with the values True and False.
+const SWITCHES: [&str; 6] = [
+    "expandable_segments",
+    "graph_capture_record_stream_reuse",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "release_lock_on_cudamalloc",
+    "throw_on_cudamalloc_oom",
+];
+
+/// Returns the key with the most similar spelling.
+fn nearest<'a>(keys: &[&'a str], key: &str) -> Option<&'a str> {
+    let begins = keys.iter().find(|known| !key.is_empty() && known.starts_with(key)).copied();
+    let near = keys.iter().map(|known| (distance(key, known), *known)).min()?;
+    begins.or((near.0 <= 3).then_some(near.1))
+}
+
+/// Returns the policy with this name, which may have parameters.
+///
+/// # Errors
+/// There is none; the text says why or names similar policies.
+pub fn policy(name: &str) -> Result<Named> {
+    named(name).map_err(|why| {
+        let known = CATALOGUE.iter().chain(BESIDE).map(|policy| &*policy.name);
+        let why = if why == Unknown::Name { suggestion(name, known) } else { format!(": {why}") };
+        WrongArgument(format!("there is no policy {name:?}{why}")).into()
+    })
+}
+
+/// Returns up to three similar names as the end of a sentence. Options after the name are ignored.
+pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let text = text.split(':').next().unwrap_or(text);
+    let mut near: Vec<(usize, &str)> = known.into_iter().map(|name| (distance(text, name), name)).collect();
+    near.sort_unstable();
+    let close = near
+        .iter()
+        .filter(|(distance, name)| distance * 2 <= name.len().max(text.len()) || (!text.is_empty() && name.contains(text)));
+    let names: Vec<&str> = close.take(3).map(|&(_, name)| name).collect();
+    if names.is_empty() {
+        "; parkade sweep --list names all".to_owned()
+    } else {
+        format!(": did you mean {}?", names.join(" or "))
+    }
+}
+
+/// The edit distance of the first 60 characters.
+fn distance(one: &str, other: &str) -> usize {
+    let [one, other] = [one, other].map(|text| text.chars().take(60).collect::<String>());
+    strsim::levenshtein(&one, &other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> String {
+        let error = Settings::from_environment_as(&Rules::PYTORCH_2_11.dialect, text).expect_err("it is refused");
+        settings_refusal(&Rules::PYTORCH_2_11, text, &error)
+    }
+
+    #[test]
+    fn what_is_written_wrongly_is_written_right() {
+        for (text, ends) in [
+            ("expandable_segments=True", "internal error (write expandable_segments:True)"),
+            ("expandable_segments", "internal error (write expandable_segments:True)"),
+            ("max_split_size_mb", " (write max_split_size_mb:VALUE)"),
+            ("max_split_size_mb:200,expandable_segments:true", " (write expandable_segments:True)"),
+            ("expandable_segment:True", " (did you mean expandable_segments?)"),
+            ("max_split:3", " (did you mean max_split_size_mb?)"),
+        ] {
+            assert!(said(text).ends_with(ends) && !said(text).contains("ASSERT"), "{text}: {}", said(text));
+        }
+        assert!(!said("nonsense:3").contains("did you mean"), "{}", said("nonsense:3"));
+    }
+
+    #[test]
+    fn similar_names_are_suggested() {
+        assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
+        assert_eq!(suggestion("pytorhc", ["pytorch", "bfc"]), ": did you mean pytorch?");
+        assert_eq!(suggestion("pytorhc:handle=32MiB", ["pytorch", "bfc"]), ": did you mean pytorch?");
+        assert_eq!(suggestion(":handle=32MiB", ["pytorch", "bfc"]), "; parkade sweep --list names all");
+        assert_eq!(suggestion("zzz", ["pytorch", "bfc"]), "; parkade sweep --list names all");
+    }
 }

@@ -3,21 +3,15 @@
 
 pub mod answer;
 pub mod args;
-mod draft;
-pub mod given_settings;
-pub mod in_process;
 pub mod json_struct;
 pub mod markup;
 pub mod output;
 pub mod outputs;
 pub mod progress;
 pub mod recording;
-pub mod release;
 pub mod run_words;
 pub mod runner;
-pub mod self_check;
 #[cfg(all(test, feature = "suite"))]
 pub(crate) mod shape;
-pub mod similar;
 pub mod size;
 pub mod table;

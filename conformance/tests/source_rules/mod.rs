@@ -156,8 +156,8 @@ fn broken_links_and_missing_paths_are_caught() {
         missing("`cli/src/main.rs` `tests/json.rs` `commands/` `1/3` `a/b` `nowhere/NAME.rs` `target/x/`, `table.rs`"),
         [""; 0]
     );
-    assert_eq!(missing("`cli/src/commands/report/web/`, `export/perfetto.rs`"), [""; 0], "beside one that was named before");
-    assert_eq!(missing("`cli/src/commands/report/web/`\n# Next\n`export/perfetto.rs`"), ["export/perfetto.rs"]);
+    assert_eq!(missing("`cli/src/commands/report/web/`, `sweep/grids.rs`"), [""; 0], "beside one that was named before");
+    assert_eq!(missing("`cli/src/commands/report/web/`\n# Next\n`sweep/grids.rs`"), ["sweep/grids.rs"]);
     assert_eq!(
         missing("`cli/src/man.rs` `docs/nothing` `nowhere/` `a/b.py`"),
         ["cli/src/man.rs", "docs/nothing", "nowhere/", "a/b.py"]

@@ -7,8 +7,7 @@ use parkade::units::{Bytes, DeviceAddress, StreamId};
 use thiserror::Error;
 
 use super::CudaDevice;
-use crate::driver::{CudaEvent, INVALID_HANDLE, Spin, Stream};
-use crate::error::DriverError;
+use crate::driver::{CudaEvent, DriverError, INVALID_HANDLE, Spin, Stream};
 
 impl CudaDevice {
     /// Creates a non-blocking stream. Its id is the driver's handle.

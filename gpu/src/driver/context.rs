@@ -16,9 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{CUcontext, CUctx_st, CUdevice, CUdevice_attribute, CUresult, CUuuid};
 
-use super::table::{CONTEXT_IS_DESTROYED, Handle, call, check};
-use super::table::{Table, table};
-use crate::error::{DriverError, Unavailable};
+use super::table::{CONTEXT_IS_DESTROYED, DriverError, Handle, Table, Unavailable, call, check, table};
 
 /// A device's primary context, which is retained until dropped.
 pub(crate) struct Context {

@@ -1,5 +1,6 @@
 //! The driver functions that we use, which are looked up by name once, so that a missing one is noticed before the
-//! first call. This file also contains what every call needs: result codes, handles and the macro that makes the call.
+//! first call. This file also contains what every call needs: result codes, errors, handles and the macro that makes the
+//! call.
 //!
 //! The compiler checks the signatures against cudarc's bindings, with one difference: a result is a number here, not an
 //! enum. cudarc panics if a symbol is missing, and a code that is not in its enum, which a newer driver may return,
@@ -14,8 +15,47 @@ use cudarc::driver::sys::{
     CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
     CUmemGenericAllocationHandle, CUmodule, CUresult, CUstream, CUstreamCaptureStatus, CUuuid, cuuint64_t,
 };
+use parkade::device::BackendError;
+use thiserror::Error;
 
-use crate::error::{DriverError, Unavailable};
+/// A driver call that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("{}", BackendError::from(*self))]
+pub struct DriverError {
+    /// The call, by its driver name.
+    pub call: &'static str,
+    /// The driver's result code (a `CUresult`) as a number, because a newer driver may have codes that older headers do
+    /// not name.
+    pub code: u32,
+}
+
+impl From<DriverError> for BackendError {
+    fn from(error: DriverError) -> BackendError {
+        BackendError::Driver { call: error.call, code: error.code }
+    }
+}
+
+/// The reason why a device cannot be opened on this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Unavailable {
+    /// The driver's library was not found.
+    #[error("no CUDA driver (its library was not found)")]
+    NoDriver,
+    /// The library lacks this function: the driver is too old, or the library is a different one.
+    #[error("the CUDA driver lacks {0}")]
+    MissingSymbol(&'static str),
+    /// There is no device with this index.
+    #[error("no CUDA device {ordinal}: the driver reports {count}")]
+    NoDevice {
+        /// The index of the device that the caller wanted to open.
+        ordinal: u32,
+        /// The number of devices that the driver reports.
+        count: u32,
+    },
+    /// There is a driver, but a call failed.
+    #[error(transparent)]
+    Refused(#[from] DriverError),
+}
 
 macro_rules! driver_table {
     (every { $($name:ident($($argument:ty),*);)* } since $version:literal { $($newer:ident($($newer_argument:ty),*);)* }) => {

@@ -20,12 +20,11 @@ use parkade_replay::{ReplaySettings, VerifyOptions};
 
 use super::remedies::{self, AtPeak, Remedy};
 use crate::commands::beside::{self, Needs, OnRanks};
-use crate::commands::policy_names;
 use crate::each::Together;
 use crate::recordings::{Inputs, each};
 use crate::terminal::args::{self, Files, Print, Profile, RecordedLimit};
 use crate::terminal::runner::Outcome;
-use crate::terminal::{given_settings, output, progress, recording, release, size};
+use crate::terminal::{output, progress, recording, size};
 
 /// Find the settings under which a recorded run fits, or what it lacks.
 ///
@@ -76,7 +75,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     pub(super) device: Option<u32>,
     /// Also say what a policy of parkade would need in place of PyTorch's allocator, such as pytorch-rescue; may be repeated.
-    #[arg(long, value_name = "NAME", value_parser = policy_names::policy)]
+    #[arg(long, value_name = "NAME", value_parser = args::policy)]
     pub(super) policy: Vec<Named>,
     #[command(flatten)]
     pub(super) recorded: RecordedLimit,
@@ -107,7 +106,7 @@ impl Args {
 
     /// Parses the given settings as a release does.
     fn given(&self, profile: &'static Rules) -> Result<Vec<Settings>> {
-        self.settings.iter().map(|text| Ok(given_settings::given(profile, text)?.settings)).collect()
+        self.settings.iter().map(|text| Ok(args::given_settings(profile, text)?.settings)).collect()
     }
 
     /// Returns the options that name something to try.
@@ -175,7 +174,7 @@ impl Args {
         let start = Instant::now();
         // Before the file is read, so that mistyped settings fail at once.
         let named = self.profile.map(Profile::rules);
-        self.given(named.unwrap_or_else(release::newest))?;
+        self.given(named.unwrap_or_else(recording::newest_release))?;
         let mut recording = recording::read(&self.file)?;
         let devices_seen = recording.devices.len();
         recording::remove_traces_without_requests(&mut recording);

@@ -16,8 +16,8 @@ use super::remedies;
 use super::words::{self, notes_without_trace};
 use crate::commands::beside::{self, OnRanksObject};
 use crate::terminal::json_struct::{Word, all, view};
-use crate::terminal::release::MadeBy;
-use crate::terminal::self_check::{self, Checked, OtherReading, ReadFlush};
+use crate::terminal::recording::MadeBy;
+use crate::terminal::run_words::{self, Checked, OtherReading, ReadFlush};
 
 view! {
     pub(super) struct Object<'a>(advised: &'a Advised, report: &'a Advice) {
@@ -103,7 +103,7 @@ fn sum(report: &Advice, count: fn(&Program) -> u64) -> u64 {
 }
 
 fn flushes_of(program: &Program) -> impl Iterator<Item = DeviceFlush> {
-    self_check::flushes(&program.requests).into_iter().map(|flush| DeviceFlush { device: program.device, flush })
+    run_words::flushes(&program.requests).into_iter().map(|flush| DeviceFlush { device: program.device, flush })
 }
 
 view! {

@@ -1,12 +1,10 @@
 //! `parkade advise`: with which settings would a recorded program have fitted, in how much memory, and at what cost?
 
 pub(crate) mod advised;
-mod devices;
 mod json;
 mod names;
 mod remedies;
-mod short;
-mod table;
+mod text;
 pub(crate) mod words;
 
 use std::path::{Path, PathBuf};
@@ -53,15 +51,15 @@ impl Command for Args {
 
     fn answer(&self, advised: &Advised) -> Answer {
         match &advised.found {
-            Found::Report(report) if self.files.all => table::answer(advised, report),
-            Found::Report(report) => short::answer(advised, report),
-            Found::OnlySegments(space) => table::held(advised, space),
+            Found::Report(report) if self.files.all => text::full_answer(advised, report),
+            Found::Report(report) => text::short_answer(advised, report),
+            Found::OnlySegments(space) => text::held(advised, space),
         }
     }
 
     fn everything(&self, advised: &Advised) -> Option<Answer> {
         match &advised.found {
-            Found::Report(report) if !self.files.all => Some(table::answer(advised, report)),
+            Found::Report(report) if !self.files.all => Some(text::full_answer(advised, report)),
             _ => None,
         }
     }
@@ -127,5 +125,5 @@ fn advise_on_job(args: &Args, together: Together<'_, Kept>) -> Result<Finished> 
     };
     let number = |place: usize| together.numbers.of_files.get(place).copied();
     job.policies = OnRanks::of(traced().filter_map(|(place, (_, needs))| Some((number(place)?, needs.as_slice()))));
-    Ok(Finished { outcome: job.outcome(), answer: table::job(&job), addition: Some(serde_json::to_value(Addition::of(&job))?) })
+    Ok(Finished { outcome: job.outcome(), answer: text::job(&job), addition: Some(serde_json::to_value(Addition::of(&job))?) })
 }

@@ -11,7 +11,7 @@ use parkade_analysis::timeline::{Levels, Timeline};
 use parkade_recording::Recording;
 use parkade_replay::VerifyOptions;
 
-use super::{devices, names};
+use super::names;
 use crate::commands::beside::Needs;
 use crate::terminal::json_struct::{Word, view};
 use crate::terminal::size::show_bytes;
@@ -145,7 +145,7 @@ fn of_settings(report: &Advice) -> Option<Remedy> {
 fn in_range(report: &Advice) -> Option<Remedy> {
     let enough = report.enough.first()?;
     let option = report.options.get(enough.option).filter(|option| !option.is_own)?;
-    let (outcome, program) = (devices::outcome(option, enough.device)?, devices::program(report, enough.device)?);
+    let (outcome, program) = (names::outcome(option, enough.device)?, names::program(report, enough.device)?);
     let part = Part::of(enough.range, enough.bytes)?;
     Some(Remedy {
         kind: Kind::Settings,
@@ -231,7 +231,7 @@ fn on_device(report: &Advice, (program, own): (&Program, &DeviceOutcome), peaks:
     let lacking = |outcome: &DeviceOutcome| outcome.smallest_bytes.checked_sub(available).filter(|&bytes| bytes > 0);
     let own_less = lacking(own)?;
     let options = report.recommended().map_or_else(|| report.options.iter().collect(), |option| vec![option]);
-    let outcomes = options.into_iter().filter_map(|option| Some((option, devices::outcome(option, program.device)?)));
+    let outcomes = options.into_iter().filter_map(|option| Some((option, names::outcome(option, program.device)?)));
     let (option, best) = outcomes.min_by_key(|(_, outcome)| outcome.smallest_bytes)?;
     let on = if report.programs.len() > 1 { format!(" of device {}", program.device) } else { String::new() };
     let share = |less: u64, outcome: &DeviceOutcome| less as f64 / outcome.smallest_bytes.max(1) as f64 * 100.0;

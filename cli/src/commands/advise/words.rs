@@ -11,13 +11,12 @@ use parkade_recording::{Frame, StackId};
 use parkade_replay::{SelfCheck, SettingsOrigin};
 
 use super::advised::{Advised, Job, Otherwise, Rank};
-use super::devices::{self, fullest, on, on_it, on_tightest, smallest_on_tightest};
-use super::names::{shown, the};
+use super::names::{self, fullest, on, on_it, on_tightest, shown, smallest_on_tightest, the};
 use super::remedies;
 use crate::terminal::output::{self, list};
+use crate::terminal::recording;
 use crate::terminal::run_words::{self, LIMIT_SAYS, memory, range};
 use crate::terminal::size::{show_bytes, show_range};
-use crate::terminal::{recording, release, self_check};
 
 /// The number of listed holders.
 pub(super) const HOLDERS: usize = 5;
@@ -106,7 +105,7 @@ fn conditions(report: &Advice) -> String {
 /// Says that the given memory must be available, if the recording contradicts it.
 pub(super) fn if_all(report: &Advice) -> Option<String> {
     let device = report.contradiction?.device;
-    let bytes = show_bytes(devices::available_bytes(report, device)?);
+    let bytes = show_bytes(names::available_bytes(report, device)?);
     Some(format!("if all of {bytes} is available{}, ", on_it(report, device)))
 }
 
@@ -124,7 +123,7 @@ fn at_start(report: &Advice) -> String {
 
 /// Returns the smallest memory of a device in which an option serves every request.
 fn smallest_on(option: &AdvisedOption, device: u32) -> Option<u64> {
-    devices::outcome(option, device).map(|outcome| option.smallest_capacity_bytes_of(outcome))
+    names::outcome(option, device).map(|outcome| option.smallest_capacity_bytes_of(outcome))
 }
 
 /// Says that it is not known whether the run before the first entry fits, for the device with the largest excess of reserved over available
@@ -132,7 +131,7 @@ fn smallest_on(option: &AdvisedOption, device: u32) -> Option<u64> {
 fn hidden(report: &Advice, option: &AdvisedOption) -> String {
     let reserved = report.programs.iter().filter_map(|program| {
         let reserved = program.requests.lost_beginning?.reserved_bytes;
-        let available = devices::available_bytes(report, program.device).unwrap_or(0);
+        let available = names::available_bytes(report, program.device).unwrap_or(0);
         Some((i128::from(reserved) - i128::from(available), reserved, program.device))
     });
     let Some((_, reserved, device)) = reserved.max() else { return String::new() };
@@ -161,7 +160,7 @@ fn depends(report: &Advice) -> String {
 
 /// Returns the entry at which the program of a device died, if it did.
 fn died_at(report: &Advice, device: u32) -> Option<usize> {
-    Some(devices::program(report, device)?.ending.death()?.entry)
+    Some(names::program(report, device)?.ending.death()?.entry)
 }
 
 /// Says that the option serves the requests that ended the run, and why more is not known.
@@ -176,7 +175,7 @@ fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Pro
     let device = program.device;
     let past = format!("{}it gets past entry {entry}, where the run died; the rest is not in the file", on(report, device));
     let doubt = report.doubts.iter().find(|(doubted, _)| *doubted == device).map(|&(_, doubt)| doubt);
-    if !devices::outcome(option, device).is_some_and(DeviceOutcome::fits) {
+    if !names::outcome(option, device).is_some_and(DeviceOutcome::fits) {
         let need = show_bytes(smallest_on(option, device).unwrap_or(0));
         // That later steps may need more still changes nothing.
         let doubt = doubt.filter(|doubt| !matches!(doubt, Doubt::Growing | Doubt::Margin));
@@ -236,8 +235,8 @@ fn missing(report: &Advice) -> String {
 
 /// Says how much the program on a device holds and in which range its limit was.
 fn holds(report: &Advice, device: u32) -> String {
-    let live = devices::program(report, device).map_or(0, |program| program.live.bytes);
-    let range = range(devices::range(report, device));
+    let live = names::program(report, device).map_or(0, |program| program.live.bytes);
+    let range = range(names::range(report, device));
     format!("{}the program holds {} at once, and {range}", on(report, device), show_bytes(live))
 }
 
@@ -356,7 +355,7 @@ fn likely(option: &AdvisedOption) -> Option<String> {
 pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     let mut notes = Vec::new();
     notes.extend(memory(report));
-    notes.push(release::words(&advised.made_by));
+    notes.push(recording::made_by_words(&advised.made_by));
     notes.extend(recording::of_file(&advised.recording));
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     if advised.own.origin == SettingsOrigin::Assumed {
@@ -371,14 +370,14 @@ pub(super) fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
     notes.extend(report.otherwise.iter().map(|&(device, otherwise)| {
         let of_device = if report.programs.len() > 1 { format!("device {device}: ") } else { String::new() };
         let name = name(report.recommended().unwrap_or(report.own()));
-        format!("{of_device}{name}: {}", self_check::other_reading(otherwise, is_limited))
+        format!("{of_device}{name}: {}", run_words::other_reading(otherwise, is_limited))
     }));
     notes
 }
 
 /// Says that the self-check fails, for the device with the largest error.
 pub(super) fn self_check_failed(report: &Advice) -> Option<String> {
-    let (worst, failed) = (self_check_of(report), self_check::failed(self_check_of(report))?);
+    let (worst, failed) = (self_check_of(report), run_words::failed_check(self_check_of(report))?);
     let device = report.programs.iter().find(|program| program.self_check == worst)?.device;
     Some(if report.programs.len() > 1 { format!("device {device}: {failed}") } else { failed })
 }
@@ -398,7 +397,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
             output::count(lost.blocks, "block"),
             show_bytes(program.live.at_start_bytes)
         ));
-        let available = devices::available_bytes(report, program.device);
+        let available = names::available_bytes(report, program.device);
         if available.is_some_and(|available| lost.reserved_bytes > available) {
             notes.push(format!(
                 "warning: {} was already reserved before the first entry, more than the memory: with the run's own settings, \
@@ -414,7 +413,7 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     if program.died() {
         notes.push(run_words::rest(program.continuation.as_ref()));
     }
-    notes.extend(self_check::readings(requests));
+    notes.extend(run_words::readings(requests));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }

@@ -17,8 +17,7 @@ use parkade_recording::{Recording, StackId};
 use parkade_replay::recognition::{Basis, Recognition};
 use parkade_replay::{ReplaySettings, SettingsOrigin};
 
-use super::layout::{self, POOLS_DO_NOT_SHARE};
-use super::stacks;
+use super::parts::{self, POOLS_DO_NOT_SHARE};
 use crate::terminal::answer::Answer;
 use crate::terminal::output::{self, Tone, count};
 use crate::terminal::recording::{self, short_name};
@@ -547,7 +546,7 @@ fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, mos
     answer.toned(Tone::Dim, format!("{}{number}: {}{settings}", short_name(&diagnosed.file), occasion(diagnosis, entries)));
     answer.paragraphs(peaks(diagnosis).filter(|_| is_asked(diagnosis)));
     let request = diagnosis.request.filter(|_| !is_asked(diagnosis));
-    let asked = request.and_then(|request| stacks::line(&diagnosed.names, &diagnosed.recording, request.stack));
+    let asked = request.and_then(|request| parts::stack_line(&diagnosed.names, &diagnosed.recording, request.stack));
     answer.paragraphs(asked.map(|line| format!("requested by {line}")));
     answer.gap();
     let (steps, command) = steps(diagnosed, diagnosis);
@@ -570,7 +569,7 @@ fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, mos
 fn steps(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> (Table, Option<String>) {
     let steps = &diagnosis.steps;
     let answers = [steps.capacity, steps.fragmentation, steps.settings, steps.empty_cache];
-    let (mut table, mut next) = (layout::steps(), None);
+    let (mut table, mut next) = (parts::steps(), None);
     for (place, (finding, answer)) in findings(diagnosed, diagnosis).into_iter().zip(answers).enumerate() {
         let finding = match finding.split_once(":\n") {
             Some((finding, command)) => {
@@ -579,7 +578,7 @@ fn steps(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> (Table, Option<String>
             }
             None => finding,
         };
-        layout::add_step(&mut table, place, answer, finding);
+        parts::add_step(&mut table, place, answer, finding);
     }
     (table, next)
 }
@@ -638,7 +637,7 @@ fn fences(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, mos
     answer.title("blocks that pin free memory");
     let mut table = sizes();
     for fence in diagnosis.fences.iter().take(most) {
-        let owner = stacks::line(&diagnosed.names, &diagnosed.recording, fence.owner.stack);
+        let owner = parts::stack_line(&diagnosed.names, &diagnosed.recording, fence.owner.stack);
         let owner = owner.map_or_else(String::new, |line| format!("\n{line}"));
         table.row([show_bytes(fence.bytes), format!("{}{owner}", fence_text(diagnosis, fence))]);
     }
@@ -677,7 +676,7 @@ fn live(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, most:
     // Stacks that look the same in one line share a row.
     let mut rows: BTreeMap<String, (u64, usize)> = BTreeMap::new();
     for held in &diagnosis.stacks {
-        let line = stacks::line(&diagnosed.names, &diagnosed.recording, held.stack);
+        let line = parts::stack_line(&diagnosed.names, &diagnosed.recording, held.stack);
         let (bytes, blocks) = rows.entry(line.unwrap_or_else(|| "no stack in the file".to_owned())).or_default();
         *bytes = bytes.saturating_add(held.bytes);
         *blocks += held.blocks;

@@ -9,10 +9,9 @@ use parkade_analysis::ending::Ending;
 use parkade_replay::{DeviceVerdict, SettingsOrigin};
 
 use super::diagnosed::{self, Diagnosed};
-use super::layout::Step;
-use super::stacks::{self, Call};
+use super::parts::{self, Call, Step};
 use crate::terminal::json_struct::{Word, all, view};
-use crate::terminal::release::MadeBy;
+use crate::terminal::recording::MadeBy;
 
 view! {
     /// A diagnosed recording: one part for each device.
@@ -92,8 +91,8 @@ view! {
         onset: Option<Began> = diagnosis.onset.as_ref().map(|onset| Began::of(diagnosed, diagnosis, onset)),
         /// The stacks that hold the most live bytes.
         stacks: Vec<Held> = all(&diagnosis.stacks, |held| {
-            let operator = stacks::operator(&diagnosed.names, &diagnosed.recording, held.stack);
-            Held { bytes: held.bytes, blocks: held.blocks, operator, stack: stacks::view(&diagnosed.names, &diagnosed.recording, held.stack) }
+            let operator = parts::operator(&diagnosed.names, &diagnosed.recording, held.stack);
+            Held { bytes: held.bytes, blocks: held.blocks, operator, stack: parts::stack_view(&diagnosed.names, &diagnosed.recording, held.stack) }
         }),
         /// Blocks in use beside free memory.
         fences: Vec<BlockBeside> = all(&diagnosis.fences, |fence| BlockBeside::of(diagnosed, diagnosis, fence)),
@@ -117,7 +116,7 @@ view! {
         /// The id of the request's pool; 0, 0 is the default pool.
         pool: (u64, u64) = (request.asked.pool.0, request.asked.pool.1),
         /// The calls that asked, the innermost first.
-        stack: Vec<Call> = stacks::view(&diagnosed.names, &diagnosed.recording, request.stack),
+        stack: Vec<Call> = parts::stack_view(&diagnosed.names, &diagnosed.recording, request.stack),
     }
 }
 
@@ -371,6 +370,6 @@ view! {
         /// The time since then.
         age_us: Option<u64> = diagnosis.time_us.zip(fence.owner.time_us).map(|(now, then)| now.saturating_sub(then)),
         /// The calls that asked for it, the innermost first.
-        stack: Vec<Call> = stacks::view(&diagnosed.names, &diagnosed.recording, fence.owner.stack),
+        stack: Vec<Call> = parts::stack_view(&diagnosed.names, &diagnosed.recording, fence.owner.stack),
     }
 }

@@ -1,11 +1,9 @@
 //! `parkade diagnose` explains why a program was out of memory, from a snapshot or from the message alone.
 
 mod diagnosed;
-mod explanation;
 mod json;
-mod layout;
 mod message;
-pub(crate) mod stacks;
+pub(crate) mod parts;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,7 +25,7 @@ use crate::terminal::answer::Answer;
 use crate::terminal::args::{self, Print, Profile};
 use crate::terminal::json_struct::sections;
 use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
-use crate::terminal::{given_settings, output, progress, recording, release, size};
+use crate::terminal::{output, progress, recording, size};
 
 /// The number of fences that JSON lists; the text shows fewer.
 const FENCES: usize = 20;
@@ -197,7 +195,7 @@ fn diagnose_text(text: &str) -> Result<Found> {
 fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     // Parsed before the file is read, so that mistyped settings fail immediately.
     let named = args.profile.map(Profile::rules);
-    let early = |text| given_settings::given(named.unwrap_or_else(release::newest), text);
+    let early = |text| args::given_settings(named.unwrap_or_else(recording::newest_release), text);
     args.settings.as_deref().map(early).transpose()?;
     let mut recording = recording::read(file)?;
     if args.entry.is_none() {
@@ -205,7 +203,7 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     }
     let MemoryBudget { capacity_bytes, limit_bytes } = args::memory(args.capacity, args.limit, &recording);
     let asked = Asked { profile: named, settings: args.settings.as_deref(), limit_bytes, ..Asked::default() };
-    let made_by = release::of(&recording, &asked)?;
+    let made_by = recording::made_by(&recording, &asked)?;
     let settings = made_by.settings.clone();
     let own = VerifyOptions { settings: settings.clone(), limit_bytes, stats_file: None };
     let options = DiagnoseOptions { own, capacity_bytes, entry: args.entry, fences: FENCES };

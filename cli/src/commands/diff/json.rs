@@ -9,10 +9,10 @@ use parkade_recording::StackId;
 use parkade_replay::SettingsOrigin;
 
 use super::compared::{Checked, Compared, File, Shown};
-use super::words;
-use crate::commands::diagnose::stacks::{Call, view as calls};
+use super::text;
+use crate::commands::diagnose::parts::{Call, stack_view as calls};
 use crate::terminal::json_struct::{Word, all, view};
-use crate::terminal::release::MadeBy;
+use crate::terminal::recording::MadeBy;
 use crate::terminal::runner::Outcome;
 
 view! {
@@ -82,10 +82,10 @@ view! {
 
 impl<'a> Device<'a> {
     fn of(compared: &'a Compared, shown: &'a Shown) -> Device<'a> {
-        let failures = words::out_of_memory(compared, shown);
-        let mut notes = words::notes(compared, shown);
+        let failures = text::out_of_memory(compared, shown);
+        let mut notes = text::notes(compared, shown);
         if let Shown::Two(comparison) = shown {
-            notes.splice(0..0, words::relation(compared, comparison));
+            notes.splice(0..0, text::relation(compared, comparison));
         }
         notes.splice(0..0, failures);
         match shown {
@@ -213,7 +213,7 @@ view! {
         /// The peak of reserved memory in B minus that in A.
         peak_reserved_change_bytes: i64 = change(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
         /// The change of the peak of reserved memory as a share of A.
-        peak_reserved_change: Option<f64> = words::share(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
+        peak_reserved_change: Option<f64> = text::share(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
         /// How blocks are grouped: by `stack` (blocks without one by size), or by `size` where a recording has no stacks.
         grouped_by: Word<Grouping> = Word::of(&comparison.grouping),
         /// What holds the memory at the two peaks of allocated memory, the largest change first.

@@ -1,7 +1,6 @@
 //! `parkade replay` shows what a recorded program would have needed with other settings or a parkade policy, and whether it
 //! would have fitted.
 
-mod judged;
 mod policy;
 mod settings;
 
@@ -13,7 +12,6 @@ use parkade_analysis::advise;
 use parkade_analysis::ranks::RankRun;
 
 use self::policy::UnderPolicy;
-use crate::commands::policy_names;
 use crate::each::OnEach;
 use crate::recordings::Inputs;
 use crate::terminal::answer::Answer;
@@ -108,12 +106,9 @@ impl Command for Args {
         Ok(match &self.policy {
             None => Replayed::Settings(Box::new(settings::replay(&self.file, &self.replay, self.print.json)?)),
             // A mistyped name fails before the file is read.
-            Some(name) => Replayed::Policy(Box::new(policy::replay(
-                &self.file,
-                &self.replay,
-                self.print.json,
-                policy_names::policy(name)?,
-            )?)),
+            Some(name) => {
+                Replayed::Policy(Box::new(policy::replay(&self.file, &self.replay, self.print.json, args::policy(name)?)?))
+            }
         })
     }
 

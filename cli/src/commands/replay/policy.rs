@@ -19,17 +19,17 @@ use parkade_replay::{Completion, Operation, OutlookOptions, Requests, SelfCheck,
 use parkade_research::study::{self, PLENTY_BYTES, RunOptions, make_for};
 use parkade_research::workload::recorded::{RecordedWorkload, of_requests};
 
-use super::judged::Known;
-use super::settings::{Device, HIDDEN, Numbers, OneOrMany, Recorded, Row, Sums, before_first_entry, empty_cache_calls, shown};
+use super::settings::{
+    Device, HIDDEN, Known, Numbers, OneOrMany, Recorded, Row, Sums, before_first_entry, empty_cache_calls, shown,
+};
 use crate::commands::beside;
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
 use crate::terminal::json_struct::{Word, all, view};
-use crate::terminal::recording;
-use crate::terminal::release::MadeBy;
-use crate::terminal::self_check::Checked;
+use crate::terminal::recording::{self, MadeBy};
+use crate::terminal::run_words::Checked;
 use crate::terminal::table::Mark;
-use crate::terminal::{output, progress, release, run_words, self_check, size};
+use crate::terminal::{output, progress, run_words, size};
 
 /// A recording that was replayed under a policy.
 pub struct UnderPolicy {
@@ -74,7 +74,7 @@ pub(super) fn replay(file: &Path, args: &Replay, is_json: bool, policy: Named) -
         return Err(recording::no_trace(&recording, "to replay"));
     }
     // A policy has no memory fraction.
-    let given = args.limit(1.0, release::newest())?;
+    let given = args.limit(1.0, recording::newest_release())?;
     let (limits, is_assumed) = match given {
         None => assumed(&traced, &own)?,
         Some(_) => (vec![given; traced.len()], false),
@@ -320,9 +320,9 @@ fn runs(replayed: &UnderPolicy, device: &OnDevice) -> String {
 fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
-    notes.extend(self_check::failed(device.check));
+    notes.extend(run_words::failed_check(device.check));
     if place == 0 {
-        notes.push(release::words(&replayed.made_by));
+        notes.push(recording::made_by_words(&replayed.made_by));
     }
     if let Some(bytes) = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed) {
         notes.push(recording::assumed_limit(bytes, "--limit"));
@@ -332,7 +332,7 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
     }
     notes.extend(requests.lost_beginning.map(before_first_entry));
     notes.extend(run_words::ending(&device.ending));
-    notes.extend(self_check::readings(requests));
+    notes.extend(run_words::readings(requests));
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
     }
@@ -399,7 +399,7 @@ fn numbers(device: &OnDevice, replayed: &UnderPolicy, place: usize) -> Numbers {
         empty_cache_calls: empty_cache_calls(&device.requests),
         recorded: Recorded::of(&device.requests),
         self_check: device.check.map(Checked::of),
-        flushes: self_check::flushes(&device.requests),
+        flushes: run_words::flushes(&device.requests),
         // Policies are compared in one reading only.
         read_otherwise: None,
         // A request that fails for another reason is an error of the command.

@@ -1,11 +1,12 @@
-//! Replays the requests of a recording under settings of PyTorch's allocator, as a table with notes and as one JSON object.
+//! Replays the requests of a recording under settings of PyTorch's allocator, as a table with notes and as one JSON object; and decides
+//! whether a replay fits, under settings or a policy: for a run that died, as `advise` does.
 
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use parkade::profile::Profile as Rules;
-use parkade_analysis::advise::Outcome;
+use parkade_analysis::advise::{self, Advice, AdviseOptions, DeviceOutcome, MemoryBudget, Outcome, fit_as_recorded};
 use parkade_analysis::continuation::Doubt;
 use parkade_analysis::ending::Ending;
 use parkade_analysis::ranks::{Failure, RankRun};
@@ -16,16 +17,14 @@ use parkade_replay::{
     TimingRange, TimingsThatFit, learned_addresses, read_otherwise, replay_device, timings_that_fit,
 };
 
-use super::judged::{Judged, Known};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Replay;
 use crate::terminal::json_struct::{Word, all, one_of, view};
-use crate::terminal::output::Tone;
-use crate::terminal::recording::{self, short_name};
-use crate::terminal::release::MadeBy;
-use crate::terminal::self_check::{Checked, OtherReading, ReadFlush};
+use crate::terminal::output::{self, Tone};
+use crate::terminal::recording::{self, MadeBy, short_name};
+use crate::terminal::run_words::{self, Checked, OtherReading, ReadFlush};
 use crate::terminal::table::{Mark, Table};
-use crate::terminal::{output, progress, release, run_words, self_check, size};
+use crate::terminal::{progress, size};
 
 /// A recording that was replayed under settings.
 pub struct UnderSettings {
@@ -90,7 +89,7 @@ impl UnderSettings {
 pub(super) fn replay(file: &Path, args: &Replay, is_json: bool) -> Result<UnderSettings> {
     let start = Instant::now();
     // Parsed before the file is read, so that mistyped settings fail immediately.
-    args.given(release::newest())?;
+    args.given(recording::newest_release())?;
     let recording = recording::read(file)?;
     // The requests are read under the rules of the release that recorded them, and replayed under those chosen.
     let (own, found_limit, made_by) = args.own_or_found(&recording)?;
@@ -156,7 +155,7 @@ const HEADS: [&str; 8] = ["settings", "fits", "oom", "peak allocated", "peak res
 /// Why the content of the file does not decide the question.
 pub(super) const HIDDEN: &str = "what came before its first entry needed more than is available";
 /// The column that is coloured.
-pub(super) const FITS: usize = 1;
+const FITS: usize = 1;
 
 pub(super) fn answer(file: &Path, args: &Replay, replayed: &UnderSettings) -> Answer {
     let row = |(place, device): (usize, &Outlook)| {
@@ -355,9 +354,9 @@ pub(super) fn before_first_entry(lost: LostBeginning) -> String {
 fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize) -> Vec<String> {
     let requests = &device.requests;
     let mut notes = vec![format!("recorded: at most {} reserved", size::show(requests.recorded_peak_reserved_bytes))];
-    notes.extend(self_check::failed(replayed.checks.get(place).copied().flatten()));
+    notes.extend(run_words::failed_check(replayed.checks.get(place).copied().flatten()));
     if place == 0 {
-        notes.push(release::words(&replayed.made_by));
+        notes.push(recording::made_by_words(&replayed.made_by));
     }
     if let Some(range) = device.timing {
         let peaks = size::show_range(range.least_peak_reserved_bytes, range.most_peak_reserved_bytes);
@@ -391,10 +390,10 @@ fn notes(args: &Replay, replayed: &UnderSettings, device: &Outlook, place: usize
     }
     notes.extend(requests.lost_beginning.map(before_first_entry));
     notes.extend(replayed.answer.endings.get(place).and_then(run_words::ending));
-    notes.extend(self_check::readings(requests));
+    notes.extend(run_words::readings(requests));
     let is_limited = replayed.is_limited(args);
     notes.extend(
-        replayed.otherwise.get(place).copied().flatten().map(|otherwise| self_check::other_reading(otherwise, is_limited)),
+        replayed.otherwise.get(place).copied().flatten().map(|otherwise| run_words::other_reading(otherwise, is_limited)),
     );
     if requests.mismatches > 0 {
         notes.push(recording::uncertain_requests(requests.mismatches, requests.decisions));
@@ -474,7 +473,7 @@ view! {
         pub(super) self_check: Option<Checked> = replayed.checks.get(place).copied().flatten().map(Checked::of),
         /// Memory that was given back before requests that then took some: by a retry, because the device had refused the
         /// request, or by a call of `empty_cache`.
-        pub(super) flushes: Vec<ReadFlush> = self_check::flushes(&outlook.requests),
+        pub(super) flushes: Vec<ReadFlush> = run_words::flushes(&outlook.requests),
         /// What comes of it if the doubtful `flushes` are read the other way, if that is another answer; null under a policy.
         pub(super) read_otherwise: Option<OtherReading> = replayed.otherwise.get(place).copied().flatten().map(OtherReading::of),
         /// How many requests failed for another reason than memory.
@@ -603,6 +602,147 @@ impl Sums {
             fails_at_entry,
             self_check: SelfCheck::worst(checks).map(Checked::of),
             devices,
+        }
+    }
+}
+
+/// The judgement on a replay. The table, the words and the JSON object all show this.
+pub(super) struct Judged {
+    pub(super) outcome: Outcome,
+    /// The outcome of each device alone.
+    pub(super) outcomes: Vec<Outcome>,
+    /// How each device's recorded run ended.
+    pub(super) endings: Vec<Ending>,
+    /// Why the rest of a run that died is in doubt.
+    pub(super) doubt: Option<Doubt>,
+    /// The entry at which each device's replayed run fails.
+    fails: Vec<Option<usize>>,
+    /// The first device whose recorded run failed under these same settings in no less memory, although the replay serves it; the
+    /// recording has lost its beginning.
+    fails_as_recorded: Option<usize>,
+    /// Whether some device fits because the recorded run did, against the result of its replay.
+    any_as_recorded: bool,
+    /// Whether the part before the first entry needed more than the available memory on some device.
+    pub(super) hides_more: bool,
+}
+
+/// The facts known before the replay: how the runs ended and, for a run that died, what `advise` says about the settings.
+pub(super) struct Known {
+    endings: Vec<Ending>,
+    advice: Option<Advice>,
+    /// The limit of each device: the given one or, if a run died and none was given, the one that `advise` assumes.
+    pub(super) limits: Vec<Option<u64>>,
+    /// Whether any limit was assumed.
+    pub(super) is_assumed: bool,
+}
+
+impl Known {
+    pub(super) fn of(traced: &[&DeviceRecording], options: &OutlookOptions) -> Result<Known> {
+        let endings: Vec<Ending> = traced.iter().map(|device| Ending::of(device)).collect();
+        let given = MemoryBudget { capacity_bytes: options.capacity_bytes, limit_bytes: options.limit_bytes };
+        if endings.iter().all(|ending| ending.death().is_none()) {
+            return Ok(Known { limits: vec![given.limit_bytes; endings.len()], endings, advice: None, is_assumed: false });
+        }
+        let (own, profile) = (options.own.clone(), options.profile);
+        let asked = AdviseOptions {
+            own,
+            profile,
+            memory: given,
+            given: vec![options.settings.clone()],
+            only_given: true,
+            devices_seen: traced.len(),
+        };
+        let advice = advise::advise(traced, &asked, &|_| ()).map_err(|(device, error)| match traced.len() {
+            1 => error.into(),
+            _ => anyhow!("device {device}: {error}"),
+        })?;
+        let is_given = given != MemoryBudget::default();
+        let limits = if is_given { vec![given.limit_bytes; endings.len()] } else { assumed_limits(&advice) };
+        let is_assumed = !is_given && limits.iter().any(Option::is_some);
+        Ok(Known { endings, advice: Some(advice), limits, is_assumed })
+    }
+
+    /// Judges the replay of each device. If the recorded run fitted, its own outcome replaces the replay's.
+    fn judge(self, traced: &[&DeviceRecording], outlooks: &mut [Outlook], options: &OutlookOptions) -> Judged {
+        let capacity_bytes = options.capacity_bytes;
+        let bytes =
+            |&limit_bytes: &Option<u64>| MemoryBudget { capacity_bytes, limit_bytes }.bytes(options.profile, &options.settings);
+        let available: Option<Vec<u64>> = self.limits.iter().map(bytes).collect();
+        let mut any_as_recorded = false;
+        for ((outlook, recording), &bytes) in outlooks.iter_mut().zip(traced).zip(available.iter().flatten()) {
+            let asked = (options.profile, &options.settings);
+            any_as_recorded |= fit_as_recorded(&mut outlook.prediction, recording, &options.own, asked, bytes);
+        }
+        match (self.advice, available) {
+            (Some(advice), Some(_)) => died(&advice, self.endings, outlooks),
+            (_, available) => Judged { any_as_recorded, ..complete(self.endings, outlooks, available.as_deref()) },
+        }
+    }
+}
+
+/// The limit of each device that `advise` assumes.
+fn assumed_limits(advice: &Advice) -> Vec<Option<u64>> {
+    advice.memories.iter().map(|memory| memory.budget.limit_bytes).collect()
+}
+
+fn complete(endings: Vec<Ending>, outlooks: &[Outlook], available: Option<&[u64]>) -> Judged {
+    let lost = |device: &Outlook| device.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes);
+    let hides_more = outlooks.iter().zip(available.unwrap_or_default()).any(|(device, available)| lost(device) > *available);
+    let outcome = |all_fit: bool| match available {
+        None => Outcome::Unknown,
+        Some(_) if !all_fit => Outcome::DoesNotFit,
+        Some(_) if hides_more => Outcome::Unknown,
+        Some(_) => Outcome::Fits,
+    };
+    let fails = outlooks.iter().map(|device| device.prediction.first_failure).collect();
+    let outcomes = outlooks.iter().map(|device| outcome(device.fits())).collect();
+    let outcome = outcome(outlooks.iter().all(Outlook::fits));
+    Judged { outcome, outcomes, endings, doubt: None, fails, fails_as_recorded: None, any_as_recorded: false, hides_more }
+}
+
+fn died(advice: &Advice, endings: Vec<Ending>, outlooks: &[Outlook]) -> Judged {
+    let place = advice.options.iter().position(|option| option.is_given).unwrap_or(0);
+    let option = &advice.options[place];
+    let doubt = advice.doubts_with(place).first().map(|&(_, doubt)| doubt).filter(|_| option.fits());
+    let fails: Vec<Option<usize>> = option.devices.iter().map(DeviceOutcome::fails_at_entry).collect();
+    let is_served = |(fails, outlook): (&Option<usize>, &Outlook)| fails.is_some() && outlook.fits();
+    let fails_as_recorded = fails.iter().zip(outlooks).position(is_served);
+    let (outcome, hides_more) = (advice.outcome_with(place), advice.hides_more);
+    let of_device = |device: &DeviceOutcome| advice.outcome_on_device(place, device.device).unwrap_or(outcome);
+    let outcomes = option.devices.iter().map(of_device).collect();
+    Judged { outcome, outcomes, endings, doubt, fails, fails_as_recorded, any_as_recorded: false, hides_more }
+}
+
+impl Judged {
+    /// The entry at which a device (an index among those replayed) runs out of memory.
+    pub(super) fn fails_at(&self, place: usize) -> Option<usize> {
+        self.fails.get(place).copied().flatten()
+    }
+
+    /// The first device that runs out of memory, and the entry.
+    pub(super) fn first_failure(&self) -> Option<(usize, usize)> {
+        self.fails.iter().enumerate().find_map(|(place, entry)| Some((place, (*entry)?)))
+    }
+
+    /// Whether some device's recorded run died.
+    pub(super) fn any_died(&self) -> bool {
+        self.endings.iter().any(|ending| ending.death().is_some())
+    }
+
+    /// Whether every request of a device is served and, if its run died, so is the estimated rest, without doubt.
+    pub(super) fn fits(&self, place: usize) -> bool {
+        let died = self.endings.get(place).is_some_and(|ending| ending.death().is_some());
+        self.fails_at(place).is_none() && (!died || self.outcomes.get(place) == Some(&Outcome::Fits))
+    }
+
+    /// The number of requests of a device that fail. Requests of a dying run after its error do not count, because a surviving run
+    /// would not have made them.
+    pub(super) fn ooms(&self, place: usize, outlook: &Outlook) -> i64 {
+        let died = self.endings.get(place).is_some_and(|ending| ending.death().is_some());
+        match self.fails_at(place) {
+            Some(_) => outlook.prediction.stats.num_ooms.max(1),
+            None if died => 0,
+            None => outlook.prediction.stats.num_ooms,
         }
     }
 }

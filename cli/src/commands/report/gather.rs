@@ -32,9 +32,9 @@ use rayon::prelude::*;
 
 use super::labels::Labels;
 use crate::commands::advise;
-use crate::terminal::args::{Files, Force, Json, Profile};
+use crate::terminal::args::{self, Files, Force, Json, Profile};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
-use crate::terminal::{given_settings, progress, recording, release, size};
+use crate::terminal::{progress, recording, size};
 
 /// Draw a run: memory over time, the heap at any moment, who holds it.
 ///
@@ -235,10 +235,10 @@ pub(super) fn curves(levels: &Levels, buckets: usize) -> Curves {
 pub(super) fn gather(args: &Args) -> Result<Report> {
     // Parsed before the file is read, so that mistyped settings fail immediately.
     let named = args.profile.map(Profile::rules);
-    given_settings(args, named.unwrap_or_else(release::newest))?;
+    given_settings(args, named.unwrap_or_else(recording::newest_release))?;
     let mut recording = recording::read(&args.file)?;
     recording::remove_lone_entries(&mut recording);
-    let found = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
+    let found = recording::made_by(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
     let made_by = Recognition { decides_as: named, ..found };
     let settings = made_by.settings.clone();
     let profile = named.unwrap_or(settings.profile);
@@ -531,7 +531,7 @@ impl Fared {
 
 /// The settings that the user asked for.
 pub(super) fn given_settings(args: &Args, profile: &'static Rules) -> Result<Vec<Settings>> {
-    let given = args.settings.iter().map(|text| Ok(given_settings::given(profile, text)?.settings));
+    let given = args.settings.iter().map(|text| Ok(args::given_settings(profile, text)?.settings));
     given.collect()
 }
 

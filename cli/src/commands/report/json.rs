@@ -10,8 +10,8 @@ use super::gather::{Curves, Device, Fared, Report, Rest, Tried, curves};
 use super::holders::{FoundSteps, NoStack, OfKind, found_steps};
 use super::{holders, words};
 use crate::terminal::json_struct::{Word, all, view};
-use crate::terminal::release::MadeBy;
-use crate::terminal::self_check::Checked;
+use crate::terminal::recording::MadeBy;
+use crate::terminal::run_words::Checked;
 
 /// Buckets of the curves.
 const BUCKETS: usize = 1000;

@@ -23,19 +23,19 @@ use crate::ranks::{Ranks, Row, Standing};
 use crate::recordings::{Inputs, each};
 use crate::terminal::answer::Answer;
 use crate::terminal::markup::{counted, escape};
+use crate::terminal::output;
 use crate::terminal::outputs::Target;
 use crate::terminal::recording::{self, short_name};
 use crate::terminal::runner::Outcome;
-use crate::terminal::{output, release};
 
 /// The maximum size of the text on the one setting for all ranks, including everything that it may break.
 const SETTING_BYTES: usize = 8 << 10;
 
 /// The compared numbers of the runs in a file, under the limit that its section assumes.
 pub(super) fn runs(args: &Args) -> Result<Vec<RankRun>> {
-    gather::given_settings(args, args.profile.map_or_else(release::newest, crate::terminal::args::Profile::rules))?;
+    gather::given_settings(args, args.profile.map_or_else(recording::newest_release, crate::terminal::args::Profile::rules))?;
     let recording = recording::read(&args.file)?;
-    let made_by = release::of(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
+    let made_by = recording::made_by(&recording, &Asked { limit_bytes: args.limit, ..Asked::default() })?;
     let chosen = gather::chosen_devices(&recording, args.device)?;
     let own = VerifyOptions { settings: made_by.settings.clone(), limit_bytes: args.limit, stats_file: None };
     let limits = Limit::of_each(args, &chosen, &own)?;

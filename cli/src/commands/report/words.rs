@@ -1,7 +1,7 @@
 //! The sentences of a report: what happened, how exact the replay is, what the file lacks, and what to do.
 
-use crate::terminal::run_words;
 use crate::terminal::size::show_bytes;
+use crate::terminal::{output, recording, run_words, size};
 use parkade_analysis::advise::{Advice as Found, Outcome, Recommendation, Verdict};
 use parkade_analysis::timeline::{HeapLog, HolderKey, Marker, MarkerKind};
 use parkade_replay::SettingsOrigin;
@@ -9,7 +9,6 @@ use parkade_replay::SettingsOrigin;
 use super::gather::{Device, Report, Tried};
 use crate::commands::advise::{self, words as advise_words};
 use crate::terminal::markup::{counted, grouped};
-use crate::terminal::{output, recording, release, self_check, size};
 
 /// Reserved memory that no block uses at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -165,7 +164,7 @@ pub(super) fn exactness(device: &Device) -> String {
 
 /// The releases of PyTorch that may have made the file.
 pub(super) fn version(report: &Report) -> String {
-    release::words(&report.made_by)
+    recording::made_by_words(&report.made_by)
 }
 
 /// The settings of the recorded run.
@@ -198,7 +197,7 @@ fn assumed_limit(device: &Device) -> Option<String> {
 
 /// Caveats for reading a picture.
 pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
-    let mut notes: Vec<String> = self_check::failed(device.self_check).iter().map(|said| output::sentence(said)).collect();
+    let mut notes: Vec<String> = run_words::failed_check(device.self_check).iter().map(|said| output::sentence(said)).collect();
     notes.extend(assumed_limit(device));
     if report.settings.origin == SettingsOrigin::RecordedValues {
         notes.push("The file's settings string does not match the values stored with it; the values are used.".to_owned());

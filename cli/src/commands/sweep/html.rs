@@ -8,8 +8,8 @@ use parkade_policies::Named;
 use parkade_research::study::sweep::{Capacity, Plan, Share, Source, Summary};
 use parkade_research::study::{Addresses, LOAD_UNIT_BYTES, RunOptions, curves, live_curve};
 
-use super::finished::{Finished, subject};
 use super::grids;
+use super::rows::{Finished, subject};
 use crate::terminal::markup::{escape, fill, point};
 use crate::terminal::output::shorten;
 use crate::terminal::size::show_bytes;
@@ -24,7 +24,7 @@ const WIDEST: f64 = 2.0;
 pub(super) fn page(finished: &Finished, summary: &Summary, curve: Option<&str>) -> String {
     let plan = &finished.plan;
     let plots = [frontier(finished), over_time(finished, summary, curve).unwrap_or_default(), cost(finished)];
-    let tables: String = grids::all(finished).iter().map(super::grid::Grid::html).collect();
+    let tables: String = grids::all(finished).iter().map(grids::Grid::html).collect();
     let about_builds: String =
         finished.about_builds().iter().map(|line| format!("<p class=\"meta warning\">{}</p>\n", escape(line))).collect();
     let values = [

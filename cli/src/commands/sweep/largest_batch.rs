@@ -8,9 +8,8 @@ use parkade_research::study::largest_batch::{CARDS, Case, Grid as Search, Point,
 use parkade_research::workload;
 use serde::Serialize;
 
-use super::args::{Args, threads};
-use super::grid::Grid;
-use super::names::{self, workload_items};
+use super::grids::Grid;
+use super::plan::{self, Args, threads, workload_items};
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{Word, all, view};
 use crate::terminal::outputs::Wanted;
@@ -45,7 +44,7 @@ pub(super) fn find(args: &Args) -> Result<Found> {
         trainings: trainings(args)?,
         devices_bytes: devices.iter().map(|device| device.bytes).collect(),
         context_bytes: asked.context,
-        policies: names::policies(&args.policies)?,
+        policies: plan::policies(&args.policies)?,
         most_batch: asked.most_batch,
     };
     if args.force && !args.shown.writes() {
@@ -105,7 +104,7 @@ fn trainings(args: &Args) -> Result<Vec<Training>> {
 fn devices(lists: &[String]) -> Result<Vec<Device>> {
     let default = [DEVICES.to_owned()];
     let mut devices: Vec<Device> = Vec::new();
-    for text in names::items(if lists.is_empty() { &default } else { lists }) {
+    for text in plan::items(if lists.is_empty() { &default } else { lists }) {
         let bytes = match card(text) {
             Some(card) => card.total_bytes,
             None => size::parse(text).map_err(|error| {

@@ -1,33 +1,31 @@
-//! `parkade sweep`: workloads x policies x capacities x seeds, and their summary.
+//! `parkade sweep`: workloads x policies x capacities x seeds, and their summary; and a sweep as numbered jobs.
 //!
-//! `names` turns the arguments into a plan, `list` shows the names, `rows` keeps the file of rows. `finished` is the result and
-//! the builds that made its rows; `show` prints it as JSON, tables (`grids`, made of `grid`) or a page (`html`).
-//! `largest_batch` answers the other question of a sweep.
+//! Jobs are for programs that distribute them to other processes and machines: a number goes in, the bytes of a row come out. The header
+//! and the rows of all jobs, in the order of their numbers, make up the file that `parkade sweep -o` writes.
+//!
+//! `plan` has the arguments, turns them into a plan and lists the names; `rows` keeps the file of rows, and the result with the builds that
+//! made them; `show` prints it as JSON, tables (`grids`) or a page (`html`). `largest_batch` answers the other question of a sweep.
 
-mod args;
-pub(crate) mod finished;
-mod grid;
 mod grids;
 mod html;
-pub mod jobs;
 mod largest_batch;
-mod list;
-mod names;
+mod plan;
 pub(crate) mod rows;
 pub(crate) mod show;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use clap::Parser;
 use parkade_research::study::sweep::{BoundRatios, PreparedWorkload, Row, bound_ratios, run_jobs};
+use rayon::ThreadPoolBuilder;
 use rayon::prelude::*;
 
-use self::args::threads;
-use self::finished::{Finished, Overlap};
-use self::names::Study;
-use self::rows::Header;
+use self::plan::{Study, threads};
+use self::rows::{Finished, Header, Overlap, Shard};
 use self::show::Shown;
 use crate::terminal::answer::Answer;
 use crate::terminal::json_struct::{sections, view};
@@ -36,7 +34,8 @@ use crate::terminal::outputs::Wanted;
 use crate::terminal::progress;
 use crate::terminal::runner::{Command, Form, Lines, Outcome};
 
-pub use self::args::Args;
+pub use self::plan::Args;
+pub use parkade_research::study::sweep::BUILD;
 
 /// What to print.
 pub enum Found {
@@ -60,7 +59,7 @@ impl Command for Args {
         if self.asked.largest_batch {
             return largest_batch::find(self).map(Found::Batches);
         }
-        let study = names::study(self)?;
+        let study = plan::study(self)?;
         if self.force && self.output.is_none() && !self.shown.writes() {
             bail!("--force has nothing to overwrite or to continue: it applies only to --output, --csv and --html");
         }
@@ -99,13 +98,13 @@ impl Command for Args {
     fn answer(&self, found: &Found) -> Answer {
         let mut answer = Answer::new();
         match found {
-            Found::List => answer.drawing(list::text(output::Width::of_output().words)),
+            Found::List => answer.drawing(plan::names_text(output::Width::of_output().words)),
             Found::Whole(finished) => answer = self.shown.answer(finished),
             Found::Batches(found) => answer = found.answer(),
             Found::Part(rows) => {
                 let (path, count) = (self.path(), output::count(rows.len() as u64, "row"));
                 answer.paragraph(format!("part {}: {count} in {path}; parkade merge puts the parts together", self.shard));
-                answer.paragraphs(finished::lines_about_builds(rows, &Overlap::default()));
+                answer.paragraphs(rows::lines_about_builds(rows, &Overlap::default()));
             }
         }
         answer
@@ -122,7 +121,7 @@ impl Command for Args {
 
     fn json(&self, found: &Found, lines: &mut Lines) -> Result<()> {
         match found {
-            Found::List => lines.add(&list::Object::of()),
+            Found::List => lines.add(&plan::NamesObject::of()),
             Found::Whole(finished) => Shown::json(finished, lines),
             Found::Batches(found) => lines.add(&largest_batch::Object::of(found)),
             Found::Part(rows) => lines.add(&Part::of(self, rows)),
@@ -140,7 +139,7 @@ impl Args {
 sections! {
     "sweep": show::Object<'_>;
     "sweep --largest-batch": largest_batch::Object<'_>;
-    "sweep --list": list::Object;
+    "sweep --list": plan::NamesObject;
     "sweep --shard": Part<'_>;
 }
 
@@ -153,16 +152,16 @@ view! {
         /// The number of rows in it.
         jobs: usize = rows.len(),
         /// How many rows each build made.
-        programs: BTreeMap<&'a str, u64> = finished::rows_by_build(rows),
+        programs: BTreeMap<&'a str, u64> = rows::rows_by_build(rows),
         /// Whether several builds made them.
-        mixed: bool = finished::are_mixed(rows),
+        mixed: bool = rows::are_mixed(rows),
     }
 }
 
 /// Warns in one line.
 fn warn_of_same_programs(study: &Study) {
     let same: Vec<String> =
-        names::same_programs(&study.sources).into_iter().map(|(one, other)| format!("{one} and {other}")).collect();
+        plan::same_programs(&study.sources).into_iter().map(|(one, other)| format!("{one} and {other}")).collect();
     if !same.is_empty() {
         let _ =
             writeln!(io::stderr(), "the same program under several names, each counted: {}", output::one_line(&same.join("; ")));
@@ -246,4 +245,105 @@ fn append(out: &mut dyn Write, row: &Row) -> io::Result<()> {
     let line = output::json(row)? + "\n";
     out.write_all(line.as_bytes())?;
     out.flush()
+}
+
+/// The jobs of a sweep.
+pub struct Jobs {
+    study: Study,
+}
+
+impl Jobs {
+    /// The jobs that `parkade sweep` does with these arguments, the first of which is the program's name. Options about files and
+    /// threads are ignored.
+    ///
+    /// # Errors
+    /// If the arguments are wrong, or a recording cannot be read.
+    pub fn of(arguments: impl IntoIterator<Item = OsString>) -> Result<Jobs> {
+        Ok(Jobs { study: plan::study(&Args::try_parse_from(arguments)?)? })
+    }
+
+    /// The number of jobs; they are numbered from 0.
+    pub fn number(&self) -> u64 {
+        self.study.plan.jobs()
+    }
+
+    /// The number of jobs of each program, which are consecutive: doing them together generates the program only once.
+    pub fn of_one_program(&self) -> u64 {
+        let plan = &self.study.plan;
+        let programs: u64 = plan.workloads.iter().map(|workload| workload.seeds).sum();
+        plan.jobs() / programs.max(1)
+    }
+
+    /// The first line of the file of rows, including its line break.
+    ///
+    /// # Errors
+    /// If it cannot be serialised.
+    pub fn header(&self) -> Result<Vec<u8>> {
+        Ok(Header::of(self.study.plan.clone(), Shard::WHOLE).line()?)
+    }
+
+    /// Does these jobs on one thread. The result has one line of the file for each job, including its line break, in the order of
+    /// `jobs`.
+    ///
+    /// # Errors
+    /// If a number is not that of a job, or no thread can be started.
+    pub fn rows(&self, jobs: &[u64]) -> Result<Vec<Vec<u8>>> {
+        let Study { plan, sources, policies, .. } = &self.study;
+        if let Some(unknown) = jobs.iter().find(|job| **job >= plan.jobs()) {
+            bail!("there is no job {unknown}: the sweep has {}", output::count(plan.jobs(), "job"));
+        }
+        let pool = ThreadPoolBuilder::new().num_threads(1).build()?;
+        let (mut lines, bar) = (Vec::new(), progress::of("jobs", true));
+        bar.set_length(jobs.len() as u64);
+        run_jobs(plan, sources, policies, jobs, &pool, |row| {
+            lines.push((output::json(&row)? + "\n").into_bytes());
+            bar.inc(1);
+            Ok::<(), anyhow::Error>(())
+        })?;
+        Ok(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::terminal::runner::Command;
+
+    const ARGUMENTS: [&str; 7] = [
+        "sweep",
+        "-w",
+        "transformer:layers=2,hidden=64,heads=2,vocabulary=100,sequence=64,batch=8,steps=2",
+        "-p",
+        "pytorch,best-fit-remap",
+        "-c",
+        "1.1",
+    ];
+
+    fn jobs() -> Jobs {
+        Jobs::of(ARGUMENTS.map(OsString::from)).expect("arguments")
+    }
+
+    #[test]
+    fn rows_of_jobs_in_any_order_are_the_file_of_one_machine() {
+        let file = std::env::temp_dir().join(format!("parkade-jobs-{}.jsonl", std::process::id()));
+        let output = ["--bounds", "0", "-o", file.to_str().expect("UTF-8")];
+        let args = Args::try_parse_from(ARGUMENTS.iter().chain(&output)).expect("arguments");
+        args.compute().expect("a sweep");
+        let whole = std::fs::read(&file).expect("rows");
+        std::fs::remove_file(&file).expect("the file is there");
+        let jobs = jobs();
+        let mut bytes = jobs.header().expect("a header");
+        let later = jobs.rows(&(3..jobs.number()).collect::<Vec<_>>()).expect("rows");
+        let earlier = jobs.rows(&[0, 1, 2]).expect("rows");
+        bytes.extend(earlier.concat());
+        bytes.extend(later.concat());
+        assert!(jobs.number() > 3 && bytes == whole, "{}", jobs.number());
+        assert_eq!(jobs.of_one_program(), jobs.number());
+    }
+
+    #[test]
+    fn a_job_that_is_not_there_is_refused() {
+        let error = jobs().rows(&[u64::MAX]).expect_err("no such job");
+        assert!(error.to_string().contains("there is no job 18446744073709551615"), "{error}");
+    }
 }

@@ -10,9 +10,9 @@ use parkade_research::study::sweep::{
     SeedComparison, Share, Without,
 };
 
-use super::finished::{self, Finished, OfOverlap, Overlap};
-use super::grid::Grid;
-use super::{grids, html};
+use super::grids::{self, Grid};
+use super::html;
+use super::rows::{self, Finished, OfOverlap, Overlap};
 use crate::terminal::answer::Answer;
 use crate::terminal::args::Json;
 use crate::terminal::json_struct::{all, view};
@@ -146,7 +146,7 @@ impl Shown {
 
     /// What the sweep found.
     pub(crate) fn answer(&self, finished: &Finished) -> Answer {
-        let (mut answer, subject) = (Answer::new(), finished::subject(&finished.plan));
+        let (mut answer, subject) = (Answer::new(), rows::subject(&finished.plan));
         answer.headline(Tone::Plain, grids::verdict(finished));
         answer.gap();
         if self.all {
@@ -182,9 +182,9 @@ fn csv_of(rows: &[Row]) -> Result<Vec<u8>> {
 view! {
     pub(super) struct Object<'a>(finished: &'a Finished) {
         /// How many rows each build made.
-        programs: BTreeMap<&'a str, u64> = finished::rows_by_build(&finished.rows),
+        programs: BTreeMap<&'a str, u64> = rows::rows_by_build(&finished.rows),
         /// Whether several builds made them.
-        mixed: bool = finished::are_mixed(&finished.rows),
+        mixed: bool = rows::are_mixed(&finished.rows),
         /// The jobs that several files have from different builds.
         overlap: OfOverlap = OfOverlap::of(&finished.overlap),
         /// How many searches found that a program fits but fails with a little more.

@@ -1,9 +1,236 @@
-//! The types of the Python package: `_objects.py` has a `TypedDict` for each object in a result, `_fields.py` the fields of each result.
+//! docs/json.md's tables and the Python package's types, made of the declarations of the JSON that commands print.
+//!
+//! `PARKADE_BLESS=1 cargo test -p parkade-cli schema` writes them; without the variable, the test says which of them is not up to date.
+//! docs/json.md has a row for each key of an object and of the objects in it; `_objects.py` a `TypedDict` for each object in a result;
+//! `_fields.py` the fields of each result.
 
 use std::fmt::Write as _;
 
-use super::sections::{Section, sections};
-use crate::terminal::shape::{Key, Object, Shape};
+use crate::commands::{advise, conform, diagnose, diff, export, info, pack, replay, report, stats, sweep, verify};
+use crate::ranks;
+use crate::terminal::json_struct::Sections;
+use crate::terminal::shape::{Key, Object, Shape, Shaped};
+use crate::terminal::{recording, run_words, runner};
+
+/// A generated file: its path from the repository's root, and its contents, which may depend on those that it has.
+type Generated = (&'static str, fn(&str) -> String);
+
+const FILES: [Generated; 3] =
+    [("docs/json.md", with_tables), ("python/parkade/_objects.py", |_| objects()), ("python/parkade/_fields.py", |_| fields())];
+
+/// The objects that commands print, by their headings in docs/json.md.
+const SECTIONS: [Sections; 15] = [
+    runner::SECTIONS,
+    recording::SECTIONS,
+    run_words::SECTIONS,
+    advise::SECTIONS,
+    conform::SECTIONS,
+    diagnose::SECTIONS,
+    diff::SECTIONS,
+    export::SECTIONS,
+    info::SECTIONS,
+    pack::SECTIONS,
+    replay::SECTIONS,
+    report::SECTIONS,
+    stats::SECTIONS,
+    sweep::SECTIONS,
+    verify::SECTIONS,
+];
+
+/// A heading of docs/json.md, and the keys of the object below it.
+struct Section {
+    pub(super) heading: &'static str,
+    pub(super) keys: Vec<Key>,
+}
+
+/// All of them.
+fn sections() -> Vec<Section> {
+    let all = SECTIONS.iter().copied().flatten();
+    let mut sections: Vec<Section> =
+        all.map(|(heading, shape)| Section { heading, keys: shape().keys().expect("an object") }).collect();
+    let ranks = ranks::SECTIONS.iter().map(|(heading, shape)| {
+        let mut keys = shape().keys().expect("an object");
+        let addition = advise::Addition::shape().keys().expect("an object");
+        keys.extend(addition.into_iter().map(|key| Key { may_be_missing: true, ..key }));
+        Section { heading, keys }
+    });
+    sections.extend(ranks);
+    sections
+}
+
+/// What stands in objects of several commands and has a table of its own, by the heading of that.
+fn shared() -> Vec<(&'static str, Object)> {
+    let of = |sections: Sections| {
+        let (heading, shape) = sections[0];
+        match shape() {
+            Shape::Object(object) => (heading, object),
+            shape => panic!("{heading} is {shape:?}"),
+        }
+    };
+    vec![of(recording::SECTIONS), of(run_words::SECTIONS)]
+}
+
+const HEADER: &str = "| key | type | meaning |\n|---|---|---|\n";
+
+/// The page with the table below each heading made anew. A table ends at an empty line; what else the page has stays.
+fn with_tables(page: &str) -> String {
+    let mut page = page.to_owned();
+    for section in sections() {
+        let heading = format!("\n## {}\n", section.heading);
+        let start = page.find(&heading).unwrap_or_else(|| panic!("docs/json.md has no heading {:?}", section.heading));
+        let after = start + heading.len();
+        let end = page[after..].find("\n## ").map_or(page.len(), |length| after + length);
+        let table = page[after..end].find(HEADER).unwrap_or_else(|| panic!("{:?} has no table", section.heading)) + after;
+        let table_end = page[table..].find("\n\n").map_or(page.len(), |length| table + length + 1);
+        page.replace_range(table..table_end, &table_of(section));
+    }
+    page
+}
+
+fn table_of(section: Section) -> String {
+    let mut table = Table { rows: HEADER.to_owned(), shared: shared(), ..Table::default() };
+    table.shared.retain(|(heading, _)| *heading != section.heading);
+    table.add("", section.keys);
+    table.rows
+}
+
+#[derive(Default)]
+struct Table {
+    rows: String,
+    /// Objects with tables of their own.
+    shared: Vec<(&'static str, Object)>,
+    /// Objects that have rows already.
+    shown: Vec<Shown>,
+}
+
+struct Shown {
+    object: Object,
+    /// In front of their keys.
+    prefix: String,
+    /// The first and the last key.
+    ends: (&'static str, &'static str),
+}
+
+impl Table {
+    /// Adds a row for each key, and those of what is in them.
+    fn add(&mut self, prefix: &str, keys: Vec<Key>) {
+        let mut rest = &keys[..];
+        while let Some(key) = rest.first() {
+            let same = rest.iter().take_while(|other| other.flat == key.flat).count();
+            let (group, others) = rest.split_at(if key.flat.is_some() { same } else { 1 });
+            rest = others;
+            if let Some(object) = key.flat {
+                if let Some(row) = self.the_same(prefix, object) {
+                    self.rows += &row;
+                    continue;
+                }
+                self.remember(object, prefix, group);
+            }
+            group.iter().for_each(|key| self.add_key(prefix, key));
+        }
+    }
+
+    fn add_key(&mut self, prefix: &str, key: &Key) {
+        let path = format!("{prefix}{}", key.key);
+        let (kind, inner) = kind(&key.shape);
+        let mut kind = kind;
+        let mut below = None;
+        if let Some((object, suffix)) = inner {
+            let each = if suffix.is_empty() { "as" } else { "each as" };
+            let shown = self.shown.iter().find(|shown| shown.object == object);
+            if let Some((heading, _)) = self.shared.iter().find(|(_, shared)| *shared == object) {
+                let _ = write!(kind, ", {each} [{heading}](#{heading})");
+            } else if let Some(place) = shown.and_then(|shown| shown.prefix.strip_suffix('.')) {
+                let _ = write!(kind, ", {each} `{place}`");
+            } else {
+                below = Some((object, format!("{path}{suffix}.")));
+            }
+        }
+        if key.may_be_missing {
+            kind.push_str(", optional");
+        }
+        let _ = writeln!(self.rows, "| `{path}` | {kind} | {} |", meaning(&path, key));
+        if let Some((object, prefix)) = below {
+            match self.the_same(&prefix, object) {
+                Some(row) => self.rows += &row,
+                None => {
+                    let keys = object.keys();
+                    self.remember(object, &prefix, &keys);
+                    self.add(&prefix, keys);
+                }
+            }
+        }
+    }
+
+    fn remember(&mut self, object: Object, prefix: &str, keys: &[Key]) {
+        if let [first, .., last] = keys {
+            self.shown.push(Shown { object, prefix: prefix.to_owned(), ends: (first.key, last.key) });
+        }
+    }
+
+    /// The row that stands for the keys of an object that has rows with another prefix.
+    fn the_same(&self, prefix: &str, object: Object) -> Option<String> {
+        let shown = self.shown.iter().find(|shown| shown.object == object && shown.prefix != prefix)?;
+        let (first, last) = shown.ends;
+        Some(format!("| `{prefix}*` | optional | the keys from `{0}{first}` to `{0}{last}` |\n", shown.prefix))
+    }
+}
+
+/// The type in words, and the object in it with what its keys have behind the path.
+fn kind(shape: &Shape) -> (String, Option<(Object, &'static str)>) {
+    let many = |inner: &Shape, of: &str, suffix: &'static str| match kind(inner) {
+        (word, None) => (format!("{of} of {word}s"), None),
+        (word, Some((object, ""))) if word == "object" && of == "array" => ("array".to_owned(), Some((object, suffix))),
+        (word, Some((object, ""))) => (format!("{of} of {}", word.replacen("object", "objects", 1)), Some((object, suffix))),
+        (word, inner) => panic!("{of} of {word} ({inner:?}) has no words yet"),
+    };
+    match shape {
+        Shape::Null => ("null".to_owned(), None),
+        Shape::Text | Shape::Words(_) => ("string".to_owned(), None),
+        Shape::Integer => ("integer".to_owned(), None),
+        Shape::Number => ("number".to_owned(), None),
+        Shape::Boolean => ("boolean".to_owned(), None),
+        Shape::Nullable(inner) => match kind(inner) {
+            (word, object) if word.ends_with("null") => (word, object),
+            (word, object) => (format!("{word} or null"), object),
+        },
+        Shape::Array(inner) => many(inner, "array", "[]"),
+        Shape::Map(inner) => many(inner, "map", ".*"),
+        Shape::Tuple(items) => {
+            let words: Vec<String> = items.iter().map(|item| kind(item).0).collect();
+            match words.as_slice() {
+                [a, b] if a == b => (format!("array of 2 {a}s"), None),
+                words => (format!("array: {}", words.join(", ")), None),
+            }
+        }
+        Shape::Object(object) => ("object".to_owned(), Some((*object, ""))),
+        Shape::OneOf(_) => panic!("one of several objects has no words yet"),
+    }
+}
+
+/// What the key means. The words that it may have are listed, unless its doc comment names them; then it must name all.
+fn meaning(path: &str, key: &Key) -> String {
+    assert!(!key.doc.is_empty(), "{path} has no doc comment");
+    let words = words(&key.shape);
+    let are_named: Vec<bool> = words.iter().map(|word| key.doc.contains(&format!("`{word}`"))).collect();
+    if !are_named.contains(&true) && !words.is_empty() {
+        let (last, others) = words.split_last().expect("words");
+        return format!("{}: `{}` or `{last}`.", key.doc.trim_end_matches('.'), others.join("`, `"));
+    }
+    for (word, is_named) in words.iter().zip(are_named) {
+        assert!(is_named, "{path}: the doc comment names some of its words, but not {word}");
+    }
+    key.doc.clone()
+}
+
+/// The strings that it is one of.
+fn words(shape: &Shape) -> &'static [&'static str] {
+    match shape {
+        Shape::Words(words) => words,
+        Shape::Nullable(inner) | Shape::Array(inner) | Shape::Map(inner) => words(inner),
+        _ => &[],
+    }
+}
 
 /// The results of the Python package: each one's name and what it has the keys of. An object with a class of its own is one of these too.
 const RESULTS: [(&str, Of); 13] = [
@@ -40,7 +267,7 @@ const WIDTH: usize = 140;
 const WARNING: &str = "# Made of the declarations in cli/src by: PARKADE_BLESS=1 cargo test -p parkade-cli schema";
 
 /// The contents of `_objects.py`.
-pub(super) fn objects() -> String {
+fn objects() -> String {
     let mut objects = Vec::new();
     for (_, keys) in results() {
         keys.iter().for_each(|key| collect(&key.shape, &mut objects));
@@ -60,7 +287,7 @@ pub(super) fn objects() -> String {
 }
 
 /// The contents of `_fields.py`.
-pub(super) fn fields() -> String {
+fn fields() -> String {
     let (mut body, mut objects) = (String::new(), Vec::new());
     for (name, keys) in results() {
         let _ = write!(body, "\n\n@dataclass(frozen=True, init=False, repr=False, eq=False)\nclass {name}Fields:\n");
@@ -277,4 +504,33 @@ fn next_link(text: &str) -> Option<(&str, &str, &str)> {
     let (before, words) = text[..middle].rsplit_once('[')?;
     let (_, after) = text[middle..].split_once(')')?;
     Some((before, words, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::FILES;
+
+    #[test]
+    fn what_is_generated_is_up_to_date() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut stale = Vec::new();
+        for (path, generate) in FILES {
+            let file = root.join(path);
+            let is = fs::read_to_string(&file).unwrap_or_default();
+            let should_be = generate(&is);
+            if is == should_be {
+                continue;
+            }
+            if std::env::var_os("PARKADE_BLESS").is_some() {
+                fs::write(&file, should_be).expect("a file that can be written");
+            } else {
+                let line = is.lines().zip(should_be.lines()).take_while(|(is, should_be)| is == should_be).count();
+                stale.push(format!("{path} from line {}: {:?}", line + 1, should_be.lines().nth(line).unwrap_or_default()));
+            }
+        }
+        assert!(stale.is_empty(), "write them anew with PARKADE_BLESS=1 cargo test -p parkade-cli schema: {stale:#?}");
+    }
 }

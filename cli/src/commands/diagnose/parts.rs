@@ -1,10 +1,14 @@
-//! A stack in one line: the operator that took the memory, the user's own line, and the library call that requested it.
+//! Parts that the texts for a recording and for a message share: the five steps, and a stack in one line.
+//!
+//! The line has the operator that took the memory, the user's own line, and the library call that requested it.
 
+use parkade_analysis::diagnose::Applies;
 use parkade_analysis::{StackName, StackNames};
 use parkade_recording::{Frame, Recording, StackId};
 
-use crate::terminal::json_struct::view;
+use crate::terminal::json_struct::{Word, view};
 use crate::terminal::output;
+use crate::terminal::table::{Mark, Table};
 
 /// The folder of installed libraries.
 const LIBRARIES: &str = "site-packages/";
@@ -13,7 +17,7 @@ const NAMELESS: &str = "neither an operator nor a line of Python is in its stack
 
 /// The stack in one line: the operator, the user's own frame, and the library call that it led to. `None` if the stack has none
 /// of these.
-pub(crate) fn line(names: &StackNames, recording: &Recording, stack: StackId) -> Option<String> {
+pub(crate) fn stack_line(names: &StackNames, recording: &Recording, stack: StackId) -> Option<String> {
     if recording.stacks.calls(stack).is_empty() {
         return None;
     }
@@ -40,7 +44,7 @@ fn place(frame: &Frame) -> String {
 }
 
 /// The whole stack for machine-readable output, the innermost call first.
-pub(crate) fn view(names: &StackNames, recording: &Recording, stack: StackId) -> Vec<Call> {
+pub(crate) fn stack_view(names: &StackNames, recording: &Recording, stack: StackId) -> Vec<Call> {
     let own = names.own_place(&recording.stacks, stack).and_then(|place| recording.stacks.frames(stack).nth(place));
     recording.stacks.frames(stack).map(|frame| Call::of(frame, own == Some(frame))).collect()
 }
@@ -55,6 +59,57 @@ view! {
         line: u32 = frame.line,
         /// Whether it is the user's own frame: the innermost outside of libraries, PyTorch and Python.
         own: bool = is_own,
+    }
+}
+
+/// The name of a step.
+#[derive(Clone, Copy)]
+enum StepName {
+    Capacity,
+    Fragmentation,
+    Settings,
+    EmptyCache,
+    Snapshot,
+}
+
+parkade_recording::names! {
+    StepName {
+        StepName::Capacity => "capacity",
+        StepName::Fragmentation => "fragmentation",
+        StepName::Settings => "settings",
+        StepName::EmptyCache => "empty_cache",
+        StepName::Snapshot => "snapshot",
+    }
+}
+
+/// The five steps.
+const STEPS: [StepName; 5] =
+    [StepName::Capacity, StepName::Fragmentation, StepName::Settings, StepName::EmptyCache, StepName::Snapshot];
+/// The limit of what settings can change.
+pub(super) const POOLS_DO_NOT_SHARE: &str =
+    "no setting makes a private pool share its cached memory: free the CUDA graphs and MemPools you no longer need";
+
+/// An empty table of steps.
+pub(super) fn steps() -> Table {
+    Table::bare(2).with_left([0, 1, 2, 3])
+}
+
+/// Adds a step: its number, name, whether it applies, and the finding.
+pub(super) fn add_step(table: &mut Table, place: usize, applies: Applies, finding: impl Into<String>) {
+    let mark = if applies == Applies::Yes { Mark::Bad } else { Mark::Plain };
+    let (number, name) = ((place + 1).to_string(), STEPS[place].name().to_owned());
+    table.marked([number, name, applies.name().to_owned(), finding.into()], 2, mark);
+}
+
+view! {
+    /// One of the five steps.
+    pub(super) struct Step(place: usize, applies: Applies, finding: String) {
+        /// The step's name.
+        step: Word<StepName> = Word::of(&STEPS[place]),
+        /// Whether it applies.
+        applies: Word<Applies> = Word::of(&applies),
+        /// What was found.
+        finding: String = finding,
     }
 }
 
@@ -75,12 +130,15 @@ mod tests {
         let stacks = [&["??", torch, library, "run.py"][..], &["??", torch, "run.py"], &["run.py", torch], &[torch], &["??"]];
         let [both, only_torch, own, none, nameless] = stacks.map(&mut interned);
         let names = StackNames::of(&recording.stacks);
-        let shown = |stack| line(&names, &recording, stack);
+        let shown = |stack| stack_line(&names, &recording, stack);
         assert_eq!(shown(both).as_deref(), Some("f run.py:4, in f transformers/gpt2.py:3"));
         assert_eq!(shown(only_torch).as_deref(), Some("f run.py:3, in f torch/nn/functional.py:2"));
         assert_eq!((shown(own).as_deref(), shown(StackId::NONE)), (Some("f run.py:1"), None));
         assert_eq!((shown(none).as_deref(), shown(nameless).as_deref()), (Some("f torch/nn/functional.py:1"), Some("f ??:1")));
-        assert_eq!(view(&names, &recording, both).iter().map(|call| call.own).collect::<Vec<_>>(), [false, false, false, true]);
+        assert_eq!(
+            stack_view(&names, &recording, both).iter().map(|call| call.own).collect::<Vec<_>>(),
+            [false, false, false, true]
+        );
     }
 
     #[test]
@@ -101,7 +159,7 @@ mod tests {
         let only = interned(&[gather]);
         interned(&[gather, backward, ("train", "run.py")]);
         let names = StackNames::of(&recording.stacks);
-        let shown = |stack| line(&names, &recording, stack).expect("a name");
+        let shown = |stack| stack_line(&names, &recording, stack).expect("a name");
         assert_eq!(shown(forward), "aten::bmm from train run.py:7, in forward transformers/gpt2.py:7");
         assert_eq!(shown(pass), "aten::bmm in autograd BmmBackward0, backward() from train run.py:7");
         assert_eq!(shown(only), NAMELESS);

@@ -1,4 +1,5 @@
-//! `parkade man`: manual pages, made from the definitions of commands and options.
+//! Commands made from the definitions of all: `parkade man` prints manual pages, and `parkade completions` the script with which a shell
+//! completes commands and options.
 
 use std::fs;
 use std::io::{self, Write};
@@ -6,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
@@ -22,7 +24,7 @@ use crate::terminal::runner::{Command, Form};
   parkade man -o ~/.local/share/man/man1        then: man parkade, man parkade-advise
 
 Exit code: 0 printed or written, 2 could not run.")]
-pub(crate) struct Args {
+pub(crate) struct ManArgs {
     /// The command whose page is printed [default: parkade itself].
     command: Option<String>,
     /// Write the pages of parkade and of all its commands to this folder, which is created. Existing pages are not overwritten without
@@ -33,7 +35,7 @@ pub(crate) struct Args {
     force: Force,
 }
 
-impl Args {
+impl ManArgs {
     /// The command, for this program.
     pub(crate) fn of(&self, program: clap::Command) -> Manual<'_> {
         let mut program =
@@ -45,7 +47,7 @@ impl Args {
 
 /// What to write pages for.
 pub(crate) struct Manual<'a> {
-    args: &'a Args,
+    args: &'a ManArgs,
     program: clap::Command,
 }
 
@@ -125,4 +127,56 @@ fn after_help(text: &str) -> Roff {
         }
     }
     roff
+}
+
+/// Print the completion script of a shell.
+///
+/// The script goes to standard output. Each shell has its own place for it; a shell that is already running does not see it.
+#[derive(Parser)]
+#[command(after_help = "Examples:
+  source <(parkade completions bash)                           in ~/.bashrc
+  parkade completions bash > /etc/bash_completion.d/parkade    for all users
+  parkade completions zsh > ~/.zfunc/_parkade                  with fpath+=~/.zfunc before compinit in ~/.zshrc
+  parkade completions fish > ~/.config/fish/completions/parkade.fish
+  parkade completions powershell >> $PROFILE
+  parkade completions elvish >> ~/.config/elvish/rc.elv
+
+Exit code: 0 printed, 2 could not run.")]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    shell: Shell,
+}
+
+impl CompletionsArgs {
+    /// The command, for this program.
+    pub(crate) fn of(&self, program: clap::Command) -> Completions {
+        Completions { shell: self.shell, program }
+    }
+}
+
+/// What to write a script for.
+pub(crate) struct Completions {
+    shell: Shell,
+    program: clap::Command,
+}
+
+impl Command for Completions {
+    type Found = Vec<u8>;
+
+    fn compute(&self) -> Result<Vec<u8>> {
+        let mut program = self.program.clone();
+        let name = program.get_name().to_owned();
+        // Into memory: the generator panics where it cannot write.
+        let mut script = Vec::new();
+        generate(self.shell, &mut program, name, &mut script);
+        Ok(script)
+    }
+
+    fn form(&self) -> Form {
+        Form::Data
+    }
+
+    fn data(&self, script: &Vec<u8>, out: &mut dyn Write) -> Result<()> {
+        Ok(out.write_all(script)?)
+    }
 }
