@@ -37,8 +37,8 @@ pub struct Scope {
     pub depth: u32,
 }
 
-/// The scopes of one device, in the order in which they began. Empty if an entry of the trace has no time, because only times
-/// can place scopes in a trace.
+/// Returns the scopes of one device, in the order in which they began. Empty if an entry of the trace has no time, because
+/// only times can place scopes in a trace.
 #[must_use]
 pub fn scopes(annotations: &[Annotation], recording: &DeviceRecording) -> Vec<Scope> {
     let Some(times) = recording.trace.iter().map(|entry| entry.time()).collect::<Option<Vec<u64>>>() else { return Vec::new() };
@@ -72,7 +72,8 @@ pub struct Phase {
     pub last_ended: Option<(String, usize)>,
 }
 
-/// A device's phase at a given time, in microseconds since 1970; `None` if the file has no timed scopes of this device.
+/// Returns a device's phase at a given time, in microseconds since 1970; `None` if the file has no timed scopes of this
+/// device.
 #[must_use]
 pub fn phase_at(annotations: &[Annotation], device: u32, time_us: u64) -> Option<Phase> {
     let is_here = |annotation: &&Annotation| annotation.device.is_none_or(|number| number == i64::from(device));
@@ -185,7 +186,7 @@ fn most_frequent(annotations: &[Annotation], prefix: &str) -> String {
     counts.into_iter().rev().max_by_key(|&(_, count)| count).map_or_else(String::new, |(name, _)| name.to_owned())
 }
 
-/// The number of entries that are no later than the given time. Times increase, except when the clock is adjusted.
+/// Returns the number of entries that are no later than the given time. Times increase, except when the clock is adjusted.
 fn entries_until(trace: &[Entry], time_us: i64) -> usize {
     trace.partition_point(|entry| entry.time().is_none_or(|time| i64::try_from(time).is_ok_and(|time| time <= time_us)))
 }
@@ -228,9 +229,9 @@ struct InUse {
     blocks: i64,
 }
 
-/// The moments at which the steps of a run end, in order; moment `n` is the state after `n` entries. Empty if the run does
-/// not repeat. The first step cannot be separated from what came before it, such as building the model, and the last step may
-/// be cut short.
+/// Returns the moments at which the steps of a run end, in order; moment `n` is the state after `n` entries. Empty if the run
+/// does not repeat. The first step cannot be separated from what came before it, such as building the model, and the last
+/// step may be cut short.
 pub(crate) fn repeated_steps(recording: &DeviceRecording) -> Vec<u32> {
     let in_use = in_use(recording);
     let eighth = |part: usize| in_use.len() * part / 8;
@@ -264,7 +265,7 @@ fn of_whole_steps(ends: &[usize]) -> Vec<usize> {
     ends.iter().copied().skip(first).step_by(parts).collect()
 }
 
-/// The memory in use after each entry, starting with moment 0.
+/// Returns the memory in use after each entry, starting with moment 0.
 fn in_use(recording: &DeviceRecording) -> Vec<InUse> {
     let after = |in_use: &mut InUse, entry: &Entry| {
         match entry.action {
@@ -277,8 +278,8 @@ fn in_use(recording: &DeviceRecording) -> Vec<InUse> {
     [InUse::default()].into_iter().chain(recording.trace.iter().scan(InUse::default(), after)).collect()
 }
 
-/// The last moment with the fewest bytes in each valley: a stretch with at most `low` live blocks, between moments with more
-/// than `high`.
+/// Returns the last moment with the fewest bytes in each valley: a stretch with at most `low` live blocks, between moments
+/// with more than `high`.
 fn valleys(in_use: &[InUse], low: i64, high: i64) -> Vec<usize> {
     let mut found = Vec::new();
     let mut deepest: Option<(i128, usize)> = None;
@@ -439,7 +440,7 @@ mod tests {
         assert_eq!((whole.len(), died.len(), &whole[..5]), (6, 5, &died[..]));
     }
 
-    /// Repeated parts, each of which allocates this many blocks and then frees them.
+    /// Returns repeated parts, each of which allocates this many blocks and then frees them.
     fn run(parts: &[u64], times: usize) -> DeviceRecording {
         let mut trace: Vec<Entry> = (0..20).map(|place| Entry::new(Action::Alloc, 1 << 40 | place << 20, 4096, 0)).collect();
         for part in parts.iter().cycle().take(parts.len() * times) {

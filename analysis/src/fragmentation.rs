@@ -41,7 +41,7 @@ pub struct Fragmentation {
 }
 
 impl Fragmentation {
-    /// The fragmentation of a core's heap.
+    /// Returns the fragmentation of a core's heap.
     #[must_use]
     pub fn of(heap: &[SegmentInfo]) -> Fragmentation {
         let mut sums = Fragmentation::default();
@@ -52,7 +52,7 @@ impl Fragmentation {
         sums
     }
 
-    /// The fragmentation of the final heap of a recording, which is the only heap in a file without a trace.
+    /// Returns the fragmentation of the final heap of a recording, which is the only heap in a file without a trace.
     #[must_use]
     pub fn of_recorded(segments: &[Segment]) -> Fragmentation {
         Fragmentation::of(&recorded_heap(segments))
@@ -80,7 +80,7 @@ impl Fragmentation {
         *place = place.saturating_add(free_bytes);
     }
 
-    /// The bytes of live and pending blocks beyond the requested bytes.
+    /// Returns the bytes of live and pending blocks beyond the requested bytes.
     #[must_use]
     pub fn rounding_bytes(&self) -> u64 {
         self.allocated_bytes.saturating_add(self.pending_bytes).saturating_sub(self.requested_bytes)

@@ -92,8 +92,8 @@ fn programs_with_nothing_in_common_are_told() {
     assert!(same.growth.iter().all(|group| group.a == group.b));
 }
 
-/// A program that holds blocks of these sizes in MiB, each allocated at its own line of one function; with `steps`, a mark
-/// ends a step after each block.
+/// Returns a program that holds blocks of these sizes in MiB, each allocated at its own line of one function; with `steps`, a
+/// mark ends a step after each block.
 fn program(blocks: &[(u64, u32)], steps: bool) -> Recording {
     let mut recording = Recording::default();
     let (mut trace, mut segments) = (Vec::new(), Vec::new());

@@ -32,14 +32,14 @@ impl Run {
         Run { recording, timeline, holders, peak }
     }
 
-    /// The number of blocks of a kind that are live at a moment, and the bytes requested for them.
+    /// Returns the number of blocks of a kind that are live at a moment, and the bytes requested for them.
     fn requested(&self, kind: Kind, moment: u32) -> (usize, u64) {
         let told = self.timeline.log.blocks.iter().zip(&self.holders.told);
         let live = told.filter(|(block, told)| told.kind == kind && block.born <= moment && moment < block.freed);
         live.fold((0, 0), |(blocks, bytes), (block, _)| (blocks + 1, bytes + block.requested))
     }
 
-    /// A kind's share of the bytes at the peak.
+    /// Returns a kind's share of the bytes at the peak.
     fn share(&self, kind: Kind) -> f64 {
         let uses = self.holders.at(&self.timeline.log, self.peak);
         let total: u64 = uses.iter().map(|used| used.held.bytes).sum();

@@ -23,8 +23,8 @@ pub const LARGEST: u64 = 16 << 30;
 /// The number of pieces that may wait for the reader.
 const WAITING: usize = 16;
 
-/// The number of bytes that a compressed file of `length` bytes may decompress to: 2,000 times as many, but at least 1 GiB
-/// and at most [`LARGEST`].
+/// Returns the number of bytes that a compressed file of `length` bytes may decompress to: 2,000 times as many, but at least
+/// 1 GiB and at most [`LARGEST`].
 pub fn decompressed_limit(length: u64) -> u64 {
     length.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
 }
@@ -105,7 +105,7 @@ fn damage(cause: &io::Error) -> String {
     }
 }
 
-/// How a file is compressed, judging by its first bytes.
+/// Returns how a file is compressed, judging by its first bytes.
 pub fn detect(bytes: &[u8]) -> Compression {
     match bytes {
         [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -159,8 +159,8 @@ fn read_pieces<T>(pieces: Receiver<Vec<u8>>, read: impl FnOnce(&mut dyn FnMut(&m
     read(&mut |input| input.extend_from_slice(&pieces.recv().unwrap_or_default()))
 }
 
-/// The first `length` bytes of the decompressed data. `bytes` may be only the beginning of the file. There are fewer bytes if
-/// the data is damaged.
+/// Returns the first `length` bytes of the decompressed data. `bytes` may be only the beginning of the file. There are fewer
+/// bytes if the data is damaged.
 pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
     let mut decompressed = Vec::new();
     // A decoder that fails has already returned all that it could.
@@ -239,8 +239,8 @@ pub(crate) const TEXT: &str = "text (messages in a log: parkade diagnose --messa
 /// The number of bytes in a file that are examined to decide whether it is text.
 pub(crate) const TEXT_HEAD: usize = 512;
 
-/// Whether the bytes are text with words, rather than a pickle. A protocol 0 pickle is also text, but a snapshot's pickle
-/// begins with a parenthesis.
+/// Returns whether the bytes are text with words, rather than a pickle. A protocol 0 pickle is also text, but a snapshot's
+/// pickle begins with a parenthesis.
 pub(crate) fn is_text(bytes: &[u8]) -> bool {
     let head = bytes.get(..TEXT_HEAD).unwrap_or(bytes);
     // The last character may be cut off.
@@ -303,7 +303,7 @@ impl<'a> Looked<'a> {
         (self.take)(piece);
     }
 
-    /// Whether decompression should stop here.
+    /// Returns whether decompression should stop here.
     fn is_enough(&self, limit: u64) -> bool {
         self.bomb.is_some() || self.length > limit
     }

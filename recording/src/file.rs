@@ -44,7 +44,7 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     Ok(format::read_snapshot(&loaded)?)
 }
 
-/// Whether the bytes are JSON or a web page.
+/// Returns whether the bytes are JSON or a web page.
 fn is_text_form(bytes: &[u8]) -> bool {
     let refused = compression::refuse_other_kinds(bytes);
     matches!(refused, Err(DecompressError::OtherKind { kind: compression::JSON | compression::PAGE }))
@@ -192,8 +192,8 @@ const LOOKED_AT: u64 = 1 << 12;
 /// Names that occur near the beginning of a snapshot's outermost object, or of the first segment in a bare list of segments.
 const NAMES: [&[u8]; 4] = [b"segments", b"device_traces", b"total_size", b"allocator_settings"];
 
-/// Whether a file begins like a snapshot: a pickle, plain or compressed, that names a snapshot's parts. The rest of the file
-/// may still be damaged.
+/// Returns whether a file begins like a snapshot: a pickle, plain or compressed, that names a snapshot's parts. The rest of
+/// the file may still be damaged.
 ///
 /// # Errors
 /// If the file cannot be opened or read.
@@ -211,7 +211,7 @@ const PAGE_KEY: &[u8] = b"\"base64\"";
 /// How far from the page's beginning to look for that text, in bytes; in PyTorch's pages it is within the first 500.
 const BEFORE_KEY: usize = 1 << 12;
 
-/// The bytes of the snapshot in a page, up to the first damage; `None` if the page contains no snapshot.
+/// Returns the bytes of the snapshot in a page, up to the first damage; `None` if the page contains no snapshot.
 fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     let head = page.get(..BEFORE_KEY).unwrap_or(page);
     let after = head.windows(PAGE_KEY.len()).position(|window| window == PAGE_KEY)? + PAGE_KEY.len();

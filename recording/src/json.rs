@@ -19,7 +19,7 @@ pub struct JsonError {
 }
 
 impl JsonError {
-    /// Whether the JSON is valid up to its end but ends too early.
+    /// Returns whether the JSON is valid up to its end but ends too early.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.cause.is_eof()
     }

@@ -55,7 +55,7 @@ impl LimitSource {
     /// Every source.
     const ALL: [LimitSource; 3] = [LimitSource::Fraction, LimitSource::Device, LimitSource::Given];
 
-    /// The spelling in files.
+    /// Returns the spelling in files.
     pub fn name(self) -> &'static str {
         match self {
             LimitSource::Fraction => "fraction",
@@ -64,7 +64,7 @@ impl LimitSource {
         }
     }
 
-    /// The source with this spelling; `None` if there is none.
+    /// Returns the source with this spelling; `None` if there is none.
     pub(crate) fn from_name(name: &[u8]) -> Option<LimitSource> {
         LimitSource::ALL.into_iter().find(|source| source.name().as_bytes() == name)
     }
@@ -185,8 +185,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A segment with these blocks, on the default stream in the default pool. It belongs to the large pool if it is larger
-    /// than a small segment, which is 2 MiB (spec 1).
+    /// Creates a segment with these blocks, on the default stream in the default pool. It belongs to the large pool if it is
+    /// larger than a small segment, which is 2 MiB (spec 1).
     ///
     /// It begins where the first block begins, or at 0 if there are no blocks. It has no sums.
     pub fn new(blocks: Vec<Block>) -> Segment {
@@ -234,7 +234,7 @@ pub enum BlockState {
 }
 
 impl BlockState {
-    /// The state's name in PyTorch.
+    /// Returns the state's name in PyTorch.
     pub fn name(self) -> &'static str {
         match self {
             BlockState::ActiveAllocated => "active_allocated",
@@ -282,7 +282,7 @@ impl Action {
         Action::Snapshot,
     ];
 
-    /// The action with this name; `None` if there is none.
+    /// Returns the action with this name; `None` if there is none.
     pub fn from_name(name: &[u8]) -> Option<Action> {
         Action::ALL.into_iter().find(|action| action.name().as_bytes() == name)
     }
@@ -325,7 +325,7 @@ pub struct Entry {
 impl Entry {
     const NO_TIME: i64 = i64::MIN;
 
-    /// An entry without time, stack or pool.
+    /// Creates an entry without time, stack or pool.
     pub fn new(action: Action, address: u64, size: u64, stream: u64) -> Entry {
         Entry { address, size, stream, time_us: Entry::NO_TIME, stack: StackId::NONE, pool: PoolId::NONE, action }
     }
@@ -388,22 +388,22 @@ impl PartialEq for StackTable {
 }
 
 impl StackTable {
-    /// The number of different stacks.
+    /// Returns the number of different stacks.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether no stack was recorded.
+    /// Returns whether no stack was recorded.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The calls in a stack, innermost first; none for [`StackId::NONE`].
+    /// Returns the calls in a stack, innermost first; none for [`StackId::NONE`].
     pub fn frames(&self, stack: StackId) -> impl ExactSizeIterator<Item = &Frame> {
         self.calls(stack).iter().map(|&call| &self.frames[call as usize])
     }
 
-    /// The frame numbers of a stack; equal numbers mean equal frames.
+    /// Returns the frame numbers of a stack; equal numbers mean equal frames.
     pub fn calls(&self, stack: StackId) -> &[u32] {
         let place = stack.0 as usize;
         let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
@@ -414,22 +414,22 @@ impl StackTable {
         }
     }
 
-    /// The stacks, in the order in which they were added.
+    /// Returns the stacks, in the order in which they were added.
     pub fn ids(&self) -> impl Iterator<Item = StackId> {
         (0..self.ends.len() as u32).map(StackId)
     }
 
-    /// All distinct frames; a frame's number is its index.
+    /// Returns all distinct frames; a frame's number is its index.
     pub fn all_frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// The frame with a number.
+    /// Returns the frame with a number.
     pub fn frame(&self, number: u32) -> Option<&Frame> {
         self.frames.get(number as usize)
     }
 
-    /// The number of a frame. Adds the frame if it is new.
+    /// Returns the number of a frame. Adds the frame if it is new.
     pub fn intern_frame(&mut self, frame: Frame) -> u32 {
         let next = self.frames.len() as u32;
         if let Some(&number) = self.frame_numbers.get(&frame) {
@@ -440,7 +440,7 @@ impl StackTable {
         next
     }
 
-    /// The index of a stack. Adds the stack if it is new. An empty stack is [`StackId::NONE`].
+    /// Returns the index of a stack. Adds the stack if it is new. An empty stack is [`StackId::NONE`].
     ///
     /// `calls` are numbers from [`StackTable::intern_frame`], innermost first; other numbers are ignored.
     pub fn intern_stack(&mut self, calls: &[u32]) -> StackId {
@@ -458,9 +458,9 @@ impl StackTable {
         StackId(place)
     }
 
-    /// The index of a stack in a backward pass together with the stack in the forward pass that created its autograd node,
-    /// which is also in this table. Adds the pair if it is new. The pair's calls are those of `stack` and are not stored
-    /// again.
+    /// Returns the index of a stack in a backward pass together with the stack in the forward pass that created its autograd
+    /// node, which is also in this table. Adds the pair if it is new. The pair's calls are those of `stack` and are not
+    /// stored again.
     pub fn intern_with_forward(&mut self, stack: StackId, forward: StackId) -> StackId {
         if forward == StackId::NONE {
             return stack;
@@ -475,8 +475,8 @@ impl StackTable {
         added
     }
 
-    /// The stack in the forward pass that created the autograd node of a stack in a backward pass; [`StackId::NONE`] if it is
-    /// not known.
+    /// Returns the stack in the forward pass that created the autograd node of a stack in a backward pass; [`StackId::NONE`]
+    /// if it is not known.
     pub fn forward(&self, stack: StackId) -> StackId {
         self.forwards.get(&stack).map_or(StackId::NONE, |&(_, forward)| forward)
     }
@@ -499,7 +499,7 @@ pub struct PoolTable {
 }
 
 impl PoolTable {
-    /// The index of a pool id. Adds the id if it is new.
+    /// Returns the index of a pool id. Adds the id if it is new.
     pub fn intern(&mut self, id: (u64, u64)) -> PoolId {
         let next = u32::try_from(self.ids.len()).unwrap_or(u32::MAX);
         let index = *self.indices.entry(id).or_insert(next);
@@ -509,13 +509,13 @@ impl PoolTable {
         PoolId(index)
     }
 
-    /// Whether no entry names its pool.
+    /// Returns whether no entry names its pool.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// The pool id at an index; `None` for [`PoolId::NONE`].
+    /// Returns the pool id at an index; `None` for [`PoolId::NONE`].
     pub fn get(&self, pool: PoolId) -> Option<(u64, u64)> {
         self.ids.get(pool.0 as usize).copied()
     }

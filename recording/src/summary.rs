@@ -22,8 +22,8 @@ const METRICS: [(Family, &str, Quantity); 9] = [
     (Family::InactiveSplit, "Non-releasable allocs", Quantity::Count),
 ];
 
-/// The text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. If abbreviated, it has no rows
-/// for the small and large pools.
+/// Returns the text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. If abbreviated, it has
+/// no rows for the small and large pools.
 #[must_use]
 pub fn memory_summary(device: u32, stats: &Stats, abbreviated: bool) -> String {
     let mut table = Table { text: String::new() };

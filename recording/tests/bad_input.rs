@@ -203,7 +203,7 @@ fn damaged_json_and_pages_are_refused() {
     assert!(line.starts_with("this is JSON that is damaged or cut short: EOF"), "{line}");
 }
 
-/// The opcodes for a dict. Its values are passed as opcodes.
+/// Returns the opcodes for a dict. Its values are passed as opcodes.
 fn dict(pairs: &[(&str, &[u8])]) -> Vec<u8> {
     let mut bytes = b"}(".to_vec();
     for (key, value) in pairs {

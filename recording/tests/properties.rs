@@ -34,7 +34,7 @@ fn survives(bytes: &[u8]) {
     assert_eq!(normal(again), normal(recording));
 }
 
-/// The recording without NaN, which is not equal to itself, and without the fields that show its release.
+/// Returns the recording without NaN, which is not equal to itself, and without the fields that show its release.
 fn normal(mut recording: Recording) -> Recording {
     if let Some(settings) = &mut recording.settings {
         settings.garbage_collection_threshold = settings.garbage_collection_threshold.filter(|value| !value.is_nan());
@@ -76,7 +76,7 @@ fn dict_opcode() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// The result of reading, without file offsets.
+/// Returns the result of reading, without file offsets.
 fn outcome(bytes: &[u8]) -> Result<Recording, String> {
     read(bytes).map_err(|error| match error {
         ReadError::Pickle(error) => error.problem.to_string(),

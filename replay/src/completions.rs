@@ -11,17 +11,17 @@ use parkade::units::StreamId;
 const COMPLETIONS: u64 = 0xff00_0000_0000_0000;
 const NEVER: u64 = u64::MAX - COMPLETIONS;
 
-/// The stream to record on a block that becomes free at this entry, or never (`None`).
+/// Returns the stream to record on a block that becomes free at this entry, or never (`None`).
 pub(crate) fn stream_of(completed_at: Option<u32>) -> StreamId {
     stream_of_moment(completed_at.map(u64::from))
 }
 
-/// The stream to record on a block that becomes free at this moment, or never (`None`).
+/// Returns the stream to record on a block that becomes free at this moment, or never (`None`).
 pub(crate) fn stream_of_moment(moment: Option<u64>) -> StreamId {
     StreamId(COMPLETIONS + moment.map_or(NEVER, |moment| moment.min(NEVER - 1)))
 }
 
-/// The moment that was passed to [`stream_of_moment`]; `u64::MAX` means never.
+/// Returns the moment that was passed to [`stream_of_moment`]; `u64::MAX` means never.
 pub(crate) fn moment_of(stream: StreamId) -> u64 {
     match stream.0.wrapping_sub(COMPLETIONS) {
         moment if moment < NEVER => moment,
@@ -29,7 +29,7 @@ pub(crate) fn moment_of(stream: StreamId) -> u64 {
     }
 }
 
-/// The entry that was passed to [`stream_of`]; `usize::MAX` means never.
+/// Returns the entry that was passed to [`stream_of`]; `usize::MAX` means never.
 pub(crate) fn completion_of(stream: StreamId) -> usize {
     usize::try_from(moment_of(stream)).unwrap_or(usize::MAX)
 }

@@ -77,12 +77,12 @@ fn cut(text: &str, longest: usize) -> String {
 }
 
 impl VerifyError {
-    /// A contradiction that is not explained by any missing kind of entry.
+    /// Returns a contradiction that is not explained by any missing kind of entry.
     pub(crate) fn contradiction(entry: usize, action: Action, address: u64, problem: &'static str) -> VerifyError {
         VerifyError::Contradiction { entry, action: action.name(), address, problem, missing: &[] }
     }
 
-    /// The same contradiction, which is explained if the trace has no entries of these kinds.
+    /// Returns the same contradiction, which is explained if the trace has no entries of these kinds.
     pub(crate) fn unless_missing(mut self, kinds: Missing) -> VerifyError {
         if let VerifyError::Contradiction { missing, .. } | VerifyError::Start { missing, .. } = &mut self {
             *missing = kinds;

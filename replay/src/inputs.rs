@@ -61,7 +61,7 @@ pub struct ReplaySettings {
 }
 
 impl ReplaySettings {
-    /// The settings of a recording made by PyTorch 2.11.
+    /// Returns the settings of a recording made by PyTorch 2.11.
     ///
     /// # Errors
     /// As [`ReplaySettings::of_recording_as`].
@@ -69,7 +69,7 @@ impl ReplaySettings {
         ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recorded)
     }
 
-    /// The settings of a recording made by the release with this profile.
+    /// Returns the settings of a recording made by the release with this profile.
     ///
     /// # Errors
     /// [`VerifyError::Settings`] if PyTorch refuses the settings string and the file contains no values.
@@ -95,7 +95,7 @@ impl ReplaySettings {
         Ok(ReplaySettings { settings, origin, refusal, profile })
     }
 
-    /// A settings string specified by the caller, read as PyTorch 2.11 reads it.
+    /// Returns a settings string specified by the caller, read as PyTorch 2.11 reads it.
     ///
     /// # Errors
     /// As [`ReplaySettings::given_as`].
@@ -103,7 +103,7 @@ impl ReplaySettings {
         ReplaySettings::given_as(&Profile::PYTORCH_2_11, text)
     }
 
-    /// A settings string specified by the caller, read as the release with this profile reads it.
+    /// Returns a settings string specified by the caller, read as the release with this profile reads it.
     ///
     /// # Errors
     /// [`VerifyError::GivenSettings`] with PyTorch's error, if it refuses the string.
@@ -160,7 +160,7 @@ pub enum StatsFileError {
 }
 
 impl StatsFile {
-    /// The stats in a dictionary; keys that parkade does not know are kept apart.
+    /// Returns the stats in a dictionary; keys that parkade does not know are kept apart.
     ///
     /// # Errors
     /// [`StatsFileError::Missing`] if one of the 119 keys that every release since 2.1 has is missing.
@@ -177,13 +177,13 @@ impl StatsFile {
         Ok(StatsFile { known, unknown: entries.into_keys().collect() })
     }
 
-    /// Whether the file has this key.
+    /// Returns whether the file has this key.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.known.contains_key(key) || self.unknown.iter().any(|unknown| unknown == key)
     }
 
-    /// The stats in the form that the core keeps.
+    /// Returns the stats in the form that the core keeps.
     pub(crate) fn stats(&self) -> Stats {
         let entries = self.known.iter().map(|(key, &value)| (key.as_str(), value));
         // Cannot fail: the keys are the core's own.

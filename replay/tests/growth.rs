@@ -160,7 +160,7 @@ fn hundreds_of_requests_that_fail_on_streams_of_their_own_do_not_take_minutes() 
     assert!(many < few * 12 + Duration::from_secs(1), "{few:?}, with four times as many {many:?}");
 }
 
-/// A large heap, and a block that one pool uses again and again.
+/// Returns a large heap, and a block that one pool uses again and again.
 fn serves_in_turns(pool: (u64, u64), segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);

@@ -23,7 +23,7 @@ fn free(at: u64, size: u64) -> [Part; 2] {
     [(Action::FreeRequested, at, size), (Action::FreeCompleted, at, size)]
 }
 
-/// A program with one small segment in this pool, these entries, and these blocks at the end.
+/// Returns a program with one small segment in this pool, these entries, and these blocks at the end.
 fn program(pool: (u64, u64), parts: &[Part], ends: &[(u64, BlockState)]) -> DeviceRecording {
     let trace = parts.iter().map(|&(action, at, size)| Entry::new(action, BASE + at, size, 0)).collect();
     let mut address = BASE;
@@ -109,7 +109,7 @@ fn what_no_restore_leaves_is_seen() {
     assert!(is_seen(&program(POOL, &partly, &ends)));
 }
 
-/// Two segments of a pool, both free again, and then a block that fills the second or the first segment.
+/// Returns two segments of a pool, both free again, and then a block that fills the second or the first segment.
 fn chosen(second: bool) -> DeviceRecording {
     let (size, far) = (22 * MIB, 64 * MIB);
     let made = [0, far].map(|at| [(Action::SegmentAlloc, at, size), alloc(at, size)]).concat();
@@ -130,7 +130,7 @@ fn a_checkpoint_has_all_segments_of_its_time() {
     assert!(is_seen(&chosen(true)));
 }
 
-/// The numbers of a flat JSON dictionary.
+/// Returns the numbers of a flat JSON dictionary.
 fn numbers(text: &str) -> BTreeMap<String, i64> {
     let pairs = text.trim().trim_matches(['{', '}']).split(',').map(|pair| pair.split_once(':').expect("a key and a number"));
     pairs.map(|(key, value)| (key.trim().trim_matches('"').to_owned(), value.trim().parse().expect("a number"))).collect()

@@ -43,7 +43,8 @@ pub struct Recommendation {
     pub line: String,
 }
 
-/// The options to choose from, best first: those that fit and need about as much memory as the one that needs the least.
+/// Returns the options to choose from, best first: those that fit and need about as much memory as the one that needs the
+/// least.
 pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
     let past = || (0..options.len()).filter(|&place| options[place].gets_past()).collect();
@@ -116,8 +117,8 @@ pub(super) fn choose(
     Some(recommend(options, place, reason))
 }
 
-/// Whether an option needs only slightly less than the run's own settings, which serve every request, and calls the driver more
-/// often.
+/// Returns whether an option needs only slightly less than the run's own settings, which serve every request, and calls the
+/// driver more often.
 fn is_hardly_better(option: &AdvisedOption, own: &AdvisedOption) -> bool {
     let (needs, own_needs) = (option.smallest_capacity_bytes(), own.smallest_capacity_bytes());
     let is_little = own_needs.saturating_sub(needs) < own_needs / LEAST_GAIN_PART;
@@ -128,7 +129,7 @@ fn recommend(options: &[AdvisedOption], option: usize, reason: Reason) -> Recomm
     Recommendation { option, reason, line: paste_line(&options[option].settings.text) }
 }
 
-/// The shell command that sets these settings, ready to paste.
+/// Returns the shell command that sets these settings, ready to paste.
 #[must_use]
 pub fn paste_line(settings: &str) -> String {
     let is_plain = settings.chars().all(|c| c.is_ascii_alphanumeric() || "_:.,-".contains(c));
@@ -160,7 +161,7 @@ pub(crate) const fn tolerance_bytes(bytes: u64, is_expandable: bool) -> u64 {
     bytes / if is_expandable { NEAR_PART_EXPANDABLE } else { NEAR_PART }
 }
 
-/// Whether driver calls of `driver_us` cost much more than those of the option with the least driver time.
+/// Returns whether driver calls of `driver_us` cost much more than those of the option with the least driver time.
 pub(crate) fn is_costly(driver_us: u64, quickest_us: u64) -> bool {
     driver_us > quickest_us.saturating_mul(COSTLY_TIMES).max(quickest_us.saturating_add(COSTLY_US))
 }

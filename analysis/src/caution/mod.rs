@@ -39,15 +39,15 @@ pub struct Caution {
 }
 
 impl Caution {
-    /// Whether these settings need a warning: the program uses what the issue needs, and the issue is harmful.
+    /// Returns whether these settings need a warning: the program uses what the issue needs, and the issue is harmful.
     #[must_use]
     pub fn needs_warning(&self) -> bool {
         self.in_use == Evidence::Shown && self.severity > Severity::NoEffect
     }
 }
 
-/// The known issues that apply to `settings` under `profile` in a program that uses `in_use`. Issues whose features are shown
-/// come before those whose features are unknown, then the more severe first, then in the order of the table.
+/// Returns the known issues that apply to `settings` under `profile` in a program that uses `in_use`. Issues whose features
+/// are shown come before those whose features are unknown, then the more severe first, then in the order of the table.
 #[must_use]
 pub fn cautions(in_use: &InUse, settings: &Settings, profile: &Profile) -> Vec<Caution> {
     let applying = KNOWN_ISSUES.iter().filter(|issue| issue.applies_to(settings, profile));
@@ -56,8 +56,8 @@ pub fn cautions(in_use: &InUse, settings: &Settings, profile: &Profile) -> Vec<C
     found
 }
 
-/// The caution for a program; `None` if the program is known not to use something that the issue needs. The caution is as
-/// certain as the least certain of the needed features.
+/// Returns the caution for a program; `None` if the program is known not to use something that the issue needs. The caution
+/// is as certain as the least certain of the needed features.
 fn caution(issue: &KnownIssue, in_use: &InUse) -> Option<Caution> {
     let least = issue.uses.iter().map(|&feature| in_use.evidence(feature)).min().unwrap_or(Evidence::Shown);
     (least != Evidence::NotShown).then_some(Caution {
@@ -195,7 +195,7 @@ impl Condition {
 }
 
 impl KnownIssue {
-    /// Whether the issue concerns these settings in the profile's release.
+    /// Returns whether the issue concerns these settings in the profile's release.
     fn applies_to(&self, settings: &Settings, profile: &Profile) -> bool {
         let exists = match self.versions {
             Versions::All => true,
@@ -523,7 +523,7 @@ mod tests {
     const NEW: Profile = Profile::PYTORCH_2_15;
     const OLD: Profile = Profile::PYTORCH_2_11;
 
-    /// A program that uses only these features.
+    /// Returns a program that uses only these features.
     fn only(features: &[Feature]) -> InUse {
         let nothing = Feature::ALL.into_iter().fold(InUse::unknown(), |in_use, feature| in_use.with(feature, Evidence::NotShown));
         features.iter().fold(nothing, |in_use, &feature| in_use.with(feature, Evidence::Shown))

@@ -57,24 +57,24 @@ pub struct Continuation {
 }
 
 impl Continuation {
-    /// The peak of live bytes in each step; the last is the failed step as if it had continued.
+    /// Returns the peak of live bytes in each step; the last is the failed step as if it had continued.
     fn peaks(&self) -> Vec<u64> {
         self.step_peaks.iter().copied().chain([self.failed_step_peak]).collect()
     }
 
-    /// The highest of these peaks.
+    /// Returns the highest of these peaks.
     #[must_use]
     pub fn largest_peak_bytes(&self) -> u64 {
         self.step_peaks.iter().copied().fold(self.failed_step_peak, u64::max)
     }
 
-    /// Whether fewer than four steps came before the one that failed.
+    /// Returns whether fewer than four steps came before the one that failed.
     #[must_use]
     pub const fn has_few_steps(&self) -> bool {
         self.steps < FEWEST_STEPS
     }
 
-    /// Whether each of the most recent steps needed more memory than the one before.
+    /// Returns whether each of the most recent steps needed more memory than the one before.
     #[must_use]
     pub fn grows(&self) -> bool {
         grow(&self.peaks())
@@ -180,17 +180,17 @@ impl Live {
         Live { blocks, bytes }
     }
 
-    /// The peak of live bytes after the operation `from`, up to `to`.
+    /// Returns the peak of live bytes after the operation `from`, up to `to`.
     fn peak(&self, from: usize, to: usize) -> u64 {
         self.bytes[from + 1..=to].iter().copied().max().unwrap_or(0)
     }
 
-    /// The index of the lowest live memory after the operation `from`, up to `to`; if there are several, the last.
+    /// Returns the index of the lowest live memory after the operation `from`, up to `to`; if there are several, the last.
     fn lowest(&self, from: usize, to: usize) -> usize {
         (from + 1..=to).rev().min_by_key(|&place| self.bytes[place]).unwrap_or(to)
     }
 
-    /// Whether the lowest live memory between consecutive moments (the latest first) is about the same.
+    /// Returns whether the lowest live memory between consecutive moments (the latest first) is about the same.
     fn is_steady(&self, moments: &[usize]) -> bool {
         let least = |pair: &[usize]| self.bytes[pair[1]..=pair[0]].iter().copied().min().unwrap_or(0);
         let Some(latest) = moments.windows(2).next() else { return false };
@@ -205,7 +205,7 @@ impl Live {
     }
 }
 
-/// Whether the requests after the operation `since` have the same sizes as their counterparts.
+/// Returns whether the requests after the operation `since` have the same sizes as their counterparts.
 fn repeats_sizes(operations: &[(usize, Operation)], before: &Alignment, since: usize) -> bool {
     before.pairs.iter().filter(|pair| pair.1 > since).all(|&(earlier, later)| {
         match (operations[earlier].1, operations[later].1) {
@@ -215,7 +215,7 @@ fn repeats_sizes(operations: &[(usize, Operation)], before: &Alignment, since: u
     })
 }
 
-/// The amount by which the floor rises from step to step, if it never falls and rises over several steps.
+/// Returns the amount by which the floor rises from step to step, if it never falls and rises over several steps.
 fn left_by_step(floors: &[u64]) -> u64 {
     match floors {
         [first, .., last] if floors.len() >= LEAKING && floors.windows(2).all(|pair| pair[0] < pair[1]) => {
@@ -328,8 +328,8 @@ pub enum Doubt {
 }
 
 impl Doubt {
-    /// The reason to doubt the rest of this program, if there is one. `free_bytes` is the memory that would be left at its
-    /// peak.
+    /// Returns the reason to doubt the rest of this program, if there is one. `free_bytes` is the memory that would be left
+    /// at its peak.
     #[must_use]
     pub fn about(continuation: Option<&Continuation>, free_bytes: u64) -> Option<Doubt> {
         let Some(continuation) = continuation else { return Some(Doubt::NoSteps) };
@@ -366,7 +366,7 @@ parkade_recording::names! {
     }
 }
 
-/// Whether each of the most recent steps needed more memory than the one before.
+/// Returns whether each of the most recent steps needed more memory than the one before.
 fn grow(peaks: &[u64]) -> bool {
     let is_larger = |pair: &[u64]| pair[1] > pair[0] + pair[0] / GROWING_PART;
     let latest = &peaks[peaks.len().saturating_sub(GROWING)..];
@@ -381,7 +381,7 @@ fn largest_recurs(continuation: &Continuation) -> (usize, usize) {
     (certain().filter(|&peak| peak >= same).count(), certain().count())
 }
 
-/// Whether enough memory is left free for a size larger than any seen.
+/// Returns whether enough memory is left free for a size larger than any seen.
 fn is_wide(peaks: &[u64], floor_bytes: u64, free_bytes: u64) -> bool {
     let largest = peaks.iter().copied().max().unwrap_or(0);
     u128::from(free_bytes) * peaks.len() as u128 >= SURE * u128::from(largest.saturating_sub(floor_bytes))
@@ -517,7 +517,7 @@ mod tests {
         }
     }
 
-    /// The live bytes after each operation.
+    /// Returns the live bytes after each operation.
     fn live(operations: &[(usize, Operation)]) -> Vec<u64> {
         let (mut sizes, mut live) = (Vec::new(), 0);
         let after = |&(_, operation): &(usize, Operation)| {
@@ -534,12 +534,12 @@ mod tests {
         operations.iter().map(after).collect()
     }
 
-    /// The program cut after the operation `last` and continued.
+    /// Returns the program cut after the operation `last` and continued.
     fn continued(lengths: &[u64], last: usize) -> Option<Continuation> {
         continue_after(&Program::training(lengths).requests(), &DeviceRecording::default(), last, 2000)
     }
 
-    /// The operation at which a step begins.
+    /// Returns the operation at which a step begins.
     fn start_of(lengths: &[u64], step: usize) -> usize {
         Program::training(&lengths[..step]).operations.len()
     }

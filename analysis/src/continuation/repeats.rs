@@ -60,8 +60,8 @@ pub(super) struct Repeat {
     pub(super) before: Alignment,
 }
 
-/// The points that correspond to the operation `now` in the step before, in the step before that, and so on; at most `most`
-/// of them, the latest first. Each is aligned with its successor.
+/// Returns the points that correspond to the operation `now` in the step before, in the step before that, and so on; at most
+/// `most` of them, the latest first. Each is aligned with its successor.
 pub(super) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: usize) -> Vec<Repeat> {
     let mut found: Vec<Repeat> = Vec::new();
     while found.len() < most {
@@ -80,14 +80,14 @@ pub(super) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: us
     found
 }
 
-/// Whether one more step precedes the earliest moment and leaves more blocks behind than it found: the first step allocates an
-/// optimizer's states. `step` is the number of operations in a step.
+/// Returns whether one more step precedes the earliest moment and leaves more blocks behind than it found: the first step
+/// allocates an optimizer's states. `step` is the number of operations in a step.
 pub(super) fn has_first_step(words: &[u64], earliest: usize, step: usize) -> bool {
     one_earlier(words, None, earliest).is_some_and(|first| (earliest - first.operation) * 2 >= step)
 }
 
-/// The corresponding point one step before the operation `now`. If `live_blocks` is given, about that many blocks must be
-/// live there.
+/// Returns the corresponding point one step before the operation `now`. If `live_blocks` is given, about that many blocks
+/// must be live there.
 fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Option<Repeat> {
     let reach = agreements(&words[..=now]);
     // The first step differs from the others, so it is searched for less strictly.
@@ -450,8 +450,8 @@ impl Sizes {
         self.equal.insert(earlier.to_vec(), new);
     }
 
-    /// The size of a request in the new step, given its sizes in the earlier steps. `None` if the earlier sizes do not determine
-    /// it.
+    /// Returns the size of a request in the new step, given its sizes in the earlier steps. `None` if the earlier sizes do
+    /// not determine it.
     pub(super) fn size(&self, earlier: &[u64]) -> Option<u64> {
         if earlier.len() > 1 && !varies(earlier) {
             return earlier.first().copied();

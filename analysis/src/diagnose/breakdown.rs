@@ -137,38 +137,38 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// The bytes of live blocks.
+    /// Returns the bytes of live blocks.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         self.requested_bytes.saturating_add(self.rounding_bytes)
     }
 
-    /// The bytes that are reserved but not allocated.
+    /// Returns the bytes that are reserved but not allocated.
     #[must_use]
     pub fn stranded_bytes(&self) -> u64 {
         self.strands.iter().fold(0, |sum, strand| sum.saturating_add(strand.bytes))
     }
 
-    /// The part of the stranded bytes that can be released to the device.
+    /// Returns the part of the stranded bytes that can be released to the device.
     #[must_use]
     pub fn releasable_bytes(&self) -> u64 {
         self.strands.iter().fold(0, |sum, strand| sum.saturating_add(strand.releasable_bytes))
     }
 
-    /// The stranded bytes with one cause.
+    /// Returns the stranded bytes with one cause.
     #[must_use]
     pub fn of(&self, cause: Cause) -> &Strand {
         &self.strands[cause as usize]
     }
 
-    /// The size of the largest free block, regardless of which stream or pool may use it.
+    /// Returns the size of the largest free block, regardless of which stream or pool may use it.
     #[must_use]
     pub fn largest_hole_bytes(&self) -> u64 {
         let free = self.strands.iter().filter(|strand| strand.cause != Cause::PendingEvent);
         free.map(|strand| strand.largest_bytes).max().unwrap_or(0)
     }
 
-    /// The cause that strands the most bytes; `None` if nothing is stranded.
+    /// Returns the cause that strands the most bytes; `None` if nothing is stranded.
     #[must_use]
     pub fn main_cause(&self) -> Option<Cause> {
         let strands = self.strands.iter().filter(|strand| strand.bytes > 0);
@@ -244,7 +244,7 @@ impl<'a> View<'a> {
         view
     }
 
-    /// The beginning and the end of a block, relative to the segment's first byte.
+    /// Returns the beginning and the end of a block, relative to the segment's first byte.
     fn span(&self, block: &BlockInfo) -> (u64, u64) {
         let start = block.address.get().saturating_sub(self.segment.address.get());
         (start, start.saturating_add(block.size.get()))
@@ -260,7 +260,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The bytes of whole pages within a free block.
+    /// Returns the bytes of whole pages within a free block.
     fn whole(&self, block: &BlockInfo) -> u64 {
         if block.state != BlockActivity::Inactive {
             return 0;
@@ -309,7 +309,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the pages that the free block shares with blocks in use are nearly empty.
+    /// Returns whether the pages that the free block shares with blocks in use are nearly empty.
     fn is_pinned(&self, block: &BlockInfo) -> bool {
         let (start, end) = self.span(block);
         let (first, last) = (start / self.page_bytes, end.saturating_sub(1) / self.page_bytes);
@@ -390,13 +390,13 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// The bytes with one cause.
+    /// Returns the bytes with one cause.
     #[must_use]
     pub fn of(&self, cause: ExcessCause) -> &ExcessPart {
         &self.parts[cause as usize]
     }
 
-    /// Reserved minus allocated bytes.
+    /// Returns reserved minus allocated bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
@@ -515,7 +515,7 @@ mod tests {
     use super::sample_heaps::{Is, KIB, asked, segment_of, under};
     use super::*;
 
-    /// The stranded bytes by cause, without zeros, and the total number of bytes that can be released.
+    /// Returns the stranded bytes by cause, without zeros, and the total number of bytes that can be released.
     fn causes(segments: &[SegmentInfo], request: u64, settings: &str) -> (Vec<(Cause, u64)>, u64) {
         let breakdown = stranded(segments, Some(&asked(request)), &under(settings));
         let strands = breakdown.strands.iter().filter(|strand| strand.bytes > 0);
@@ -615,7 +615,7 @@ mod tests {
         assert_eq!((breakdown.of(Cause::PrivatePool).bytes, breakdown.of(Cause::TooSmall).bytes), (30 * MIB, 30 * MIB));
     }
 
-    /// The bytes with each cause, and the part of them in whole segments or pages; without zeros.
+    /// Returns the bytes with each cause, and the part of them in whole segments or pages; without zeros.
     fn excesses(segments: &[SegmentInfo], settings: &str) -> Vec<(ExcessCause, u64, u64)> {
         let found = excess(segments, &under(settings));
         found.parts.iter().filter(|part| part.bytes > 0).map(|part| (part.cause, part.bytes, part.whole_bytes)).collect()

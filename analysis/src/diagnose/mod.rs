@@ -48,7 +48,7 @@ pub struct DiagnoseOptions {
 }
 
 impl DiagnoseOptions {
-    /// The smaller of the limit and the capacity that the caller specified.
+    /// Returns the smaller of the limit and the capacity that the caller specified.
     fn known_limit_bytes(&self) -> Option<u64> {
         self.own.limit_bytes.into_iter().chain(self.capacity_bytes).min()
     }
@@ -260,7 +260,7 @@ fn see(
     Ok((watch(recording, own, policy, peak)?, peak))
 }
 
-/// The request at an entry, if there is one.
+/// Returns the request at an entry, if there is one.
 fn request_at(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -287,7 +287,7 @@ fn request_at(
     Ok(Some(Request { asked, requested_bytes: entry.size, segment_bytes, stack: entry.stack }))
 }
 
-/// What the allocator released to the device for a request, in the entries starting at `from`.
+/// Returns what the allocator released to the device for a request, in the entries starting at `from`.
 fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
     let mut given = GivenBack::default();
     for (at, entry) in trace.iter().enumerate().skip(from).filter(|_| is_request) {
@@ -304,7 +304,7 @@ fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
     given
 }
 
-/// The point since which the heap has had at least half of its stranded bytes.
+/// Returns the point since which the heap has had at least half of its stranded bytes.
 fn onset(lows: &Lows, heap: &Breakdown, trace: &[Entry]) -> Option<Onset> {
     let level_bytes = heap.stranded_bytes() / 2;
     if level_bytes == 0 {
@@ -375,9 +375,9 @@ pub struct Fence {
     pub owner: Owner,
 }
 
-/// The fences in the pool, stream and size class that could serve the request, at most `most` of them. Fences that would make
-/// room for the request if only they were freed come first, the smallest first; then come those with the most free memory
-/// beside them, small fences before large ones.
+/// Returns the fences in the pool, stream and size class that could serve the request, at most `most` of them. Fences that
+/// would make room for the request if only they were freed come first, the smallest first; then come those with the most free
+/// memory beside them, small fences before large ones.
 fn fences(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch, owners: &Owners, most: usize) -> Vec<Fence> {
     let mut fences = Vec::new();
     let place_of = |asked: &Asked| (asked.pool, asked.stream, policy.classify(asked.size));
@@ -436,7 +436,7 @@ struct Owners {
 }
 
 impl Owners {
-    /// The owners after the first `entries` entries of the trace.
+    /// Returns the owners after the first `entries` entries of the trace.
     fn after(recording: &DeviceRecording, entries: usize) -> Owners {
         let mut served = FxHashMap::default();
         let (before, later) = recording.trace.split_at(entries.min(recording.trace.len()));
@@ -454,13 +454,13 @@ impl Owners {
         Owners { served }
     }
 
-    /// The owner of the block in use at this address.
+    /// Returns the owner of the block in use at this address.
     fn of(&self, address: u64) -> Owner {
         self.served.get(&address).copied().unwrap_or(Owner { entry: None, stack: StackId::NONE, time_us: None })
     }
 }
 
-/// The bytes of a heap's live blocks that each stack holds, the largest first.
+/// Returns the bytes of a heap's live blocks that each stack holds, the largest first.
 fn live_by_stack(segments: &[SegmentInfo], owners: &Owners) -> Vec<StackUse> {
     let blocks = segments.iter().flat_map(|segment| &segment.blocks);
     let live = blocks.filter(|block| block.state == BlockActivity::Allocated);

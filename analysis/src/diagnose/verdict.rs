@@ -146,8 +146,8 @@ pub(super) fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) ->
     (verdict, steps)
 }
 
-/// A cause from the group of causes that strands the most bytes. The groups are streams and events, private pools, and
-/// everything else.
+/// Returns a cause from the group of causes that strands the most bytes. The groups are streams and events, private pools,
+/// and everything else.
 fn main_group(heap: &Breakdown) -> Option<Cause> {
     let bytes = |causes: &[Cause]| causes.iter().map(|&cause| heap.of(cause).bytes).fold(0, u64::saturating_add);
     let streams = bytes(&[Cause::PendingEvent, Cause::OtherStream]);
@@ -249,7 +249,7 @@ impl LimitEvidence {
         }
     }
 
-    /// Evidence that contradicts a limit of `limit_bytes`, if any.
+    /// Returns evidence that contradicts a limit of `limit_bytes`, if any.
     #[must_use]
     pub fn contradiction(&self, limit_bytes: u64) -> Option<Contradiction> {
         let reserved = self.served.filter(|&(bytes, _)| bytes > limit_bytes);

@@ -193,7 +193,7 @@ fn narrow_to_common<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     }
 }
 
-/// Whether the program requested memory after its last complete step.
+/// Returns whether the program requested memory after its last complete step.
 fn has_tail(side: &Replayed<'_>) -> bool {
     let end = side.steps.as_ref().ok().and_then(|steps| steps.spans.last()).map_or(0, |span| span.to);
     let tail = side.side.device.trace.get(end as usize..).unwrap_or(&[]);
@@ -268,7 +268,7 @@ pub struct SizeClass {
 }
 
 impl SizeClass {
-    /// The class of a request.
+    /// Returns the class of a request.
     #[must_use]
     pub fn of(requested_bytes: u64) -> SizeClass {
         let power = requested_bytes.checked_ilog2().filter(|_| requested_bytes >= SMALL);
@@ -315,7 +315,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// The bytes on the second side minus those on the first.
+    /// Returns the bytes on the second side minus those on the first.
     #[must_use]
     pub fn change_bytes(&self) -> i128 {
         i128::from(self.b.bytes) - i128::from(self.a.bytes)
@@ -344,7 +344,7 @@ parkade_recording::names! {
 }
 
 impl Held {
-    /// The sum of these blocks and the other blocks.
+    /// Returns the sum of these blocks and the other blocks.
     #[must_use]
     pub const fn and(self, other: Held) -> Held {
         Held { bytes: self.bytes.saturating_add(other.bytes), blocks: self.blocks.saturating_add(other.blocks) }
@@ -366,7 +366,7 @@ struct Share {
     most: Option<(u64, StackId)>,
 }
 
-/// What holds the memory at a moment on each side, the largest change first.
+/// Returns what holds the memory at a moment on each side, the largest change first.
 fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &Stacks)) -> (Grouping, Vec<Growth>) {
     let (a_has_stacks, b_has_stacks) = (!a.2.is_empty(), !b.2.is_empty());
     let by_stack = a_has_stacks && b_has_stacks;
@@ -397,7 +397,7 @@ fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &Stacks)) ->
     (grouping, growth)
 }
 
-/// The live blocks at a moment: by stack, and those without a stack by size class.
+/// Returns the live blocks at a moment: by stack, and those without a stack by size class.
 fn holders(replayed: &Replayed<'_>, moment: u32, by_stack: bool) -> BTreeMap<(StackId, SizeClass), Held> {
     let all = SizeClass { least_bytes: 0, below_bytes: u64::MAX };
     let mut holders: BTreeMap<(StackId, SizeClass), Held> = BTreeMap::new();

@@ -206,7 +206,8 @@ struct Expected<'a> {
 }
 
 impl Expected<'_> {
-    /// The largest possible number of gradients of a size; if the model is used as a guide, no more than the model has.
+    /// Returns the largest possible number of gradients of a size; if the model is used as a guide, no more than the model
+    /// has.
     fn of_size(&self, size: u64, follows: bool) -> usize {
         let pool = self.pool.counts.get(&size).copied().unwrap_or(0);
         let model = self.model.filter(|_| follows).map(|sizes| sizes.get(&size).copied().unwrap_or(0));
@@ -278,7 +279,7 @@ const CUBLAS_LT: u64 = 1 << 20;
 /// An optimizer keeps states for at least one in this many parameters, if only sizes identify them.
 const FEWEST_STATES: usize = 4;
 
-/// The classification of the kept blocks, by index.
+/// Returns the classification of the kept blocks, by index.
 fn kept(run: &Run<'_>, gradients: &Gradients) -> FxHashMap<usize, Told> {
     let mut first_turns: Vec<Vec<usize>> = vec![Vec::new(); run.passes.len()];
     for (place, block) in run.blocks.iter().enumerate() {
@@ -319,8 +320,8 @@ fn kept(run: &Run<'_>, gradients: &Gradients) -> FxHashMap<usize, Told> {
     told
 }
 
-/// Whether a block is an optimizer state: allocated during the optimizer's step, or of a parameter's size and allocated while
-/// gradients are live.
+/// Returns whether a block is an optimizer state: allocated during the optimizer's step, or of a parameter's size and
+/// allocated while gradients are live.
 fn is_state(run: &Run<'_>, gradients: &Gradients, place: usize, parameters: &Sizes) -> Option<How> {
     let block = &run.blocks[place];
     if let Some(end) = run.optimizer_end(block) {
@@ -354,8 +355,8 @@ fn early_states(run: &Run<'_>, gradients: &Gradients, rest: &[usize]) -> Sizes {
     }
 }
 
-/// Whether a library allocated a block right before the first pass: cuBLAS's workspace has a rare size, and cuBLASLt's follows
-/// it.
+/// Returns whether a library allocated a block right before the first pass: cuBLAS's workspace has a rare size, and
+/// cuBLASLt's follows it.
 fn is_workspace_before(run: &Run<'_>, place: usize) -> bool {
     let is_one = |place: usize, sizes: &[u64]| {
         run.blocks.get(place).is_some_and(|block| block.born > 0 && sizes.contains(&block.requested) && is_kept(run, block))

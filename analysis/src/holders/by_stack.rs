@@ -61,7 +61,7 @@ impl Places {
 /// Tests whether a call is of a kind.
 type Rule = fn(&Frame) -> bool;
 
-/// The part of the program that a stack belongs to. The first rule that matches any of its calls decides.
+/// Returns the part of the program that a stack belongs to. The first rule that matches any of its calls decides.
 fn place(stacks: &StackTable, stack: StackId) -> Place {
     let rules: [(Place, Rule); 9] = [
         (Place::Workspace, is_workspace),
@@ -175,7 +175,7 @@ impl Calls {
         }
     }
 
-    /// Whether the program itself allocated a block before the first module of a pass and still held it then.
+    /// Returns whether the program itself allocated a block before the first module of a pass and still held it then.
     fn is_input(&self, block: &BlockLife) -> bool {
         let place = self.passes.partition_point(|pass| pass.end < block.born);
         let last_end = place.checked_sub(1).map_or(0, |before| self.passes[before].end);

@@ -84,7 +84,7 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
 /// The keys of a complete snapshot: PyTorch's keys, and the key of what parkade adds.
 const NAMES: [&str; 5] = ["segments", "device_traces", "allocator_settings", "external_annotations", "parkade"];
 
-/// Whether a value is a complete snapshot rather than a segment.
+/// Returns whether a value is a complete snapshot rather than a segment.
 fn is_snapshot(loaded: &Loaded, value: Value) -> bool {
     let found = Fields::of(Part::Snapshot, NAMES, &[]).look_up(loaded, value, "snapshot");
     found.is_ok_and(|[segments, traces, ..]| segments != Value::ABSENT || traces != Value::ABSENT)
@@ -136,8 +136,8 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
     })
 }
 
-/// The limit stored by the program that wrote the snapshot. If the source is unknown to this reader, so is the meaning of its
-/// number.
+/// Returns the limit stored by the program that wrote the snapshot. If the source is unknown to this reader, so is the
+/// meaning of its number.
 fn read_run_limit(loaded: &Loaded, dict: Value) -> Result<Option<RunLimit>, FormatProblem> {
     let mut fields = Fields::new(["limit_bytes", "limit_source"], &[]);
     let [bytes, source] = fields.look_up(loaded, dict, NAMES[4])?;
@@ -346,7 +346,8 @@ impl SegmentReader {
         Ok(Block { address, size, requested, state, stack })
     }
 
-    /// The request that a block serves, in files of 1.x and 2.0: the first one in its `history`, as in PyTorch's viewers.
+    /// Returns the request that a block serves, in files of 1.x and 2.0: the first one in its `history`, as in PyTorch's
+    /// viewers.
     fn last_request(
         &mut self,
         loaded: &Loaded,
@@ -363,14 +364,14 @@ impl SegmentReader {
         Ok(Some((fields::unsigned(loaded, real_size, "real_size")?, stacks.read(loaded, frames)?)))
     }
 
-    /// The dated keys of the segments and blocks.
+    /// Returns the dated keys of the segments and blocks.
     fn dated(&self, loaded: &Loaded) -> FileFields {
         let mut dated = self.fields.dated(loaded);
         dated.add(self.block_fields.dated(loaded));
         dated
     }
 
-    /// The unknown keys of segments, and those of blocks.
+    /// Returns the unknown keys of segments, and those of blocks.
     fn finish(self) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
         (self.fields.into_unknown(), self.block_fields.into_unknown())
     }
@@ -516,14 +517,14 @@ impl TraceReader {
         Ok(place)
     }
 
-    /// The dated keys of the entries.
+    /// Returns the dated keys of the entries.
     fn dated(&self, loaded: &Loaded) -> FileFields {
         let mut dated = self.fields.dated(loaded);
         dated.add(self.actions);
         dated
     }
 
-    /// The pools, the unknown keys and the unknown actions that were seen.
+    /// Returns the pools, the unknown keys and the unknown actions that were seen.
     fn finish(self) -> (PoolTable, BTreeMap<String, u64>, BTreeMap<String, u64>) {
         (self.pools, self.fields.into_unknown(), self.unknown_actions)
     }
@@ -632,12 +633,12 @@ impl StackReader {
         }
     }
 
-    /// The stacks read so far.
+    /// Returns the stacks read so far.
     fn into_table(self) -> StackTable {
         self.table
     }
 
-    /// The stack of a `frames` value; [`StackId::NONE`] if the value is absent, None or empty.
+    /// Returns the stack of a `frames` value; [`StackId::NONE`] if the value is absent, None or empty.
     #[inline]
     fn read(&mut self, loaded: &Loaded, frames: Value) -> Result<StackId, FormatProblem> {
         if frames == Value::ABSENT {
@@ -662,8 +663,8 @@ impl StackReader {
         Ok(stack)
     }
 
-    /// A stack, extended by its `forward_frames`. Ignores any values there that are not calls, because they only help to
-    /// name a block.
+    /// Returns a stack, extended by its `forward_frames`. Ignores any values there that are not calls, because they only help
+    /// to name a block.
     fn with_forward(&mut self, loaded: &Loaded, stack: StackId, list: Value) -> StackId {
         if self.table.calls(stack).len() > MOST_PAIRED {
             return stack;
@@ -709,7 +710,7 @@ impl StackReader {
         Ok(number)
     }
 
-    /// A text, shared with equal texts; empty if absent. File names need not be UTF-8: invalid bytes are replaced.
+    /// Returns a text, shared with equal texts; empty if absent. File names need not be UTF-8: invalid bytes are replaced.
     fn text(&mut self, loaded: &Loaded, value: Value, key: &'static str) -> Result<Arc<str>, FormatProblem> {
         if let Some(text) = self.texts.get(&value) {
             return Ok(Arc::clone(text));
@@ -739,7 +740,7 @@ impl Budget {
     /// The minimum number of bytes for a trace entry (action, address, size, stream).
     const ENTRY: usize = 19;
 
-    /// The budget for a file of this length, in bytes.
+    /// Returns the budget for a file of this length, in bytes.
     fn new(length: usize) -> Self {
         Budget { left: length.saturating_add(1 << 16) }
     }
@@ -755,7 +756,7 @@ impl Budget {
     }
 }
 
-/// The call that a text describes; `None` if it describes none.
+/// Returns the call that a text describes; `None` if it describes none.
 pub(super) fn read(text: &[u8]) -> Option<Frame> {
     let line = text.split(|&byte| byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);
@@ -765,7 +766,7 @@ pub(super) fn read(text: &[u8]) -> Option<Frame> {
     Some(Frame { filename: filename.into(), line, name: name.into() })
 }
 
-/// The text of a call, without the source line.
+/// Returns the text of a call, without the source line.
 pub(super) fn written(frame: &Frame) -> String {
     format!("  File \"{}\", line {}, in {}\n", frame.filename, frame.line, frame.name)
 }

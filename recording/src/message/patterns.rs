@@ -2,7 +2,7 @@
 
 use regex::Regex;
 
-/// A pattern of this crate.
+/// Returns a pattern of this crate.
 ///
 /// # Panics
 /// If it is not a valid regular expression, which the tests rule out.
@@ -19,7 +19,7 @@ pub(super) struct Stems {
     shifts: [u8; 1 << 10],
 }
 
-/// The index of two bytes in the table; upper-case and lower-case letters have the same index.
+/// Returns the index of two bytes in the table; upper-case and lower-case letters have the same index.
 const fn place(first: u8, second: u8) -> usize {
     ((first as usize & 31) << 5) | (second as usize & 31)
 }
@@ -47,7 +47,7 @@ impl Stems {
         Stems { stems, compared, shifts }
     }
 
-    /// Whether the text contains one of the stems.
+    /// Returns whether the text contains one of the stems.
     pub(super) fn are_in(&self, text: &str) -> bool {
         let text = text.as_bytes();
         let is_at = |rest: &[u8]| {

@@ -330,7 +330,7 @@ impl Scan {
         LoggedMessage { rank, time, line: number, times: 1, message }
     }
 
-    /// The rank that a line names before a position in the text.
+    /// Returns the rank that a line names before a position in the text.
     fn rank_before(&mut self, view: View<'_>, place: usize, at: usize) -> Option<u32> {
         let line = view.lines.get(place)?;
         if line.rank.is_some() {
@@ -374,18 +374,18 @@ impl Others {
     }
 }
 
-/// The text starting at a position, up to the maximum length of a message.
+/// Returns the text starting at a position, up to the maximum length of a message.
 fn from(text: &str, start: usize, end: usize) -> &str {
     text.get(start..end.max(start)).map_or("", |rest| beginning(rest, LONGEST))
 }
 
-/// The rest of a message; nothing if it has no figure.
+/// Returns the rest of a message; nothing if it has no figure.
 fn what_is_left(rest: &str, is_beginning: bool) -> Option<OutOfMemoryMessage> {
     // This is a message cut before its first figure, or no message: other uses of the words do not count.
     OutOfMemoryMessage::after_mark(rest).or_else(|| is_beginning.then(|| OutOfMemoryMessage::of(Source::PyTorch)))
 }
 
-/// The figures of a message without its beginning.
+/// Returns the figures of a message without its beginning.
 fn headless(text: &str) -> Option<OutOfMemoryMessage> {
     let message = OutOfMemoryMessage { is_complete: false, ..OutOfMemoryMessage::read(Source::PyTorch, text) };
     // A single figure could come from any program; PyTorch's name or two figures could not.
@@ -394,7 +394,8 @@ fn headless(text: &str) -> Option<OutOfMemoryMessage> {
     (is_of_pytorch && !is_foreign()).then_some(message)
 }
 
-/// Whether this is all that is left of a message on its line, and it is cut before the end of the failed allocation's size.
+/// Returns whether this is all that is left of a message on its line, and it is cut before the end of the failed allocation's
+/// size.
 fn is_beginning(rest: &str) -> bool {
     static CUT_SIZE: LazyLock<Regex> =
         LazyLock::new(|| compiled(r"^(?:[0-9]{1,20}(?:\.[0-9]{0,2})?(?: (?:[KMG]i?|b(?:y(?:t(?:e)?)?)?)?)?)?$"));
@@ -421,7 +422,7 @@ mod tests {
     use crate::message::lines::PIECE;
     use crate::message::{OutOfMemoryMessage, Size, Source, ToldBy};
 
-    /// A message from PyTorch 2.1 or later, with a given size.
+    /// Creates a message from PyTorch 2.1 or later, with a given size.
     fn new(device: u32, tried: &str) -> String {
         format!(
             "CUDA out of memory. Tried to allocate {tried}. GPU {device} has a total capacity of 24.00 GiB of which 1.00 GiB is free. Process \
@@ -437,7 +438,7 @@ mod tests {
         )
     }
 
-    /// The rank, the line, the number of occurrences, and whether the message is complete.
+    /// Returns the rank, the line, the number of occurrences, and whether the message is complete.
     fn found(log: &MessageLog) -> Vec<(Option<u32>, usize, usize, bool)> {
         log.messages.iter().map(|one| (one.rank, one.line, one.times, one.message.is_complete)).collect()
     }
@@ -671,7 +672,7 @@ mod tests {
         assert_eq!(log.messages.len(), 1);
     }
 
-    /// A different message for each number.
+    /// Returns a different message for each number.
     fn message(number: usize) -> String {
         format!(
             "CUDA out of memory. Tried to allocate {}.{:02} GiB. GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Of the \
@@ -681,7 +682,7 @@ mod tests {
         )
     }
 
-    /// This many bytes of words that are not a message.
+    /// Returns this many bytes of words that are not a message.
     fn words(bytes: usize) -> String {
         "epoch 7, loss 0.25 ".repeat(bytes / 19 + 1)[..bytes].to_owned()
     }

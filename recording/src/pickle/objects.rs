@@ -85,7 +85,7 @@ impl Value {
         TAGS[(self.0 & 15) as usize]
     }
 
-    /// A value whose payload is an index (or a boolean).
+    /// Returns a value whose payload is an index (or a boolean).
     #[inline]
     fn with_index(tag: Tag, index: u32) -> Value {
         Value((u64::from(index) << TAG_BITS) | tag as u64)
@@ -95,19 +95,19 @@ impl Value {
         Value::with_index(Tag::Bool, u32::from(value))
     }
 
-    /// An integer, if it fits in the payload.
+    /// Returns an integer, if it fits in the payload.
     #[inline]
     pub(crate) fn small_int(value: i64) -> Option<Value> {
         if (-INT_LIMIT..INT_LIMIT).contains(&value) { Some(Value(((value << TAG_BITS) as u64) | Tag::Int as u64)) } else { None }
     }
 
-    /// An integer that always fits.
+    /// Returns an integer that always fits.
     #[inline]
     pub(crate) fn int32(value: i32) -> Value {
         Value(((i64::from(value) << TAG_BITS) as u64) | Tag::Int as u64)
     }
 
-    /// A text by offset and length, if they fit in the payload.
+    /// Returns a text by offset and length, if they fit in the payload.
     #[inline]
     fn text(offset: u64, length: u64) -> Option<Value> {
         if offset < TEXT_OFFSET_LIMIT && length < 1 << TEXT_LENGTH_BITS {
@@ -117,13 +117,13 @@ impl Value {
         }
     }
 
-    /// The payload of an index tag; meaningless for others.
+    /// Returns the payload of an index tag; meaningless for others.
     #[inline]
     fn index(self) -> usize {
         (self.0 >> TAG_BITS) as usize
     }
 
-    /// The payload of [`Tag::Int`]; meaningless for others.
+    /// Returns the payload of [`Tag::Int`]; meaningless for others.
     #[inline]
     pub(crate) fn as_small_int(self) -> i64 {
         (self.0 as i64) >> TAG_BITS
@@ -136,7 +136,7 @@ impl Value {
         ((payload >> TEXT_LENGTH_BITS) as usize, (payload & ((1 << TEXT_LENGTH_BITS) - 1)) as usize)
     }
 
-    /// Python's name of the type, for messages; "container" for a list, dict or tuple, which `Objects` tells apart.
+    /// Returns Python's name of the type, for messages; "container" for a list, dict or tuple, which `Objects` tells apart.
     pub(crate) fn type_name(self) -> &'static str {
         match self.tag() {
             Tag::Absent => "missing value",
@@ -184,7 +184,7 @@ impl Texts {
         self.bytes.truncate(length);
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         self.bytes.len()
@@ -197,7 +197,7 @@ impl Texts {
         Value::with_index(Tag::LongText, index)
     }
 
-    /// The bytes of a text; `None` if the value is not a text. They are UTF-8 except in malicious or very unusual
+    /// Returns the bytes of a text; `None` if the value is not a text. They are UTF-8 except in malicious or very unusual
     /// files.
     #[inline]
     pub(crate) fn get(&self, value: Value) -> Option<&[u8]> {
@@ -209,7 +209,7 @@ impl Texts {
         self.bytes.get(offset..offset + length)
     }
 
-    /// The bytes of memory in use, except those that are also in the file.
+    /// Returns the bytes of memory in use, except those that are also in the file.
     pub(crate) fn held(&self) -> usize {
         self.bytes.len() - self.copied + self.long.len() * size_of::<(usize, usize)>()
     }
@@ -261,7 +261,7 @@ impl Objects {
         }
     }
 
-    /// Bytes of memory in use.
+    /// Returns bytes of memory in use.
     pub(crate) fn held(&self) -> usize {
         (self.slots.len() + self.loose_values + self.floats.len()) * size_of::<Value>()
             + self.containers.len() * size_of::<Container>()
@@ -269,7 +269,7 @@ impl Objects {
             + (self.loose_lists.len() + self.loose_dicts.len()) * 4 * size_of::<Vec<Value>>()
     }
 
-    /// Whether the next 65,536 steps, each with at most 64 keys, could overflow a `u32` index.
+    /// Returns whether the next 65,536 steps, each with at most 64 keys, could overflow a `u32` index.
     pub(crate) fn full(&self) -> bool {
         const NEARLY: usize = u32::MAX as usize - (1 << 23);
         self.slots.len() > NEARLY || self.containers.len() > NEARLY || self.wide_ints.len() > NEARLY
@@ -311,7 +311,7 @@ impl Objects {
         Value::with_index(Tag::Float, self.floats.len() as u32 - 1)
     }
 
-    /// The value of an integer of at most 128 bits; `None` for anything else.
+    /// Returns the value of an integer of at most 128 bits; `None` for anything else.
     #[inline]
     pub(crate) fn as_int(&self, value: Value) -> Option<i128> {
         match value.tag() {
@@ -338,7 +338,7 @@ impl Objects {
         self.slots.get(start as usize..start as usize + length).unwrap_or(&[])
     }
 
-    /// The items of a list, or of a tuple.
+    /// Returns the items of a list, or of a tuple.
     pub(crate) fn as_items(&self, value: Value) -> Option<&[Value]> {
         match self.container(value)? {
             Container::List { start, length } | Container::Tuple { start, length } => Some(self.range(start, length as usize)),
@@ -347,7 +347,7 @@ impl Objects {
         }
     }
 
-    /// The contents of a dict.
+    /// Returns the contents of a dict.
     #[inline]
     pub(crate) fn as_dict(&self, value: Value) -> Option<Dict<'_>> {
         match self.container(value)? {
@@ -359,7 +359,7 @@ impl Objects {
         }
     }
 
-    /// Python's name of the type.
+    /// Returns Python's name of the type.
     pub(crate) fn type_name(&self, value: Value) -> &'static str {
         match self.container(value) {
             Some(Container::List { .. } | Container::LooseList { .. }) => "list",
@@ -498,14 +498,14 @@ impl Shapes {
         Shapes { nodes: vec![root], children: HashMap::new(), key_numbers: HashMap::new() }
     }
 
-    /// The number of keys of a shape.
+    /// Returns the number of keys of a shape.
     #[inline]
     fn length(&self, shape: u32) -> usize {
         self.nodes.get(shape as usize).map_or(0, |node| node.length as usize)
     }
 
-    /// The shape with one more key. `None` if there is no such shape, because the key is not a short text or there are too
-    /// many shapes; the dict must then be loose.
+    /// Returns the shape with one more key. `None` if there is no such shape, because the key is not a short text or there
+    /// are too many shapes; the dict must then be loose.
     #[inline]
     pub(crate) fn step(&mut self, shape: u32, key: Value, texts: &Texts) -> Option<u32> {
         let node = self.nodes.get(shape as usize)?;
@@ -555,7 +555,7 @@ impl Shapes {
         Some(child)
     }
 
-    /// The keys of a shape, in the order in which they were added. A key may occur twice; the later one counts.
+    /// Returns the keys of a shape, in the order in which they were added. A key may occur twice; the later one counts.
     pub(crate) fn keys(&self, shape: u32) -> Vec<Value> {
         let mut keys = Vec::with_capacity(self.length(shape));
         let mut at = shape;

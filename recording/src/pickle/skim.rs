@@ -39,7 +39,7 @@ enum Follows {
 }
 
 impl Skim {
-    /// The number of bytes that have been processed. These bytes are not needed again.
+    /// Returns the number of bytes that have been processed. These bytes are not needed again.
     pub(crate) fn done(&self) -> u64 {
         self.at
     }
@@ -57,7 +57,8 @@ impl Skim {
         self.ended
     }
 
-    /// The length of an opcode's operand, in bytes. `None` if the bytes so far do not contain it, or if the pickle ends.
+    /// Returns the length of an opcode's operand, in bytes. `None` if the bytes so far do not contain it, or if the pickle
+    /// ends.
     fn length(&mut self, code: u8, operand: &[u8]) -> Option<u64> {
         match follows(code) {
             None => {
@@ -109,7 +110,7 @@ impl Skim {
     }
 }
 
-/// The operand of an opcode; `None` for STOP, and for opcodes that are refused or do not exist.
+/// Returns the operand of an opcode; `None` for STOP, and for opcodes that are refused or do not exist.
 fn follows(code: u8) -> Option<Follows> {
     Some(match code {
         PROTO | BINGET | BINPUT | BININT1 => Follows::Bytes(1),
@@ -132,7 +133,7 @@ fn follows(code: u8) -> Option<Follows> {
 mod tests {
     use super::*;
 
-    /// The end of a pickle whose bytes arrive in pieces.
+    /// Returns the end of a pickle whose bytes arrive in pieces.
     fn end(bytes: &[u8]) -> Option<(u64, &'static str)> {
         let mut skim = Skim::default();
         for so_far in (0..bytes.len()).step_by(1 + bytes.len() / 50) {

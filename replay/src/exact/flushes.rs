@@ -31,8 +31,8 @@ pub struct Flush {
 }
 
 impl Flush {
-    /// The flush according to its final reading: as a call to `empty_cache` or as a retry after a refusal. `None` if it was
-    /// neither, for example garbage collection.
+    /// Returns the flush according to its final reading: as a call to `empty_cache` or as a retry after a refusal. `None` if
+    /// it was neither, for example garbage collection.
     pub(super) fn read_as(self, is_call: bool, is_retry: bool) -> Option<Flush> {
         match (is_call, is_retry) {
             (false, false) => None,
@@ -82,8 +82,8 @@ pub enum FlushReason {
 }
 
 impl FlushReason {
-    /// What the stacks of a request's entries show; the last entry is the request. `None` if some entry has no stack, or if
-    /// no entry releases memory.
+    /// Returns what the stacks of a request's entries show; the last entry is the request. `None` if some entry has no stack,
+    /// or if no entry releases memory.
     ///
     /// All entries of one request have its stack. The entries of `empty_cache` have its own stack or, if the recording has
     /// stacks only for requests, the stack of the request that first took the memory (spec 7.4).
@@ -97,13 +97,13 @@ impl FlushReason {
         Some(if given.all(|given| given == stack) { FlushReason::StackOfRequest } else { FlushReason::OtherStack })
     }
 
-    /// Whether the flush was read as a retry.
+    /// Returns whether the flush was read as a retry.
     #[must_use]
     pub const fn is_retry(self) -> bool {
         !matches!(self, FlushReason::CaptureFollows | FlushReason::OftenEmptied | FlushReason::OtherStack | FlushReason::NoRetry)
     }
 
-    /// Whether the flush may have been a call rather than a retry, or the reverse.
+    /// Returns whether the flush may have been a call rather than a retry, or the reverse.
     #[must_use]
     pub const fn is_doubtful(self) -> bool {
         matches!(self, FlushReason::CaptureFollows | FlushReason::OftenEmptied | FlushReason::NeverHadMore)
@@ -153,7 +153,7 @@ pub(crate) struct Capacity {
     before_capture: BTreeSet<usize>,
 }
 
-/// The bytes reserved after an entry.
+/// Returns the bytes reserved after an entry.
 fn after(reserved: u64, entry: &Entry) -> u64 {
     if takes_memory(entry) {
         reserved.saturating_add(entry.size)
@@ -211,13 +211,13 @@ impl Capacity {
         self.before_capture = captures.found;
     }
 
-    /// Whether the device may have lacked room for this many reserved bytes, because that many were never reserved.
+    /// Returns whether the device may have lacked room for this many reserved bytes, because that many were never reserved.
     pub(crate) fn may_lack(&self, bytes: u64) -> bool {
         bytes > self.most_reserved
     }
 
-    /// The probable reason why memory went back before a request (given by its entry) that would have raised the reserved
-    /// bytes to `bytes`. `None` if the device had room; then the program certainly called `empty_cache`.
+    /// Returns the probable reason why memory went back before a request (given by its entry) that would have raised the
+    /// reserved bytes to `bytes`. `None` if the device had room; then the program certainly called `empty_cache`.
     pub(crate) fn reason(&self, bytes: u64, request: usize) -> Option<FlushReason> {
         if !self.may_lack(bytes) {
             return None;
@@ -320,12 +320,12 @@ mod tests {
     /// Memory goes back, and then a cached block serves a request.
     const ONLY_GIVES: &[(Action, u64)] = &[(Action::SegmentFree, 1), (Action::Alloc, 1)];
 
-    /// The capacity shown by a trace that begins with 20 MiB reserved and never has more than 30 MiB.
+    /// Returns the capacity shown by a trace that begins with 20 MiB reserved and never has more than 30 MiB.
     fn capacity(parts: &[&[(Action, u64)]], settings: &Settings) -> Capacity {
         Capacity::of(&trace(&parts.concat()), 20 * MIB, &RecordedPools::default(), settings)
     }
 
-    /// Why memory went back before a request that no capture follows.
+    /// Returns why memory went back before a request that no capture follows.
     fn reason(parts: &[&[(Action, u64)]], settings: &Settings, mib: u64) -> Option<FlushReason> {
         capacity(parts, settings).reason(mib * MIB, usize::MAX)
     }
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(reason(&for_cached, &collecting, 31), Some(FlushReason::OftenEmptied), "nothing else does this");
     }
 
-    /// A trace of requests with their pools: the flush and its request, then these.
+    /// Returns a trace of requests with their pools: the flush and its request, then these.
     fn before_capture(pools: &[u64]) -> bool {
         let mut captures = Captures::default();
         for (request, &pool) in pools.iter().enumerate() {

@@ -66,13 +66,13 @@ pub struct DeviceVerdict {
 }
 
 impl DeviceVerdict {
-    /// The peak of allocated bytes.
+    /// Returns the peak of allocated bytes.
     #[must_use]
     pub fn peak_allocated_bytes(&self) -> i64 {
         self.stats.family(Family::AllocatedBytes).all.peak
     }
 
-    /// The peak of bytes reserved from the device.
+    /// Returns the peak of bytes reserved from the device.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> i64 {
         self.stats.family(Family::ReservedBytes).all.peak
@@ -204,20 +204,20 @@ pub struct Moment<'a> {
 }
 
 impl Moment<'_> {
-    /// The heap: the segments in address order, with their blocks.
+    /// Returns the heap: the segments in address order, with their blocks.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         (self.segments)()
     }
 
-    /// The addresses at which the operation took memory from the device, in order, with the pools that the memory was for:
-    /// the first bytes of segments and of mapped pages.
+    /// Returns the addresses at which the operation took memory from the device, in order, with the pools that the memory was
+    /// for: the first bytes of segments and of mapped pages.
     #[must_use]
     pub fn taken(&self) -> &[(u64, PoolId)] {
         self.taken
     }
 
-    /// The stats so far.
+    /// Returns the stats so far.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.stats
@@ -290,14 +290,15 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// The cost of a replay. Of two replays that agree with the recording, the one with the lower cost is more likely to be
-    /// right: its stats differ less, it needs fewer events that no entry shows, and its requests change pools less often.
+    /// Returns the cost of a replay. Of two replays that agree with the recording, the one with the lower cost is more likely
+    /// to be right: its stats differ less, it needs fewer events that no entry shows, and its requests change pools less
+    /// often.
     fn cost(&self, options: &VerifyOptions, start: &Start) -> (bool, u64, u64, u64) {
         let is_unsound = self.guess.as_ref().is_some_and(|guess| !guess.is_sound());
         (is_unsound, self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
     }
 
-    /// The amount by which the stats differ from the recorded stats, ignoring peaks.
+    /// Returns the amount by which the stats differ from the recorded stats, ignoring peaks.
     fn distance(&self, options: &VerifyOptions, start: &Start) -> u64 {
         let Some(file) = &options.stats_file else { return 0 };
         let is_reset = || Some((0, 0));
@@ -548,7 +549,7 @@ fn replay(
     Ok(Attempted::Done(Box::new(replayed)))
 }
 
-/// A replay positioned at the recording's first entry.
+/// Returns a replay positioned at the recording's first entry.
 fn make_runner<'a>(
     recording: &'a DeviceRecording,
     options: &VerifyOptions,

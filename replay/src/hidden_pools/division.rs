@@ -41,7 +41,7 @@ pub struct Guess {
 }
 
 impl Guess {
-    /// Whether the guess explains more than it assumes.
+    /// Returns whether the guess explains more than it assumes.
     ///
     /// With enough pools, any allocator's trace can be explained. Real pools, however, are used in windows of several
     /// requests, most of which a single pool would have served differently. A segment that is wrongly assigned to a private
@@ -201,7 +201,7 @@ impl Guesses {
         self.others.extend(stayed.map(|life| self.trial.also_private([life])));
     }
 
-    /// The life of the segment at an address, before the entry `at`, if the file does not name its pool.
+    /// Returns the life of the segment at an address, before the entry `at`, if the file does not name its pool.
     fn life_at(&self, at: usize, address: u64) -> Option<LifeId> {
         let is_it = |life: &Life| {
             let is_there = life.made_at.is_none_or(|made| made < at) && life.gone_at.is_none_or(|gone| gone >= at);
@@ -222,7 +222,7 @@ impl Guesses {
         others.map(|(_, other)| self.settled.also_private(other.iter().copied())).collect()
     }
 
-    /// The possibilities for the memory that was freed together at this point, the likeliest last.
+    /// Returns the possibilities for the memory that was freed together at this point, the likeliest last.
     fn by_release(&self, place: usize) -> Vec<Trial> {
         // A segment that should not have been freed shows up right after those that were.
         let is_there = |run: &&Vec<(usize, LifeId)>| {
@@ -388,7 +388,7 @@ struct Trial {
 }
 
 impl Trial {
-    /// The same assumptions, with these lives also private.
+    /// Returns the same assumptions, with these lives also private.
     fn also_private(&self, lives: impl IntoIterator<Item = LifeId>) -> Trial {
         Trial { private: self.private.iter().copied().chain(lives).collect(), ..self.clone() }
     }
@@ -433,7 +433,7 @@ fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weig
     }
 }
 
-/// A connected set of lives, in order, that are not private so far and cannot all be in the default pool.
+/// Returns a connected set of lives, in order, that are not private so far and cannot all be in the default pool.
 fn open_component(both: &Graph, is_private: &[bool]) -> Option<Vec<LifeId>> {
     let is_open = |life: LifeId| !is_private[life] && both.neighbours(life).any(|other| !is_private[other]);
     let first = (0..is_private.len()).find(|&life| is_open(life))?;
@@ -533,7 +533,7 @@ fn partition(evidence: &Evidence, grounds: &Grounds, is_private: &[bool], goes_a
     pools
 }
 
-/// Whether a life fits into a pool that no evidence excludes: the pool serves no request after it has been abandoned.
+/// Returns whether a life fits into a pool that no evidence excludes: the pool serves no request after it has been abandoned.
 fn fits(pool: &Pool, life: &Life, lives: &[Life]) -> bool {
     let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < life.last_used_at);
     let goes_early =
@@ -577,8 +577,8 @@ fn best_of(
     open.max_by_key(|&(rank, _)| rank).map(|(_, place)| place)
 }
 
-/// The pools, sorted by the order in which pools released together were freed, if there is one: PyTorch iterates over a hash
-/// map. Each pool comes with the number of pools that must be freed before it.
+/// Returns the pools, sorted by the order in which pools released together were freed, if there is one: PyTorch iterates over
+/// a hash map. Each pool comes with the number of pools that must be freed before it.
 fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
     let mut pool_of = vec![None; evidence.lives.len()];
@@ -640,7 +640,7 @@ fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -> AssumedPo
     pools
 }
 
-/// The pools of a trace's segments and failed requests, as named by its entries.
+/// Returns the pools of a trace's segments and failed requests, as named by its entries.
 ///
 /// The order in which several pools release their memory at once follows a hash table of their ids, so it also depends on
 /// pools that no entry names. The result therefore contains the pools twice: with their own ids, and with ids whose order is

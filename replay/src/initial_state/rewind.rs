@@ -122,7 +122,7 @@ impl Runs {
         true
     }
 
-    /// All runs, in address order.
+    /// Returns all runs, in address order.
     fn into_iter(self) -> impl Iterator<Item = EarlySegment> {
         self.by_address.into_values()
     }
@@ -335,7 +335,7 @@ impl Walk {
     }
 }
 
-/// A segment, or a mapped run of one, that existed before the first entry and that the recording releases.
+/// Returns a segment, or a mapped run of one, that existed before the first entry and that the recording releases.
 fn unlisted(entry: &Entry, large: bool, expandable: bool) -> EarlySegment {
     EarlySegment {
         address: entry.address,

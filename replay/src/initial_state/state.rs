@@ -103,7 +103,7 @@ impl Start {
         self.pools.assume(&self.extents.segments, assumption);
     }
 
-    /// What existed before the first entry, including what the replay has shown about it.
+    /// Returns what existed before the first entry, including what the replay has shown about it.
     pub(crate) fn lost_beginning(&self) -> Option<LostBeginning> {
         let inferred_sizes = self.extents.inferred();
         let assumed_sizes = self.extents.assumed.len() - inferred_sizes;
@@ -123,7 +123,7 @@ pub(crate) struct EarlyRequest {
 }
 
 impl Start {
-    /// The requests for what was in use before the first entry, in address order within each segment.
+    /// Returns the requests for what was in use before the first entry, in address order within each segment.
     pub(crate) fn early_requests(&self) -> Vec<EarlyRequest> {
         let mut requests = Vec::new();
         for segment in &self.extents.segments {
@@ -281,7 +281,7 @@ impl Map {
     }
 }
 
-/// Whether any of the ranges overlaps this one.
+/// Returns whether any of the ranges overlaps this one.
 fn is_touched(ranges: &BTreeMap<u64, u64>, address: u64, end: u64) -> bool {
     ranges.range(..end).next_back().is_some_and(|(_, &to)| to > address)
 }

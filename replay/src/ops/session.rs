@@ -161,7 +161,7 @@ struct Session {
 }
 
 impl Session {
-    /// A session on a fresh device.
+    /// Creates a session on a fresh device.
     pub(super) fn new(options: &OpsOptions) -> Result<Session, SettingsError> {
         let profile = options.profile;
         let settings = Settings::from_environment_as(&profile.dialect, &options.settings)?;
@@ -195,12 +195,12 @@ impl Session {
     }
 }
 
-/// The handle of the harness's stream `number`.
+/// Returns the handle of the harness's stream `number`.
 fn handle(number: i64) -> StreamId {
     StreamId((number as u64).wrapping_mul(0x1000))
 }
 
-/// The pool named by the line's second and third words, or the default pool if they are missing.
+/// Returns the pool named by the line's second and third words, or the default pool if they are missing.
 fn pool_of(line: &Line<'_>) -> Result<PoolId, Unreadable> {
     if line.len() > 2 { Ok(PoolId(line.number(1)?, line.number(2)?)) } else { Ok(PoolId::DEFAULT) }
 }
@@ -214,7 +214,7 @@ fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
     }
 }
 
-/// A callback that, when no free block serves a request, frees the names passed to `oom_free`, once.
+/// Returns a callback that, when no free block serves a request, frees the names passed to `oom_free`, once.
 fn free_on_miss(names: SharedNames) -> impl FnMut(&mut Core) -> bool + Send {
     move |allocator| {
         let chosen = std::mem::take(&mut names.lock().freed_on_miss);
@@ -304,7 +304,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// The name of a request for a stream, which becomes the current stream.
+    /// Returns the name of a request for a stream, which becomes the current stream.
     fn new_name<'a>(&mut self, line: &Line<'a>, stream: StreamId) -> Result<&'a str, Failure> {
         self.current_stream = stream;
         self.look_at_capture();
@@ -634,7 +634,7 @@ pub struct OpsRunner {
 }
 
 impl OpsRunner {
-    /// A runner on a fresh device.
+    /// Creates a runner on a fresh device.
     ///
     /// # Errors
     /// PyTorch's error if it refuses the settings string.
@@ -728,8 +728,8 @@ fn finished(mut answer: String, changes: &str) -> String {
     answer
 }
 
-/// The digest of an answer's text and numbers: a few digits that represent the answer so that two runs can be compared
-/// without their text.
+/// Returns the digest of an answer's text and numbers: a few digits that represent the answer so that two runs can be
+/// compared without their text.
 ///
 /// The harness has the same function, `put_digest` in `pytorch_harness/src/oracle.cpp`. Text is cheap to compare but
 /// expensive to make. Most of it is statistics, which the digest includes as numbers; it includes all of them, not only those

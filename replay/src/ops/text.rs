@@ -36,27 +36,27 @@ impl<'a> Line<'a> {
         (!words.is_empty()).then_some(Line { words, text })
     }
 
-    /// The operation's name.
+    /// Returns the operation's name.
     pub(super) fn name(&self) -> &'a str {
         self.words[0]
     }
 
-    /// The words joined by single spaces.
+    /// Returns the words joined by single spaces.
     pub(super) fn joined(&self) -> String {
         self.words.join(" ")
     }
 
-    /// The words after the first `n`.
+    /// Returns the words after the first `n`.
     pub(super) fn rest(&self, n: usize) -> &[&'a str] {
         self.words.get(n..).unwrap_or(&[])
     }
 
-    /// The number of words.
+    /// Returns the number of words.
     pub(super) fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// The unchanged text after the name and one space; empty if there is no second word.
+    /// Returns the unchanged text after the name and one space; empty if there is no second word.
     pub(super) fn tail(&self) -> &'a str {
         if self.words.len() < 2 {
             return "";
@@ -73,7 +73,7 @@ impl<'a> Line<'a> {
         unsigned(self.word(n)?).ok_or("stoull")
     }
 
-    /// The stream in word `n`; the default stream if the word is missing.
+    /// Returns the stream in word `n`; the default stream if the word is missing.
     pub(super) fn stream_or_default(&self, n: usize) -> Result<i64, Unreadable> {
         if self.words.len() > n { self.stream(n) } else { Ok(0) }
     }
@@ -163,18 +163,18 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
-/// A number with at most `digits` digits, as the harness prints it. A value that is not a number, such as a fraction of no
-/// memory, becomes `null`.
+/// Formats a number with at most `digits` digits, as the harness prints it. A value that is not a number, such as a fraction
+/// of no memory, becomes `null`.
 pub(super) fn number(value: f64, digits: u8) -> String {
     if value.is_finite() { parkade::texts::format_significant(value, digits) } else { "null".to_owned() }
 }
 
-/// An address as the harness prints it: the number of its `cudaMalloc` and the offset in that range.
+/// Formats an address as the harness prints it: the number of its `cudaMalloc` and the offset in that range.
 pub(super) fn pointer(device: &SimDevice, address: u64) -> String {
     format!("\"{}\"", device.name_address(parkade::units::DeviceAddress(address)))
 }
 
-/// The harness's number for a stream, whose handles are 4096 apart.
+/// Returns the harness's number for a stream, whose handles are 4096 apart.
 pub(super) fn stream_number(stream: StreamId) -> u64 {
     stream.0 / 0x1000
 }
@@ -200,7 +200,7 @@ pub(super) fn seen(device: &SimDevice, seen: &[Seen], profile: &Profile) -> Stri
     parts.join(",")
 }
 
-/// A snapshot, with the memory history if `traces` has one.
+/// Formats a snapshot, with the memory history if `traces` has one.
 pub(super) fn snapshot(
     device: &SimDevice,
     segments: &[SegmentInfo],
@@ -217,7 +217,7 @@ pub(super) fn snapshot(
     format!("{{\"segments\":[{}]{traces}{config}}}", segments.join(","))
 }
 
-/// The settings in a snapshot.
+/// Returns the settings in a snapshot.
 fn config(settings: &Settings, profile: &Profile) -> String {
     let roundup: Vec<String> = settings.roundup_power2_divisions.iter().map(u64::to_string).collect();
     let graph_reuse = if profile.dialect.keys().any(|key| key == "graph_capture_record_stream_reuse") {
@@ -298,7 +298,7 @@ fn each_stat(stats: &Stats, profile: &Profile, mut each: impl FnMut(&'static str
     }
 }
 
-/// The numbers of all stats except those of private pools.
+/// Returns the numbers of all stats except those of private pools.
 pub(super) fn stat_values(stats: &Stats, profile: &Profile) -> Vec<i64> {
     let mut all = Vec::with_capacity(128);
     each_stat(stats, profile, |_, _, values| all.extend(values));
@@ -306,7 +306,7 @@ pub(super) fn stat_values(stats: &Stats, profile: &Profile) -> Vec<i64> {
     all
 }
 
-/// The bytes reserved in each private pool, by name.
+/// Returns the bytes reserved in each private pool, by name.
 fn by_private_pool(stats: &Stats, profile: &Profile) -> BTreeMap<String, [i64; 4]> {
     let mut all = BTreeMap::new();
     for (pool, set) in stats.reserved_by_pool.iter().filter(|_| profile.counts_private_pools) {
@@ -328,17 +328,17 @@ pub(super) struct Printed {
 }
 
 impl Printed {
-    /// All stats.
+    /// Returns all stats.
     pub(super) fn all(&mut self, stats: &Stats, profile: &Profile) -> String {
         format!("{{{}}}", self.print(stats, profile, false))
     }
 
-    /// The stats that have changed since they were last printed; empty if none have.
+    /// Returns the stats that have changed since they were last printed; empty if none have.
     pub(super) fn changes(&mut self, stats: &Stats, profile: &Profile) -> String {
         self.print(stats, profile, true)
     }
 
-    /// The private pools' stats that have changed.
+    /// Returns the private pools' stats that have changed.
     pub(super) fn changes_of_pools(&mut self, stats: &Stats, profile: &Profile) -> String {
         let mut out = String::new();
         self.print_pools(&mut out, stats, profile, true);

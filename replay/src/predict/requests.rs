@@ -93,7 +93,7 @@ impl Requests {
         Ok(requests)
     }
 
-    /// The same requests, with every doubtful flush read the other way. `None` if no flush is doubtful.
+    /// Returns the same requests, with every doubtful flush read the other way. `None` if no flush is doubtful.
     #[must_use]
     pub fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Requests> {
         let mut doubtful = self.flushes.iter().filter(|flush| flush.reason.is_doubtful()).peekable();
@@ -114,7 +114,7 @@ impl Requests {
         Some(Requests { operations, pace, ..self.clone() })
     }
 
-    /// Whether any free waits for other streams, so that the timing of events may matter.
+    /// Returns whether any free waits for other streams, so that the timing of events may matter.
     #[must_use]
     pub fn has_deferred_frees(&self) -> bool {
         let is_deferred =
@@ -251,7 +251,7 @@ impl Slots {
         Slots(slots.into())
     }
 
-    /// The slot of a request; `None` if it is never live.
+    /// Returns the slot of a request; `None` if it is never live.
     #[inline]
     pub(crate) fn of_request(&self, id: usize) -> Option<usize> {
         self.0.get(id).filter(|&&slot| slot != Slots::NONE).map(|&slot| slot as usize)

@@ -21,13 +21,13 @@ pub struct SelfCheck {
 }
 
 impl SelfCheck {
-    /// Whether the two peaks are equal.
+    /// Returns whether the two peaks are equal.
     #[must_use]
     pub const fn holds(&self) -> bool {
         self.own_settings_peak_bytes == self.recorded_peak_bytes
     }
 
-    /// The percentage by which the prediction is too high; negative if it is too low.
+    /// Returns the percentage by which the prediction is too high; negative if it is too low.
     #[must_use]
     pub fn error_percent(&self) -> f64 {
         self.error_bytes() as f64 / self.recorded_peak_bytes.max(1) as f64 * 100.0
@@ -42,7 +42,7 @@ impl SelfCheck {
         checks.into_iter().reduce(further)
     }
 
-    /// The number of bytes by which the prediction is too high; negative if it is too low.
+    /// Returns the number of bytes by which the prediction is too high; negative if it is too low.
     #[must_use]
     pub const fn error_bytes(&self) -> i64 {
         self.own_settings_peak_bytes.saturating_sub(self.recorded_peak_bytes)
@@ -102,7 +102,7 @@ impl SelfCheck {
     }
 }
 
-/// What failures and retries reveal about the recorded run's memory; `None` if there were none.
+/// Returns what failures and retries reveal about the recorded run's memory; `None` if there were none.
 fn shown_memory(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Option<CapacityHint> {
     let failed = capacity_hint(recording, &own.settings);
     let retried = requests.flushes.iter().filter(|flush| flush.reason.is_retry()).min_by_key(|flush| flush.wanted_bytes);
@@ -145,7 +145,7 @@ mod tests {
         [&taken(1, 20)[..], &taken(2, 40), &freed(1, 20), &flush, &taken(3, 22)].concat()
     }
 
-    /// A segment at the end that is entirely in use.
+    /// Returns a segment at the end that is entirely in use.
     fn segment(gib: u64, mib: u64, pool: u64) -> Segment {
         let (address, size) = (gib * GIB, mib * MIB);
         let block = Block { address, size, requested: Some(size), state: BlockState::ActiveAllocated, stack: StackId::NONE };
@@ -169,7 +169,7 @@ mod tests {
         requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count()
     }
 
-    /// The recorded peak, and the peak under the recording's own settings, in MiB.
+    /// Returns the recorded peak, and the peak under the recording's own settings, in MiB.
     fn peaks(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> (i64, i64) {
         let check = SelfCheck::of(recording, own, requests).unwrap();
         (check.recorded_peak_bytes / MIB as i64, check.own_settings_peak_bytes / MIB as i64)

@@ -23,7 +23,7 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The settings of the run under the rules of a release.
+    /// Returns the settings of the run under the rules of a release.
     fn settings_under(&self, profile: &'static Profile, recording: &Recording) -> Result<ReplaySettings, VerifyError> {
         match self.settings {
             Some(text) => ReplaySettings::given_as(profile, text),
@@ -141,7 +141,7 @@ impl Failed {
 }
 
 impl Search<'_> {
-    /// The limit that the caller specified, if the recorded run had more reserved on some device.
+    /// Returns the limit that the caller specified, if the recorded run had more reserved on some device.
     fn exceeded_limit(&self) -> Option<RefutedLimit> {
         let limit_bytes = self.asked.limit_bytes?;
         let reserved_bytes = self.devices.iter().map(|device| most_reserved(device)).max()?;
@@ -173,7 +173,7 @@ impl Search<'_> {
         Some((explained, devices))
     }
 
-    /// The releases that the file's contents allow, and their groups, the preferred one first.
+    /// Returns the releases that the file's contents allow, and their groups, the preferred one first.
     fn candidates(&self) -> Result<(Option<Possible>, Vec<Group>), VerifyError> {
         let scope = |settings: &ReplaySettings| self.scope(settings);
         if let Some(profile) = self.asked.profile {
@@ -263,7 +263,7 @@ impl Search<'_> {
         self.devices.iter().enumerate().map(on).collect()
     }
 
-    /// The attempts that explain the recording; if none does, those with the fewest differences.
+    /// Returns the attempts that explain the recording; if none does, those with the fewest differences.
     fn conclude(
         &self,
         possible: Option<Possible>,
@@ -324,7 +324,7 @@ struct Group {
     settings: ReplaySettings,
 }
 
-/// The features that the devices of a recording use, or may use under these settings.
+/// Returns the features that the devices of a recording use, or may use under these settings.
 fn scope(devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
     let is_mapped = |device: &&DeviceRecording| {
         let maps = |action| matches!(action, Action::SegmentMap | Action::SegmentUnmap);
@@ -343,7 +343,7 @@ fn scope(devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
     }
 }
 
-/// The groups of these releases, the preferred one first.
+/// Returns the groups of these releases, the preferred one first.
 ///
 /// # Errors
 /// If none of the releases can read the settings.

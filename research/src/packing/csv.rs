@@ -107,7 +107,7 @@ impl std::error::Error for CsvError {}
 /// The UTF-8 byte order mark, which some programs write before a text.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// Whether a file that begins with these bytes is meant to be CSV: it is text, and its first non-blank line contains
+/// Returns whether a file that begins with these bytes is meant to be CSV: it is text, and its first non-blank line contains
 /// separators. The first line of a text pickle (protocol 0) contains none. [`read_csv`] reports wrong columns.
 #[must_use]
 pub fn is_csv(head: &[u8]) -> bool {

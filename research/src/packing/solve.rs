@@ -145,7 +145,7 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// The rank of each buffer in an order; with `shake`, the order is slightly different each time.
+    /// Returns the rank of each buffer in an order; with `shake`, the order is slightly different each time.
     fn rank(&mut self, keys: [Key; 2], shake: bool) -> Vec<u32> {
         let count = self.instance.buffers().len();
         let mut order: Vec<([f64; 2], usize)> = Vec::with_capacity(count);
@@ -544,8 +544,8 @@ mod tests {
         assert_eq!(merged.buffers().len(), 4);
     }
 
-    /// The smallest height of all packings, found by trying all orders: placing each buffer as low as possible in some order
-    /// produces an optimal packing.
+    /// Returns the smallest height of all packings, found by trying all orders: placing each buffer as low as possible in
+    /// some order produces an optimal packing.
     fn least_height(instance: &Instance) -> u64 {
         let mut best = u64::MAX;
         let mut offsets = vec![None; instance.buffers().len()];

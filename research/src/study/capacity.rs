@@ -91,7 +91,7 @@ impl<'a> Search<'a> {
         Search { attempt, load_pages, step_pages, tried: BTreeMap::new(), least: (PLENTY_BYTES, plenty) }
     }
 
-    /// The capacity this many steps above the load.
+    /// Returns the capacity this many steps above the load.
     fn capacity(&self, steps: u64) -> u64 {
         (self.load_pages + steps * self.step_pages) * PAGE_BYTES
     }
@@ -117,8 +117,8 @@ impl<'a> Search<'a> {
         smallest(self, enough, FURTHER_RUNS);
     }
 
-    /// A number of steps that is enough. For most policies, this is what they reserved with plenty of memory; a policy that
-    /// depends on the device's memory may need more.
+    /// Returns a number of steps that is enough. For most policies, this is what they reserved with plenty of memory; a
+    /// policy that depends on the device's memory may need more.
     fn upper_end(&mut self) -> u64 {
         let taken_pages = self.least.1.peak_device_bytes.div_ceil(PAGE_BYTES);
         let mut steps = taken_pages.saturating_sub(self.load_pages).div_ceil(self.step_pages).max(1);
@@ -159,14 +159,14 @@ impl Trials for Search<'_> {
 
 /// The property that is searched for. An implementation tries each number once and remembers the result.
 pub(super) trait Trials {
-    /// Whether a number is enough.
+    /// Returns whether a number is enough.
     fn is_enough(&mut self, number: u64) -> bool;
-    /// The number of numbers that have been tried.
+    /// Returns the number of numbers that have been tried.
     fn tried(&self) -> usize;
 }
 
-/// The smallest number that was found to be enough. `enough` is known to be enough, and 0 is known not to be. After the
-/// bisection, at most `further` numbers are tried below the result, not counting the bisections there.
+/// Returns the smallest number that was found to be enough. `enough` is known to be enough, and 0 is known not to be. After
+/// the bisection, at most `further` numbers are tried below the result, not counting the bisections there.
 pub(super) fn smallest(trials: &mut impl Trials, enough: u64, further: usize) -> u64 {
     let mut enough = bisect(trials, 0, enough);
     let last = trials.tried() + further;
@@ -176,7 +176,7 @@ pub(super) fn smallest(trials: &mut impl Trials, enough: u64, further: usize) ->
     enough
 }
 
-/// A number that is enough, next to one that is not, between `short` and `enough`.
+/// Returns a number that is enough, next to one that is not, between `short` and `enough`.
 fn bisect(trials: &mut impl Trials, mut short: u64, mut enough: u64) -> u64 {
     while enough - short > 1 {
         let middle = short + (enough - short) / 2;
@@ -214,9 +214,9 @@ fn equal_buffers(count: u32, bytes: u64) -> Workload {
     Workload { name: "equal-buffers".into(), says: "equal buffers that are kept".into(), events, ..Workload::default() }
 }
 
-/// The smallest memory in which a program that only allocates 64 buffers of 16 MiB fits, divided by their sum. This program
-/// cannot cause fragmentation, so anything above 1 is due to the policy's construction, such as using only three quarters of
-/// the device. `None` if the program does not fit in any amount of memory.
+/// Returns the smallest memory in which a program that only allocates 64 buffers of 16 MiB fits, divided by their sum. This
+/// program cannot cause fragmentation, so anything above 1 is due to the policy's construction, such as using only three
+/// quarters of the device. `None` if the program does not fit in any amount of memory.
 #[must_use]
 pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     let workload = equal_buffers(BUFFERS, BUFFER_BYTES);
@@ -224,7 +224,7 @@ pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     Some(found.capacity_bytes as f64 / (u64::from(BUFFERS) * BUFFER_BYTES) as f64)
 }
 
-/// Whether the policy takes a share of all memory for the first small request; its figures with plenty of memory then
+/// Returns whether the policy takes a share of all memory for the first small request; its figures with plenty of memory then
 /// describe the device rather than the program.
 #[must_use]
 pub fn takes_a_share_at_first(policy: &Named) -> bool {
@@ -240,7 +240,7 @@ mod tests {
     use crate::packing::random::Random;
     use crate::study::run::{DriverCost, Ending};
 
-    /// The outcome of a run that took `steps` pages above a load of 256.
+    /// Returns the outcome of a run that took `steps` pages above a load of 256.
     fn outcome(fits: bool, steps: u64) -> Outcome {
         Outcome {
             ending: if fits { Ending::Fits } else { Ending::OutOfMemory },
@@ -258,8 +258,8 @@ mod tests {
         }
     }
 
-    /// The result of a search in steps of a page above a load of 256 pages: the smallest, the largest above it that fails,
-    /// and the number of runs. With plenty of memory, the workload reserves `taken`.
+    /// Returns the result of a search in steps of a page above a load of 256 pages: the smallest, the largest above it that
+    /// fails, and the number of runs. With plenty of memory, the workload reserves `taken`.
     fn found(taken: u64, given: &[u64], fits: &dyn Fn(u64) -> bool) -> (u64, Option<u64>, usize) {
         let steps = |bytes: u64| (bytes / PAGE_BYTES).wrapping_sub(PRECISION);
         let mut runs = 0;

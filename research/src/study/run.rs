@@ -38,7 +38,7 @@ impl Addresses {
     /// All address models.
     pub const ALL: [Addresses; 4] = [Addresses::Driver, Addresses::Ascending, Addresses::Descending, Addresses::LowestHole];
 
-    /// Its name: lower case, words joined by hyphens.
+    /// Returns its name: lower case, words joined by hyphens.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Addresses {
         }
     }
 
-    /// A short description of where this model places segments.
+    /// Returns a short description of where this model places segments.
     #[must_use]
     pub const fn says(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl Addresses {
         }
     }
 
-    /// The model with this name.
+    /// Returns the model with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Addresses> {
         Addresses::ALL.into_iter().find(|model| model.name() == name)
@@ -86,7 +86,7 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// A device with this much memory whose addresses follow the measured driver.
+    /// Creates a device with this much memory whose addresses follow the measured driver.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> RunOptions {
         let addresses = Addresses::default();
@@ -99,7 +99,7 @@ impl RunOptions {
         RunOptions::new(PLENTY_BYTES)
     }
 
-    /// The same options with a different amount of memory.
+    /// Returns the same options with a different amount of memory.
     #[must_use]
     pub fn with_capacity(self, capacity_bytes: u64) -> RunOptions {
         RunOptions { capacity_bytes, ..self }
@@ -212,7 +212,7 @@ pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOpt
     run_watched(workload, policy, options, |_, _| ())
 }
 
-/// The same, but `watch` receives the number of each event and the stats after it.
+/// Returns the same, but `watch` receives the number of each event and the stats after it.
 fn run_watched(
     workload: &Workload,
     policy: Box<dyn Policy + Send>,
@@ -433,7 +433,7 @@ pub fn curves(workload: &Workload, policy: Box<dyn Policy + Send>, options: &Run
     Curves { reserved_bytes, allocated_bytes, outcome }
 }
 
-/// The live bytes at the same points, with each request rounded up to a multiple of `unit`.
+/// Returns the live bytes at the same points, with each request rounded up to a multiple of `unit`.
 ///
 /// # Panics
 /// If `unit` is 0.
@@ -493,8 +493,8 @@ pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn 
     Box::new(move || Box::new(Stalloc::with_plan(Arc::clone(&plan))))
 }
 
-/// The contents of a trace of the workload's first step: all requests up to its end, with the frees up to the end of the
-/// second step, and whether the second step also frees them. `None` if no step repeats ([`Workload::repeating_step`]).
+/// Returns the contents of a trace of the workload's first step: all requests up to its end, with the frees up to the end of
+/// the second step, and whether the second step also frees them. `None` if no step repeats ([`Workload::repeating_step`]).
 /// Requests to private pools are left out.
 #[must_use]
 pub fn first_step(workload: &Workload) -> Option<FirstStep> {
@@ -762,7 +762,8 @@ mod tests {
         }
     }
 
-    /// Two weights, and then steps of three requests, the last of which stays live until the next step's last request.
+    /// Returns two weights, and then steps of three requests, the last of which stays live until the next step's last
+    /// request.
     fn steps(count: u32) -> Workload {
         let mut events = Vec::new();
         let allocate = |events: &mut Vec<Event>, bytes: u64| {

@@ -35,7 +35,8 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     Ok(workload)
 }
 
-/// The transformer that a description trains, and the number of steps; `None` if the description is not for a `transformer`.
+/// Returns the transformer that a description trains, and the number of steps; `None` if the description is not for a
+/// `transformer`.
 ///
 /// # Errors
 /// [`WorkloadError`], which names the wrong option and what is allowed.
@@ -46,14 +47,14 @@ pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadErro
     (generator == generators::TRANSFORMER).then(|| generators::transformer_of(&[own, options]))
 }
 
-/// The option keys for a generator or a catalogue workload; `None` if nothing has this name.
+/// Returns the option keys for a generator or a catalogue workload; `None` if nothing has this name.
 #[must_use]
 pub fn keys(name: &str) -> Option<Vec<&'static str>> {
     let generator = named(name).map_or(name, |named| named.generator_and_options().0);
     generators::keys(generator)
 }
 
-/// The names of the generators.
+/// Returns the names of the generators.
 pub fn generator_names() -> impl Iterator<Item = &'static str> {
     generators::names()
 }
@@ -83,19 +84,19 @@ impl NamedWorkload {
         Workload { name: self.name.into(), says: self.says.into(), ..workload }
     }
 
-    /// The two parts of its description.
+    /// Returns the two parts of its description.
     fn generator_and_options(&self) -> (&'static str, &'static str) {
         self.text.split_once(':').unwrap_or((self.text, ""))
     }
 }
 
-/// The workload with this name.
+/// Returns the workload with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static NamedWorkload> {
     CATALOGUE.iter().find(|workload| workload.name == name)
 }
 
-/// An entry in the catalogue.
+/// Returns an entry in the catalogue.
 const fn entry(name: &'static str, text: &'static str, says: &'static str) -> NamedWorkload {
     NamedWorkload { name, says, text }
 }

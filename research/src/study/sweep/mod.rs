@@ -41,7 +41,7 @@ pub enum Capacity {
 }
 
 impl Capacity {
-    /// The memory in bytes for a workload with this load; `None` for [`Capacity::Smallest`] and [`Capacity::Plenty`].
+    /// Returns the memory in bytes for a workload with this load; `None` for [`Capacity::Smallest`] and [`Capacity::Plenty`].
     #[must_use]
     pub fn bytes(self, load_bytes: u64) -> Option<u64> {
         match self {
@@ -99,7 +99,7 @@ impl TryFrom<String> for Capacity {
 pub struct Share(u64);
 
 impl Share {
-    /// This share of a number of bytes, rounded up.
+    /// Returns this share of a number of bytes, rounded up.
     #[must_use]
     pub fn of(self, bytes: u64) -> u64 {
         let exact = (u128::from(bytes) * u128::from(self.0)).div_ceil(u128::from(MILLION));
@@ -242,14 +242,14 @@ impl Plan {
         (self.policies.len() * self.capacities.len()) as u64
     }
 
-    /// The number of jobs. The plan must have passed [`Plan::check`]; otherwise, the number may overflow.
+    /// Returns the number of jobs. The plan must have passed [`Plan::check`]; otherwise, the number may overflow.
     #[must_use]
     pub fn jobs(&self) -> u64 {
         self.workloads.iter().map(|workload| workload.seeds).sum::<u64>() * self.jobs_of_a_cell()
     }
 
-    /// The job with this number, counted from 0; `None` beyond the last job. Jobs are ordered by workload, then seed, then
-    /// policy, then capacity.
+    /// Returns the job with this number, counted from 0; `None` beyond the last job. Jobs are ordered by workload, then seed,
+    /// then policy, then capacity.
     #[must_use]
     pub fn job(&self, number: u64) -> Option<Job> {
         let in_cell = usize::try_from(number % self.jobs_of_a_cell().max(1)).ok()?;

@@ -121,7 +121,7 @@ impl Row {
         Some(Row { capacity_bytes, fails_above_bytes, runs, ..row })
     }
 
-    /// The row of a job that has not been run.
+    /// Returns the row of a job that has not been run.
     pub(super) fn empty(plan: &Plan, number: u64) -> Option<Row> {
         let job = plan.job(number)?;
         Some(Row {
@@ -184,7 +184,8 @@ impl Row {
         self.later_waited_ns = outcome.later.waited_ns;
     }
 
-    /// Whether the row was created from this workload, judging by the hash, the loads, and the numbers of events and steps.
+    /// Returns whether the row was created from this workload, judging by the hash, the loads, and the numbers of events and
+    /// steps.
     #[must_use]
     pub fn is_of(&self, workload: &PreparedWorkload) -> bool {
         let Workload { events, steps, .. } = &workload.workload;
@@ -193,7 +194,7 @@ impl Row {
             && (self.events, self.steps) == (events.len() as u64, steps.len() as u64)
     }
 
-    /// Whether the workload, seed, policy and capacity match the plan's job with this number.
+    /// Returns whether the workload, seed, policy and capacity match the plan's job with this number.
     #[must_use]
     pub fn belongs_to(&self, plan: &Plan) -> bool {
         Row::empty(plan, self.job).is_some_and(|own| {
@@ -332,7 +333,7 @@ struct Workloads<'a> {
 }
 
 impl Workloads<'_> {
-    /// The slot of a workload, which the first thread that needs it fills.
+    /// Returns the slot of a workload, which the first thread that needs it fills.
     fn place(&self, workload: usize, seed: u64) -> Arc<OnceLock<PreparedWorkload>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, place)) = kept.iter().find(|(key, _)| *key == (workload, seed)) {

@@ -36,7 +36,7 @@ impl Default for Varlen {
 }
 
 impl Varlen {
-    /// The requests of all steps.
+    /// Returns the requests of all steps.
     ///
     /// # Errors
     /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
@@ -137,7 +137,7 @@ impl Default for Alternate {
 }
 
 impl Alternate {
-    /// The requests of all rounds.
+    /// Returns the requests of all rounds.
     ///
     /// # Errors
     /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
@@ -276,7 +276,7 @@ const COPIED_BYTES_PER_US: u64 = 25_000;
 const DECODED: u64 = 4;
 
 impl Prefetch {
-    /// The requests of all steps.
+    /// Returns the requests of all steps.
     ///
     /// # Errors
     /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
@@ -419,7 +419,7 @@ impl Default for Graphs {
 }
 
 impl Graphs {
-    /// The requests of all rounds.
+    /// Returns the requests of all rounds.
     ///
     /// # Errors
     /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
@@ -553,8 +553,8 @@ mod tests {
             Varlen { model, steps: 12, ..Varlen::default() }
         }
 
-        /// The padded length of each batch, derived from three consecutive requests: tokens, targets, and the embedding with 64
-        /// numbers of 2 bytes per token.
+        /// Returns the padded length of each batch, derived from three consecutive requests: tokens, targets, and the
+        /// embedding with 64 numbers of 2 bytes per token.
         fn lengths(workload: &Workload) -> Vec<u64> {
             let mut lengths = Vec::new();
             for three in workload.events.windows(3) {
@@ -707,7 +707,7 @@ mod tests {
             Graphs { model, batches: vec![1, 2, 4, 8, 16], rounds: 2, ..Graphs::default() }
         }
 
-        /// The pool and the batch size of each capture: the first request in a capture is for 8 bytes per sample.
+        /// Returns the pool and the batch size of each capture: the first request in a capture is for 8 bytes per sample.
         fn captured(graphs: &Graphs) -> Vec<(u16, u64)> {
             let workload = graphs.workload().unwrap();
             assert_eq!(workload.check(), Ok(()));

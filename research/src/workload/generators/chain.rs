@@ -73,7 +73,7 @@ impl Chain {
         Keeping::Groups(((layers as f64).sqrt().round() as u64).max(1))
     }
 
-    /// The peak according to the formula, in bytes; saturating.
+    /// Returns the peak according to the formula, in bytes; saturating.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
         let Chain { layers, checkpoint_bytes: outer, inner_bytes: inner, .. } = *self;
@@ -94,7 +94,7 @@ impl Chain {
         peak.saturating_add(self.fixed_bytes)
     }
 
-    /// The requests of one step.
+    /// Returns the requests of one step.
     ///
     /// # Errors
     /// [`WorkloadError`] for no layers, groups larger than the chain, sizes beyond [`MAX_BYTES`], or too many events.
@@ -103,7 +103,7 @@ impl Chain {
         Ok(self.run()?.program.finish("chain", says))
     }
 
-    /// The arithmetic of one step; a layer's forward pass is one unit.
+    /// Returns the arithmetic of one step; a layer's forward pass is one unit.
     ///
     /// # Errors
     /// The same as for [`Chain::workload`].
@@ -149,7 +149,7 @@ impl Run {
         self.program.allocate(self.chain.checkpoint_bytes)
     }
 
-    /// The memory that a layer allocates in addition to its output; `None` for 0 bytes.
+    /// Returns the memory that a layer allocates in addition to its output; `None` for 0 bytes.
     fn inner(&mut self, bytes: u64) -> Result<Option<Tensor>, WorkloadError> {
         if bytes == 0 { Ok(None) } else { self.program.allocate(bytes).map(Some) }
     }

@@ -146,12 +146,12 @@ impl Shape {
 }
 
 impl Cnn {
-    /// The sizes of a batch.
+    /// Returns the sizes of a batch.
     pub(super) fn batch_bytes(&self, batch: u64) -> Result<BatchBytes, WorkloadError> {
         Ok(BatchBytes { input: Shape { batch, channels: 3, side: self.image }.bytes()?, targets: 0 })
     }
 
-    /// The channels of each batch normalization.
+    /// Returns the channels of each batch normalization.
     fn normalized_channels(&self) -> Vec<u64> {
         let mut channels = vec![self.width];
         for (stage, &blocks) in self.stages.iter().enumerate() {
@@ -164,7 +164,7 @@ impl Cnn {
         channels
     }
 
-    /// The network for one batch size.
+    /// Returns the network for one batch size.
     pub(super) fn plan(&self, batch: u64) -> Result<Plan, WorkloadError> {
         let mut plan = Plan::default();
         let image = Shape { batch, channels: 3, side: self.image };
@@ -248,7 +248,7 @@ fn normalize(block: &mut Block, input: usize, shape: Shape, is_rectified: bool) 
 }
 
 impl Cnn {
-    /// The requests of all batch sizes.
+    /// Returns the requests of all batch sizes.
     ///
     /// # Errors
     /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
@@ -271,7 +271,7 @@ impl Cnn {
         Ok(training.finish("cnn", says))
     }
 
-    /// A training loop that has allocated the weights of this network.
+    /// Returns a training loop that has allocated the weights of this network.
     pub(super) fn training(&self) -> Result<Training, WorkloadError> {
         let surroundings =
             Surroundings { scratch_seed: self.mixed.then_some(self.seed), libraries: true, flop_per_us: 50_000_000 };
@@ -290,8 +290,8 @@ impl Cnn {
         Ok(training)
     }
 
-    /// The values that batch normalizations keep in addition to their parameters: the running mean, the running variance and
-    /// the number of batches.
+    /// Returns the values that batch normalizations keep in addition to their parameters: the running mean, the running
+    /// variance and the number of batches.
     fn running_statistics(&self, training: &mut Training) -> Result<(), WorkloadError> {
         for channels in self.normalized_channels() {
             for bytes in [channels * ELEMENT_BYTES, channels * ELEMENT_BYTES, INDEX_BYTES] {

@@ -49,7 +49,7 @@ impl Default for Mlp {
 const ELEMENT_BYTES: u64 = 4;
 
 impl Mlp {
-    /// The requests of this many training steps.
+    /// Returns the requests of this many training steps.
     ///
     /// # Errors
     /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.

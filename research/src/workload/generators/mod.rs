@@ -73,12 +73,12 @@ const ALL: [(&str, Default); 13] = [
 /// ([`preallocate`]).
 const PREALLOC: Key = "prealloc";
 
-/// The names of the generators.
+/// Returns the names of the generators.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ALL.into_iter().map(|(name, _)| name)
 }
 
-/// The keys of a generator's options; `None` if there is no generator with this name.
+/// Returns the keys of a generator's options; `None` if there is no generator with this name.
 pub(super) fn keys(name: &str) -> Option<Vec<Key>> {
     let (_, default) = ALL.into_iter().find(|(known, _)| *known == name)?;
     Some(default().keys().into_iter().chain([PREALLOC]).collect())
@@ -91,7 +91,7 @@ pub(super) fn make(name: &str, lists: &[&str]) -> Option<Result<Workload, Worklo
     Some(configured(name, default(), lists))
 }
 
-/// The transformer that lists of options describe, as in [`make`], and the number of steps.
+/// Returns the transformer that lists of options describe, as in [`make`], and the number of steps.
 pub(super) fn transformer_of(lists: &[&str]) -> Result<(Transformer, u64), WorkloadError> {
     let mut trained = Trained { model: Transformer::default(), steps: 20 };
     match set_all(TRANSFORMER, &mut trained, lists)? {
@@ -148,7 +148,7 @@ fn set(
     generator.set(known, text)
 }
 
-/// The same workload after one request for `bytes` bytes that is freed immediately.
+/// Returns the same workload after one request for `bytes` bytes that is freed immediately.
 ///
 /// # Errors
 /// [`WorkloadError`] if the size is 0 or beyond [`MAX_BYTES`], or if two more events would exceed [`MAX_EVENTS`].

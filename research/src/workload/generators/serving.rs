@@ -161,7 +161,7 @@ const BYTES_PER_US: u64 = 4_000_000;
 const FLOP_PER_US: u64 = 400_000_000;
 
 impl Serving {
-    /// The requests to the allocator while this server serves all of its clients' requests.
+    /// Returns the requests to the allocator while this server serves all of its clients' requests.
     ///
     /// # Errors
     /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
@@ -296,8 +296,8 @@ impl Server<'_> {
         self.program.launch(us as u64)
     }
 
-    /// The temporary memory for the tokens of one pass: two tensors as wide as a layer, one as wide as the MLP, and the logits of
-    /// the last token of a prompt or of each request.
+    /// Returns the temporary memory for the tokens of one pass: two tensors as wide as a layer, one as wide as the MLP, and
+    /// the logits of the last token of a prompt or of each request.
     fn activations(&mut self, tokens: u64) -> Result<(), WorkloadError> {
         let row = bytes_of("activations", &[tokens, self.options.hidden, ELEMENT_BYTES])?;
         let wide = bytes_of("activations", &[row, 4])?;
