@@ -12,7 +12,7 @@ use std::thread;
 
 use crate::pickle::Skim;
 
-/// Every file may decompress to this many bytes: 1 GiB.
+/// Any file may decompress to this many bytes: 1 GiB.
 const SMALL_LIMIT: u64 = 1 << 30;
 /// A file may decompress to at most this many times its length.
 ///
@@ -29,7 +29,7 @@ pub fn decompressed_limit(length: u64) -> u64 {
     length.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
 }
 
-/// How a file is compressed.
+/// The compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// Not compressed.
@@ -48,7 +48,7 @@ pub enum DecompressError {
     /// The file is empty.
     #[error("the file is empty")]
     Empty,
-    /// The file is of another known kind, not a snapshot.
+    /// The file is a known kind of file other than a snapshot.
     #[error("this is {kind}, not a memory snapshot; pass the file that torch.cuda.memory._dump_snapshot writes")]
     OtherKind {
         /// The kind of file, with its article.
@@ -119,8 +119,8 @@ pub fn detect(bytes: &[u8]) -> Compression {
 /// Decompresses a file; borrows it if it is not compressed.
 ///
 /// # Errors
-/// [`DecompressError`] if the file is empty, damaged or of a different well-known kind, or if it decompresses to more than
-/// [`decompressed_limit`].
+/// [`DecompressError`] if the file is empty, damaged or a different well-known kind of file, or if it decompresses to more
+/// than [`decompressed_limit`].
 pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     decompress_within(bytes, decompressed_limit(bytes.len() as u64))
 }
@@ -204,7 +204,7 @@ fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     Ok(Cow::Borrowed(bytes))
 }
 
-/// Names other kinds of files that users mistake for snapshots, so that they are not reported as damaged pickles.
+/// Recognises other kinds of files that users mistake for snapshots, so that they are not reported as damaged pickles.
 pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     let kind = match bytes.trim_ascii_start() {
         [] => return Err(DecompressError::Empty),
@@ -266,7 +266,7 @@ const ZSTD_WINDOW: u64 = 1 << 27;
 /// The number of bytes to keep from the beginning, to recognise other kinds of files.
 const HEAD: usize = 1 << 16;
 
-/// The state of examining the decompressed data.
+/// What is known about the decompressed data so far.
 struct Looked<'a> {
     take: &'a mut dyn FnMut(&[u8]),
     /// The number of bytes decompressed.
@@ -281,7 +281,7 @@ struct Looked<'a> {
 }
 
 impl<'a> Looked<'a> {
-    /// The state before any data has arrived. `take` receives the pieces.
+    /// Creates the state before any data has arrived. `take` receives the pieces.
     fn new(take: &'a mut dyn FnMut(&[u8])) -> Looked<'a> {
         Looked { take, length: 0, head: Vec::new(), tail: Vec::new(), skim: Skim::default(), bomb: None }
     }

@@ -20,7 +20,7 @@ use crate::recording::Recording;
 /// consecutive pickles, the recording is the last one.
 ///
 /// Besides `bytes`, the memory in use is at most [`memory_bound`](crate::memory_bound) of the decompressed size (bounded by
-/// [`compression::decompressed_limit`]), plus its texts, plus the recording. An entry in a recording takes 48 bytes; an
+/// [`compression::decompressed_limit`]), plus its strings, plus the recording. An entry in a recording takes 48 bytes; an
 /// entire recording usually takes 0.7 times the decompressed size and at most six times.
 ///
 /// # Errors
@@ -179,7 +179,7 @@ pub enum ReadError {
         /// The largest size that is read, in bytes.
         limit: u64,
     },
-    /// The file is a sound pickle, but its contents are not those of a snapshot.
+    /// The file is a valid pickle, but its contents are not those of a snapshot.
     #[error(transparent)]
     Format(#[from] FormatError),
 }
@@ -208,7 +208,8 @@ pub fn begins_as_snapshot(path: impl AsRef<Path>) -> io::Result<bool> {
 
 /// The text before the snapshot: a key in the list of files that the page shows.
 const PAGE_KEY: &[u8] = b"\"base64\"";
-/// How far from the page's beginning to look for that text, in bytes; in PyTorch's pages it is within the first 500.
+/// The number of bytes at the beginning of a page in which to look for that text; in PyTorch's pages, it is within the first
+/// 500.
 const BEFORE_KEY: usize = 1 << 12;
 
 /// Returns the bytes of the snapshot in a page, up to the first damage; `None` if the page contains no snapshot.
@@ -219,7 +220,7 @@ fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     Some(decode_base64(value.trim_ascii_start().strip_prefix(b"\"")?))
 }
 
-/// Decodes base64 up to the first other character. If the text is cut short, returns the complete bytes.
+/// Decodes base64 up to the first character that is not a base64 digit. If the text is cut short, returns the complete bytes.
 fn decode_base64(text: &[u8]) -> Vec<u8> {
     let is_digit = |symbol: &u8| symbol.is_ascii_alphanumeric() || matches!(symbol, b'+' | b'/');
     let digits = text.iter().take_while(|symbol| is_digit(symbol)).count();

@@ -2,7 +2,7 @@
 
 /// An enum whose variants have names that programs read.
 pub trait Named {
-    /// Every name.
+    /// All names.
     const NAMES: &'static [&'static str];
 
     /// Returns the variant's name.

@@ -14,7 +14,7 @@ use crate::dated_keys::FileFields;
 /// The contents of a memory snapshot.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Recording {
-    /// The devices that have a segment, or a trace entry with a known action, in the order of their numbers.
+    /// The devices that have a segment, or a trace entry with a known action, ordered by number.
     pub devices: Vec<DeviceRecording>,
     /// The allocator's settings; `None` in files from before PyTorch 2.3, and in bare lists of segments.
     pub settings: Option<RecordedSettings>,
@@ -30,22 +30,22 @@ pub struct Recording {
     pub tolerated: Tolerated,
 }
 
-/// The memory that a recorded process might reserve on a device. PyTorch's snapshots do not contain it; `parkade run` and the
-/// functions in the Python package write it next to what PyTorch writes, under the key `parkade`.
+/// The memory that a recorded process was allowed to reserve on a device. PyTorch's snapshots do not contain it; `parkade
+/// run` and the functions in the Python package store it alongside PyTorch's data, under the key `parkade`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimit {
     /// In bytes.
     pub bytes: u64,
-    /// How the limit was known.
+    /// How the limit was determined.
     pub source: LimitSource,
 }
 
-/// How a process's memory limit was known.
+/// How a process's memory limit was determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitSource {
     /// `set_per_process_memory_fraction`.
     Fraction,
-    /// What the device had free, and what the process had reserved.
+    /// The device's free memory, and the memory that the process had reserved.
     Device,
     /// The user specified it.
     Given,
@@ -75,15 +75,15 @@ impl LimitSource {
 pub struct DeviceRecording {
     /// The device's number, 0 to 127.
     pub device: u32,
-    /// The segments at the end of the recording, in the order of their addresses. They do not overlap.
+    /// The segments at the end of the recording, in address order. They do not overlap.
     pub segments: Vec<Segment>,
     /// The events, oldest first. PyTorch keeps them in a ring buffer, so the oldest events may be missing.
     pub trace: Vec<Entry>,
     /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any. All devices of a file
     /// share them.
     pub pools: Arc<PoolTable>,
-    /// The kinds of entries that the program excluded from the trace. They are not looked for when a file is read, but by
-    /// `parkade_replay::find_left_out`.
+    /// The kinds of entries that the program excluded from the trace. Reading a file does not look for them;
+    /// `parkade_replay::find_left_out` does.
     pub left_out: Option<LeftOut>,
 }
 
@@ -216,7 +216,7 @@ pub struct Block {
     pub size: u64,
     /// The requested bytes, if the file states them. Out of date unless the block is active (spec 7.3).
     pub requested: Option<u64>,
-    /// Whether it is in use.
+    /// Its state.
     pub state: BlockState,
     /// The stack of its allocation.
     pub stack: StackId,
@@ -305,7 +305,7 @@ crate::names! {
 /// One entry in a device's trace; 48 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The address of the block or segment; for [`Action::Oom`] the device's free bytes.
+    /// The address of the block or segment; for [`Action::Oom`], the device's free bytes.
     pub address: u64,
     /// For a block, the requested bytes; for a segment, its length; for `Oom`, the rounded request; for `Snapshot`,
     /// all active bytes.

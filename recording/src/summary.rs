@@ -2,7 +2,7 @@
 
 use parkade::stats::{Family, Stat, Stats};
 
-/// The way in which a metric's numbers are printed.
+/// How a metric's numbers are printed.
 #[derive(Clone, Copy)]
 enum Quantity {
     Size,

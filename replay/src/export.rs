@@ -430,8 +430,8 @@ impl Provenance {
         }
     }
 
-    /// The stack of a segment. PyTorch drops it when it splits the segment (spec 7.3). A segment that served a single request
-    /// in its entirety was never split; for other segments, the trace does not show the stack.
+    /// Returns the stack of a segment. PyTorch drops it when it splits the segment (spec 7.3). A segment that served a single
+    /// request in its entirety was never split; for other segments, the trace does not show the stack.
     fn segment_stack(&self, segment: &SegmentInfo) -> StackId {
         match (segment.blocks.as_slice(), self.segments.get(&segment.address.get())) {
             ([block], Some(&(stack, 1))) if block.state != BlockActivity::Inactive => stack,

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::error::VerifyError;
 
-/// How the recorded run was made, and its stats if they are to be compared.
+/// How the run was recorded, and its stats if they are to be compared.
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
     /// The settings of the run.

@@ -274,8 +274,8 @@ mod tests {
         [entry(Action::FreeRequested, address, mib), entry(Action::FreeCompleted, address, mib)]
     }
 
-    /// Two blocks in one segment are allocated and freed; one of them exists again at the end and is waiting for another
-    /// stream. There is also a segment that is released.
+    /// Returns a recording in which two blocks in one segment are allocated and freed; one of them exists again at the end
+    /// and is waiting for another stream. Another segment is released.
     fn whole() -> Recording {
         use Action::{Alloc, SegmentAlloc, SegmentFree};
         let mut trace = vec![entry(SegmentAlloc, BASE, 20), entry(Alloc, BASE, 5), entry(Alloc, BASE + 5 * MIB, 6)];

@@ -73,7 +73,7 @@ fn verify(recording: &DeviceRecording) -> (DeviceVerdict, Duration) {
     (verdict, start.elapsed())
 }
 
-/// A new segment serves every request, although just as many cached segments would fit.
+/// Returns a recording in which a new segment serves every request, although just as many cached segments would fit.
 fn ignores_its_cache(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     for _ in 0..2 {
@@ -83,7 +83,7 @@ fn ignores_its_cache(segments: usize) -> DeviceRecording {
     program.end()
 }
 
-/// Segments of a different stream at the end.
+/// Returns a recording that has segments of a different stream at its end.
 fn other_streams(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);
@@ -92,7 +92,7 @@ fn other_streams(segments: usize) -> DeviceRecording {
     recording
 }
 
-/// Segments are released one by one, although all of them could be released at once.
+/// Returns a recording in which segments are released one by one, although all of them could be released at once.
 fn gives_back_one_by_one(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);

@@ -42,7 +42,7 @@ fn program(pool: (u64, u64), parts: &[Part], ends: &[(u64, BlockState)]) -> Devi
     DeviceRecording { segments: vec![segment], trace, ..DeviceRecording::default() }
 }
 
-/// Two blocks are allocated and freed, and a checkpoint with both of them is restored.
+/// Returns a trace in which two blocks are allocated and freed, and a checkpoint with both of them is restored.
 fn restored() -> Vec<Part> {
     let made = [MAKE, alloc(0, 512), alloc(512, 1024)];
     let restored = [alloc(0, 512), alloc(512, 1024), alloc(1536, REST)];

@@ -1,5 +1,5 @@
-//! Reads the keys and values of dicts from untrusted sources: found by name, type-checked, and limited in size; and the errors
-//! of a snapshot whose pickle is sound, with their position in the snapshot.
+//! Reads the keys and values of dicts from untrusted sources: finds keys by name, checks types and limits sizes. Also defines
+//! the errors for a snapshot whose pickle is valid, with their position in the snapshot.
 //!
 //! The reader looks up keys once for each shape of dict, not once for each dict. Every error names the key.
 
@@ -18,7 +18,7 @@ pub struct FormatError {
     pub problem: FormatProblem,
 }
 
-/// A position in a snapshot. Numbers count from 0, as in Python.
+/// A position in a snapshot. Indices start at 0, as in Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Place {
     /// The entire snapshot.
@@ -68,8 +68,8 @@ pub enum Place {
 pub enum FormatProblem {
     /// The file is not a snapshot.
     #[error(
-        "it is {found}, not the dict of torch.cuda.memory._snapshot() with `segments` or `device_traces`, \
-         nor the list of memory_snapshot(); dump one of these"
+        "it is {found}, not the dict with `segments` or `device_traces` that torch.cuda.memory._snapshot() returns, \
+         nor the list that memory_snapshot() returns; dump one of these"
     )]
     NotASnapshot {
         /// A description of the contents, with its article.
@@ -82,13 +82,13 @@ pub enum FormatProblem {
         count: usize,
     },
     /// A required key is missing.
-    #[error("`{key}` is missing; no PyTorch version omits it")]
+    #[error("`{key}` is missing; every PyTorch version writes it")]
     Missing {
         /// The key.
         key: &'static str,
     },
     /// A value of the wrong type.
-    #[error("`{key}` is {} and should be {}", with_article(found), with_article(expected))]
+    #[error("`{key}` is {} but should be {}", with_article(found), with_article(expected))]
     WrongType {
         /// The key.
         key: &'static str,
@@ -98,7 +98,7 @@ pub enum FormatProblem {
         found: &'static str,
     },
     /// A number out of range.
-    #[error("`{key}` is {value} and should be {range}")]
+    #[error("`{key}` is {value} but should be {range}")]
     OutOfRange {
         /// The key.
         key: &'static str,
@@ -319,7 +319,7 @@ impl<const N: usize> Fields<N> {
 
 type Found<T> = Result<T, FormatProblem>;
 
-/// `None` for an absent value or Python's None; for other values, the result of `read`.
+/// Returns `None` for an absent value or Python's None, and the result of `read` for other values.
 #[inline]
 pub(crate) fn optional<T>(value: Value, read: impl FnOnce(Value) -> Found<T>) -> Found<Option<T>> {
     match value.tag() {
@@ -414,7 +414,7 @@ pub(crate) fn float(loaded: &Loaded, value: Value, key: &'static str) -> Found<f
     loaded.objects.as_float(value).ok_or_else(|| wrong_type(loaded, value, key, "float"))
 }
 
-/// Returns the bytes of a text.
+/// Returns the bytes of a string.
 #[inline]
 pub(crate) fn text<'l>(loaded: &'l Loaded, value: Value, key: &'static str) -> Found<&'l [u8]> {
     loaded.texts.get(value).ok_or_else(|| wrong_type(loaded, value, key, "str"))
@@ -452,7 +452,7 @@ const MOST_NAMES: usize = 256;
 /// The name under which all other names are counted.
 const OTHERS: &str = "...";
 
-/// Returns a text for display: truncated, with replacement characters for bytes that are not UTF-8.
+/// Returns a string for display: truncated, with replacement characters for bytes that are not UTF-8.
 pub(crate) fn shown_name(text: &[u8]) -> String {
     let cut = text.get(..LONGEST_NAME).unwrap_or(text);
     let mut shown = String::from_utf8_lossy(cut).into_owned();

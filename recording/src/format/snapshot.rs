@@ -4,10 +4,10 @@
 //! devices (spec 7.4), which make up most of every recording; the allocator's settings and the annotations (spec 7.5); and
 //! the stacks that these parts refer to (spec 7.3). Most stacks are shared: each list and each frame is read once.
 //!
-//! The `forward_frames` of an entry are calls in the form of Python's tracebacks, the outermost first: a text for each call,
-//! ` File "model.py", line 12, in forward`, followed by the source line. They are the calls of the forward pass that created
-//! the autograd node in which memory was allocated (spec 7.4). They only help to name a block, so the reader ignores any
-//! other text.
+//! The `forward_frames` of an entry are calls in the form of Python's tracebacks, the outermost first: a string for each
+//! call, ` File "model.py", line 12, in forward`, followed by the source line. They are the calls of the forward pass that
+//! created the autograd node in which memory was allocated (spec 7.4). They only help to name a block, so the reader ignores
+//! any other string.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), run_limit, fields, tolerated })
 }
 
-/// The keys of a complete snapshot: PyTorch's keys, and the key of what parkade adds.
+/// The keys of a complete snapshot: PyTorch's keys, and the key under which parkade adds its own data.
 const NAMES: [&str; 5] = ["segments", "device_traces", "allocator_settings", "external_annotations", "parkade"];
 
 /// Returns whether a value is a complete snapshot rather than a segment.
@@ -307,7 +307,7 @@ impl SegmentReader {
         for (index, &dict) in list.iter().enumerate() {
             let place = Place::Block { segment: number, block: index };
             let block = self.block(loaded, dict, end, stacks).map_err(|problem| FormatError { place, problem })?;
-            end = block.address + block.size; // Checked as the block was read.
+            end = block.address + block.size; // Checked when the block was read.
             blocks.push(block);
         }
         let (sum, total) = (end - segment.address, segment.total_bytes);
@@ -382,7 +382,7 @@ fn check_overlap(heads: &[(usize, Head)]) -> Result<(), FormatError> {
         let [(other, before), (number, after)] = pair else {
             continue;
         };
-        let end = before.segment.address + before.segment.total_bytes; // Checked as the head was read.
+        let end = before.segment.address + before.segment.total_bytes; // Checked when the head was read.
         if before.device == after.device && after.segment.address < end {
             let address = after.segment.address;
             let problem = FormatProblem::Overlap { other: *other, device: after.device, address };
@@ -397,16 +397,16 @@ struct TraceReader {
     fields: Fields<9>,
     pools: PoolTable,
     unknown_actions: BTreeMap<String, u64>,
-    /// The actions that occurred, of those that only some releases have.
+    /// The actions that occurred, among those that only some releases have.
     actions: FileFields,
-    /// The text objects last seen as `action`, and the actions that they name.
+    /// The string objects most recently seen as `action`, and the actions that they name.
     recent: [(Value, Option<Action>); RECENT],
     next_recent: usize,
-    /// The pool object last seen, and its index.
+    /// The pool object most recently seen, and its index.
     last_pool: (Value, PoolId),
 }
 
-/// The number of action texts to remember. There are nine actions, and most files share one text object for each.
+/// The number of action strings to remember. There are nine actions, and most files share one string object for each.
 const RECENT: usize = 12;
 
 /// An action added in 2.14: a note that the program attaches to an allocation and that affects no decision.
@@ -581,7 +581,7 @@ fn read_divisions(loaded: &Loaded, dict: Value, key: &'static str) -> Result<[u6
     Ok(divisions)
 }
 
-/// Reads the annotations. Equal texts are stored once: a scope's name may occur a million times.
+/// Reads the annotations. Equal strings are stored once: a scope's name may occur a million times.
 ///
 /// # Errors
 /// [`FormatError`] for the first invalid annotation.
@@ -609,11 +609,11 @@ const MOST_PAIRED: usize = 1000;
 /// The reader of stacks, which collects them in a table.
 struct StackReader {
     fields: Fields<3>,
-    /// Stacks by list object, frames by dict object, and texts by text object.
+    /// Stacks by list object, frames by dict object, and strings by string object.
     lists: HashMap<Value, StackId>,
     frames: HashMap<Value, u32>,
     texts: HashMap<Value, Arc<str>>,
-    /// Stacks of the forward pass by list object, and their calls by text object.
+    /// Stacks of the forward pass by list object, and their calls by string object.
     forward_lists: HashMap<Value, StackId>,
     forward_calls: HashMap<Value, Option<u32>>,
     table: StackTable,
@@ -710,7 +710,8 @@ impl StackReader {
         Ok(number)
     }
 
-    /// Returns a text, shared with equal texts; empty if absent. File names need not be UTF-8: invalid bytes are replaced.
+    /// Returns a string, shared with equal strings; empty if absent. File names need not be UTF-8: invalid bytes are
+    /// replaced.
     fn text(&mut self, loaded: &Loaded, value: Value, key: &'static str) -> Result<Arc<str>, FormatProblem> {
         if let Some(text) = self.texts.get(&value) {
             return Ok(Arc::clone(text));
@@ -756,7 +757,7 @@ impl Budget {
     }
 }
 
-/// Returns the call that a text describes; `None` if it describes none.
+/// Returns the call that a string describes, or `None` if it describes none.
 pub(super) fn read(text: &[u8]) -> Option<Frame> {
     let line = text.split(|&byte| byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);

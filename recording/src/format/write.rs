@@ -32,7 +32,7 @@ pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
 struct Writer<'r> {
     pickler: Pickler,
     recording: &'r Recording,
-    /// Texts that this reader does not keep: their keys, the value to write, and whether the release writes the keys.
+    /// Strings that this reader does not keep: their keys, the value to write, and whether the release writes the keys.
     texts: [(&'static str, &'static str, bool); 2],
     stacks: HashMap<StackId, u32>,
     forwards: HashMap<StackId, u32>,

@@ -55,7 +55,7 @@ pub enum Source {
     Hip,
     /// Level Zero, the driver for Intel GPUs.
     LevelZero,
-    /// The driver of a different accelerator.
+    /// The driver of another accelerator.
     Driver,
     /// A kernel that needs more of a multiprocessor's memory than exists; no allocator manages that memory.
     Kernel,
@@ -156,7 +156,7 @@ pub struct ProcessUse {
     pub used: Size,
 }
 
-/// Why a text could not be read as an out-of-memory message.
+/// Why no out-of-memory message could be read from a text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The text does not contain a message.
@@ -186,7 +186,7 @@ const ENDS: [&str; 6] = [
 ];
 
 impl OutOfMemoryMessage {
-    /// Returns a message without a figure.
+    /// Returns a message without figures.
     #[must_use]
     pub const fn of(source: Source) -> OutOfMemoryMessage {
         OutOfMemoryMessage {
@@ -299,7 +299,7 @@ impl OutOfMemoryMessage {
         is_there && (self.reserved.is_some() || self.source != Source::PyTorch)
     }
 
-    /// Returns whether all figures are also in this message.
+    /// Returns whether all of its figures are also in `whole`.
     pub(super) fn is_part_of(&self, whole: &OutOfMemoryMessage) -> bool {
         let figures = |message: &OutOfMemoryMessage| {
             let OutOfMemoryMessage { tried, total, free, limit, allocated, reserved, unallocated, private_pools, .. } = *message;
@@ -415,7 +415,7 @@ const BEFORE: [(&str, Place); 16] = [
     ("memoryfraction):", |message| &mut message.limit),
 ];
 
-/// The number of bytes of the words around a figure that identify it.
+/// The number of bytes before and after a figure that are searched for the words that identify it.
 const NEAR: usize = 64;
 
 /// Returns whether the text begins with these words, ignoring white space and case.
@@ -444,7 +444,7 @@ fn end_of_figures(text: &str) -> Option<usize> {
     })
 }
 
-/// `GPU 0;` and similar words, which precede the device's memory.
+/// Returns whether a text ends with `GPU 0;` or similar words, which precede the device's memory.
 fn names_device(before: &str) -> bool {
     let Some(rest) = before.trim_end().strip_suffix(';') else { return false };
     let name = rest.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -525,7 +525,7 @@ impl Size {
 }
 
 impl fmt::Display for Size {
-    /// Uses the message's unit: a smaller unit would show digits that the message does not contain.
+    /// Uses the message's unit, because a smaller unit would show digits that the message does not contain.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_in_gibibytes = self.within >= (1 << 30) / 200;
         if is_in_gibibytes && self.bytes <= 1 << 30 {

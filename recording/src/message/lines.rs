@@ -34,7 +34,7 @@ pub(super) struct Decoder {
 }
 
 impl Encoding {
-    /// UTF-16 begins with a byte order mark or has letters in which every other byte is zero.
+    /// Determines the encoding. UTF-16 begins with a byte order mark or has letters in which every other byte is zero.
     fn of(first: &[u8]) -> Encoding {
         match first {
             [0xff, 0xfe, ..] => Encoding::Little,
@@ -88,7 +88,7 @@ impl Decoder {
     }
 }
 
-/// A rank before a line, captured in one of the groups.
+/// A rank at the start of a line, captured in one of the groups.
 static RANK: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
         r"(?x)^(?:
@@ -103,9 +103,9 @@ static RANK: LazyLock<Regex> = LazyLock::new(|| {
 /// A rank within a line.
 static NAMED_RANK: LazyLock<Regex> =
     LazyLock::new(|| compiled(r"(?i)(?:^|[^a-z])(local[_ ]|global[_ ])?rank[\x22']?[ :=]{0,3}([0-9]{1,9})(?:[^0-9]|$)"));
-/// Every text that matches contains this stem; the next letter has a third form.
+/// Every match contains this stem. The stem leaves out the `k`, which has a third form in Unicode.
 const STEM: Stems = Stems::of(&["ran"]);
-/// A time before a line: the parts of the date, those of the time, the fraction, the zone.
+/// A time at the start of a line: the parts of the date, the parts of the time, the fraction and the zone.
 static TIME: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
         r"(?x)^\[?[EWIFD]?(
@@ -453,7 +453,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Returns the beginning of a text, at most this many bytes.
+/// Returns at most this many bytes from the beginning of a text.
 pub(super) fn beginning(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }

@@ -1,8 +1,8 @@
-//! Searches a text with regular expressions, after a quick check of whether the text may contain a match.
+//! Searches text with regular expressions, after a quick check of whether the text may contain a match.
 
 use regex::Regex;
 
-/// Returns a pattern of this crate.
+/// Compiles one of this crate's patterns.
 ///
 /// # Panics
 /// If it is not a valid regular expression, which the tests rule out.
@@ -10,7 +10,7 @@ pub(super) fn compiled(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a regular expression")
 }
 
-/// Parts of words, in upper or lower case. Every text that the search looks for contains at least one of them.
+/// Parts of words, in upper or lower case. Every match of the search contains at least one of them.
 pub(super) struct Stems {
     stems: &'static [&'static str],
     /// The number of bytes of each stem that are compared first: the length of the shortest stem.
@@ -25,7 +25,7 @@ const fn place(first: u8, second: u8) -> usize {
 }
 
 impl Stems {
-    /// Stems of at least two lower-case ASCII letters each.
+    /// Creates stems, each of at least two lower-case ASCII letters.
     pub(super) const fn of(stems: &'static [&'static str]) -> Stems {
         let (mut compared, mut stem) = (u8::MAX as usize, 0);
         while stem < stems.len() {

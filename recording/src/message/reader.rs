@@ -99,7 +99,7 @@ const LONGEST: usize = 8 << 10;
 /// The amount of text that is kept around a part that is searched: after it, a message and more; and before it, the size that
 /// another framework's message states before its sign.
 const AROUND: usize = LONGEST + (2 << 10);
-/// The maximum number of lines, of its rank and of others, within which a message that is broken into lines ends.
+/// The maximum number of lines, including those from other ranks, over which a message may be broken.
 const MOST_LINES: usize = 200;
 /// The maximum number of messages from other frameworks to name.
 const MOST_OTHERS: usize = 100;
@@ -141,7 +141,7 @@ struct Scan {
     beginning: Beginning,
     /// The number of lines that have begun.
     lines: usize,
-    /// The number of the line in which a rank was last looked for, and the ranks in that line.
+    /// The number of the line that was last searched for a rank, and the ranks in that line.
     named: (usize, NamedRank),
     summary: Option<(u32, Option<LogTime>)>,
     signs: Signs,
@@ -244,7 +244,7 @@ impl Scan {
             self.beginning.first = found.map(|found| self.logged(view, tried, found));
         }
         if self.lines == 0 && !self.beginning.is_tried {
-            // A person would recognise a mark that has lost letters.
+            // A person would recognise a mark with missing letters.
             self.beginning.first = headless(from(view.text, 0, mark)).map(|found| self.logged(view, 0, found));
         }
         if mark < part.end {
@@ -381,7 +381,8 @@ fn from(text: &str, start: usize, end: usize) -> &str {
 
 /// Returns the rest of a message; nothing if it has no figure.
 fn what_is_left(rest: &str, is_beginning: bool) -> Option<OutOfMemoryMessage> {
-    // This is a message cut before its first figure, or no message: other uses of the words do not count.
+    // This is either a message that is cut off before its first figure or not a message at all: other uses of the words do
+    // not count.
     OutOfMemoryMessage::after_mark(rest).or_else(|| is_beginning.then(|| OutOfMemoryMessage::of(Source::PyTorch)))
 }
 
@@ -394,8 +395,8 @@ fn headless(text: &str) -> Option<OutOfMemoryMessage> {
     (is_of_pytorch && !is_foreign()).then_some(message)
 }
 
-/// Returns whether this is all that is left of a message on its line, and it is cut before the end of the failed allocation's
-/// size.
+/// Returns whether this is all that is left of a message on its line, and whether it is cut off before the end of the failed
+/// allocation's size.
 fn is_beginning(rest: &str) -> bool {
     static CUT_SIZE: LazyLock<Regex> =
         LazyLock::new(|| compiled(r"^(?:[0-9]{1,20}(?:\.[0-9]{0,2})?(?: (?:[KMG]i?|b(?:y(?:t(?:e)?)?)?)?)?)?$"));

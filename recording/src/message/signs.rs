@@ -225,8 +225,8 @@ pub(super) struct Signs {
 }
 
 impl Signs {
-    /// Returns the signs that begin in one part of a text that extends further on either side, in text order: all signs of
-    /// named sources and, if `is_all`, the first sign of each general source.
+    /// Returns the signs that begin in one part of a longer text, in text order: all signs of named sources and, if `is_all`,
+    /// the first sign of each general source.
     pub(super) fn read(&mut self, text: &str, part: Range<usize>, is_all: bool) -> Vec<(Range<usize>, Source)> {
         let mut found_signs = Vec::new();
         let near = &text[..text.floor_char_boundary(part.end + LONGEST_SIGN)];

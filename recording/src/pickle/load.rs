@@ -28,7 +28,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Returns Python's name of a value's type, for messages.
+    /// Returns Python's name for a value's type, for use in messages.
     pub(crate) fn type_name(&self, value: Value) -> &'static str {
         self.objects.type_name(value)
     }
@@ -83,7 +83,7 @@ impl Length {
 /// Reads a pickle that is in memory.
 ///
 /// # Errors
-/// As [`load`].
+/// The same as for [`load`].
 pub(crate) fn load_bytes(bytes: &[u8]) -> Result<Loaded, PickleError> {
     let mut pieces = bytes.chunks(PIECE);
     load(Length::Known(bytes.len()), &mut |input| input.extend_from_slice(pieces.next().unwrap_or_default()))
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
     use crate::pickle::Dict;
 
-    /// Returns the only key and value of each dict in a list that begins with two texts, `a` in slot 0 and `b` in slot 1.
+    /// Returns the only key and value of each dict in a list that begins with two strings, `a` in slot 0 and `b` in slot 1.
     fn read(items: &[&[u8]]) -> Vec<(Vec<u8>, i64)> {
         let mut bytes = b"\x80\x02](\x8c\x01aq\x00\x8c\x01bq\x01".to_vec();
         bytes.extend(items.concat());
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(read_pickle(bytes), pairs(&[("a", 1), ("b", 2), ("b", 3)]));
     }
 
-    /// A text is memoised only once, even if the dict is read a second time: the next slots are 2 and 3.
+    /// A string is memoised only once, even if the dict is read a second time: the next slots are 2 and 3.
     #[test]
     fn a_text_read_before_a_dict_turns_out_different_is_memoised_once() {
         let texts: [&[u8]; 3] = [b"}(h\x00\x8c\x01x\x94u", b"}(h\x00\x8c\x01y\x94u", b"}(h\x00\x8c\x01z\x94h\x01K\x00u"];

@@ -61,7 +61,7 @@ impl<'a> Machine<'a> {
         (self.fence, self.protocol) = (0, 0);
     }
 
-    /// Returns the bytes of memory in use, without the input.
+    /// Returns the bytes of memory in use, excluding the input.
     pub(crate) fn held(&self) -> u64 {
         let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();
         (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64
@@ -558,7 +558,7 @@ fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo, texts: 
         SHORT_BINUNICODE => {
             let bytes = argument & 0xff;
             let end = *at + 1 + bytes as usize;
-            // The text must be complete.
+            // The string must be complete.
             let text = texts.copy(input.get(*at + 1..end)?);
             let is_memoised = input.get(end) == Some(&MEMOIZE);
             if is_memoised {

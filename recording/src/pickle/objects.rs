@@ -2,9 +2,9 @@
 //! number.
 //!
 //! A value has a tag in the low four bits and a payload in the other sixty. Integers of more than 60 bits and floats do not
-//! fit: they are stored in a table, and the payload is their index. Texts are stored one after another, because the file itself
-//! is not kept; the payload is a text's position, or the index of a very long text. Values are plain copies, so a tree of any
-//! depth is dropped without recursion.
+//! fit: they are stored in a table, and the payload is their index. Strings are stored one after another, because the file
+//! itself is not kept; the payload is a string's position, or the index of a very long string. Values are plain copies, so a
+//! tree of any depth is dropped without recursion.
 //!
 //! Nearly all containers are filled in one go. These containers are ranges of one large vector (`slots`); a dict has only its
 //! values there, and a [shape](Shapes) for its keys. If a container grows again after something else has been written, it
@@ -36,9 +36,9 @@ pub(crate) enum Tag {
     /// An integer of more than 128 bits. Its value is not kept, because nothing in a snapshot is that large.
     HugeInt = 5,
     Float = 6,
-    /// A text: 36 bits of offset and 24 bits of length.
+    /// A string: 36 bits of offset and 24 bits of length.
     Text = 7,
-    /// A text that is too long for [`Tag::Text`], or too far into the file; an index.
+    /// A string that is too long for [`Tag::Text`], or too far into the file; an index.
     LongText = 8,
     /// Bytes. Only the type is kept, because nothing in a snapshot is bytes.
     Bytes = 9,
@@ -107,7 +107,7 @@ impl Value {
         Value(((i64::from(value) << TAG_BITS) as u64) | Tag::Int as u64)
     }
 
-    /// Returns a text by offset and length, if they fit in the payload.
+    /// Returns a string by offset and length, if they fit in the payload.
     #[inline]
     fn text(offset: u64, length: u64) -> Option<Value> {
         if offset < TEXT_OFFSET_LIMIT && length < 1 << TEXT_LENGTH_BITS {
@@ -136,7 +136,7 @@ impl Value {
         ((payload >> TEXT_LENGTH_BITS) as usize, (payload & ((1 << TEXT_LENGTH_BITS) - 1)) as usize)
     }
 
-    /// Returns Python's name of the type, for messages; "container" for a list, dict or tuple, which `Objects` tells apart.
+    /// Returns Python's name for the type, for messages; "container" for a list, dict or tuple, which `Objects` tells apart.
     pub(crate) fn type_name(self) -> &'static str {
         match self.tag() {
             Tag::Absent => "missing value",
@@ -152,25 +152,25 @@ impl Value {
     }
 }
 
-/// The bytes of every text value of one pickle.
+/// The bytes of all strings in one pickle.
 #[derive(Default)]
 pub(crate) struct Texts {
     bytes: Vec<u8>,
     /// The number of these bytes that are also in the file, unchanged.
     copied: usize,
-    /// Offset and length of the texts that do not fit in a value.
+    /// The offset and length of each string that does not fit in a value.
     long: Vec<(usize, usize)>,
 }
 
 impl Texts {
-    /// Stores a text that is in the file unchanged, and returns its value.
+    /// Stores a string that is in the file unchanged, and returns its value.
     #[inline]
     pub(crate) fn copy(&mut self, text: &[u8]) -> Value {
         self.copied += text.len();
         self.keep(text)
     }
 
-    /// Stores a decoded text and returns its value.
+    /// Stores a decoded string and returns its value.
     #[inline]
     pub(crate) fn keep(&mut self, text: &[u8]) -> Value {
         let offset = self.bytes.len();
@@ -178,7 +178,7 @@ impl Texts {
         Value::text(offset as u64, text.len() as u64).unwrap_or_else(|| self.long_text(offset, text.len()))
     }
 
-    /// Forgets the texts that have been copied since there were `length` bytes.
+    /// Forgets the strings that have been copied since there were `length` bytes.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.copied -= self.bytes.len() - length;
         self.bytes.truncate(length);
@@ -192,13 +192,13 @@ impl Texts {
 
     #[cold]
     fn long_text(&mut self, offset: usize, length: usize) -> Value {
-        let index = self.long.len() as u32; // Fits: each long text takes 16 MiB.
+        let index = self.long.len() as u32; // Fits: each long string takes 16 MiB.
         self.long.push((offset, length));
         Value::with_index(Tag::LongText, index)
     }
 
-    /// Returns the bytes of a text; `None` if the value is not a text. They are UTF-8 except in malicious or very unusual
-    /// files.
+    /// Returns the bytes of a string, or `None` if the value is not a string. They are UTF-8 except in malicious or very
+    /// unusual files.
     #[inline]
     pub(crate) fn get(&self, value: Value) -> Option<&[u8]> {
         let (offset, length) = match value.tag() {
@@ -359,7 +359,7 @@ impl Objects {
         }
     }
 
-    /// Returns Python's name of the type.
+    /// Returns Python's name for the type.
     pub(crate) fn type_name(&self, value: Value) -> &'static str {
         match self.container(value) {
             Some(Container::List { .. } | Container::LooseList { .. }) => "list",
@@ -504,7 +504,7 @@ impl Shapes {
         self.nodes.get(shape as usize).map_or(0, |node| node.length as usize)
     }
 
-    /// Returns the shape with one more key. `None` if there is no such shape, because the key is not a short text or there
+    /// Returns the shape with one more key. `None` if there is no such shape, because the key is not a short string or there
     /// are too many shapes; the dict must then be loose.
     #[inline]
     pub(crate) fn step(&mut self, shape: u32, key: Value, texts: &Texts) -> Option<u32> {

@@ -78,20 +78,20 @@ pub struct PickleError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PickleProblem {
     /// The file ends before the opcode or its argument is complete.
-    #[error("the file ends where {needed} more bytes are needed ({left} left); it was cut short: copy or dump it again")]
+    #[error("{needed} more bytes are needed, but only {left} are left; the file was cut short: copy or dump it again")]
     Truncated {
         /// The number of bytes that the opcode needs.
         needed: u64,
         /// The number of bytes left in the file.
         left: u64,
     },
-    /// A text argument has no end of line.
+    /// A line argument has no line ending.
     #[error("the file ends within a line of text; it was cut short: copy or dump it again")]
     UnfinishedLine,
     /// The opcode would import or call Python code.
     #[error(
         "opcode {} (0x{code:02x}) would import or call code, which this reader never does; \
-         dump the plain dict of torch.cuda.memory._snapshot() instead",
+         dump the plain dict that torch.cuda.memory._snapshot() returns instead",
         name(*code).unwrap_or("?")
     )]
     Refused {
@@ -99,7 +99,7 @@ pub enum PickleProblem {
         code: u8,
     },
     /// The opcode is valid in a pickle, but no snapshot contains it (sets).
-    #[error("opcode {} (0x{code:02x}) has no place in a memory snapshot", name(*code).unwrap_or("?"))]
+    #[error("opcode {} (0x{code:02x}) does not belong in a memory snapshot", name(*code).unwrap_or("?"))]
     Unsupported {
         /// The opcode's byte.
         code: u8,
@@ -123,7 +123,7 @@ pub enum PickleProblem {
         code: u8,
     },
     /// An opcode needs all values since the last MARK, and there is no MARK.
-    #[error("opcode {} has no MARK to go back to; the file is damaged", name(*code).unwrap_or("?"))]
+    #[error("opcode {} needs a MARK, but there is none; the file is damaged", name(*code).unwrap_or("?"))]
     MissingMark {
         /// The opcode's byte.
         code: u8,
@@ -156,11 +156,11 @@ pub enum PickleProblem {
         /// The key's type.
         found: &'static str,
     },
-    /// A text that should be a number but is not.
-    #[error("the text is not a number; the file is damaged")]
+    /// A string that should be a number but is not.
+    #[error("the string is not a number; the file is damaged")]
     BadNumber,
-    /// A quoted or escaped text that cannot be decoded.
-    #[error("the text has a bad quote or escape; the file is damaged")]
+    /// A quoted or escaped string that cannot be decoded.
+    #[error("the string has an invalid quote or escape; the file is damaged")]
     BadText,
     /// A length below zero.
     #[error("the length {length} is negative; the file is damaged")]

@@ -1,12 +1,12 @@
 //! Steps through the opcodes of a pickle without building anything, while the pickle is still being decompressed.
 //!
 //! A few kilobytes can decompress to gigabytes. The bytes so far show whether it is worth reading more: all opcodes must
-//! exist, texts must not be longer than those in a snapshot, and the number of values must be in proportion to the number of
-//! bytes.
+//! exist, strings must not be longer than those in a snapshot, and the number of values must be in proportion to the number
+//! of bytes.
 
 use super::opcode::*;
 
-/// The maximum length of a text, in bytes: 16 MiB. The longest text in a snapshot is its settings string.
+/// The maximum length of a string, in bytes: 16 MiB. The longest string in a snapshot is its settings string.
 const LONGEST_TEXT: u64 = 16 << 20;
 /// The maximum number of values that one list, dict or tuple opcode takes from the stack. Python's picklers write 1,000 at a
 /// time.
@@ -88,7 +88,7 @@ impl Skim {
 
     fn check_text(&mut self, length: u64) -> Option<()> {
         if length > LONGEST_TEXT {
-            self.ended = Some((self.at, "there is a text longer than 16 MiB"));
+            self.ended = Some((self.at, "there is a string longer than 16 MiB"));
             return None;
         }
         Some(())
@@ -163,8 +163,8 @@ mod tests {
         assert_eq!(said(&b"](]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]e0".repeat(1 << 18)), Some((true, many)));
         assert_eq!(
             said(&[&b"\x8e"[..], &u64::MAX.to_le_bytes(), b"A"].concat()),
-            Some((true, "there is a text longer than 16 MiB"))
+            Some((true, "there is a string longer than 16 MiB"))
         );
-        assert_eq!(said(&[&b"V"[..], &vec![b'A'; 17 << 20]].concat()), Some((true, "there is a text longer than 16 MiB")));
+        assert_eq!(said(&[&b"V"[..], &vec![b'A'; 17 << 20]].concat()), Some((true, "there is a string longer than 16 MiB")));
     }
 }

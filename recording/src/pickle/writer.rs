@@ -69,7 +69,7 @@ impl Pickler {
         }
     }
 
-    /// Writes a text the first time, and a reference to it after that.
+    /// Writes a string the first time, and a reference to it after that.
     pub(crate) fn text(&mut self, text: &str) {
         if let Some(&slot) = self.texts.get(text) {
             return self.again(slot);

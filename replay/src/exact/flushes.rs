@@ -1,9 +1,9 @@
-//! Flushes: cached memory that went back to the device right before a request which then took more memory than had ever been
-//! reserved; and what a recording shows about their reasons.
+//! Flushes: releases of cached memory to the device right before a request that then takes more memory than had ever been
+//! reserved; and what a recording shows about the reasons for them.
 //!
-//! No entry shows why. Either the device refused the request, so that the allocator released its cache and asked again (a
-//! retry), or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. Both leave the same entries,
-//! except for the stacks, if the recording has stacks.
+//! No entry shows why. Either the device refused the request, and the allocator released its cache and asked again (a retry),
+//! or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. Both leave the same entries, except
+//! for the stacks, if the recording has stacks.
 //!
 //! The device's capacity decides some cases: the device cannot have refused an amount that the process had reserved at some
 //! other time. If that much was never reserved, a call is likelier if a capture follows, because `torch.cuda.graph` empties the
@@ -44,7 +44,7 @@ impl Flush {
     }
 }
 
-/// If this many requests each needed more than had ever been reserved, it is no coincidence that memory went back right
+/// If this many requests each needed more than had ever been reserved, it is no coincidence that memory was released right
 /// before them.
 const OFTEN: usize = 3;
 
@@ -124,14 +124,14 @@ parkade_recording::names! {
     }
 }
 
-/// If memory goes back before requests that the device had room for at least this many times as often as before requests that
-/// it may have refused, all flushes count as calls to `empty_cache`.
+/// If memory is released before requests that the device had room for at least this many times as often as before requests
+/// that it may have refused, all flushes count as calls to `empty_cache`.
 ///
 /// In known recordings without errors, the ratio is at least 6 if nothing was refused, and 0 if a limit was near.
 const MOSTLY: u64 = 4;
 
-/// The weight of memory that goes back before a request which a cached block then serves: no allocator rule does that. Memory
-/// that goes back before any other request may show that the device had less memory for a while.
+/// The weight of a release before a request that a cached block then serves: no allocator rule leads to that. A release
+/// before any other request may show that the device had less memory for a while.
 const CERTAIN: u64 = 2;
 
 /// Before a capture, `torch.cuda.graph` empties the cache, and PyTorch then creates a few tensors for random numbers. The
@@ -182,7 +182,7 @@ impl Capacity {
         capacity
     }
 
-    /// Learns from the flushes, the places where memory goes back.
+    /// Learns from the flushes, the points at which memory is released.
     fn learn_from_flushes(&mut self, trace: &[Entry], reserved_bytes: u64, pools: &RecordedPools, settings: &Settings) {
         // Garbage collection and requests for oversize blocks release memory before they take memory.
         let is_plain = settings.garbage_collection_threshold <= 0.0 && settings.max_split_bytes == u64::MAX;
@@ -216,7 +216,7 @@ impl Capacity {
         bytes > self.most_reserved
     }
 
-    /// Returns the probable reason why memory went back before a request (given by its entry) that would have raised the
+    /// Returns the probable reason why memory was released before a request (given by its entry) that would have raised the
     /// reserved bytes to `bytes`. `None` if the device had room; then the program certainly called `empty_cache`.
     pub(crate) fn reason(&self, bytes: u64, request: usize) -> Option<FlushReason> {
         if !self.may_lack(bytes) {
@@ -317,7 +317,7 @@ mod tests {
     const NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 10), (Action::SegmentAlloc, 20), (Action::Alloc, 20)];
     const NOT_NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 4), (Action::SegmentAlloc, 4), (Action::Alloc, 4)];
 
-    /// Memory goes back, and then a cached block serves a request.
+    /// Memory is released, and then a cached block serves a request.
     const ONLY_GIVES: &[(Action, u64)] = &[(Action::SegmentFree, 1), (Action::Alloc, 1)];
 
     /// Returns the capacity shown by a trace that begins with 20 MiB reserved and never has more than 30 MiB.
@@ -325,7 +325,7 @@ mod tests {
         Capacity::of(&trace(&parts.concat()), 20 * MIB, &RecordedPools::default(), settings)
     }
 
-    /// Returns why memory went back before a request that no capture follows.
+    /// Returns why memory was released before a request that no capture follows.
     fn reason(parts: &[&[(Action, u64)]], settings: &Settings, mib: u64) -> Option<FlushReason> {
         capacity(parts, settings).reason(mib * MIB, usize::MAX)
     }
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(reason(&for_cached, &collecting, 31), Some(FlushReason::OftenEmptied), "nothing else does this");
     }
 
-    /// Returns a trace of requests with their pools: the flush and its request, then these.
+    /// Returns whether a capture follows the flush in a trace with requests to these pools after the flush and its request.
     fn before_capture(pools: &[u64]) -> bool {
         let mut captures = Captures::default();
         for (request, &pool) in pools.iter().enumerate() {

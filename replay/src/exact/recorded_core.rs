@@ -1,4 +1,4 @@
-//! The allocator that a replay runs: a core whose outside world is the recording.
+//! The allocator that a replay runs: a core for which the recording takes the place of the device.
 //!
 //! Its rules are PyTorch's. The recording supplies the device's answers, the facts that the rules cannot know, and the
 //! position of the replay. The core's observer compares each decision with the recording's next entry.
@@ -165,7 +165,7 @@ impl<'a> RecordedDevice<'a> {
     }
 }
 
-/// Records that addresses are mapped. Returns false if they belong to no range.
+/// Records that addresses are mapped. Returns false if the addresses belong to no range.
 fn grow(reserved: &mut BTreeMap<u64, u64>, address: u64, size: u64) -> bool {
     match reserved.range_mut(..=address).next_back() {
         Some((_, end)) if address <= *end => {
@@ -182,8 +182,8 @@ impl DeviceBackend for RecordedDevice<'_> {
     /// A recording does not distinguish pieces of physical memory.
     type Physical = ();
 
-    /// Returns each waiting block has a separate stream, whose handle is the entry at which the block becomes free. Without
-    /// this, a replay with a hundred thousand waiting blocks would poll each of them at every request.
+    /// Each waiting block has a separate stream, whose handle is the entry at which the block becomes free. Without this, a
+    /// replay with a hundred thousand waiting blocks would poll each of them at every request.
     fn completes_by_handle(&self) -> bool {
         true
     }
@@ -281,7 +281,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         Ok(usize::MAX)
     }
 
-    /// Returns the stream that a replay records on a block represents the entry at which the block became free.
+    /// The stream that a replay records on a block represents the entry at which the block became free.
     fn record_event(&mut self, event: &mut usize, stream: StreamId) -> Result<(), BackendError> {
         *event = completion_of(stream);
         Ok(())
@@ -409,7 +409,7 @@ pub(crate) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, Recorded<'a>, Com
 pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHashMap<u64, Allocation>, VerifyError> {
     let mut live = FxHashMap::default();
     for pool in start.pools.private() {
-        let problem = "is one of too many private pools";
+        let problem = "exceeds the maximum number of private pools";
         core.create_pool(pool).map_err(|_| VerifyError::Start { what: "pool", address: pool.0, problem, missing: &[] })?;
     }
     if start.lost.is_none() {

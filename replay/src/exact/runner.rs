@@ -316,7 +316,7 @@ impl Runner<'_> {
             self.tally.first.get_or_insert(Mismatch {
                 entry: Some(at),
                 recorded: format!("{} with no request after it", Decision::from(&self.trace[at])),
-                replayed: format!("nothing, or all waiting blocks would become free; {} more wait", self.waiting),
+                replayed: format!("no waiting block or every waiting block would become free; {} more are waiting", self.waiting),
                 addresses: vec![self.trace[at].address],
             });
         }
@@ -470,8 +470,8 @@ impl<'a> Runner<'a> {
         Some(Flush { entry: request, wanted_bytes: self.wanted_bytes(at, request), reason: self.reason(at, request)? })
     }
 
-    /// Returns the probable reason why memory went back in the request's entries, starting at `at`. `None` if the device had
-    /// room; then it was a call to `empty_cache`.
+    /// Returns the probable reason why memory was released in the request's entries, starting at `at`. `None` if the device
+    /// had room; then it was a call to `empty_cache`.
     fn reason(&self, at: usize, request: usize) -> Option<FlushReason> {
         let likely = self.capacity.reason(self.wanted_bytes(at, request), request);
         match FlushReason::of_stacks(&self.trace[at..=request]) {
@@ -644,7 +644,7 @@ struct Restores {
     history: Option<History>,
 }
 
-/// Everything that happened before, if the recording has its beginning.
+/// Everything that happened before, if the recording's oldest entries are not missing.
 struct History {
     /// The blocks that were ever handed out, by address and size.
     handed_out: FxHashSet<(u64, u64)>,

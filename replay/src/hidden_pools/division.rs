@@ -1,8 +1,9 @@
-//! The division of the segments into pools: as the entries name them or, in files from earlier releases, guessed.
+//! Divides the segments into pools: those that the entries name or, in files from earlier releases, guessed ones.
 //!
-//! Since PyTorch 2.12, every entry has the id of its pool. Otherwise the evidence is turned into a division with as few
-//! segments in private pools and as few pools as possible. The pools then get ids in the order in which they were freed. Each
-//! guess learns from how the one before it failed. This module also decides whether a guess explains more than it assumes.
+//! Since PyTorch 2.12, every entry has the id of its pool. For files from earlier releases, the evidence is turned into a
+//! division with as few segments in private pools and as few pools as possible. The pools then get ids in the order in which
+//! they were freed. Each guess learns from the failure of the one before it. This module also decides whether a guess
+//! explains more than it assumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -452,9 +453,9 @@ fn open_component(both: &Graph, is_private: &[bool]) -> Option<Vec<LifeId>> {
     Some(component)
 }
 
-/// For each life, the weight of evidence that it belongs to the default pool: the number of requests that it served. The
-/// weight is much higher if several pools freed memory at once and this life was among the first to be freed, starting with a
-/// large segment, as `empty_cache` does.
+/// Returns, for each life, the weight of the evidence that it belongs to the default pool: the number of requests that it
+/// served. The weight is much higher if several pools freed memory at once and this life was among the first to be freed,
+/// starting with a large segment, as `empty_cache` does.
 fn weights(evidence: &Evidence) -> Vec<u64> {
     let mut weights: Vec<u64> = evidence.lives.iter().map(|life| life.requests + 1).collect();
     let most: u64 = weights.iter().sum();
@@ -468,8 +469,8 @@ fn weights(evidence: &Evidence) -> Vec<u64> {
     weights
 }
 
-/// Of two parts that exclude each other: first the lighter one, which becomes private, and then the heavier one. If the lives
-/// do not form two parts: the single life that excludes the most others relative to its weight.
+/// Returns two parts that exclude each other: first the lighter one, which becomes private, and then the heavier one. If the
+/// lives do not form two parts, the first part is the single life that excludes the most others relative to its weight.
 fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, Option<Vec<LifeId>>) {
     let mut is_in = vec![false; weights.len()];
     component.iter().for_each(|&life| is_in[life] = true);
@@ -488,7 +489,7 @@ fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, O
     (most.map(|(life, _)| life).into_iter().collect(), None)
 }
 
-/// For each life in a component, the part (of two) that it is in, if lives in the same part never exclude each other.
+/// Returns, for each life in a component, which of two parts it is in, if lives in the same part never exclude each other.
 fn two_sides(both: &Graph, component: &[LifeId], is_in: &[bool]) -> Option<Vec<Option<bool>>> {
     let mut side: Vec<Option<bool>> = vec![None; is_in.len()];
     let mut rest: Vec<LifeId> = component.first().copied().into_iter().collect();

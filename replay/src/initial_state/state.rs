@@ -208,7 +208,7 @@ impl Map {
             }
             Action::SegmentAlloc | Action::SegmentMap => {
                 if is_touched(&self.memory, address, end) {
-                    return Err("but there is already memory");
+                    return Err("but there is already memory there");
                 }
                 if entry.action == Action::SegmentMap {
                     self.join(address, end);
@@ -223,7 +223,7 @@ impl Map {
                     return Err("but a block is still in use there");
                 }
                 if !self.take(address, end) {
-                    return Err("but there is no memory at that time");
+                    return Err("but there is no memory there at that time");
                 }
             }
             Action::FreeCompleted | Action::FreeRequested | Action::Oom | Action::Snapshot => {}

@@ -278,7 +278,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// A request at an address: a number of bytes past the last address of a name.
+    /// Requests memory at an address: a number of bytes past the last address of a name.
     fn alloc_at(&mut self, line: &Line<'_>) -> Answer {
         let stream = handle(line.stream(3)?);
         let name = self.new_name(line, stream)?;
@@ -496,7 +496,7 @@ impl From<CheckpointError> for Failure {
 
 /// Operations that set something: the allocator's settings and counters, and the state of the simulated device.
 impl Session {
-    /// Operations on the allocator's settings and counters.
+    /// Runs an operation on the allocator's settings and counters.
     fn set(&mut self, line: &Line<'_>) -> Answer {
         match line.name() {
             "set_fraction" => {
@@ -518,7 +518,7 @@ impl Session {
         Ok(String::new())
     }
 
-    /// Operations on the simulated device rather than on the allocator.
+    /// Runs an operation on the simulated device rather than on the allocator.
     fn control_device(&mut self, line: &Line<'_>) -> Answer {
         let device = self.allocator.device_mut();
         match line.name() {

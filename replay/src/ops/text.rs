@@ -29,7 +29,7 @@ pub(super) struct Line<'a> {
 pub(super) type Unreadable = &'static str;
 
 impl<'a> Line<'a> {
-    /// Reads a line; Returns `None` if it contains only spaces and a comment.
+    /// Reads a line. Returns `None` if it contains only spaces and a comment.
     pub(super) fn read(line: &'a str) -> Option<Line<'a>> {
         let text = line.split('#').next().unwrap_or("");
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
@@ -143,7 +143,7 @@ impl Observer for Watcher {
     }
 }
 
-/// A JSON string, with quotes.
+/// Formats a JSON string, with quotes.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -328,7 +328,7 @@ pub(super) struct Printed {
 }
 
 impl Printed {
-    /// Returns all stats.
+    /// Formats all stats.
     pub(super) fn all(&mut self, stats: &Stats, profile: &Profile) -> String {
         format!("{{{}}}", self.print(stats, profile, false))
     }

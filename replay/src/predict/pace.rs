@@ -26,7 +26,7 @@ use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 /// When memory that was freed becomes free for reuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
-    /// At once.
+    /// Immediately.
     AtOnce,
     /// At this entry: other streams use it until then.
     AtEntry(u32),
@@ -379,8 +379,7 @@ pub struct Variation {
     pub gpu_permille: u32,
     /// The driver's time, in permille of the recorded time.
     pub driver_permille: u32,
-    /// The moment at which work finished, between the last check that found it unfinished (0) and the first that
-    /// found it done.
+    /// When work finished, between the last check that found it unfinished (0) and the first that found it done.
     pub place_permille: u32,
     /// The maximum time between the beginning of the work and the free that waits for it, in permille of the work's lag.
     pub reach_permille: u32,
@@ -461,7 +460,7 @@ impl Clock {
         now_ns + step.own_ns * u64::from(self.variation.program_permille) / 1000 * noise / 1000
     }
 
-    /// Returns when the work that the memory freed by an operation waits for is finished.
+    /// Returns when the GPU finishes the work that an operation's freed memory waits for.
     pub(crate) fn completes(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         let within = step.done_before_ns - 1 - step.done_after_ns;
@@ -519,7 +518,8 @@ mod tests {
         entry
     }
 
-    /// Two blocks are freed while another stream uses them; one request finds that both are done.
+    /// Returns a run in which two blocks are freed while another stream uses them, and one request finds the work on both
+    /// finished.
     fn run() -> (Vec<Entry>, Vec<(usize, Operation)>) {
         let times = [
             (Action::Alloc, 1, 1000),

@@ -1,7 +1,7 @@
 //! Replays a predicted run, operation by operation, on a simulated device; also defines its settings and its result.
 //!
 //! One simulated device places segments where the recorded process's driver would have placed them. The other also makes
-//! waiting blocks become free at given moments.
+//! waiting blocks become free at given times.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::policy::PyTorch;
@@ -320,8 +320,8 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.device_errors += u64::from(self.core.free(allocation).is_err());
     }
 
-    /// For memory that must wait, the moment at which it becomes free, if any. `None` for memory that becomes free
-    /// immediately.
+    /// Returns, for memory that must wait, the time at which it becomes free, if any. Returns `None` for memory that becomes
+    /// free immediately.
     fn completed_at(&mut self, entry: usize, completion: Completion) -> Option<Option<u64>> {
         let entry = entry as u64;
         match (completion, self.timing) {
@@ -401,9 +401,9 @@ pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Op
 
 /// A simulated device on which waiting blocks become free at entries of the recording, and the progress of the replay.
 ///
-/// Memory and addresses come from the simulated device. The moment at which other streams finish with a block does not,
-/// because it depended on the recorded program and the GPU. The replay therefore supplies it through the stream that it
-/// records on the block ([`crate::completions`]).
+/// Memory and addresses come from the simulated device. The time at which other streams finish with a block does not, because
+/// it depended on the recorded program and the GPU. The replay therefore supplies it through the stream that it records on
+/// the block ([`crate::completions`]).
 #[derive(Clone, Debug)]
 struct TimedDevice {
     device: SimDevice,
@@ -416,11 +416,11 @@ struct TimedDevice {
 }
 
 impl DeviceBackend for TimedDevice {
-    /// The moment at which the event's block becomes free, in the unit of `now`; the largest number means never.
+    /// The time at which the event's block becomes free, in the unit of `now`; the largest number means never.
     type Event = u64;
     type Physical = SimPhysical;
 
-    /// As in an exact replay: without this, every request would poll every waiting block.
+    /// Works as in an exact replay: without this, every request would poll every waiting block.
     fn completes_by_handle(&self) -> bool {
         true
     }

@@ -33,7 +33,7 @@ impl SelfCheck {
         self.error_bytes() as f64 / self.recorded_peak_bytes.max(1) as f64 * 100.0
     }
 
-    /// Of the checks of several devices, the one that is furthest off; the first if all of them are exact.
+    /// Returns the least accurate of several devices' checks, or the first if all of them are exact.
     #[must_use]
     pub fn worst(checks: impl IntoIterator<Item = SelfCheck>) -> Option<SelfCheck> {
         let further = |worst: SelfCheck, check: SelfCheck| {

@@ -76,7 +76,7 @@ const LEAST_LIMIT_BYTES: u64 = 2 << 20;
 pub struct CapacityHint {
     /// The entry of the first error.
     pub entry: usize,
-    /// This many bytes, at least, could be reserved.
+    /// At least this many bytes could be reserved.
     pub least_bytes: u64,
     /// Fewer than this many bytes could be reserved. Equal to `least_bytes` if the device itself was full, because then the
     /// size is known exactly.
@@ -160,7 +160,7 @@ pub fn verify_finding_limit(
     finding_limit(recording, own, |verdict: &DeviceVerdict| verdict.mismatches, |own| verify_device(recording, own, progress))
 }
 
-/// The search itself, for any way of replaying the device: `replay` replays it under a limit, and `mismatches` returns the
+/// Runs the search for any way of replaying the device: `replay` replays it under a limit, and `mismatches` returns the
 /// number of decisions that differ.
 ///
 /// # Errors

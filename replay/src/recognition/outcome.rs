@@ -256,7 +256,7 @@ impl Recognition {
     pub fn words(&self) -> String {
         let mut words = self.made_by_words();
         if let Some(profile) = self.decides_as {
-            words += &format!("; replayed as PyTorch {} decides, as given", profile.name);
+            words += &format!("; replayed under the rules of PyTorch {}, as given", profile.name);
         }
         words
     }

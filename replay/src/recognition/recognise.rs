@@ -148,9 +148,9 @@ impl Search<'_> {
         (reserved_bytes > limit_bytes).then_some(RefutedLimit { limit_bytes, reserved_bytes })
     }
 
-    /// For a recording that no release allowed by the file's contents explains: a reading by the excluded releases, if one of
-    /// them explains it in the first reading. In that case, the file's contents were changed or a different program wrote
-    /// them.
+    /// Returns a reading by the excluded releases, for a recording that no release allowed by the file's contents explains,
+    /// if one of the excluded releases explains it in the first reading. In that case, the file's contents were changed or a
+    /// different program wrote them.
     fn verify_excluded(
         &self,
         found: &Recognition,
