@@ -145,7 +145,8 @@ struct AtStack {
     largest_bytes: u64,
 }
 
-/// For each entry: what is served at or after it. This takes a single pass, because a run may survive thousands of errors.
+/// Returns, for each entry, what is served at or after it. This takes a single pass, because a run may survive thousands of
+/// errors.
 fn served_from(trace: &[Entry]) -> Vec<Served> {
     let mut places: FxHashMap<StackId, AtStack> = FxHashMap::default();
     for (entry, line) in trace.iter().enumerate().filter(|(_, line)| line.action == Action::Alloc && line.stack != StackId::NONE)

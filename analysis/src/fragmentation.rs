@@ -86,8 +86,8 @@ impl Fragmentation {
         self.allocated_bytes.saturating_add(self.pending_bytes).saturating_sub(self.requested_bytes)
     }
 
-    /// 1 - allocated / reserved, from 0 to 1; `None` if nothing is reserved. The documents call more than 0.3 a risk
-    /// (scenario D2). The ratio does not distinguish memory that the next request can use from memory that it cannot.
+    /// Returns 1 - allocated / reserved, from 0 to 1, or `None` if nothing is reserved. The documents call more than 0.3 a
+    /// risk (scenario D2). The ratio does not distinguish memory that the next request can use from memory that it cannot.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         (self.reserved_bytes > 0).then(|| 1.0 - self.allocated_bytes as f64 / self.reserved_bytes as f64)
@@ -236,7 +236,7 @@ fn segment_info(segment: &Segment) -> SegmentInfo {
     }
 }
 
-/// If a block's requested size is not in the file, the block counts as requested in full.
+/// Converts a block. If its requested size is not in the file, the block counts as requested in full.
 fn block_info(block: &Block) -> BlockInfo {
     BlockInfo {
         address: DeviceAddress(block.address),

@@ -280,7 +280,8 @@ fn of_operator(operator: &str) -> FrameKind {
     if only_allocates(operator) { FrameKind::Allocation(name) } else { FrameKind::Operator(name) }
 }
 
-/// A function in `at::native` with suffixes for devices and argument shapes: `structured_bmm_out_cuda::impl` is `bmm`.
+/// Classifies a function in `at::native`, whose name may have suffixes for devices and argument shapes:
+/// `structured_bmm_out_cuda::impl` is `bmm`.
 fn of_kernel(inside: &[&str]) -> FrameKind {
     let Some(&function) = inside.iter().rfind(|part| **part != "impl") else { return FrameKind::Runtime };
     // Member functions are not named after operators.

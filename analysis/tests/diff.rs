@@ -125,7 +125,7 @@ fn program(blocks: &[(u64, u32)], steps: bool) -> Recording {
     recording
 }
 
-/// For each stack that holds memory: its bytes in MiB on both sides, and its lines.
+/// Returns, for each stack that holds memory, its bytes in MiB on both sides and its lines.
 fn lines(a: &Recording, b: &Recording) -> Vec<(u64, u64, Option<u32>, Option<u32>)> {
     let line = |recording: &Recording, stack: Option<StackId>| recording.stacks.frames(stack?).next().map(|frame| frame.line);
     let comparison = compared(a, b);

@@ -362,7 +362,7 @@ fn drain_zstd(bytes: &[u8], limit: u64, looked: &mut Looked<'_>) -> io::Result<(
 mod tests {
     use super::*;
 
-    /// 100,000 bytes `N`, compressed by each format's own tool.
+    /// Returns 100,000 bytes `N`, compressed by each format's own tool.
     fn compressed() -> [Vec<u8>; 3] {
         [
             include_bytes!("../tests/data/n.gz.bin").to_vec(),

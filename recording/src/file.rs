@@ -212,7 +212,7 @@ const PAGE_KEY: &[u8] = b"\"base64\"";
 /// 500.
 const BEFORE_KEY: usize = 1 << 12;
 
-/// Returns the bytes of the snapshot in a page, up to the first damage; `None` if the page contains no snapshot.
+/// Returns the bytes of the snapshot in a page, up to the first damage, or `None` if the page contains no snapshot.
 fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     let head = page.get(..BEFORE_KEY).unwrap_or(page);
     let after = head.windows(PAGE_KEY.len()).position(|window| window == PAGE_KEY)? + PAGE_KEY.len();

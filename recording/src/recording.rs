@@ -64,7 +64,7 @@ impl LimitSource {
         }
     }
 
-    /// Returns the source with this spelling; `None` if there is none.
+    /// Returns the source with this spelling, or `None` if there is none.
     pub(crate) fn from_name(name: &[u8]) -> Option<LimitSource> {
         LimitSource::ALL.into_iter().find(|source| source.name().as_bytes() == name)
     }
@@ -282,7 +282,7 @@ impl Action {
         Action::Snapshot,
     ];
 
-    /// Returns the action with this name; `None` if there is none.
+    /// Returns the action with this name, or `None` if there is none.
     pub fn from_name(name: &[u8]) -> Option<Action> {
         Action::ALL.into_iter().find(|action| action.name().as_bytes() == name)
     }
@@ -475,8 +475,8 @@ impl StackTable {
         added
     }
 
-    /// Returns the stack in the forward pass that created the autograd node of a stack in a backward pass; [`StackId::NONE`]
-    /// if it is not known.
+    /// Returns the stack in the forward pass that created the autograd node of a stack in a backward pass, or
+    /// [`StackId::NONE`] if it is not known.
     pub fn forward(&self, stack: StackId) -> StackId {
         self.forwards.get(&stack).map_or(StackId::NONE, |&(_, forward)| forward)
     }
@@ -515,7 +515,7 @@ impl PoolTable {
         self.ids.is_empty()
     }
 
-    /// Returns the pool id at an index; `None` for [`PoolId::NONE`].
+    /// Returns the pool id at an index, or `None` for [`PoolId::NONE`].
     pub fn get(&self, pool: PoolId) -> Option<(u64, u64)> {
         self.ids.get(pool.0 as usize).copied()
     }

@@ -69,7 +69,7 @@ impl Table {
         self.line(&std::iter::repeat_n(mark, 75).collect::<String>());
     }
 
-    /// A row of four numbers. `scale` determines each column's unit; all rows of a metric share it.
+    /// Appends a row of four numbers. `scale` determines each column's unit; all rows of a metric share it.
     fn row(&mut self, name: &str, stat: &Stat, scale: &Stat, quantity: Quantity) {
         let mut content = format!(" {name:<21} ");
         for (value, scale) in stat.values().into_iter().zip(scale.values()) {
@@ -82,7 +82,7 @@ impl Table {
 }
 
 impl Quantity {
-    /// `value` in the unit that suits `scale`.
+    /// Formats `value` in the unit that suits `scale`.
     fn cell(self, value: i64, scale: i64) -> String {
         match self {
             Quantity::Size => {

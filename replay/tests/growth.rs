@@ -104,7 +104,7 @@ fn gives_back_one_by_one(segments: usize) -> DeviceRecording {
     program.end()
 }
 
-/// Pools that serve a few requests each and are dropped one after another.
+/// Returns a recording with pools that serve a few requests each and are dropped one after another.
 fn drops_pools(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     let mut cached = Vec::new();

@@ -27,7 +27,7 @@ fn core(header: &str) -> Core {
     core
 }
 
-/// Returns the driver calls since the last time, in the file's words.
+/// Returns the driver calls since this function was last called, in the file's notation.
 fn calls(core: &mut Core) -> Vec<String> {
     let calls = core.device_mut().take_log();
     let said = calls.into_iter().filter_map(|call| match (call.name, call.subject) {

@@ -43,10 +43,11 @@ pub struct AdvisedOption {
     pub available_bytes: Option<u64>,
     /// Each device's outcome.
     pub devices: Vec<DeviceOutcome>,
-    /// How the likely runs turn out, if stream timing matters. Present only for the recorded run's own settings and the best
-    /// options.
+    /// The outcome of the likely runs, if stream timing matters. Present only for the recorded run's own settings and the
+    /// best options.
     pub likely: Option<LikelyRuns>,
-    /// Similar cut runs, if the program died, the option gets past the failure, and the available memory is known or assumed.
+    /// The cut runs that are similar, if the program died, the option gets past the failure, and the available memory is
+    /// known or assumed.
     pub completes: Option<CompletedRuns>,
 }
 
@@ -76,7 +77,7 @@ impl AdvisedOption {
         self.devices.iter().map(|device| device.prediction.stats.num_ooms).sum()
     }
 
-    /// Returns whether the option does not fit, but the only requests that fail are ones that a library can do without.
+    /// Returns whether the option does not fit, but every request that fails is one that a library can do without.
     #[must_use]
     pub fn may_survive(&self) -> bool {
         !self.fits() && self.devices.iter().all(|device| device.fits() || device.may_survive)
@@ -129,9 +130,9 @@ impl AdvisedOption {
         self.devices.iter().map(|device| device.prediction.driver_ns / 1000).sum()
     }
 
-    /// Returns the memory that is still unreserved at the peak, on the device with the least. If requests fail, this is the
-    /// missing memory, as a negative number. `None` if the available memory is unknown, or if the option fails although the
-    /// memory is at least the smallest that was found to be enough.
+    /// Returns the memory that is still unreserved at the peak, on the device that has the least of it. If requests fail,
+    /// this is the missing memory, as a negative number. Returns `None` if the available memory is unknown, or if the option
+    /// fails although the memory is at least the smallest that was found to be enough.
     #[must_use]
     pub fn headroom_bytes(&self) -> Option<i64> {
         let headrooms = self.devices.iter().filter(|device| self.fits() || !device.fits()).map(DeviceOutcome::headroom_bytes);
@@ -226,7 +227,7 @@ impl LikelyRuns {
         self.fit < self.of || self.ends_above
     }
 
-    /// Returns the likely runs of an option; `None` if stream timing does not matter to it, or if the entries do not show
+    /// Returns the likely runs of an option, or `None` if stream timing does not matter to it, or if the entries do not show
     /// which runs are likely. `replays` are its programs, `recorded_limits` the limits under which they were recorded. The
     /// estimated rest of a run that died has no times, so these runs leave it out.
     pub(super) fn of(
@@ -361,9 +362,9 @@ pub(super) fn enough_bytes(replay: &Replay<'_>) -> u64 {
     Capacities::find(&Replay { program: &recorded, ..*replay }).smallest()
 }
 
-/// Sizes are searched to within one part in this many ...
+/// Sizes are found to within one part in this many, or to within [`PRECISION_BYTES`] if that is more.
 const PRECISION: u64 = 1000;
-/// ... or to within this many bytes, whichever is more: the size of a driver page.
+/// The search is never more precise than this many bytes, the size of a driver page.
 const PRECISION_BYTES: u64 = 2 << 20;
 /// A limit that no run reaches. It is set because, without a limit, the allocator neither collects garbage nor ages blocks.
 const NEVER_REACHED: u64 = 1 << 60;
@@ -442,7 +443,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
             self.high = (most_asked as f64 / threshold).ceil() as u64;
         }
         while self.high.saturating_sub(self.low) > PRECISION_BYTES.max(self.high / PRECISION) {
-            // Below the middle, because a failing trial ends early and a successful one runs to the end.
+            // This is below the middle, because a failing trial ends early and a successful one runs to the end.
             self.fits(self.low + (self.high - self.low) / 3);
         }
         // The last page of an expandable segment may exceed a limit, but the live bytes are always needed.
@@ -470,8 +471,8 @@ impl<'r, 'a> Capacities<'r, 'a> {
         fits
     }
 
-    /// A run within `bytes` succeeded and never asked for more than `asked`. Within `asked`, the run would have been the
-    /// same, except under a threshold, which depends on the limit.
+    /// Records that a run within `bytes` succeeded and never asked for more than `asked`. Within `asked`, the run would have
+    /// been the same, except under a threshold, which depends on the limit.
     fn note_enough(&mut self, bytes: u64, asked: u64) {
         // This lowers `low` only if the recording contradicts itself.
         self.low = self.low.min(bytes.saturating_sub(1));
@@ -516,15 +517,15 @@ impl<'r, 'a> Capacities<'r, 'a> {
         if threshold > 0.0 { threshold } else { 1.0 }
     }
 
-    /// Under this limit, the run makes the same decisions as the unlimited run until it asks for more than this many bytes.
+    /// Returns the number of bytes up to which the run under this limit makes the same decisions as the unlimited run.
     fn same_until(&self, limit_bytes: u64) -> u64 {
         if self.threshold() < 1.0 { (self.threshold() * limit_bytes as f64) as u64 } else { limit_bytes }
     }
 }
 
-/// A copy is taken after at least this many operations (after every one in tests, whose programs are short) ...
+/// A copy is taken after at least this many operations (after every one in tests, whose programs are short).
 const OPERATIONS_A_COPY: usize = if cfg!(test) { 1 } else { 1 << 13 };
-/// ... and after as many operations per block in the copy, so that copying takes only a small part of the time.
+/// A copy is taken after at least this many operations per block in it, so that copying takes only a small part of the time.
 const OPERATIONS_A_BLOCK: usize = if cfg!(test) { 0 } else { 16 };
 
 /// A run within a limit.

@@ -13,9 +13,10 @@
 
 use super::advised_option::AdvisedOption;
 
-/// An option thrashes if its driver time is more than this many times that of the cheapest option that fits ...
+/// An option thrashes if its driver time is more than this many times that of the cheapest option that fits, and more than
+/// [`THRASHING_US`].
 const THRASHING_TIMES: u64 = 20;
-/// ... and more than a second.
+/// An option thrashes only if its driver time is more than this: one second.
 const THRASHING_US: u64 = 1_000_000;
 
 /// Why an option is recommended.
@@ -151,9 +152,10 @@ const NEAR_PART_EXPANDABLE: u64 = 30;
 /// beginning needs. Here, expandable segments may need only one part in this many more: of 604 cut runs that some settings
 /// complete, this choice completed 574, whereas a thirtieth completed 564.
 const NEAR_PART_DIED: u64 = 66;
-/// Driver calls count as costly if they take this many times as long ...
+/// Driver calls count as costly if they take this many times as long as those of the option with the least driver time, and
+/// longer by [`COSTLY_US`].
 const COSTLY_TIMES: u64 = 4;
-/// ... and this much longer than those of the option with the least driver time.
+/// Driver calls count as costly only if they take this much longer than those of the option with the least driver time.
 const COSTLY_US: u64 = 500_000;
 
 /// Returns how much more than `bytes` an option may need and still count as needing about as much.

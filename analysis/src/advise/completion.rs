@@ -26,8 +26,8 @@ impl CompletedRuns {
         f64::from(self.completed + 1) / f64::from(self.runs + 2)
     }
 
-    /// Returns the runs of the device where the smallest share was completed. `None` if there are none, or if one device has
-    /// none.
+    /// Returns the runs of the device where the smallest share was completed. Returns `None` if there are none, or if one
+    /// device has none.
     #[must_use]
     pub fn least(of_devices: impl IntoIterator<Item = Option<CompletedRuns>>) -> Option<CompletedRuns> {
         let all: Option<Vec<CompletedRuns>> = of_devices.into_iter().collect();

@@ -40,7 +40,7 @@ pub struct MemoryBudget {
 
 impl MemoryBudget {
     /// Returns the bytes that may be reserved under these settings: the smaller of the limit and the capacity, of which the
-    /// settings may allow only a fraction. `None` if neither the limit nor the capacity is known.
+    /// settings may allow only a fraction. Returns `None` if neither the limit nor the capacity is known.
     #[must_use]
     pub fn bytes(&self, profile: &Profile, settings: &Settings) -> Option<u64> {
         let fraction = settings.per_process_memory_fraction;
@@ -165,7 +165,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The recording reserves this much and is then refused a request for the same amount.
+    /// Returns a recording that reserves this much and, if `is_refused`, is then refused a request for the same amount.
     fn recording(device: u32, reserved_mib: u64, is_refused: bool) -> DeviceRecording {
         let (base, size) = (1 << 40, reserved_mib * MIB);
         let mut trace = vec![Entry::new(Action::SegmentAlloc, base, size, 0), Entry::new(Action::Alloc, base, size, 0)];

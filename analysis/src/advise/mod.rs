@@ -295,8 +295,9 @@ fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
     programs.iter().zip(devices).any(hides)
 }
 
-/// For each device whose memory is known only as a range: what the recommended option needs for the recorded requests, unless
-/// that is already clear. Without a recommended option, the best of those that need the least memory is used.
+/// Returns what the recommended option needs for the recorded requests, for each device whose memory is known only as a
+/// range, unless that is already clear. Without a recommended option, the best of the options that need the least memory is
+/// used.
 fn enough<'a>(recommended: Option<usize>, judge: &Judge<'_>, replays: &dyn Fn(usize) -> Vec<Replay<'a>>) -> Vec<Enough> {
     if judge.memories.iter().all(|memory| memory.range.is_none()) {
         return Vec::new();
@@ -335,8 +336,8 @@ fn enough<'a>(recommended: Option<usize>, judge: &Judge<'_>, replays: &dyn Fn(us
     found.min_by_key(|each| each.first().map(Enough::lacking_bytes)).unwrap_or_default()
 }
 
-/// Returns the amount that is enough on the devices where it matters: the first one, which may lack the most, and every other
-/// one that may lack memory.
+/// Selects the devices where the amount matters: the first one, which may lack the most, and every other one that may lack
+/// memory.
 fn that_decide(enough: Vec<Enough>) -> Vec<Enough> {
     let decides = |(place, enough): &(usize, Enough)| *place == 0 || enough.lacking_bytes() > 0;
     enough.into_iter().enumerate().filter(decides).map(|(_, enough)| enough).collect()
@@ -384,8 +385,8 @@ fn read_programs(
     Ok((programs, recorded_limits))
 }
 
-/// Returns the outcomes of the recorded run's own settings and of the best other options with different timings; empty if no
-/// free waits for another stream.
+/// Returns the outcomes of the recorded run's own settings and of the best other options with different timings; empty if
+/// no free waits for another stream.
 fn timings<'a>(
     programs: &[Program],
     found: &[AdvisedOption],
@@ -417,8 +418,8 @@ fn timed(useful: &[usize]) -> Vec<usize> {
     [0].into_iter().chain(useful.iter().copied().filter(|&place| place != 0).take(TIMED)).collect()
 }
 
-/// Returns how the run was recorded, but read under the rules of `profile`, which may differ from those of the release that
-/// made the recording.
+/// Returns the options with which the run was recorded, read under the rules of `profile`, which may differ from those of the
+/// release that made the recording.
 fn under(profile: &'static Profile, recorded: &VerifyOptions) -> VerifyOptions {
     VerifyOptions { settings: ReplaySettings { profile, ..recorded.settings.clone() }, ..recorded.clone() }
 }

@@ -21,9 +21,9 @@ use crate::stacks::{StackUse, by_stack};
 /// Every block size is a multiple of this, under any settings (spec 1.1).
 const MIN_BLOCK_BYTES: u64 = 512;
 
-/// If a program that died had steps to copy, at least this many operations may be added to its requests ...
+/// The continuation of a program that died may have as many operations as the program had, or this many if that is more.
 const LEAST_CONTINUED: usize = 10_000;
-/// ... and if it had none, as many as it had operations, but at most this many.
+/// The maximum number of operations in the continuation of a program that died.
 const MOST_CONTINUED: usize = 200_000;
 
 /// The requests of one traced device, ready to be replayed.
@@ -40,7 +40,7 @@ pub struct Program {
     pub ending: Ending,
     /// The estimate of the rest, if the program died.
     pub continuation: Option<Continuation>,
-    /// When the program held the most memory, and what it held.
+    /// The peak of the program's live memory, and what held it.
     pub live: LivePeak,
     /// The distinct sizes that it requests, in bytes.
     pub(super) sizes: Vec<u64>,
@@ -57,7 +57,7 @@ pub struct Program {
     pub self_check: Option<SelfCheck>,
 }
 
-/// The moment of peak live memory.
+/// The peak of a program's live memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LivePeak {
     /// Live bytes, with each block rounded up to a multiple of 512: no settings can make do with less.
@@ -129,8 +129,8 @@ impl Program {
         }
     }
 
-    /// Returns the same program with each doubtful flush interpreted the other way. `None` if there is no doubtful flush, or
-    /// if the program died, because its failure then decides.
+    /// Returns the same program with each doubtful flush interpreted the other way. Returns `None` if there is no doubtful
+    /// flush, or if the program died, because its failure then decides.
     pub(super) fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Program> {
         if self.died() {
             return None;
@@ -152,7 +152,7 @@ impl Program {
     }
 
     /// Returns the cut runs that are similar to this program, if it died and the means need `needed_bytes` for it and its
-    /// estimated rest. `None` if the memory is not known, or if the part missing from the recording needed more.
+    /// estimated rest. Returns `None` if the memory is not known, or if the part missing from the recording needed more.
     #[must_use]
     pub fn completes(&self, means: Means, needed_bytes: u64, available_bytes: Option<u64>) -> Option<CompletedRuns> {
         let available = available_bytes.filter(|&available| self.died() && !self.hides_more_than(available))?;
@@ -327,7 +327,7 @@ pub(super) mod sample_programs {
         Program::of_requests(requests, LearnedAddressSpace::default(), &DeviceRecording::default())
     }
 
-    /// A segment of 100 MiB is split for 60 MiB, so the next 60 MiB need another segment.
+    /// Returns a program in which a segment of 100 MiB is split for 60 MiB, so the next 60 MiB need another segment.
     pub(crate) fn cut() -> Program {
         program(&[allocate(0, 100), free(0), allocate(1, 60), allocate(2, 60), allocate(3, 60), free(3), allocate(4, 20)])
     }
@@ -353,7 +353,7 @@ impl<'a> Replay<'a> {
         PredictedRun::with_slots(&self.program.requests, &self.program.slots, device, &options, ())
     }
 
-    /// For each of [`TIMINGS`]: whether every request is served, and the peak of reserved bytes.
+    /// Returns, for each of [`TIMINGS`], whether every request is served, and the peak of reserved bytes.
     pub(super) fn timings(&self, limit_bytes: Option<u64>) -> [(bool, i64); TIMINGS.len()] {
         TIMINGS.map(|timing| {
             let device = device_like(self.program.device, &self.program.learned, None);
@@ -363,7 +363,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// For each likely run: whether every request is served.
+    /// Returns, for each likely run, whether every request is served.
     pub(super) fn likely(&self, limit_bytes: Option<u64>) -> [bool; LIKELY as usize] {
         std::array::from_fn(|place| {
             let device = device_like(self.program.device, &self.program.learned, None);

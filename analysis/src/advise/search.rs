@@ -20,7 +20,8 @@ use crate::caution::{Caution, InUse, cautions};
 
 /// The number of best options whose neighbours are tried in each round.
 const ROUNDS: [usize; 2] = [2, 1];
-/// At least this many options are tried: when the best have no untried neighbours left, neighbours of worse options follow.
+/// The minimum number of options to try: when the best options have no untried neighbours left, the neighbours of worse
+/// options follow.
 const FEWEST: usize = 64;
 
 /// A search in progress.
@@ -213,7 +214,7 @@ impl<'a> Search<'a> {
 }
 
 /// Returns the cut runs that are similar to those of the devices whose programs died, for the device where the smallest share
-/// was completed. `None` if no program died, if one does not get past its failure, or if its memory is not known.
+/// was completed. Returns `None` if no program died, if one does not get past its failure, or if its memory is not known.
 fn completes(programs: &[Program], devices: &[DeviceOutcome]) -> Option<CompletedRuns> {
     let died = programs.iter().zip(devices).filter(|(program, _)| program.died());
     let of = |(program, outcome): (&Program, &DeviceOutcome)| {
@@ -329,7 +330,7 @@ impl Candidate {
         parts.join(",")
     }
 
-    /// Returns the settings; `None` if this PyTorch release refuses them, which only `kept` can cause.
+    /// Returns the settings, or `None` if this PyTorch release refuses them, which only `kept` can cause.
     fn settings(&self, profile: &Profile, kept: &str) -> Option<Settings> {
         Settings::from_environment_as(&profile.dialect, &self.text(kept)).ok()
     }

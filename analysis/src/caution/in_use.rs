@@ -20,7 +20,7 @@ pub enum Feature {
     PrivatePools,
     /// Pools of CUDA graph captures.
     GraphPools,
-    /// No CUDA graph is captured.
+    /// No captured CUDA graphs.
     NoGraphPools,
     /// Pools that the program created itself, with `torch.cuda.MemPool`.
     UserPools,
@@ -30,11 +30,11 @@ pub enum Feature {
     SeveralStreams,
     /// Blocks used by streams other than their own (`record_stream`).
     OtherStreams,
-    /// Calls of `empty_cache` that released memory.
+    /// Calls to `empty_cache` that released memory.
     EmptyCache,
     /// More than one device in the process.
     SeveralDevices,
-    /// No memory limit is set (`set_per_process_memory_fraction`).
+    /// No memory limit (`set_per_process_memory_fraction`).
     NoLimit,
     /// Pools with their own allocator (`MemPool(allocator)`, sleep modes).
     PoolAllocators,
@@ -139,14 +139,14 @@ impl InUse {
         self
     }
 
-    /// Returns the same program, but with the caller's knowledge about one feature.
+    /// Returns the same program, but with what the caller knows about one feature.
     #[must_use]
     pub fn with(mut self, feature: Feature, evidence: Evidence) -> InUse {
         self.set(feature, evidence);
         self
     }
 
-    /// Returns whether the program uses a feature.
+    /// Returns the evidence on whether the program uses a feature.
     #[must_use]
     pub fn evidence(&self, feature: Feature) -> Evidence {
         self.evidence[feature as usize]

@@ -56,8 +56,8 @@ pub fn cautions(in_use: &InUse, settings: &Settings, profile: &Profile) -> Vec<C
     found
 }
 
-/// Returns the caution for a program; `None` if the program is known not to use something that the issue needs. The caution
-/// is as certain as the least certain of the needed features.
+/// Returns the caution for a program, or `None` if the program is known not to use something that the issue needs. The
+/// caution is as certain as the least certain of the needed features.
 fn caution(issue: &KnownIssue, in_use: &InUse) -> Option<Caution> {
     let least = issue.uses.iter().map(|&feature| in_use.evidence(feature)).min().unwrap_or(Evidence::Shown);
     (least != Evidence::NotShown).then_some(Caution {
@@ -90,7 +90,7 @@ parkade_recording::names! {
     }
 }
 
-/// A known issue, as the table states it. [`Caution`](Caution) explains the texts.
+/// A known issue, as the table states it. [`Caution`](Caution) explains the fields.
 #[derive(Clone, Copy, Debug)]
 struct KnownIssue {
     id: &'static str,
@@ -284,7 +284,7 @@ const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "Free blocks of an expandable segment that have coalesced beyond max_split_size_mb do not serve smaller \
+        what: "Free blocks of an expandable segment that have coalesced to more than max_split_size_mb do not serve smaller \
                requests, so reserved memory grows without bound if small blocks outlive large ones.",
         instead: "Set only one of the two; expandable_segments does not need max_split_size_mb.",
         source: "pytorch/pytorch#123548, pytorch/pytorch#193400",

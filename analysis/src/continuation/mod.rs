@@ -126,8 +126,7 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
         more_steps += 1;
     }
     let earliest = moments[found.len()];
-    // A step ends where live memory is lowest between two of the moments. The failed step begins at the last of these
-    // indices.
+    // A step ends where live memory is lowest between two of the moments. The failed step begins at the last of these points.
     let ends: Vec<usize> = moments.windows(2).rev().map(|pair| live.lowest(pair[1], pair[0])).collect();
     let begins = [0].into_iter().chain(ends.iter().copied());
     let step_peaks = begins.zip(&ends).map(|(begin, &end)| live.peak(begin, end)).collect();
@@ -225,8 +224,8 @@ fn left_by_step(floors: &[u64]) -> u64 {
     }
 }
 
-/// The moment (1 is the latest) that is most similar to the end of the program, judged by the sizes of the requests before
-/// each.
+/// Returns the moment (1 is the latest) that is most similar to the end of the program, judged by the sizes of the requests
+/// before each.
 fn most_alike(operations: &[(usize, Operation)], words: &[u64], last: usize, found: &[Repeat]) -> usize {
     let size = |place: usize| match operations[place].1 {
         Operation::Allocate { bytes, .. } => Some(bytes),
@@ -297,19 +296,19 @@ const RECURRING_STEPS: usize = 8;
 /// Two steps count as needing the same if they differ by at most one part in this many of what the largest step adds to the
 /// common floor.
 const SAME_PART: u64 = 50;
-/// The largest size counts as having recurred if this many steps needed it ...
+/// The largest size counts as having recurred if this many steps needed it, or one more if more than [`FEW`] steps were seen.
 const RECURS: usize = 2;
-/// ... or one more if more than this many steps were seen, because two of many steps may lie within a fiftieth of each other
-/// by chance.
+/// If more steps than this were seen, one more step must have needed the largest size, because two of many steps may lie
+/// within a fiftieth of each other by chance.
 const FEW: usize = 10;
 /// Even if sizes recur, this fraction of the largest must be free, because the estimate of the rest is not exact.
 const LEAST_FREE_PART: u64 = 100;
 /// The number of steps times the free fraction must reach this: then the chance of a larger size is one in twenty (e to the
 /// power of -3).
 const SURE: u128 = 3;
-/// Steps are growing if each of this many is larger than the one before ...
+/// Steps are growing if each of this many is larger than the one before, by more than one part in [`GROWING_PART`].
 const GROWING: usize = 4;
-/// ... by more than one part in this many.
+/// A step is larger than the one before if it exceeds it by more than one part in this many.
 const GROWING_PART: u64 = 100;
 
 /// Why the beginning of a program does not determine its rest.
@@ -373,7 +372,7 @@ fn grow(peaks: &[u64]) -> bool {
     latest.len() >= 3 && latest.windows(2).all(is_larger)
 }
 
-/// The number of steps known to have needed the largest size, and the number of steps for which this is known.
+/// Returns the number of steps known to have needed the largest size, and the number of steps for which this is known.
 fn largest_recurs(continuation: &Continuation) -> (usize, usize) {
     let certain = || continuation.step_peaks.iter().copied().chain([continuation.failed_step_certain_peak]);
     let largest = certain().max().unwrap_or(0).max(continuation.failed_step_peak);
@@ -478,8 +477,8 @@ mod tests {
             self.operations.push((self.operations.len(), operation));
         }
 
-        /// A training step: an activation for each layer, a large one at the end, and a gradient for each layer, all of which
-        /// are freed again. The first step allocates the optimizer's states.
+        /// Appends a training step: an activation for each layer, a large one at the end, and a gradient for each layer, all
+        /// of which are freed again. The first step allocates the optimizer's states.
         fn step(&mut self, length: u64, is_first: bool) {
             let activations: Vec<usize> = (0..LAYERS).map(|_| self.allocate(length * MIB)).collect();
             let logits = self.allocate(4 * length * MIB);

@@ -168,7 +168,7 @@ impl Breakdown {
         free.map(|strand| strand.largest_bytes).max().unwrap_or(0)
     }
 
-    /// Returns the cause that strands the most bytes; `None` if nothing is stranded.
+    /// Returns the cause that strands the most bytes, or `None` if nothing is stranded.
     #[must_use]
     pub fn main_cause(&self) -> Option<Cause> {
         let strands = self.strands.iter().filter(|strand| strand.bytes > 0);
@@ -291,7 +291,7 @@ impl<'a> View<'a> {
         if self.is_pinned(block) { Cause::Pinned } else { Cause::TooSmall }
     }
 
-    /// The reason why a sufficiently large block does not serve the request.
+    /// Returns the reason why a sufficiently large block does not serve the request.
     fn refusal(&self, block: &BlockInfo, asked: &Asked, policy: &PyTorch) -> Cause {
         let settings = &policy.settings;
         let is_oversize = if asked.size.get() < settings.max_split_bytes {

@@ -81,7 +81,7 @@ pub enum MessageVerdict {
 }
 
 impl MessageVerdict {
-    /// Returns the verdict that the message's source implies; `None` if the figures decide.
+    /// Returns the verdict that the message's source implies, or `None` if the figures decide.
     const fn of(source: Source) -> Option<MessageVerdict> {
         Some(match source {
             Source::PyTorch | Source::CudaMallocAsync | Source::Mps | Source::Summary => return None,

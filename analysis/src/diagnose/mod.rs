@@ -1,11 +1,11 @@
 //! Explains why a recorded program ran out of memory, from its snapshot or from the error message alone.
 //!
-//! [`diagnose_device`] carries out the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the
+//! [`diagnose_device`] follows the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the
 //! snapshot) on the heap that the failing request met. `moment` replays the recording to find that heap and the time since
 //! which that many bytes have been stranded. `breakdown` breaks the heap down ([`Breakdown`]), and `verdict` infers the limit
 //! and answers the five questions. The answer names stacks and [`Fence`]s: blocks in use next to free ones; if a fence were
-//! freed, it and its free neighbours would coalesce into one hole. If nothing failed, [`excess`] explains why more memory
-//! is reserved than allocated at the peak. A file without a trace is diagnosed from its final segments, because it contains
+//! freed, it and its free neighbours would coalesce into one hole. If nothing failed, [`excess`] explains why more memory is
+//! reserved than allocated at the peak. A file without a trace is diagnosed from its final segments, because it contains
 //! nothing else. [`diagnose_message`] does what is possible without a snapshot, from a complete or partial message.
 
 mod breakdown;
@@ -54,7 +54,7 @@ impl DiagnoseOptions {
     }
 }
 
-/// The request at the moment that is diagnosed.
+/// The request at the diagnosed moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The request as the allocator's search sees it.
@@ -67,7 +67,7 @@ pub struct Request {
     pub stack: StackId,
 }
 
-/// What the allocator, short of memory, released to the device before it served the request or failed.
+/// What the allocator released to the device when memory was short, before it served the request or failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GivenBack {
     /// The number of segments, or of runs of pages.

@@ -199,7 +199,7 @@ pub(super) fn watch(
     Ok(seen)
 }
 
-/// Returns the bytes that were reserved when the device or the limit refused memory to this entry's request; `None` if
+/// Returns the bytes that were reserved when the device or the limit refused memory to this entry's request, or `None` if
 /// neither did. `was_retried` means that the request was served only after a retry and that no garbage collection preceded
 /// the first attempt.
 fn refused_bytes(request: &Entry, before_bytes: u64, after_bytes: u64, was_retried: bool) -> Option<u64> {
@@ -248,8 +248,8 @@ impl Lows {
         self.left.push(None);
     }
 
-    /// Returns the first moment since which every value has been at least `level`. `None` if the last value is below `level`,
-    /// or if no value was ever below it.
+    /// Returns the first moment since which every value has been at least `level`. Returns `None` if the last value is below
+    /// `level`, or if no value was ever below it.
     pub(super) fn since(&self, level: u64) -> Option<usize> {
         let below = self.lows.partition_point(|&(_, low)| low < level);
         self.left.get(below.checked_sub(1)?).copied().flatten()

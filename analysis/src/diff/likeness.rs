@@ -171,8 +171,8 @@ impl Stacks {
         self.exact.get(&portable) == other.exact.get(&portable)
     }
 
-    /// Returns the share of portable stacks in the recording with fewer of them that the other also has; `None` if either has
-    /// none.
+    /// Returns the share of portable stacks in the recording with fewer of them that the other also has, or `None` if either
+    /// has none.
     fn in_common(&self, other: &Stacks) -> Option<f64> {
         let fewer = self.exact.len().min(other.exact.len());
         let both = self.exact.keys().filter(|portable| other.exact.contains_key(portable)).count();
@@ -180,7 +180,8 @@ impl Stacks {
     }
 }
 
-/// C++ calls are compared by the operators that they name, because their symbols depend on the machine and the release.
+/// Returns both forms of a stack. C++ calls are compared by the operators that they name, because their symbols depend on the
+/// machine and the release.
 fn forms_of(names: &StackNames, table: &StackTable, stack: StackId) -> Forms {
     let (mut exact, mut portable) = (DefaultHasher::new(), DefaultHasher::new());
     for number in names.telling(table, stack) {

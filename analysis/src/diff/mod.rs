@@ -422,7 +422,7 @@ fn of_group(key: Key, [a, b]: [Share; 2]) -> Growth {
     Growth { origin, a: a.held, b: b.held }
 }
 
-/// Sort in an order that does not depend on hashes.
+/// Returns a sort key that does not depend on hashes.
 fn order(origin: Origin) -> (Option<SizeClass>, Option<StackId>, Option<StackId>) {
     match origin {
         Origin::Stack { a, b } => (None, a, b),

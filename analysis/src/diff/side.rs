@@ -281,7 +281,7 @@ impl Phase {
         }
     }
 
-    /// Returns the phase that a scope's name denotes; `None` for marks of whole steps.
+    /// Returns the phase that a scope's name denotes, or `None` for marks of whole steps.
     fn of_scope(name: &str) -> Option<Phase> {
         const STEP: &str = "ProfilerStep#";
         let lower = name.to_ascii_lowercase();
@@ -451,7 +451,7 @@ pub struct Peak {
 /// The driver calls of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DriverUse {
-    /// Segments released.
+    /// The number of segments taken.
     pub segments_taken: u64,
     /// The number of segments released.
     pub segments_given_back: u64,
@@ -470,7 +470,7 @@ pub struct DriverUse {
 pub struct Run {
     /// The device's number.
     pub device: u32,
-    /// The number of entries of its trace.
+    /// The number of entries in its trace.
     pub entries: usize,
     /// The part of the run that the other fields describe.
     pub part: Part,
@@ -562,7 +562,8 @@ fn first_highest(level: &[u64], replayed: &Replayed<'_>) -> (u32, u64) {
     (replayed.from + place as u32, highest)
 }
 
-/// A segment is reserved one entry before its first block is handed out; use the heap after that entry.
+/// Moves a peak at which a segment is reserved to the moment at which the segment's first block is handed out, one entry
+/// later.
 fn served(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> (u32, u64) {
     let takes = |entry: &&Entry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
     let following = replayed.side.device.trace.get(moment as usize..replayed.to as usize).unwrap_or(&[]);

@@ -26,7 +26,7 @@ pub(super) struct Lives<'r, 'a> {
 }
 
 impl<'r, 'a> Lives<'r, 'a> {
-    /// The passes are removed from `run` if nothing shows that they belong to training.
+    /// Prepares the classification. The passes are removed from `run` if nothing shows that they belong to training.
     pub(super) fn of(run: &'r mut Run<'a>) -> Lives<'r, 'a> {
         let found = gradients(run);
         let trains = found.are_plausible || !run.optimizer.is_empty();
@@ -334,8 +334,8 @@ fn is_state(run: &Run<'_>, gradients: &Gradients, place: usize, parameters: &Siz
     (has_gradients && stays && parameters.contains_key(&size_of(block))).then_some(How::Size)
 }
 
-/// In a recording whose oldest entries are missing, the number of blocks of each gradient size that are optimizer states: the
-/// same number for each parameter. Only their number is known, not which blocks of a size they are.
+/// Returns, for a recording whose oldest entries are missing, the number of blocks of each gradient size that are optimizer
+/// states: the same number for each parameter. Only their number is known, not which blocks of a size they are.
 fn early_states(run: &Run<'_>, gradients: &Gradients, rest: &[usize]) -> Sizes {
     let mut counts = Sizes::default();
     for &place in rest.iter().filter(|&&place| run.blocks[place].born == 0) {
@@ -369,8 +369,8 @@ fn is_kept(run: &Run<'_>, block: &BlockLife) -> bool {
     block.freed == NEVER || run.turns(block).len() > 1
 }
 
-/// The blocks that are not parameters with gradients. `era_end` is the pass until which the parameters of this pass are in
-/// use, if new parameters replace them.
+/// Classifies the blocks that are not parameters with gradients. `era_end` is the pass until which the parameters of this
+/// pass are in use, if new parameters replace them.
 fn rest_of(
     run: &Run<'_>,
     pass: usize,

@@ -84,7 +84,7 @@ fn is_in(frame: &Frame, folders: &[&str]) -> bool {
     folders.iter().any(|folder| frame.filename.contains(folder))
 }
 
-/// C++ calls, if the file recorded them.
+/// Returns whether a call is a C++ call that allocates a library's workspace. Not every file has C++ calls.
 fn is_workspace(frame: &Frame) -> bool {
     let is_library = |library: &&str| frame.name.contains(library);
     is_native(frame) && frame.name.contains("orkspace") && ["blas", "Blas", "cudnn", "Cudnn"].iter().any(is_library)
@@ -102,7 +102,8 @@ fn makes_states(frame: &Frame) -> bool {
     ["_init_group", "init_state", "_init_state", "initialize_state"].contains(&&*frame.name)
 }
 
-/// `Module.to` and `Module.cuda`, parameters created on the device, and loaded weights.
+/// Returns whether a call creates, loads or moves a model: `Module.to` and `Module.cuda`, parameters created on the device,
+/// and loaded weights.
 fn makes_a_model(frame: &Frame) -> bool {
     let is_module = frame.filename.ends_with("torch/nn/modules/module.py");
     let moves = is_module && ["_apply", "to", "cuda", "load_state_dict", "_load_from_state_dict"].contains(&&*frame.name);
@@ -184,7 +185,8 @@ impl Calls {
         block.born > 0 && is_first && self.forward.get(next).is_some_and(|&born| born < block.freed)
     }
 
-    /// A block that is still live when the program continues elsewhere is a state.
+    /// Classifies a block that an optimizer allocated: it is a state if it is still live when the program continues
+    /// elsewhere.
     fn of_optimizer(&self, block: &BlockLife, by_life: Told) -> Told {
         let next = self.elsewhere.partition_point(|&born| born <= block.born);
         let is_left = self.elsewhere.get(next).is_some_and(|&born| born < block.freed);

@@ -148,7 +148,7 @@ impl Holders {
         uses
     }
 
-    /// Returns the live blocks without a stack; `None` if the file has no stacks.
+    /// Returns the live blocks without a stack, or `None` if the file has no stacks.
     #[must_use]
     pub fn without_stack(&self, log: &HeapLog, moment: u32) -> Option<WithoutStack> {
         let mut sums = WithoutStack::default();

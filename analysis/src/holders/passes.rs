@@ -79,7 +79,8 @@ pub(super) fn has_stacks(blocks: &[BlockLife]) -> bool {
     with_stack > 0 && with_stack * FEWEST_STACKS >= blocks.len()
 }
 
-/// In a recording with stacks, the first allocation without one near the turn comes from autograd.
+/// Corrects a pass's turn. In a recording with stacks, the first allocation without a stack near the turn comes from
+/// autograd.
 fn turn_at_first_without_stack(blocks: &[BlockLife], pass: &mut Pass) {
     const NEAR: u32 = 64;
     let from = pass.turn.saturating_sub(NEAR).max(pass.start);
@@ -145,7 +146,7 @@ impl FreeRuns {
         FreeRuns { numbers, lengths }
     }
 
-    /// Returns the run in which a block was freed; `None` if it never was.
+    /// Returns the run in which a block was freed, or `None` if it never was.
     pub(super) fn of_block(&self, block: &BlockLife) -> Option<u32> {
         self.numbers.get((block.freed as usize).checked_sub(1)?).copied()
     }

@@ -143,9 +143,9 @@ impl RankAdvice {
     }
 }
 
-/// The number of each rank's most useful settings that are candidates ...
+/// The number of each rank's most useful settings that are candidates.
 const USEFUL: usize = 3;
-/// ... and the number of candidates, across all ranks, that are tried on every rank.
+/// The maximum number of candidates, across all ranks, that are tried on every rank.
 const MOST_TRIED: usize = 16;
 
 /// The outcome of the common setting on one rank.
@@ -208,7 +208,7 @@ pub fn still_to_try(ranks: &[RankAdvice]) -> Vec<Vec<String>> {
     ranks.iter().map(missing).collect()
 }
 
-/// Chooses one setting for all ranks. `None` if no setting was tried on all of them.
+/// Chooses one setting for all ranks. Returns `None` if no setting was tried on all of them.
 ///
 /// Among the settings that serve every rank, those with the best outcome and without warnings are considered; of these, those
 /// whose margin on their tightest rank is near the widest; and of these, the order is the lowest cost, then the fewest keys,
@@ -323,7 +323,7 @@ impl Candidate {
     }
 }
 
-/// "Fits" ranks before "gets past", which ranks before an unknown outcome.
+/// Returns the weight of an outcome: "fits" ranks before "gets past", which ranks before an unknown outcome.
 const fn weight(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Fits => 0,

@@ -223,7 +223,7 @@ pub struct Odd {
 }
 
 /// Returns the runs that stand out among those at the indices `alike`, ordered by measure and, within a measure, with the
-/// largest deviation first. Empty if there are fewer than [`LEAST_RANKS`].
+/// largest deviation first. The result is empty if there are fewer than [`LEAST_RANKS`].
 fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     let mut found: Vec<Odd> = Vec::new();
     let reserved = values(runs, alike, Measure::PeakReserved);
@@ -488,7 +488,7 @@ impl Measure {
         !matches!(self, Measure::Entries)
     }
 
-    /// Returns the run's value for this measure; `None` if it has none.
+    /// Returns the run's value for this measure, or `None` if it has none.
     #[must_use]
     pub fn of(self, run: &RankRun) -> Option<i64> {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);

@@ -138,7 +138,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// The heap before the first entry.
+    /// Adds the heap before the first entry.
     fn begin(&mut self, segments: &[SegmentInfo]) {
         for segment in segments {
             let (address, stream) = (segment.address.get(), segment.stream.get());
@@ -232,7 +232,7 @@ impl Writer {
         }
     }
 
-    /// Blocks in use from before the first entry until the end get their stacks from the final segments.
+    /// Completes the log. Blocks in use from before the first entry until the end get their stacks from the final segments.
     fn finish(mut self) -> HeapLog {
         for block in self.log.blocks.iter_mut().take_while(|block| block.born == 0) {
             if block.gone == NEVER {

@@ -150,8 +150,8 @@ impl HeapLog {
     }
 }
 
-/// For each moment, the total size of everything that exists then. A lifetime includes its first moment and excludes the
-/// moment at its end.
+/// Returns, for each moment, the total size of everything that exists then. A lifetime includes its first moment and excludes
+/// the moment at its end.
 fn sum_of(lives: impl Iterator<Item = (u32, u32, u64)>, entries: usize) -> Vec<u64> {
     let mut changes = vec![0_u64; entries + 1];
     for (born, gone, size) in lives {

@@ -638,7 +638,7 @@ impl StackReader {
         self.table
     }
 
-    /// Returns the stack of a `frames` value; [`StackId::NONE`] if the value is absent, None or empty.
+    /// Returns the stack of a `frames` value, or [`StackId::NONE`] if the value is absent, None or empty.
     #[inline]
     fn read(&mut self, loaded: &Loaded, frames: Value) -> Result<StackId, FormatProblem> {
         if frames == Value::ABSENT {

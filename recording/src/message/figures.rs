@@ -488,8 +488,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// Creates a size of `whole` units and `hundredths` of a unit, where a unit is 2^`shift` bytes. `None` if it does not fit
-    /// in 64 bits.
+    /// Creates a size of `whole` units and `hundredths` of a unit, where a unit is 2^`shift` bytes. Returns `None` if it does
+    /// not fit in 64 bits.
     pub(super) fn new(whole: u64, hundredths: u64, shift: u32) -> Option<Size> {
         let hundredths = u128::from(whole) * 100 + u128::from(hundredths);
         // Each factor is below 2^71 and 2^30.
@@ -770,7 +770,7 @@ mod tests {
         (any::<Option<u32>>(), any::<u64>()).prop_map(|(pid, used)| ProcessMemory { pid, used: Bytes(used) })
     }
 
-    /// Any size; most are in the range of real devices.
+    /// Generates any size; most are in the range of real devices.
     fn any_bytes() -> impl Strategy<Value = u64> {
         prop_oneof![0..1_u64 << 11, 0..1_u64 << 21, 0..1_u64 << 31, 0..1_u64 << 40, any::<u64>()]
     }

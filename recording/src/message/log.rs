@@ -175,7 +175,7 @@ impl LeftOut {
         }
     }
 
-    /// Returns the times between which the other messages lie; `None` if these times are unknown.
+    /// Returns the times between which the other messages lie, or `None` if these times are unknown.
     fn times(&self) -> Option<Vec<&LogTime>> {
         let times = self.times.iter().flat_map(|(earliest, latest)| [earliest, latest]).collect();
         (!self.is_open).then_some(times)
@@ -209,7 +209,7 @@ fn distinct(mut messages: Vec<LoggedMessage>) -> Vec<LoggedMessage> {
     kept
 }
 
-/// For each message, the position of the message that it repeats; its own position if it repeats none.
+/// Returns, for each message, the position of the message that it repeats, or its own position if it repeats none.
 fn first_of_each(messages: &[LoggedMessage]) -> Vec<usize> {
     let mut places: HashMap<(Option<u32>, &OutOfMemoryMessage), usize> = HashMap::new();
     let mut kept: Vec<usize> = Vec::new();

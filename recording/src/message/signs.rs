@@ -172,7 +172,8 @@ impl OutOfMemoryMessage {
         }
     }
 
-    /// `memory allocation failed with OOM on device 1 while trying to allocate 20971520 bytes (free: 15794176, total: 150111977472)`
+    /// Reads `memory allocation failed with OOM on device 1 while trying to allocate 20971520 bytes (free: 15794176, total:
+    /// 150111977472)`.
     fn retry(text: &str) -> OutOfMemoryMessage {
         let mut message = OutOfMemoryMessage::of(Source::Retry);
         let number = |words: &str| -> Option<u64> {

@@ -67,7 +67,7 @@ impl<'a> Machine<'a> {
         (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64
     }
 
-    /// LONG1. It usually consists of the six or seven bytes of an address or a time.
+    /// Reads a LONG1, usually the six or seven bytes of an address or a time.
     #[inline]
     pub(crate) fn long1(&mut self) -> Result<Value, PickleProblem> {
         let length = self.cursor.byte()?;
@@ -246,7 +246,7 @@ impl Memo {
         Memo { dense: Vec::with_capacity(length / 30), sparse: BTreeMap::new(), changes: 0 }
     }
 
-    /// MEMOIZE: writes the next slot, whose number is the number of slots.
+    /// Executes MEMOIZE: writes the next slot, whose number is the number of slots.
     #[inline]
     pub(crate) fn push(&mut self, value: Value) {
         if self.sparse.is_empty() {
@@ -256,7 +256,7 @@ impl Memo {
         }
     }
 
-    /// PUT, BINPUT and LONG_BINPUT: writes a slot by number.
+    /// Executes PUT, BINPUT or LONG_BINPUT: writes a slot by number.
     #[inline]
     pub(crate) fn put(&mut self, index: u64, value: Value) {
         let next = self.dense.len() as u64;
@@ -279,7 +279,7 @@ impl Memo {
         }
     }
 
-    /// Returns the value of a slot; `None` if it was never written.
+    /// Returns the value of a slot, or `None` if it was never written.
     #[inline]
     pub(crate) fn get(&self, index: u64) -> Option<Value> {
         match self.dense.get(index as usize) {
@@ -311,7 +311,7 @@ impl Memo {
         self.dense.truncate(length);
     }
 
-    /// Returns bytes of memory in use.
+    /// Returns the number of bytes of memory in use.
     fn held(&self) -> usize {
         self.dense.len() * size_of::<Value>() + self.sparse.len() * 4 * size_of::<u64>()
     }
@@ -422,7 +422,7 @@ impl Template {
         true
     }
 
-    /// The keys and values of a dict after its MARK.
+    /// Reads the keys and values of a dict after its MARK.
     fn pairs(&mut self, machine: &mut Machine<'_>, dict: Value) {
         let start = machine.objects.slots.len();
         let mut shape = EMPTY_SHAPE;

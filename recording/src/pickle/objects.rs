@@ -117,19 +117,19 @@ impl Value {
         }
     }
 
-    /// Returns the payload of an index tag; meaningless for others.
+    /// Returns the payload of an index tag; meaningless for other tags.
     #[inline]
     fn index(self) -> usize {
         (self.0 >> TAG_BITS) as usize
     }
 
-    /// Returns the payload of [`Tag::Int`]; meaningless for others.
+    /// Returns the payload of [`Tag::Int`]; meaningless for other tags.
     #[inline]
     pub(crate) fn as_small_int(self) -> i64 {
         (self.0 as i64) >> TAG_BITS
     }
 
-    /// Offset and length of a [`Tag::Text`]; meaningless for others.
+    /// Returns the offset and length of a [`Tag::Text`]; meaningless for other tags.
     #[inline]
     fn text_place(self) -> (usize, usize) {
         let payload = self.0 >> TAG_BITS;
@@ -247,7 +247,8 @@ pub(crate) enum Dict<'h> {
 }
 
 impl Objects {
-    /// Empty tables, with the capacity that a recording of `length` bytes needs. Memory is used only as the tables fill.
+    /// Creates empty tables, with the capacity that a recording of `length` bytes needs. Memory is used only as the tables
+    /// fill.
     pub(crate) fn for_input(length: usize) -> Self {
         Objects {
             slots: Vec::with_capacity(length / 7),
@@ -261,7 +262,7 @@ impl Objects {
         }
     }
 
-    /// Returns bytes of memory in use.
+    /// Returns the number of bytes of memory in use.
     pub(crate) fn held(&self) -> usize {
         (self.slots.len() + self.loose_values + self.floats.len()) * size_of::<Value>()
             + self.containers.len() * size_of::<Container>()
@@ -311,7 +312,7 @@ impl Objects {
         Value::with_index(Tag::Float, self.floats.len() as u32 - 1)
     }
 
-    /// Returns the value of an integer of at most 128 bits; `None` for anything else.
+    /// Returns the value of an integer of at most 128 bits, or `None` for anything else.
     #[inline]
     pub(crate) fn as_int(&self, value: Value) -> Option<i128> {
         match value.tag() {
@@ -504,8 +505,8 @@ impl Shapes {
         self.nodes.get(shape as usize).map_or(0, |node| node.length as usize)
     }
 
-    /// Returns the shape with one more key. `None` if there is no such shape, because the key is not a short string or there
-    /// are too many shapes; the dict must then be loose.
+    /// Returns the shape with one more key. Returns `None` if there is no such shape, because the key is not a short string
+    /// or there are too many shapes; the dict must then be loose.
     #[inline]
     pub(crate) fn step(&mut self, shape: u32, key: Value, texts: &Texts) -> Option<u32> {
         let node = self.nodes.get(shape as usize)?;

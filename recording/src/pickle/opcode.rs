@@ -429,7 +429,7 @@ fn hex(rest: &mut &[u8], digits: usize) -> Result<u32, PickleProblem> {
     })
 }
 
-/// Up to three octal digits, of which the first has already been read.
+/// Reads an octal escape of up to three digits, the first of which has already been read.
 fn octal(first: u8, rest: &mut &[u8]) -> u8 {
     let mut code = u32::from(first - b'0');
     for _ in 0..2 {

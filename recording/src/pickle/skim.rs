@@ -57,8 +57,8 @@ impl Skim {
         self.ended
     }
 
-    /// Returns the length of an opcode's operand, in bytes. `None` if the bytes so far do not contain it, or if the pickle
-    /// ends.
+    /// Returns the length of an opcode's operand, in bytes. Returns `None` if the bytes so far do not contain it, or if the
+    /// pickle ends.
     fn length(&mut self, code: u8, operand: &[u8]) -> Option<u64> {
         match follows(code) {
             None => {
@@ -110,7 +110,7 @@ impl Skim {
     }
 }
 
-/// Returns the operand of an opcode; `None` for STOP, and for opcodes that are refused or do not exist.
+/// Returns the operand of an opcode, or `None` for STOP, and for opcodes that are refused or do not exist.
 fn follows(code: u8) -> Option<Follows> {
     Some(match code {
         PROTO | BINGET | BINPUT | BININT1 => Follows::Bytes(1),

@@ -31,8 +31,8 @@ pub struct Flush {
 }
 
 impl Flush {
-    /// Returns the flush according to its final reading: as a call to `empty_cache` or as a retry after a refusal. `None` if
-    /// it was neither, for example garbage collection.
+    /// Returns the flush according to its final reading: as a call to `empty_cache` or as a retry after a refusal. Returns
+    /// `None` if it was neither, for example garbage collection.
     pub(super) fn read_as(self, is_call: bool, is_retry: bool) -> Option<Flush> {
         match (is_call, is_retry) {
             (false, false) => None,
@@ -82,8 +82,8 @@ pub enum FlushReason {
 }
 
 impl FlushReason {
-    /// Returns what the stacks of a request's entries show; the last entry is the request. `None` if some entry has no stack,
-    /// or if no entry releases memory.
+    /// Returns what the stacks of a request's entries show; the last entry is the request. Returns `None` if some entry has
+    /// no stack, or if no entry releases memory.
     ///
     /// All entries of one request have its stack. The entries of `empty_cache` have its own stack or, if the recording has
     /// stacks only for requests, the stack of the request that first took the memory (spec 7.4).
@@ -217,7 +217,7 @@ impl Capacity {
     }
 
     /// Returns the probable reason why memory was released before a request (given by its entry) that would have raised the
-    /// reserved bytes to `bytes`. `None` if the device had room; then the program certainly called `empty_cache`.
+    /// reserved bytes to `bytes`. Returns `None` if the device had room; then the program certainly called `empty_cache`.
     pub(crate) fn reason(&self, bytes: u64, request: usize) -> Option<FlushReason> {
         if !self.may_lack(bytes) {
             return None;
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(reason(&for_cached, &collecting, 31), Some(FlushReason::OftenEmptied), "nothing else does this");
     }
 
-    /// Returns whether a capture follows the flush in a trace with requests to these pools after the flush and its request.
+    /// Returns whether a capture follows a flush right before the fourth of these requests, which are given by their pools.
     fn before_capture(pools: &[u64]) -> bool {
         let mut captures = Captures::default();
         for (request, &pool) in pools.iter().enumerate() {

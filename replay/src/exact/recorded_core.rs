@@ -182,8 +182,8 @@ impl DeviceBackend for RecordedDevice<'_> {
     /// A recording does not distinguish pieces of physical memory.
     type Physical = ();
 
-    /// Each waiting block has a separate stream, whose handle is the entry at which the block becomes free. Without this, a
-    /// replay with a hundred thousand waiting blocks would poll each of them at every request.
+    /// Returns true: each waiting block has a separate stream, whose handle is the entry at which the block becomes free.
+    /// Without this, a replay with a hundred thousand waiting blocks would poll each of them at every request.
     fn completes_by_handle(&self) -> bool {
         true
     }
@@ -281,7 +281,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         Ok(usize::MAX)
     }
 
-    /// The stream that a replay records on a block represents the entry at which the block became free.
+    /// Records an event. The stream that a replay records on a block represents the entry at which the block became free.
     fn record_event(&mut self, event: &mut usize, stream: StreamId) -> Result<(), BackendError> {
         *event = completion_of(stream);
         Ok(())
@@ -329,7 +329,7 @@ impl<'a> Recorded<'a> {
         Bytes(self.rules.segment_for(block).unwrap_or(Bytes::MAX).get().saturating_add(beyond))
     }
 
-    /// Returns the blocks that a due collection releases, if only the recording shows them; `None` if the rules decide.
+    /// Returns the blocks that a due collection releases, if only the recording shows them, or `None` if the rules decide.
     fn recorded_victims(&self, heap: &Heap) -> Option<Vec<BlockId>> {
         let target = self.rules.collection_target(heap)?;
         let pool = PoolSlot::default_pool(PoolClass::Large);

@@ -470,8 +470,8 @@ impl<'a> Runner<'a> {
         Some(Flush { entry: request, wanted_bytes: self.wanted_bytes(at, request), reason: self.reason(at, request)? })
     }
 
-    /// Returns the probable reason why memory was released in the request's entries, starting at `at`. `None` if the device
-    /// had room; then it was a call to `empty_cache`.
+    /// Returns the probable reason why memory was released in the request's entries, starting at `at`. Returns `None` if the
+    /// device had room; then it was a call to `empty_cache`.
     fn reason(&self, at: usize, request: usize) -> Option<FlushReason> {
         let likely = self.capacity.reason(self.wanted_bytes(at, request), request);
         match FlushReason::of_stacks(&self.trace[at..=request]) {
@@ -495,7 +495,7 @@ impl<'a> Runner<'a> {
         Some(self.pools.of_request(from + end - own, &rest[end - own..=end])).filter(|&pool| pool != PoolId::DEFAULT)
     }
 
-    /// Returns a copy of the state, to return to.
+    /// Returns a copy of the state, which [`return_to`](Self::return_to) restores.
     fn copy(&self) -> (ReplayCore<'a>, Mark) {
         self.count_copy();
         (self.core.clone(), self.tally.mark())
@@ -800,7 +800,7 @@ impl Runner<'_> {
         free.any(|block| block.address.get() == address && (block.is_expandable || !block.is_split))
     }
 
-    /// Returns the first bytes of the pool's segments; `None` if any block of the pool is in use.
+    /// Returns the first bytes of the pool's segments, or `None` if any block of the pool is in use.
     fn starts_of(&self, pool: PoolId) -> Option<BTreeMap<u64, FreeSegment>> {
         let mut starts = BTreeMap::new();
         for segment in self.core.segments().into_iter().filter(|segment| segment.pool == pool) {

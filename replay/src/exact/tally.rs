@@ -253,7 +253,7 @@ fn sum(segment: &Segment, of_block: impl Fn(&Block) -> Option<u64>) -> Option<u6
     segment.blocks.iter().filter_map(of_block).try_fold(0_u64, u64::checked_add)
 }
 
-/// Returns the requested bytes of the active blocks; `None` if a block does not state its requested bytes.
+/// Returns the requested bytes of the active blocks, or `None` if a block does not state its requested bytes.
 fn requested(segment: &Segment) -> Option<u64> {
     let mut active = segment.blocks.iter().filter(|block| is_active(block));
     active.try_fold(0_u64, |sum, block| sum.checked_add(block.requested?))
@@ -382,7 +382,7 @@ impl PeakWatch {
         self.operation += 1;
     }
 
-    /// Returns the first and the last entry before which a single reset explains all recorded peaks; `None` if there is no
+    /// Returns the first and the last entry before which a single reset explains all recorded peaks, or `None` if there is no
     /// such entry.
     pub(crate) fn finish(mut self, core: &ReplayCore<'_>) -> Option<(usize, usize)> {
         for (target, current) in self.targets.iter_mut().zip(currents(core.stats())) {

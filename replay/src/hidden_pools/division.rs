@@ -211,8 +211,8 @@ impl Guesses {
         self.evidence.lives.iter().rposition(is_it)
     }
 
-    /// If a segment that differs is in one of two sets that exclude each other, the variants make the other set
-    /// private.
+    /// Returns the variants for a segment that differs: if it is in one of two sets that exclude each other, the variants
+    /// make the other set private.
     fn by_exclusion(&self, place: usize, addresses: &[u64]) -> Vec<Trial> {
         let is_there = |life: LifeId| {
             let life = &self.evidence.lives[life];
@@ -354,7 +354,7 @@ struct Grounds {
     weights: Vec<u64>,
     /// For each life, the lives that were freed together with it.
     goes_with: Vec<BTreeSet<LifeId>>,
-    /// Those of these lives that one pool may have freed in one go with it.
+    /// The lives among these that one pool may have freed at once together with it.
     mates: Vec<BTreeSet<LifeId>>,
 }
 
@@ -395,7 +395,8 @@ impl Trial {
     }
 }
 
-/// Chooses a division into pools. `None` if no division agrees with the evidence. Counts the pairs examined in `work`.
+/// Chooses a division into pools. Returns `None` if no division agrees with the evidence. Counts the pairs examined in
+/// `work`.
 fn choose(evidence: &Evidence, grounds: &Grounds, trial: &Trial, work: &mut u64) -> Option<Partition> {
     let private = &trial.private;
     let lives = &evidence.lives;

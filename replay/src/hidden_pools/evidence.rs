@@ -196,8 +196,8 @@ fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
 }
 
 impl Walk<'_> {
-    /// A pool has one expandable segment for each stream and class (spec 4.1), so expandable segments with the same stream
-    /// and class that exist at the start belong to different pools.
+    /// Adds the evidence of expandable segments: a pool has one for each stream and class (spec 4.1), so those with the same
+    /// stream and class that exist at the start belong to different pools.
     fn tell_ranges_apart(&mut self) {
         let mut alike: BTreeMap<(u64, bool), Vec<LifeId>> = BTreeMap::new();
         for (id, life) in self.layout.lives.iter().enumerate().filter(|(_, life)| life.expandable) {

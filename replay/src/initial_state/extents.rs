@@ -57,8 +57,8 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Returns the smaller gap that explains why, at `entry`, the recorded allocator did not make the core's decision; `None`
-    /// if no gap explains it.
+    /// Returns the smaller gap that explains why, at `entry`, the recorded allocator did not make the core's decision, or
+    /// `None` if no gap explains it.
     pub(crate) fn explain(&self, entry: usize, decision: &Decision, policy: &PyTorch) -> Option<SmallerGap> {
         if decision.action != Action::Alloc {
             return None;
@@ -346,7 +346,7 @@ fn join(runs: Vec<Run>, trace: &[Entry], policy: &PyTorch) -> Vec<AdoptedSegment
 }
 
 /// Returns an upper bound on the length of a range: the distance between two ranges that must be different, because their
-/// streams, classes or pools differ. `None` if no two such ranges are known.
+/// streams, classes or pools differ. Returns `None` if no two such ranges are known.
 fn longest(runs: &[Run]) -> Option<u64> {
     let mut firsts: BTreeMap<(u64, PoolClass, PoolId), u64> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.is_listed) {

@@ -424,7 +424,7 @@ impl Session {
 
 /// Operations on private pools and on their checkpoints.
 impl Session {
-    /// `pool_create`, `pool_begin`, `pool_end`, `pool_release` and `pool_use_count`.
+    /// Runs `pool_create`, `pool_begin`, `pool_end`, `pool_release` or `pool_use_count`.
     fn pool(&mut self, line: &Line<'_>) -> Answer {
         let pool = PoolId(line.number(1)?, line.number(2)?);
         let profile = self.profile;
@@ -454,7 +454,8 @@ impl Session {
         Ok(String::new())
     }
 
-    /// `ckpt_save KEY A B`: saves the live blocks of pool (A, B) as KEY. If that fails, KEY keeps its previous checkpoint.
+    /// Runs `ckpt_save KEY A B`: saves the live blocks of pool (A, B) as KEY. If that fails, KEY keeps its previous
+    /// checkpoint.
     fn save_checkpoint(&mut self, line: &Line<'_>) -> Answer {
         let pool = PoolId(line.number(2)?, line.number(3)?);
         let checkpoint = self.allocator.checkpoint_pool(pool)?;
@@ -462,7 +463,7 @@ impl Session {
         Ok(String::new())
     }
 
-    /// `ckpt_load KEY`: restores the pool. Freed blocks lose their names; restored ones are called `ck_KEY_POINTER`.
+    /// Runs `ckpt_load KEY`: restores the pool. Freed blocks lose their names; restored ones are called `ck_KEY_POINTER`.
     fn load_checkpoint(&mut self, line: &Line<'_>) -> Answer {
         let key = line.word(1)?;
         let checkpoint = self.checkpoints.get(key).ok_or_else(|| Failure::std("map::at"))?;

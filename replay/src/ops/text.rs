@@ -87,7 +87,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// `strtoull` with base 0: an optional sign, `0x` or `0` for base 16 or 8, then digits up to the first other character.
+/// Reads a number as `strtoull` does with base 0: an optional sign, `0x` or `0` for base 16 or 8, then digits up to the first
+/// other character.
 fn unsigned(word: &str) -> Option<u64> {
     let (negative, digits) = sign(word);
     let hex = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")).filter(|d| leading(d, 16) > 0);
@@ -100,7 +101,7 @@ fn unsigned(word: &str) -> Option<u64> {
     Some(if negative { value.wrapping_neg() } else { value })
 }
 
-/// `strtol` with base 10.
+/// Reads a number as `strtol` does with base 10.
 fn signed(word: &str) -> Option<i64> {
     let (negative, digits) = sign(word);
     let digits = digits.get(..leading(digits, 10))?;

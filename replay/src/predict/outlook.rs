@@ -97,7 +97,8 @@ pub(super) struct Likely {
 }
 
 impl TimingRange {
-    /// Returns the range of the results of [`TIMINGS`] and of likely runs; `None` if all equal that of the recorded timing.
+    /// Returns the range of the results of [`TIMINGS`] and of likely runs, or `None` if all equal that of the recorded
+    /// timing.
     pub(super) fn of(recorded: Extreme, tried: [Extreme; TIMINGS.len()], likely: Option<&Likely>) -> Option<TimingRange> {
         let point = recorded.peak_reserved_bytes;
         let peaks = likely.map_or(&[][..], |likely| &likely.peaks);
@@ -194,7 +195,7 @@ pub fn replay_device(
 const SAME_ANSWER_PERMILLE: u64 = 10;
 
 /// Returns the outlook's result if every doubtful flush ([`Requests::flushes`]) is read the other way, as a call to
-/// `empty_cache` or as a retry. `None` if no flush is doubtful, or if the answer stays the same: the run fits in both
+/// `empty_cache` or as a retry. Returns `None` if no flush is doubtful, or if the answer stays the same: the run fits in both
 /// readings or fails in both, and the peak is within 1 %. `options` are the outlook's.
 #[must_use]
 pub fn read_otherwise(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<Extreme> {

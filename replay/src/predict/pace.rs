@@ -132,16 +132,16 @@ const HELD_UP_PERMILLE: u64 = 160;
 const MOST_HELD_UP_PERMILLE: u64 = 100;
 
 impl Pace {
-    /// Returns the amount by which a peak may lie outside the peaks of likely runs, in permille. `None` if the recorded run
-    /// was held up for so long that no run is likely.
+    /// Returns the amount by which a peak may lie outside the peaks of likely runs, in permille. Returns `None` if the
+    /// recorded run was held up for so long that no run is likely.
     pub(crate) fn uncertain_permille(&self) -> Option<u64> {
         let all = self.steps.last().map_or(0, Step::end_ns).max(1);
         let held_up = (u128::from(self.held_up_ns.min(all)) * 1000 / u128::from(all)) as u64;
         (held_up <= MOST_HELD_UP_PERMILLE).then_some(UNCERTAIN_PERMILLE + HELD_UP_PERMILLE * held_up / 1000)
     }
 
-    /// Returns the pace of a trace. `None` if an entry has no time, if no free waited, or if the times cannot belong to one
-    /// run.
+    /// Returns the pace of a trace. Returns `None` if an entry has no time, if no free waited, or if the times cannot belong
+    /// to one run.
     pub(crate) fn of(trace: &[Entry], operations: &[(usize, Operation)]) -> Option<Pace> {
         let waits = |operation: &Operation| matches!(operation, Operation::Free { completion: Completion::AtEntry(_), .. });
         if !operations.iter().any(|(_, operation)| waits(operation)) {
@@ -587,7 +587,7 @@ mod tests {
         }
     }
 
-    /// At 10, 20 and 30 us, the program frees memory whose work finishes at 25, 40 and 41 us.
+    /// Returns the pace of a program that, at 10, 20 and 30 us, frees memory whose work finishes at 25, 40 and 41 us.
     fn pace() -> Pace {
         let step = |began_ns, done_ns| Step {
             own_ns: 10_000,

@@ -256,7 +256,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.core.observer()
     }
 
-    /// Mutable access to the core's observer.
+    /// Returns mutable access to the core's observer.
     pub fn observer_mut(&mut self) -> &mut O {
         self.core.observer_mut()
     }

@@ -93,7 +93,7 @@ impl Requests {
         Ok(requests)
     }
 
-    /// Returns the same requests, with every doubtful flush read the other way. `None` if no flush is doubtful.
+    /// Returns the same requests, with every doubtful flush read the other way. Returns `None` if no flush is doubtful.
     #[must_use]
     pub fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Requests> {
         let mut doubtful = self.flushes.iter().filter(|flush| flush.reason.is_doubtful()).peekable();
@@ -251,7 +251,7 @@ impl Slots {
         Slots(slots.into())
     }
 
-    /// Returns the slot of a request; `None` if it is never live.
+    /// Returns the slot of a request, or `None` if it is never live.
     #[inline]
     pub(crate) fn of_request(&self, id: usize) -> Option<usize> {
         self.0.get(id).filter(|&&slot| slot != Slots::NONE).map(|&slot| slot as usize)

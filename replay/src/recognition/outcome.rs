@@ -308,8 +308,8 @@ impl Recognition {
         places.iter().map(at).collect()
     }
 
-    /// Returns what in the file excludes other releases, as the end of a sentence. `None` if the file's decisions contradict
-    /// its contents.
+    /// Returns what in the file excludes other releases, as the end of a sentence. Returns `None` if the file's decisions
+    /// contradict its contents.
     #[must_use]
     pub fn evidence_words(&self) -> Option<String> {
         let is_believed = self.contradicting.is_empty();
@@ -346,7 +346,7 @@ struct Name {
     place: Option<usize>,
 }
 
-/// Oldest first.
+/// Sorts releases, the oldest first.
 pub(crate) fn in_order(releases: impl IntoIterator<Item = &'static Release>) -> Vec<&'static Release> {
     let mut releases: Vec<_> = releases.into_iter().collect();
     releases.sort_by_key(|release| RELEASES.iter().position(|other| other == *release));

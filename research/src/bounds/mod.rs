@@ -155,7 +155,7 @@ impl PageIdeal {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Change {
     time: u64,
-    /// At equal times, ends come before beginnings, because lifetimes are half open.
+    /// At equal times, ends come before beginnings, because lifetimes are half-open.
     begins: bool,
     kind: Kind,
 }
@@ -394,7 +394,7 @@ mod tests {
         }
     }
 
-    /// Returns the most pages in use at once with the small buffers at these offsets; `None` if two of them overlap.
+    /// Returns the most pages in use at once with the small buffers at these offsets, or `None` if two of them overlap.
     fn pages_at(large: &[Buffer], small: &[Buffer], offsets: &[u64]) -> Option<u64> {
         let lives = |buffer: &Buffer, time: u64| buffer.start <= time && time < buffer.end;
         let mut most = 0;

@@ -25,7 +25,8 @@ pub struct Robson {
 }
 
 impl Robson {
-    /// Returns the bounds for workloads with these buffers. `None` without buffers, or if the bounds do not fit in 64 bits.
+    /// Returns the bounds for workloads with these buffers. Returns `None` if there are no buffers, or if the bounds do not
+    /// fit in 64 bits.
     #[must_use]
     pub fn of(buffers: &[Buffer]) -> Option<Robson> {
         let smallest_bytes = buffers.iter().map(|buffer| buffer.size).min().filter(|&size| size > 0)?;
@@ -60,7 +61,7 @@ fn sufficient(rounded_load: u64, smallest: u64, largest: u64) -> Option<u64> {
 
 /// Returns the memory, in units, that the best allocator that never moves memory needs, and that is enough for it: `live (1 +
 /// log2(largest) / 2) - largest + 1`, for workloads whose sizes are powers of two up to `largest`, itself a power of two that
-/// divides `live`. `None` if these conditions are not met, or if the number does not fit in 64 bits.
+/// divides `live`. Returns `None` if these conditions are not met, or if the number does not fit in 64 bits.
 ///
 /// Robson, Bounds for some functions concerning dynamic storage allocation, J. ACM 21 (1974).
 #[must_use]
@@ -102,7 +103,7 @@ fn load_of_powers(buffers: &[Buffer]) -> Option<u64> {
     load(buffers.iter().map(|buffer| (buffer, buffer.size.checked_next_power_of_two())))
 }
 
-/// Returns the most bytes live at once; `None` if the number does not fit in 64 bits.
+/// Returns the most bytes live at once, or `None` if the number does not fit in 64 bits.
 fn load<'a>(sized: impl Iterator<Item = (&'a Buffer, Option<u64>)>) -> Option<u64> {
     let mut changes: Vec<(u64, bool, u64)> = Vec::new();
     for (buffer, size) in sized {

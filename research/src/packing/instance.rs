@@ -1,8 +1,8 @@
-//! The problem and its solution: buffers to pack, with times reduced to sections and with their load; the packer's budget;
-//! a packing of the buffers; and its check.
+//! The problem and its solution: the buffers to pack, their sections of time and their load; the packer's budget; a packing
+//! of the buffers; and the check of a packing.
 //!
-//! [`check`] finds out whether two buffers share a byte at any time. It shares no code with the packer, and uses the original
-//! times rather than sections.
+//! [`check`] determines whether two buffers ever share a byte at the same time. It shares no code with the packer, and uses
+//! the original times rather than sections.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -99,7 +99,7 @@ impl Instance {
         self.loads.iter().copied().max().unwrap_or(0)
     }
 
-    /// For each buffer, the most bytes live at once during its lifetime, including its own.
+    /// Returns, for each buffer, the most bytes live at once during its lifetime, including its own.
     pub(super) fn crowds(&self) -> Vec<u64> {
         let most = |&(start, end): &(u32, u32)| self.loads[start as usize..end as usize].iter().copied().max().unwrap_or(0);
         self.spans.iter().map(most).collect()
@@ -181,7 +181,7 @@ impl Instance {
 /// Returns each buffer's lifetime in sections: stretches of time in which buffers first begin and then end. Two buffers are
 /// live at the same time if and only if they share a section.
 fn sections(buffers: &[Buffer]) -> Vec<(u32, u32)> {
-    // At equal times, ends come before beginnings, because lifetimes are half open.
+    // At equal times, ends come before beginnings, because lifetimes are half-open.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * buffers.len());
     for (index, buffer) in buffers.iter().enumerate() {
         events.push((buffer.start, true, index));
@@ -230,7 +230,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Returns all buffers at address 0, as a starting point.
+    /// Creates a packing with all buffers at address 0, as a starting point.
     pub(super) fn of(instance: &Instance) -> Packing {
         Packing { offsets: vec![0; instance.buffers().len()], height: 0 }
     }

@@ -498,7 +498,8 @@ impl<'a> Relations<'a> {
     }
 }
 
-/// An alignment of 1 imposes no constraint; represented as 0, it does not change a greatest common divisor.
+/// Returns an alignment as a step between addresses. An alignment of 1 imposes no constraint; represented as 0, it does not
+/// change a greatest common divisor.
 fn step_of(alignment: u64) -> u64 {
     if alignment == 1 { 0 } else { alignment }
 }

@@ -289,7 +289,7 @@ impl<'a> Orders<'a> {
         Orders::go_on(instance, effort, shares, starts, found, progress);
     }
 
-    /// The first part: places the first orders and returns them.
+    /// Runs the first part: places the first orders and returns them.
     fn start(
         instance: &'a Instance,
         effort: &'a Effort,
@@ -302,7 +302,7 @@ impl<'a> Orders<'a> {
         work.starts
     }
 
-    /// The second part: ejection from the first orders, and repair of the best one.
+    /// Runs the second part: ejection from the first orders, and repair of the best one.
     fn go_on(
         instance: &'a Instance,
         effort: &'a Effort,

@@ -1,5 +1,5 @@
-//! Finds the smallest memory in which a workload fits, and the part of a policy's need that does not depend on the workload:
-//! some policies use only part of the device, or take memory before the program begins.
+//! Finds the smallest memory in which a workload fits, and the part of a policy's memory needs that does not depend on the
+//! workload: some policies use only part of the device, or take memory before the program begins.
 //!
 //! The search ([`smallest`]) is for the smallest number that is enough, even if some larger numbers are not. Bisection finds *a*
 //! threshold: a number that is enough next to one that is not. Being enough need not be monotone, so there may be other
@@ -22,7 +22,7 @@ const FURTHER_RUNS: usize = 48;
 /// The load counts requests rounded up to this many bytes, as in the offline packer.
 pub const LOAD_UNIT_BYTES: u64 = 512;
 
-/// The smallest memory that was found to be enough.
+/// The smallest amount of memory that was found to be enough.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Smallest {
     /// The device's memory, in bytes.
@@ -216,7 +216,7 @@ fn equal_buffers(count: u32, bytes: u64) -> Workload {
 
 /// Returns the smallest memory in which a program that only allocates 64 buffers of 16 MiB fits, divided by their sum. This
 /// program cannot cause fragmentation, so anything above 1 is due to the policy's construction, such as using only three
-/// quarters of the device. `None` if the program does not fit in any amount of memory.
+/// quarters of the device. Returns `None` if the program does not fit in any amount of memory.
 #[must_use]
 pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     let workload = equal_buffers(BUFFERS, BUFFER_BYTES);

@@ -12,8 +12,8 @@
 //! are not tried.
 //!
 //! A [`Card`] has the total that a CUDA program sees, which differs from what its name suggests. A card sold with 80 GB has
-//! neither 80 x 10^9 bytes nor 80 GiB for a program. The deducted memory (for error correction and the driver) differs
-//! between drivers by up to half a percent.
+//! neither 80 x 10^9 bytes nor 80 GiB for a program. The deducted memory (for error correction and the driver) varies between
+//! drivers by up to half a percent.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -224,13 +224,13 @@ pub enum GridError {
         list: &'static str,
     },
     /// There are more points than [`MOST_POINTS`].
-    #[error("{points} combinations are more than {MOST_POINTS}: give shorter lists")]
+    #[error("{points} combinations exceed the maximum of {MOST_POINTS}: use shorter lists")]
     TooMany {
         /// The number of points.
         points: usize,
     },
     /// The driver's context takes all of a device's memory.
-    #[error("a device with {device_bytes} bytes has no memory left beside a context of {context_bytes} bytes")]
+    #[error("a device with {device_bytes} bytes has no memory left after a context of {context_bytes} bytes")]
     NoMemory {
         /// The device's memory, in bytes.
         device_bytes: u64,
@@ -239,7 +239,7 @@ pub enum GridError {
     },
     /// The largest batch is beyond [`MOST_BATCH`], or smaller than the smallest batch that can be trained.
     #[error(
-        "batches up to {most_batch} cannot be searched: choose at most {MOST_BATCH}, and at least a sample for each micro-batch and each of its pieces"
+        "batches up to {most_batch} cannot be searched: choose at most {MOST_BATCH}, and at least one sample for each piece of each micro-batch"
     )]
     Batch {
         /// The largest batch to try.
@@ -529,7 +529,7 @@ mod tests {
         }
     }
 
-    /// Returns the grid's only training run, with one more option.
+    /// Changes an option of the grid's only training run.
     fn with(mut grid: Grid, change: impl FnOnce(&mut Transformer)) -> Grid {
         change(&mut grid.trainings[0].transformer);
         grid
@@ -633,7 +633,7 @@ mod tests {
             grid.walk(&|| ()).unwrap_err().to_string()
         };
         assert_eq!(refused(|grid| grid.policies.clear()), "there is nothing to search: no policies");
-        assert!(refused(|grid| grid.devices_bytes = vec![5]).contains("no memory left beside a context"));
+        assert!(refused(|grid| grid.devices_bytes = vec![5]).contains("no memory left after a context"));
         assert!(refused(|grid| grid.most_batch = u64::MAX).contains("cannot be searched"));
         assert!(refused(|grid| grid.trainings[0].transformer.accumulation = 1000).contains("cannot be searched"));
         assert!(refused(|grid| grid.trainings[0].transformer.accumulation = 0).starts_with("gpt2: accumulation is 0"));

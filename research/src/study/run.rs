@@ -93,7 +93,7 @@ impl RunOptions {
         RunOptions { capacity_bytes, limit_bytes: None, addresses, preallocated_bytes: 0, destroys_pools: false }
     }
 
-    /// More memory than is needed: [`PLENTY_BYTES`].
+    /// Returns options with more memory than is needed: [`PLENTY_BYTES`].
     #[must_use]
     pub fn plenty() -> RunOptions {
         RunOptions::new(PLENTY_BYTES)
@@ -199,7 +199,7 @@ impl DriverCost {
 }
 
 impl Outcome {
-    /// Every request was served.
+    /// Returns whether every request was served.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.ending == Ending::Fits
@@ -212,7 +212,7 @@ pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOpt
     run_watched(workload, policy, options, |_, _| ())
 }
 
-/// Returns the same, but `watch` receives the number of each event and the stats after it.
+/// Does the same as [`run`], but `watch` receives the number of each event and the stats after it.
 fn run_watched(
     workload: &Workload,
     policy: Box<dyn Policy + Send>,
@@ -360,8 +360,8 @@ impl<P: Policy> Run<P> {
         Ok(())
     }
 
-    /// Every beginning counted as one use. A pool that is a separate allocator is destroyed, as are all pools if the options
-    /// require it.
+    /// Drops a pool. Every beginning counted as one use of it. A pool that is a separate allocator is destroyed, as are all
+    /// pools if the options require it.
     fn drop_pool(&mut self, id: PoolId) -> Result<(), Stop> {
         while self.core.pool_use_count(id)? > 0 {
             self.core.release_pool(id)?;
@@ -494,8 +494,8 @@ pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn 
 }
 
 /// Returns the contents of a trace of the workload's first step: all requests up to its end, with the frees up to the end of
-/// the second step, and whether the second step also frees them. `None` if no step repeats ([`Workload::repeating_step`]).
-/// Requests to private pools are left out.
+/// the second step, and whether the second step also frees them. Returns `None` if no step repeats
+/// ([`Workload::repeating_step`]). Requests to private pools are left out.
 #[must_use]
 pub fn first_step(workload: &Workload) -> Option<FirstStep> {
     let step = workload.repeating_step()?;
@@ -547,7 +547,8 @@ mod tests {
         run(&workload(events), pytorch(), &RunOptions::plenty())
     }
 
-    /// 60 and 40 MiB, the 60 MiB freed, then 30 and 60 MiB: fragmented by default, not with expandable segments.
+    /// Returns a workload of 60 and 40 MiB, the 60 MiB freed, then 30 and 60 MiB: fragmented by default, but not with
+    /// expandable segments.
     fn hole() -> Workload {
         workload(vec![allocate(0, 60), allocate(1, 40), free(0), allocate(2, 30), allocate(3, 60)])
     }

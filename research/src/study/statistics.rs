@@ -18,7 +18,7 @@ use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::packing::random::Random;
 
-/// Returns the arithmetic mean; `None` without values.
+/// Returns the arithmetic mean, or `None` if there are no values.
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -37,7 +37,8 @@ pub struct Interval {
 }
 
 /// Returns the confidence interval of the mean of the distribution that the values are drawn from, at this level (such as
-/// 0.95). `None` for fewer than two values, which show no variation. If all values are equal, both ends are that value.
+/// 0.95). Returns `None` for fewer than two values, which show no variation. If all values are equal, both ends are that
+/// value.
 #[must_use]
 pub fn interval_of_mean(values: &[f64], level: f64, seed: u64) -> Option<Interval> {
     if values.len() < 2 {
@@ -132,7 +133,7 @@ pub fn signed_rank(differences: &[f64]) -> SignedRank {
     SignedRank { pairs: sorted.len(), positive: positive as f64 / 2.0, negative: negative as f64 / 2.0, p, effect, is_exact }
 }
 
-/// Twice the rank of each difference, so that shared ranks are integers too.
+/// Returns twice the rank of each difference, so that shared ranks are integers too.
 fn twice_ranks(sorted: &[f64]) -> Vec<u64> {
     let mut ranks = Vec::with_capacity(sorted.len());
     for same in sorted.chunk_by(|one, other| one.abs().total_cmp(&other.abs()).is_eq()) {

@@ -1,6 +1,6 @@
 //! Descriptions of workloads, such as `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`, and the catalogue: 28
-//! workloads by name, about 100,000 events each, from all generators that imitate programs. The catalogue's texts are those
-//! in the table in `docs/workloads.md`.
+//! workloads by name, about 100,000 events each, from all generators that imitate programs. The catalogue's descriptions are
+//! those in the table in `docs/workloads.md`.
 //!
 //! A description is the name of a generator or of a workload of the [catalogue](CATALOGUE), a colon, and options as
 //! `key=value` separated by commas. No key may occur twice; the order does not matter, except that `preset` comes first,
@@ -35,7 +35,7 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     Ok(workload)
 }
 
-/// Returns the transformer that a description trains, and the number of steps; `None` if the description is not for a
+/// Returns the transformer that a description trains, and the number of steps, or `None` if the description is not for a
 /// `transformer`.
 ///
 /// # Errors
@@ -47,7 +47,7 @@ pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadErro
     (generator == generators::TRANSFORMER).then(|| generators::transformer_of(&[own, options]))
 }
 
-/// Returns the option keys for a generator or a catalogue workload; `None` if nothing has this name.
+/// Returns the option keys for a generator or a catalogue workload, or `None` if nothing has this name.
 #[must_use]
 pub fn keys(name: &str) -> Option<Vec<&'static str>> {
     let generator = named(name).map_or(name, |named| named.generator_and_options().0);

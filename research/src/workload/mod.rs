@@ -253,7 +253,7 @@ impl Workload {
     }
 
     /// Returns the curve of live bytes as text, `columns` wide and `rows` high. Each column shows the maximum of its part of
-    /// the workload. Empty for a workload without allocations, and for 0 columns or rows.
+    /// the workload. The result is empty for a workload without allocations, and for 0 columns or rows.
     #[must_use]
     pub fn drawn(&self, columns: usize, rows: usize) -> String {
         let curve = self.curve();
@@ -359,7 +359,7 @@ impl Workload {
         }
     }
 
-    /// Returns the number of steps in the later half; 0 if there are fewer than two.
+    /// Returns the number of steps in the later half, or 0 if there are fewer than two.
     #[must_use]
     pub fn later_steps(&self) -> usize {
         self.steps.len() / 2

@@ -45,7 +45,7 @@ pub struct RepeatingStep {
 }
 
 impl Workload {
-    /// Returns the step that the workload repeats, and its first occurrence. `None` if there is no such step.
+    /// Returns the step that the workload repeats, and its first occurrence. Returns `None` if there is no such step.
     ///
     /// The program holds less memory between steps than inside them, so the moments at which it becomes full after having
     /// been half empty are a whole number of steps apart. Among these distances, the function chooses the one at which most

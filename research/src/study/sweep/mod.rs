@@ -23,7 +23,7 @@ use super::run::Addresses;
 
 /// The maximum number of jobs in a sweep.
 pub const MOST_JOBS: u64 = 1_000_000;
-/// Factors are counted in parts of this many.
+/// Factors are counted in parts of one in this many.
 const MILLION: u64 = 1_000_000;
 
 /// The memory of a job's device.
@@ -41,7 +41,8 @@ pub enum Capacity {
 }
 
 impl Capacity {
-    /// Returns the memory in bytes for a workload with this load; `None` for [`Capacity::Smallest`] and [`Capacity::Plenty`].
+    /// Returns the memory in bytes for a workload with this load, or `None` for [`Capacity::Smallest`] and
+    /// [`Capacity::Plenty`].
     #[must_use]
     pub fn bytes(self, load_bytes: u64) -> Option<u64> {
         match self {
@@ -72,7 +73,7 @@ impl FromStr for Capacity {
             "plenty" => Ok(Capacity::Plenty),
             _ => match text.strip_suffix('B').map(str::parse::<u64>) {
                 Some(Ok(bytes)) if bytes > 0 => Ok(Capacity::Bytes(bytes)),
-                Some(_) => Err(format!("{text:?} is not a number of bytes: write a whole number above 0 and B")),
+                Some(_) => Err(format!("{text:?} is not a number of bytes: write a whole number above 0 followed by B")),
                 None => text.parse().map(Capacity::Load),
             },
         }
@@ -106,7 +107,7 @@ impl Share {
         u64::try_from(exact).unwrap_or(u64::MAX)
     }
 
-    /// As a floating-point number, for drawing.
+    /// Returns the share as a floating-point number, for drawing.
     #[must_use]
     pub fn value(self) -> f64 {
         self.0 as f64 / MILLION as f64
@@ -242,7 +243,7 @@ impl Plan {
         (self.policies.len() * self.capacities.len()) as u64
     }
 
-    /// Returns the number of jobs. The plan must have passed [`Plan::check`]; otherwise, the number may overflow.
+    /// Returns the number of jobs. The plan must have passed [`Plan::check`]; if not, the number may overflow.
     #[must_use]
     pub fn jobs(&self) -> u64 {
         self.workloads.iter().map(|workload| workload.seeds).sum::<u64>() * self.jobs_of_a_cell()

@@ -1,4 +1,4 @@
-//! A row contains the numbers of one job; [`run_jobs`] runs jobs on several threads and returns the rows in job order.
+//! A row contains the numbers for one job; [`run_jobs`] runs jobs on several threads and returns the rows in job order.
 //!
 //! A workload is prepared once for all its jobs: its load and its hash are computed.
 
@@ -90,8 +90,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Runs the job with this number, with the workload and the policy that the plan names for it. `None` if the plan does
-    /// not contain the job.
+    /// Runs the job with this number, with the workload and the policy that the plan names for it. Returns `None` if the plan
+    /// does not contain the job.
     #[must_use]
     pub fn of(plan: &Plan, number: u64, workload: &PreparedWorkload, policy: &Named) -> Option<Row> {
         let job = plan.job(number)?;
@@ -230,7 +230,7 @@ impl PreparedWorkload {
     }
 }
 
-/// FNV-1a over words of 64 bits, with a shift that mixes the high bits into the low ones.
+/// Mixes an event into a hash: FNV-1a over words of 64 bits, with a shift that mixes the high bits into the low ones.
 fn mix(hash: u64, event: &Event) -> u64 {
     let [kind, one, two, three] = match *event {
         Event::Allocate { buffer, bytes, stream } => [1, u64::from(buffer), bytes, u64::from(stream)],

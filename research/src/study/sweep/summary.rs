@@ -35,9 +35,9 @@ pub struct Cell {
     pub courses: Vec<Option<Course>>,
     /// The comparison with the baseline over the seeds; `None` with fewer than two seeds, and for the baseline itself.
     pub versus: Option<SeedComparison>,
-    /// The number of seeds with which it fits, for each capacity.
+    /// The number of seeds with which the workload fits, for each capacity.
     pub fits: Vec<u64>,
-    /// The number of seeds with which it fails at some capacity tried above the smallest.
+    /// The number of seeds with which the workload fails at some capacity tried above the smallest.
     pub not_monotone: u64,
 }
 
@@ -166,7 +166,7 @@ fn cells(seen: &Seen<'_>, smallest: Option<usize>, baseline: usize) -> Vec<Vec<C
     cells
 }
 
-/// By workload; one row for each seed contains it.
+/// Returns the load with pools by workload; one row for each seed contains it.
 fn load_with_pools(plan: &Plan, rows: &[Row]) -> Vec<Option<Level>> {
     let mut ratios = vec![std::collections::BTreeMap::new(); plan.workloads.len()];
     for row in rows {
@@ -190,7 +190,7 @@ fn ratio(row: &Row) -> Option<f64> {
     row.capacity_bytes.map(|bytes| bytes as f64 / row.load_bytes.max(1) as f64)
 }
 
-/// Returns the mean over seeds; `None` if one of them has no value.
+/// Returns the mean over seeds, or `None` if one of them has no value.
 fn over_seeds(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Option<Level> {
     over_all(&rows.iter().map(|row| value(row)).collect::<Option<Vec<_>>>()?)
 }
@@ -233,12 +233,12 @@ pub struct Level {
     pub count: usize,
 }
 
-/// Returns the geometric mean and the range; `None` without values.
+/// Returns the geometric mean and the range, or `None` if there are no values.
 fn over_all(values: &[f64]) -> Option<Level> {
     with_range(values, || geometric_mean(values))
 }
 
-/// Returns the arithmetic mean and the range, of values that may be 0; `None` without values.
+/// Returns the arithmetic mean and the range, of values that may be 0, or `None` if there are no values.
 fn plain_over_all(values: &[f64]) -> Option<Level> {
     with_range(values, || mean(values))
 }
@@ -255,7 +255,7 @@ fn geometric_mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().map(|value| value.max(f64::MIN_POSITIVE)).geometric_mean())
 }
 
-/// Returns the geometric mean over workloads, with its range; `None` without values.
+/// Returns the geometric mean over workloads, with its range, or `None` if there are no values.
 fn over_workloads(levels: impl Iterator<Item = Level>) -> Option<Level> {
     over_all(&levels.map(|level| level.mean).collect::<Vec<_>>())
 }
@@ -270,7 +270,7 @@ fn with_interval(logs: &[f64]) -> Option<Level> {
 }
 
 impl Level {
-    /// Returns the geometric mean and the range over those workloads that have a value; `None` if there are none.
+    /// Returns the geometric mean and the range over those workloads that have a value, or `None` if there are none.
     #[must_use]
     pub fn over_workloads(values: &[Option<f64>]) -> Option<Level> {
         over_all(&values.iter().copied().flatten().collect::<Vec<_>>())
@@ -307,7 +307,7 @@ impl Without {
     }
 }
 
-/// Returns the workload with the largest share of the excess, averaged over the policies; `None` if there is no excess, or
+/// Returns the workload with the largest share of the excess, averaged over the policies, or `None` if there is no excess, or
 /// only one workload. `policies` holds, for each policy, the smallest memory relative to the load of each workload.
 fn outlier(policies: &[Vec<Option<f64>>]) -> Option<usize> {
     let workloads = policies.first()?.len();

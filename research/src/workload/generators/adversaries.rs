@@ -97,7 +97,7 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
     events.extend((0..teeth).map(|tooth| Event::Free { buffer: 2 * tooth }));
     events.push(Event::Allocate { buffer: 2 * teeth, bytes: gaps_bytes, stream: 0 });
     let says = format!(
-        "of {} buffers of {tooth_bytes} bytes, every other one is freed; then one request is as large as all gaps together",
+        "every other one of {} buffers of {tooth_bytes} bytes is freed; then one request is as large as all gaps together",
         2 * teeth
     );
     Ok(Workload { name: format!("comb-{teeth}"), says, events, ..Workload::default() })

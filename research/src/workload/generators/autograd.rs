@@ -436,7 +436,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `zero_grad(set_to_none=True)`.
+    /// Frees all gradients, like `zero_grad(set_to_none=True)`.
     pub(super) fn drop_gradients(&mut self) -> Result<(), WorkloadError> {
         for gradient in self.gradients.drain(..).flatten() {
             self.program.free(gradient)?;

@@ -1,10 +1,10 @@
 //! A residual convolutional network trained with growing batch sizes, like torchvision's ResNet-50 in the program behind the
 //! recording `resnet50_sweep` (scenario C5).
 //!
-//! A stem, four stages of bottleneck blocks, pooling and a linear layer. Batch normalization keeps its input and two
-//! statistics per channel; rectifiers and residual sums work in place. For each batch size, the program empties the cache,
-//! runs forward and backward once, and adds to the existing gradients. The scratch memory of convolutions is cuDNN's choice
-//! and depends on the GPU: it is left out unless [`Cnn::mixed`] is set.
+//! The network has a stem, four stages of bottleneck blocks, pooling and a linear layer. Batch normalization keeps its input
+//! and two statistics per channel; rectifiers and residual sums work in place. For each batch size, the program empties the
+//! cache, runs forward and backward once, and adds to the existing gradients. The scratch memory of convolutions is cuDNN's
+//! choice and depends on the GPU: it is left out unless [`Cnn::mixed`] is set.
 //!
 //! The generated peaks, rounded to 512 bytes, next to `allocated_bytes.all.peak` of `resnet50_sweep.expandable` (where a
 //! block is no larger than its rounded request), from the recordings' steps.jsonl; made by the test
@@ -70,7 +70,7 @@ impl Default for Cnn {
 }
 
 impl Cnn {
-    /// `resnet50`, `resnet101` or `resnet152` (He et al. 2015, table 1); `None` for all other names.
+    /// Returns `resnet50`, `resnet101` or `resnet152` (He et al. 2015, table 1), or `None` for all other names.
     #[must_use]
     pub fn preset(name: &str) -> Option<Cnn> {
         let stages = match name {
@@ -229,8 +229,8 @@ impl Cnn {
     }
 }
 
-/// A convolution without a bias, which keeps its input. It needs at most as much scratch memory as its input and output
-/// together.
+/// Appends a convolution without a bias, which keeps its input. It needs at most as much scratch memory as its input and
+/// output together.
 fn convolve(block: &mut Block, input: usize, (from, to): (Shape, Shape), kernel: u64) -> Result<usize, WorkloadError> {
     let bytes = to.bytes()?;
     let weight = bytes_of("a weight", &[from.channels, to.channels, kernel, kernel, ELEMENT_BYTES])?;
@@ -239,7 +239,7 @@ fn convolve(block: &mut Block, input: usize, (from, to): (Shape, Shape), kernel:
     Ok(block.push(Operation::new(&[input], bytes).keeps_inputs().parameters(&[weight]).scratch(scratch).work(&work)))
 }
 
-/// Batch normalization, optionally followed by a rectifier that works in place.
+/// Appends batch normalization, optionally followed by a rectifier that works in place.
 fn normalize(block: &mut Block, input: usize, shape: Shape, is_rectified: bool) -> Result<usize, WorkloadError> {
     let statistic = shape.channels * ELEMENT_BYTES;
     let operation = Operation::new(&[input], shape.bytes()?).keeps_inputs().side(statistic).side(statistic);
@@ -290,7 +290,7 @@ impl Cnn {
         Ok(training)
     }
 
-    /// Returns the values that batch normalizations keep in addition to their parameters: the running mean, the running
+    /// Allocates the values that batch normalizations keep in addition to their parameters: the running mean, the running
     /// variance and the number of batches.
     fn running_statistics(&self, training: &mut Training) -> Result<(), WorkloadError> {
         for channels in self.normalized_channels() {

@@ -78,7 +78,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ALL.into_iter().map(|(name, _)| name)
 }
 
-/// Returns the keys of a generator's options; `None` if there is no generator with this name.
+/// Returns the keys of a generator's options, or `None` if there is no generator with this name.
 pub(super) fn keys(name: &str) -> Option<Vec<Key>> {
     let (_, default) = ALL.into_iter().find(|(known, _)| *known == name)?;
     Some(default().keys().into_iter().chain([PREALLOC]).collect())
@@ -95,7 +95,7 @@ pub(super) fn make(name: &str, lists: &[&str]) -> Option<Result<Workload, Worklo
 pub(super) fn transformer_of(lists: &[&str]) -> Result<(Transformer, u64), WorkloadError> {
     let mut trained = Trained { model: Transformer::default(), steps: 20 };
     match set_all(TRANSFORMER, &mut trained, lists)? {
-        Some(bytes) => options::refused(PREALLOC, &bytes.to_string(), "nothing where the batch is searched for"),
+        Some(bytes) => options::refused(PREALLOC, &bytes.to_string(), "nothing while the batch is being searched for"),
         None => Ok((trained.model, trained.steps)),
     }
 }

@@ -106,7 +106,7 @@ impl fmt::Display for AttackError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AttackError::Shape(problem) => write!(f, "there is no such adversary: {problem}"),
-            AttackError::Refused(why) => write!(f, "the policy refused a request although there was memory: {why}"),
+            AttackError::Refused(why) => write!(f, "the policy refused a request although memory was available: {why}"),
         }
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn number(option: Key, value: &str) -> Result<u64, WorkloadError> {
     value.parse().or_else(|_| refused(option, value, "a whole number"))
 }
 
-/// Reads a whole number without effect: the seed of a generator that draws no random numbers.
+/// Checks a whole number that has no effect: the seed of a generator that draws no random numbers.
 pub(super) fn unused_seed(option: Key, value: &str) -> Result<(), WorkloadError> {
     number(option, value).map(drop)
 }
@@ -148,7 +148,7 @@ pub(super) fn bytes(option: Key, value: &str) -> Result<u64, WorkloadError> {
     parsed.map_or_else(|| refused(option, value, "bytes, such as 512, 64KiB, 20MiB or 3GiB"), Ok)
 }
 
-/// `on` or `off`.
+/// Reads `on` or `off`.
 pub(super) fn switch(option: Key, value: &str) -> Result<bool, WorkloadError> {
     one_of(option, value, &[("on", true), ("off", false)])
 }
@@ -186,7 +186,7 @@ pub(super) fn within(option: &'static str, value: u64, least: u64, most: u64) ->
     Err(WorkloadError::Option { option, value: value.to_string(), allowed: format!("{least} to {most}") })
 }
 
-/// [`within`] for real numbers.
+/// Like [`within`], but for real numbers.
 pub(super) fn within_real(option: &'static str, value: f64, least: f64, most: f64) -> Result<(), WorkloadError> {
     if (least..=most).contains(&value) {
         return Ok(());

@@ -154,7 +154,7 @@ impl Transformer {
     }
 
     /// Returns a model by name, with the sizes from the GPT-2 and GPT-3 papers (Radford et al. 2019; Brown et al. 2020, table
-    /// 2.1), in half precision with Adam and no master copy. "7b" is GPT-3 6.7B. `None` if there is no such model.
+    /// 2.1), in half precision with Adam and no master copy. "7b" is GPT-3 6.7B. Returns `None` if there is no such model.
     #[must_use]
     pub fn preset(name: &str) -> Option<Transformer> {
         let &(_, [layers, hidden, heads, sequence, vocabulary, batch]) = PRESETS.iter().find(|preset| preset.0 == name)?;
@@ -338,7 +338,7 @@ impl Transformer {
         all.into_iter().flat_map(|(count, samples)| std::iter::repeat_n(samples, count as usize)).collect()
     }
 
-    /// For each micro-batch size: the number of micro-batches, and the plan that they run.
+    /// Returns, for each micro-batch size, the number of micro-batches and the plan that they run.
     fn plans(&self) -> Result<Vec<(usize, Plan, BatchBytes)>, WorkloadError> {
         let mut plans = Vec::new();
         for (count, samples) in shares(self.batch, self.accumulation) {
@@ -426,7 +426,7 @@ impl Transformer {
         Ok(block)
     }
 
-    /// Layer normalization, which keeps its input and the mean and standard deviation of each token.
+    /// Appends a layer normalization, which keeps its input and the mean and standard deviation of each token.
     fn normalize(&self, block: &mut Block, input: usize, sizes: &Sizes) -> Result<usize, WorkloadError> {
         let statistic = bytes_of("statistics", &[sizes.tokens, STATISTIC_BYTES])?;
         let parameter = self.hidden * sizes.element;
@@ -434,7 +434,7 @@ impl Transformer {
         Ok(block.push(operation.parameters(&[parameter, parameter])))
     }
 
-    /// A linear layer, which keeps its input.
+    /// Appends a linear layer, which keeps its input.
     fn linear(&self, block: &mut Block, input: usize, (from, to): (u64, u64), sizes: &Sizes) -> Result<usize, WorkloadError> {
         let bytes = bytes_of("an activation", &[sizes.tokens, to, sizes.element])?;
         let weight = bytes_of("a weight", &[from, to, sizes.element])?;
@@ -442,7 +442,7 @@ impl Transformer {
         Ok(block.push(Operation::linear(input, bytes, &parameters, &[2, sizes.tokens, from, to]).scratch(bytes / 4)))
     }
 
-    /// Returns one layer: attention and MLP, each preceded by a normalization and with a residual connection around it.
+    /// Returns one layer: attention and an MLP, each preceded by a normalization and with a residual connection around it.
     fn layer(&self, sizes: &Sizes) -> Result<Block, WorkloadError> {
         let mut block = Block::new(sizes.activation);
         let (width, inner) = (self.hidden, self.hidden * self.mlp_ratio);
@@ -460,7 +460,7 @@ impl Transformer {
         Ok(block)
     }
 
-    /// Attention; queries, keys and values are in one tensor.
+    /// Appends attention; queries, keys and values are in one tensor.
     fn attend(&self, block: &mut Block, projections: usize, sizes: &Sizes) -> Result<usize, WorkloadError> {
         let scores_work = [2, sizes.tokens, sizes.sequence, self.hidden];
         if self.attention == Attention::Fused {
