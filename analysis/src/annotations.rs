@@ -139,7 +139,7 @@ const ZERO_GRAD: &str = "Optimizer.zero_grad#";
 /// name.
 ///
 /// # Errors
-/// [`StepError`] if nothing marks the steps, or if the trace has no times.
+/// Returns [`StepError`] if nothing marks the steps, or if the trace has no times.
 pub fn steps(annotations: &[Annotation], device: &DeviceRecording, prefix: Option<&str>) -> Result<Steps, StepError> {
     let default_marks = [PROFILER, OPTIMIZER];
     let prefixes: &[&str] = prefix.as_ref().map_or(&default_marks, std::slice::from_ref);
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!((whole.len(), died.len(), &whole[..5]), (6, 5, &died[..]));
     }
 
-    /// Returns repeated parts, each of which allocates this many blocks and then frees them.
+    /// Returns a run of repeated parts, each of which allocates this many blocks and then frees them.
     fn run(parts: &[u64], times: usize) -> DeviceRecording {
         let mut trace: Vec<Entry> = (0..20).map(|place| Entry::new(Action::Alloc, 1 << 40 | place << 20, 4096, 0)).collect();
         for part in parts.iter().cycle().take(parts.len() * times) {

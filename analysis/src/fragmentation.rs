@@ -143,7 +143,7 @@ pub struct ReplayOptions {
 /// caller specifies no limit and decisions differ, a limit that explains them is searched for, as in a diagnosis.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// Fails if the recording cannot be replayed.
 pub fn sample_recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at: &[usize]) -> Result<SampledRun, VerifyError> {
     let (verdict, assumed_limit_bytes) = verify_finding_limit(recording, own, &mut |_| ())?;
     let own = VerifyOptions { limit_bytes: own.limit_bytes.or(assumed_limit_bytes), ..own.clone() };
@@ -158,7 +158,7 @@ pub fn sample_recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at:
 /// Samples the recorded requests under other settings, at the entries `at` as above. A request that fails does not end the run.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// Fails if the recording cannot be replayed.
 pub fn sample_replayed_run(
     recording: &DeviceRecording,
     options: &ReplayOptions,

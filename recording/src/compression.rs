@@ -119,8 +119,8 @@ pub fn detect(bytes: &[u8]) -> Compression {
 /// Decompresses a file; borrows it if it is not compressed.
 ///
 /// # Errors
-/// [`DecompressError`] if the file is empty, damaged or a different well-known kind of file, or if it decompresses to more
-/// than [`decompressed_limit`].
+/// Returns [`DecompressError`] if the file is empty, damaged or a different well-known kind of file, or if it decompresses to
+/// more than [`decompressed_limit`].
 pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     decompress_within(bytes, decompressed_limit(bytes.len() as u64))
 }
@@ -129,7 +129,7 @@ pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
 /// the next piece, or nothing at the end.
 ///
 /// # Errors
-/// The errors of [`decompress`], regardless of what the reader returned.
+/// Returns the errors of [`decompress`], regardless of what the reader returned.
 pub(crate) fn decompress_beside<T>(
     bytes: &[u8],
     read: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>)) -> T,

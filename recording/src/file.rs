@@ -24,7 +24,7 @@ use crate::recording::Recording;
 /// entire recording usually takes 0.7 times the decompressed size and at most six times.
 ///
 /// # Errors
-/// [`ReadError`]: one line that states the position, the problem there and, often, a remedy.
+/// Returns [`ReadError`]: one line that states the position, the problem there and, often, a remedy.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     let loaded = match compression::detect(bytes) {
         Compression::None if is_text_form(bytes) => return read_text_form(bytes),
@@ -84,8 +84,8 @@ const MOST_ESTIMATED: usize = 1 << 30;
 /// Reads a recording from a file. The file's name does not matter. An uncompressed file is not kept in memory.
 ///
 /// # Errors
-/// The errors of [`read`]; [`ReadError::File`] if the file cannot be read; and [`DecompressError::TooLarge`] if it is larger
-/// than [`compression::LARGEST`].
+/// Returns the errors of [`read`]; [`ReadError::File`] if the file cannot be read; and [`DecompressError::TooLarge`] if it is
+/// larger than [`compression::LARGEST`].
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
     let failed = |cause| ReadError::File { path: path.to_owned(), cause };
@@ -196,7 +196,7 @@ const NAMES: [&[u8]; 4] = [b"segments", b"device_traces", b"total_size", b"alloc
 /// the file may still be damaged.
 ///
 /// # Errors
-/// If the file cannot be opened or read.
+/// Fails if the file cannot be opened or read.
 pub fn begins_as_snapshot(path: impl AsRef<Path>) -> io::Result<bool> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BEGINNING).read_to_end(&mut bytes)?;

@@ -31,7 +31,7 @@ const PROTOCOL: u8 = 4;
 /// Reads JSON.
 ///
 /// # Errors
-/// [`JsonError`] if the bytes are not JSON, are nested too deeply, or would take too much memory.
+/// Returns [`JsonError`] if the bytes are not JSON, are nested too deeply, or would take too much memory.
 pub(crate) fn load(bytes: &[u8]) -> Result<Loaded, JsonError> {
     let mut tables = Tables {
         objects: Objects::for_input(0),

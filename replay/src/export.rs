@@ -118,7 +118,7 @@ pub struct Exported {
 /// It calls `progress` periodically with the number of the recording's entries read so far.
 ///
 /// # Errors
-/// [`ExportError`] if there is no trace, if there is no device of that number, or if a trace contradicts itself.
+/// Returns [`ExportError`] if there is no trace, if there is no device of that number, or if a trace contradicts itself.
 pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn FnMut(usize)) -> Result<Exported, ExportError> {
     let devices = chosen(recording, options.device)?;
     if devices.iter().all(|device| device.trace.is_empty()) {

@@ -64,7 +64,7 @@ impl ReplaySettings {
     /// Returns the settings of a recording made by PyTorch 2.11.
     ///
     /// # Errors
-    /// As [`ReplaySettings::of_recording_as`].
+    /// Fails in the same cases as [`ReplaySettings::of_recording_as`].
     pub fn of_recording(recorded: Option<&RecordedSettings>) -> Result<ReplaySettings, VerifyError> {
         ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recorded)
     }
@@ -72,7 +72,7 @@ impl ReplaySettings {
     /// Returns the settings of a recording made by the release with this profile.
     ///
     /// # Errors
-    /// [`VerifyError::Settings`] if PyTorch refuses the settings string and the file contains no values.
+    /// Returns [`VerifyError::Settings`] if PyTorch refuses the settings string and the file contains no values.
     pub fn of_recording_as(
         profile: &'static Profile,
         recorded: Option<&RecordedSettings>,
@@ -98,7 +98,7 @@ impl ReplaySettings {
     /// Returns a settings string specified by the caller, read as PyTorch 2.11 reads it.
     ///
     /// # Errors
-    /// As [`ReplaySettings::given_as`].
+    /// Fails in the same cases as [`ReplaySettings::given_as`].
     pub fn given(text: &str) -> Result<ReplaySettings, VerifyError> {
         ReplaySettings::given_as(&Profile::PYTORCH_2_11, text)
     }
@@ -106,7 +106,7 @@ impl ReplaySettings {
     /// Returns a settings string specified by the caller, read as the release with this profile reads it.
     ///
     /// # Errors
-    /// [`VerifyError::GivenSettings`] with PyTorch's error, if it refuses the string.
+    /// Returns [`VerifyError::GivenSettings`] with PyTorch's error, if it refuses the string.
     pub fn given_as(profile: &'static Profile, text: &str) -> Result<ReplaySettings, VerifyError> {
         let settings = Settings::from_environment_as(&profile.dialect, text)
             .map_err(|error| VerifyError::GivenSettings { text: text.to_owned(), error })?;
@@ -163,7 +163,7 @@ impl StatsFile {
     /// Returns the stats in a dictionary; keys that parkade does not know are kept apart.
     ///
     /// # Errors
-    /// [`StatsFileError::Missing`] if one of the 119 keys that every release since 2.1 has is missing.
+    /// Returns [`StatsFileError::Missing`] if one of the 119 keys that every release since 2.1 has is missing.
     pub fn new(mut entries: BTreeMap<String, i64>) -> Result<StatsFile, StatsFileError> {
         let mut known = BTreeMap::new();
         for (key, _) in Stats::default().entries() {

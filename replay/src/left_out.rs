@@ -313,7 +313,8 @@ mod tests {
     fn a_whole_recording_is_not_changed() {
         assert_eq!(without(&[]), whole());
         assert_eq!(mismatches(&whole()), 0);
-        // Nor is a recording whose oldest entries are missing, as in a ring buffer, wherever the remaining part begins.
+        // A recording whose oldest entries are missing, as in a ring buffer, is not changed either, wherever the remaining
+        // part begins.
         for first in 0..whole().devices[0].trace.len() {
             let mut recording = whole();
             recording.devices[0].trace.drain(..first);

@@ -197,7 +197,7 @@ impl<'a> PoolTracker<'a> {
 /// Sends one request to a private pool.
 ///
 /// # Errors
-/// If the core returns an error for the request, or if the pool does not exist.
+/// Fails if the core returns an error for the request, or if the pool does not exist.
 pub(crate) fn request_from<D: DeviceBackend, P: Policy, O: Observer>(
     core: &mut Allocator<D, P, O>,
     pool: PoolId,

@@ -109,7 +109,8 @@ fn what_no_restore_leaves_is_seen() {
     assert!(is_seen(&program(POOL, &partly, &ends)));
 }
 
-/// Returns two segments of a pool, both free again, and then a block that fills the second or the first segment.
+/// Returns a recording with two segments of a pool, both free again, and then a block that fills the second or the first
+/// segment.
 fn chosen(second: bool) -> DeviceRecording {
     let (size, far) = (22 * MIB, 64 * MIB);
     let made = [0, far].map(|at| [(Action::SegmentAlloc, at, size), alloc(at, size)]).concat();

@@ -488,7 +488,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         run.step();
         let after = run.reserved_bytes();
         if self.replay.settings.expandable_segments {
-            // The limit check counts a whole segment, although fewer pages, or one page more, may be mapped.
+            // The limit check counts an entire segment, although fewer pages, or one page more, may be mapped.
             if after > before { self.may_ask_for(before, operation) } else { 0 }
         } else if run.stats().num_device_alloc > segments {
             after
@@ -564,7 +564,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Returns counters that grow when the device refuses a request, or when memory is released before a request.
+/// Returns two counters that grow when the device refuses a request, or when memory is released before a request.
 fn relieved(run: &PredictedRun<'_>) -> (i64, i64) {
     (run.stats().num_alloc_retries, run.stats().num_device_free)
 }

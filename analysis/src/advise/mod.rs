@@ -178,7 +178,7 @@ const MEASURED: usize = 3;
 /// called from several threads.
 ///
 /// # Errors
-/// If a device's recording cannot be replayed: the device's number and the reason.
+/// Fails if a device's recording cannot be replayed: the device's number and the reason.
 pub fn advise(
     devices: &[&DeviceRecording],
     options: &AdviseOptions,

@@ -75,7 +75,7 @@ impl Program {
     /// read.
     ///
     /// # Errors
-    /// If the recording cannot be replayed.
+    /// Fails if the recording cannot be replayed.
     pub(super) fn of_recording(
         recording: &DeviceRecording,
         own: &VerifyOptions,

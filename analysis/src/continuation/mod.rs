@@ -36,7 +36,7 @@ pub struct Continuation {
     pub requests: Requests,
     /// The number of recorded operations; the others are estimated.
     pub recorded: usize,
-    /// The number of steps before the one that failed, at most forty. This includes a first step that differs because it
+    /// The number of steps before the one that failed, up to forty. This includes a first step that differs because it
     /// allocates what later steps find.
     pub steps: usize,
     /// The peak of live bytes in each of these steps, earliest first, including any before the similar steps begin.

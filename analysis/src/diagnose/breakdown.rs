@@ -95,7 +95,7 @@ pub struct Hole {
     pub bytes: u64,
     /// Why the hole could not serve the request.
     pub cause: Cause,
-    /// The bytes that can be released to the device, by `empty_cache` or by the allocator before it fails: the whole segment,
+    /// The bytes that can be released to the device, by `empty_cache` or by the allocator before it fails: the entire segment,
     /// or whole pages. 0 in private pools, because a snapshot does not show whether a pool is still used.
     pub releasable_bytes: u64,
 }
@@ -223,7 +223,7 @@ pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorc
 /// A segment and how its pages are used, for judging its free blocks.
 struct View<'a> {
     segment: &'a SegmentInfo,
-    /// The size of its pages, which can be released one by one; the whole segment if it is not expandable.
+    /// The size of its pages, which can be released one by one; the entire segment if it is not expandable.
     page_bytes: u64,
     /// For each page in which a block in use begins or ends: the bytes in use. Pages in between are full.
     used: BTreeMap<u64, u64>,
@@ -396,7 +396,7 @@ impl Excess {
         &self.parts[cause as usize]
     }
 
-    /// Returns reserved minus allocated bytes.
+    /// Returns the reserved bytes minus the allocated bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
@@ -515,7 +515,7 @@ mod tests {
     use super::sample_heaps::{Is, KIB, asked, segment_of, under};
     use super::*;
 
-    /// Returns the stranded bytes by cause, without zeros, and the total number of bytes that can be released.
+    /// Returns the stranded bytes by cause, omitting zeros, and the total number of bytes that can be released.
     fn causes(segments: &[SegmentInfo], request: u64, settings: &str) -> (Vec<(Cause, u64)>, u64) {
         let breakdown = stranded(segments, Some(&asked(request)), &under(settings));
         let strands = breakdown.strands.iter().filter(|strand| strand.bytes > 0);
@@ -615,7 +615,7 @@ mod tests {
         assert_eq!((breakdown.of(Cause::PrivatePool).bytes, breakdown.of(Cause::TooSmall).bytes), (30 * MIB, 30 * MIB));
     }
 
-    /// Returns the bytes with each cause, and the part of them in whole segments or pages; without zeros.
+    /// Returns the bytes with each cause, and the part of them in whole segments or pages, omitting zeros.
     fn excesses(segments: &[SegmentInfo], settings: &str) -> Vec<(ExcessCause, u64, u64)> {
         let found = excess(segments, &under(settings));
         found.parts.iter().filter(|part| part.bytes > 0).map(|part| (part.cause, part.bytes, part.whole_bytes)).collect()

@@ -209,7 +209,7 @@ fn is_less(left: Option<Size>, right: Option<Size>) -> bool {
     compare(left, right) == Some(Certainty::No)
 }
 
-/// Returns memory that is neither reserved by this allocator nor free.
+/// Returns the memory that is neither reserved by this allocator nor free.
 fn held_by_others(message: &OutOfMemoryMessage) -> Option<Size> {
     // The size of the driver's pool is not known under this backend, so its cache counts as held by others.
     let own = if message.source == Source::CudaMallocAsync { message.allocated } else { message.reserved };
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!((room.verdict, room.device_had_room), (MessageVerdict::Undecided, None));
     }
 
-    /// Returns sizes in hundredths of a GiB: tried, total, allocated, private, unallocated, free and limit.
+    /// Generates sizes in hundredths of a GiB: tried, total, allocated, private, unallocated, free and limit.
     fn figures() -> impl Strategy<Value = ([u64; 6], Option<u64>)> {
         let most = || 1..3000_u64;
         ((most(), most(), most(), most(), most(), most()), proptest::option::of(most())).prop_map(

@@ -89,7 +89,7 @@ pub struct Diagnosis {
     pub why: Why,
     /// The question that the diagnosis answers.
     pub question: Question,
-    /// The entry of the moment; `None` without a trace, or if the moment is before the first entry.
+    /// The entry of the moment; `None` if there is no trace, or if the moment is before the first entry.
     pub entry: Option<usize>,
     /// The time of the entry, in microseconds since 1970, if the file has it.
     pub time_us: Option<u64>,
@@ -105,7 +105,7 @@ pub struct Diagnosis {
     pub heap: Breakdown,
     /// Why more is reserved than allocated in this heap, independently of any request.
     pub excess: Excess,
-    /// The peaks of the whole run; `None` without a trace.
+    /// The peaks of the entire run; `None` if there is no trace.
     pub peaks: Option<Peaks>,
     /// Bytes reserved after the operation.
     pub reserved_after_bytes: u64,
@@ -128,13 +128,13 @@ pub struct Diagnosis {
     pub verdict: Verdict,
     /// The answers of the five-step workflow.
     pub steps: Steps,
-    /// The point since which this much memory has been stranded; `None` if nothing is stranded, or without a trace.
+    /// The point since which this much memory has been stranded; `None` if nothing is stranded, or if there is no trace.
     pub onset: Option<Onset>,
     /// The memory that each stack holds, the largest first.
     pub stacks: Vec<StackUse>,
     /// The live blocks between the holes.
     pub fences: Vec<Fence>,
-    /// How accurately the replay reproduces the recording; `None` without a trace.
+    /// How accurately the replay reproduces the recording; `None` if there is no trace.
     pub exactness: Option<DeviceVerdict>,
 }
 
@@ -157,7 +157,7 @@ pub enum DiagnoseError {
 /// Diagnoses one device of a recording. `progress` is called periodically with the number of entries replayed.
 ///
 /// # Errors
-/// If the recording cannot be replayed, or has no entry with the chosen number.
+/// Fails if the recording cannot be replayed, or has no entry with the chosen number.
 pub fn diagnose_device(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -369,7 +369,7 @@ pub struct Fence {
     pub opens_bytes: u64,
     /// Whether that hole would be large enough for the request.
     pub is_enough: bool,
-    /// Whether that hole would be the whole segment, which could then be released.
+    /// Whether that hole would be the entire segment, which could then be released.
     pub frees_segment: bool,
     /// The allocation that created it.
     pub owner: Owner,

@@ -138,7 +138,7 @@ pub(super) struct Seen {
     pub(super) retries: i64,
     /// Reserved minus allocated bytes up to the target.
     pub(super) lows: Lows,
-    /// The peaks of the whole run.
+    /// The peaks of the entire run.
     pub(super) peaks: Peaks,
     /// What the entire run shows about the limit.
     pub(super) limit: LimitEvidence,
@@ -261,7 +261,8 @@ impl Lows {
 pub struct Peak {
     /// The bytes.
     pub bytes: u64,
-    /// The first entry after which the peak was reached; `None` if it was reached before the first entry, or without a trace.
+    /// The first entry after which the peak was reached; `None` if it was reached before the first entry, or if there is no
+    /// trace.
     pub entry: Option<usize>,
 }
 

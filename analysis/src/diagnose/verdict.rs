@@ -70,9 +70,9 @@ pub struct Steps {
     pub capacity: Applies,
     /// Step 2: is it fragmentation?
     pub fragmentation: Applies,
-    /// Step 3: may other settings help? Unknown if fewer bytes are missing than are lost to rounding, because settings can
-    /// change the rounding. If most free bytes are in private pools, which no setting releases, the answer is no, or unknown
-    /// if the request would have fitted beside the pools.
+    /// Step 3: may other settings help? The answer is unknown if fewer bytes are missing than are lost to rounding, because
+    /// settings can change the rounding. If most free bytes are in private pools, which no setting releases, the answer is
+    /// no, or unknown if the request would have fitted beside the pools.
     pub settings: Applies,
     /// Step 4: would `empty_cache` release anything?
     pub empty_cache: Applies,

@@ -273,7 +273,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Returns two segments, and a block in one of them.
+    /// Returns a trace with two segments, and a block in one of them.
     fn run(first: u64, second: u64, block: u64) -> Vec<Entry> {
         let entry = |action, address, mib: u64| Entry::new(action, address, mib * MIB, 0);
         let taken = [first, second].map(|address| entry(Action::SegmentAlloc, address, 20));

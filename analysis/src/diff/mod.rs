@@ -50,7 +50,7 @@ pub struct Comparison {
 /// Summarizes one side.
 ///
 /// # Errors
-/// [`DiffError`] if the recording contradicts itself, or does not have the requested step.
+/// Returns [`DiffError`] if the recording contradicts itself, or does not have the requested step.
 pub fn show(side: Side<'_>) -> Result<Run, DiffError> {
     Ok(Run::of(&Replayed::of(side)?))
 }
@@ -60,7 +60,7 @@ pub fn show(side: Side<'_>) -> Result<Run, DiffError> {
 /// complete step of each.
 ///
 /// # Errors
-/// [`DiffError`] for the first side that cannot be summarized.
+/// Returns [`DiffError`] for the first side that cannot be summarized.
 pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, DiffError)> {
     if a.device.trace.is_empty() || b.device.trace.is_empty() {
         for side in [&mut a, &mut b].into_iter().filter(|side| side.part == Part::Whole) {

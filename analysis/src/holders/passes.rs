@@ -122,7 +122,7 @@ const FREED_TOGETHER: u32 = 12;
 const SHORT: u32 = 30;
 /// A pass keeps at least this many blocks.
 const FEWEST: i64 = 6;
-/// The share of blocks that a backward pass frees in the opposite order. 0.5 means no order at all.
+/// The share of blocks that a backward pass frees in the opposite order. 0.5 means no order.
 const OPPOSITE: f64 = 0.75;
 
 /// Runs of frees with no allocation between them.
@@ -205,7 +205,7 @@ fn level(blocks: &[&BlockLife], longest_ignored: u32, entries: usize) -> Vec<i64
 struct Rise {
     /// The last moment at the lowest level before the rise.
     start: usize,
-    /// The moments between which the level is highest: initially the whole rise and fall.
+    /// The moments between which the level is highest: initially the entire rise and fall.
     plateau: (usize, usize),
     /// The moment at which the fall ends.
     end: usize,

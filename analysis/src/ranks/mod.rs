@@ -313,11 +313,11 @@ pub struct RankRun {
     pub is_cut_short: bool,
     /// The number of requests that ran out of memory.
     pub ooms: u64,
-    /// `num_alloc_retries`; `None` without a trace, or if the replay differs.
+    /// `num_alloc_retries`; `None` if there is no trace or if the replay differs.
     pub retries: Option<i64>,
-    /// The peak of allocated memory; `None` without a trace, or if the replay differs.
+    /// The peak of allocated memory; `None` if there is no trace or if the replay differs.
     pub peak_allocated_bytes: Option<i64>,
-    /// The peak of reserved memory; `None` without a trace.
+    /// The peak of reserved memory; `None` if there is no trace.
     pub peak_reserved_bytes: Option<i64>,
     /// The heap when the snapshot was taken; `None` for a run under settings other than the recorded run's.
     pub end: Option<Fragmentation>,
@@ -353,7 +353,7 @@ impl RankRun {
     /// that the run exceeded cannot have been the run's limit.
     ///
     /// # Errors
-    /// [`VerifyError`] if the trace contradicts itself.
+    /// Returns [`VerifyError`] if the trace contradicts itself.
     pub fn of_recording(device: &DeviceRecording, own: &VerifyOptions) -> Result<RankRun, VerifyError> {
         if device.trace.is_empty() {
             return Ok(RankRun::recorded(device, &own.settings));
@@ -450,7 +450,8 @@ impl RequestSizes {
     }
 
     /// Returns the share that two programs have in common, from 0 to 1: the sum, over all sizes, of the smaller of the size's
-    /// shares in the two programs' requests. 1 if one of them has no requests, because then nothing distinguishes them.
+    /// shares in the two programs' requests. The share is 1 if one of them has no requests, because then nothing
+    /// distinguishes them.
     #[must_use]
     pub fn in_common(&self, other: &RequestSizes) -> f64 {
         if self.total == 0 || other.total == 0 {

@@ -71,7 +71,7 @@ impl HeapLog {
     /// and retried. `has_pools` means that the recording has private pools to distinguish.
     ///
     /// # Errors
-    /// If the recording cannot be replayed.
+    /// Fails if the recording cannot be replayed.
     pub(super) fn of_trace(
         recording: &DeviceRecording,
         own: &VerifyOptions,

@@ -41,7 +41,7 @@ impl Timeline {
     /// holds its requests. A device without a trace has a single moment, that of its final segments.
     ///
     /// # Errors
-    /// If the recording cannot be replayed.
+    /// Fails if the recording cannot be replayed.
     pub fn of_device(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Result<Timeline, VerifyError> {
         let entries = recording.trace.len();
         if entries == 0 {

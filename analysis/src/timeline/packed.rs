@@ -124,7 +124,7 @@ impl Packed {
     /// Unpacks the log.
     ///
     /// # Errors
-    /// If a column is missing or damaged.
+    /// Fails if a column is missing or damaged.
     pub fn unpack(&self) -> Result<HeapLog, PackedError> {
         let mut log = HeapLog::default();
         let mut fields = self.readers(BLOCK_FIELDS)?;

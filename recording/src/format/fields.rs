@@ -213,7 +213,7 @@ impl<const N: usize> Fields<N> {
     /// Returns the values of the keys; [`Value::ABSENT`] for keys that the dict does not have.
     ///
     /// # Errors
-    /// If the value is not a dict, or has too many keys. `key` is the value's name in messages.
+    /// Fails if the value is not a dict, or has too many keys. `key` is the value's name in messages.
     #[inline]
     pub(crate) fn look_up(&mut self, loaded: &Loaded, dict: Value, key: &'static str) -> Result<[Value; N], FormatProblem> {
         match loaded.objects.as_dict(dict) {

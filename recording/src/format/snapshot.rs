@@ -38,7 +38,7 @@ const PYTHON_PROTOCOL: u8 = 3;
 /// Builds a recording from a pickle.
 ///
 /// # Errors
-/// [`FormatError`], with the segment, block or entry, for contents that no recording can represent.
+/// Returns [`FormatError`], with the segment, block or entry, for contents that no recording can represent.
 pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     let whole = |problem| FormatError { place: Place::Snapshot, problem };
     let root = root(loaded).map_err(whole)?;
@@ -231,7 +231,7 @@ impl SegmentReader {
     /// Reads the list of segments, sorted by device and address.
     ///
     /// # Errors
-    /// [`FormatError`] at the first invalid segment or block, or if two segments overlap.
+    /// Returns [`FormatError`] at the first invalid segment or block, or if two segments overlap.
     fn read(
         &mut self,
         loaded: &Loaded,
@@ -431,7 +431,7 @@ impl TraceReader {
     /// Reads one device's entries, except those with unknown actions.
     ///
     /// # Errors
-    /// [`FormatError`] for the first invalid entry.
+    /// Returns [`FormatError`] for the first invalid entry.
     fn read(
         &mut self,
         loaded: &Loaded,
@@ -537,7 +537,7 @@ pub(crate) const DIVISION_KEYS: [&str; 16] =
 /// Reads the allocator settings and which dated keys they have.
 ///
 /// # Errors
-/// [`FormatError`] if a setting has the wrong type.
+/// Returns [`FormatError`] if a setting has the wrong type.
 fn read_settings(loaded: &Loaded, dict: Value) -> Result<(RecordedSettings, FileFields), FormatError> {
     settings(loaded, dict).map_err(|problem| FormatError { place: Place::Settings, problem })
 }
@@ -584,7 +584,7 @@ fn read_divisions(loaded: &Loaded, dict: Value, key: &'static str) -> Result<[u6
 /// Reads the annotations. Equal strings are stored once: a scope's name may occur a million times.
 ///
 /// # Errors
-/// [`FormatError`] for the first invalid annotation.
+/// Returns [`FormatError`] for the first invalid annotation.
 fn read_annotations(loaded: &Loaded, list: &[Value], stacks: &mut StackReader) -> Result<Vec<Annotation>, FormatError> {
     let mut fields = Fields::new(["name", "stage", "device", "time_us"], &[]);
     let mut annotation = |dict: Value| -> Result<Annotation, FormatProblem> {
@@ -749,7 +749,7 @@ impl Budget {
     /// Uses up the bytes for `dicts` dicts of one kind.
     ///
     /// # Errors
-    /// [`FormatProblem::Repeated`] if the file is too short to contain them all.
+    /// Returns [`FormatProblem::Repeated`] if the file is too short to contain them all.
     fn spend(&mut self, dicts: usize, bytes_each: usize) -> Result<(), FormatProblem> {
         let left = self.left.checked_sub(dicts.saturating_mul(bytes_each));
         self.left = left.ok_or(FormatProblem::Repeated)?;

@@ -211,7 +211,7 @@ impl OutOfMemoryMessage {
     /// Reads the first complete message from PyTorch's GPU allocator in a text.
     ///
     /// # Errors
-    /// [`MessageError`] if the text contains none.
+    /// Returns [`MessageError`] if the text contains none.
     pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
         // A log may have broken the message into lines, and the message itself contains double spaces.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");

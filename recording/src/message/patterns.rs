@@ -5,7 +5,7 @@ use regex::Regex;
 /// Compiles one of this crate's patterns.
 ///
 /// # Panics
-/// If it is not a valid regular expression, which the tests rule out.
+/// Panics if it is not a valid regular expression, which the tests rule out.
 pub(super) fn compiled(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a regular expression")
 }

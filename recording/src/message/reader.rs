@@ -32,7 +32,7 @@ impl MessageLog {
     /// other characters.
     ///
     /// # Errors
-    /// Any error from the source; the rest of the log is then unknown.
+    /// Returns any error from the source; the rest of the log is then unknown.
     pub fn read_from(mut source: impl Read) -> io::Result<MessageLog> {
         let (mut reader, mut buffer) = (LogReader::default(), vec![0; BUFFER]);
         loop {

@@ -39,7 +39,7 @@ impl Loaded {
 /// bytes that have arrived so far.
 ///
 /// # Errors
-/// [`PickleError`], with the byte offset, for anything that is not a complete pickle of plain data.
+/// Returns [`PickleError`], with the byte offset, for anything that is not a complete pickle of plain data.
 pub(crate) fn load(length: Length, next_piece: NextPiece<'_>) -> Result<Loaded, PickleError> {
     let machine = Machine::new(length.expected(), next_piece);
     let mut loader = Loader { machine, template: Template::new(), length };
@@ -83,7 +83,7 @@ impl Length {
 /// Reads a pickle that is in memory.
 ///
 /// # Errors
-/// The same as for [`load`].
+/// Fails in the same cases as [`load`].
 pub(crate) fn load_bytes(bytes: &[u8]) -> Result<Loaded, PickleError> {
     let mut pieces = bytes.chunks(PIECE);
     load(Length::Known(bytes.len()), &mut |input| input.extend_from_slice(pieces.next().unwrap_or_default()))

@@ -136,7 +136,8 @@ impl Value {
         ((payload >> TEXT_LENGTH_BITS) as usize, (payload & ((1 << TEXT_LENGTH_BITS) - 1)) as usize)
     }
 
-    /// Returns Python's name for the type, for messages; "container" for a list, dict or tuple, which `Objects` tells apart.
+    /// Returns Python's name for the type, for use in messages, or "container" for a list, dict or tuple, which `Objects`
+    /// distinguishes.
     pub(crate) fn type_name(self) -> &'static str {
         match self.tag() {
             Tag::Absent => "missing value",

@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(reason(&for_cached, &collecting, 31), Some(FlushReason::OftenEmptied), "nothing else does this");
     }
 
-    /// Returns whether a capture follows a flush right before the fourth of these requests, which are given by their pools.
+    /// Returns whether a capture follows a flush right before the fourth of these requests, each given by its pool.
     fn before_capture(pools: &[u64]) -> bool {
         let mut captures = Captures::default();
         for (request, &pool) in pools.iter().enumerate() {

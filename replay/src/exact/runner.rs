@@ -298,7 +298,7 @@ impl Runner<'_> {
         self.close(at, end);
     }
 
-    /// Returns whether to try several readings. They copy the whole state, so a replay that already differs stops trying them
+    /// Returns whether to try several readings. They copy the entire state, so a replay that already differs stops trying them
     /// after some number of copies.
     fn is_worth_reading(&self) -> bool {
         self.tally.mismatches == 0 || self.position.copied.get() < MOST_COPIED

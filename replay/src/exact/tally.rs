@@ -71,7 +71,7 @@ impl Tally {
         self.releases.len() as u64 + self.refusals + self.restores
     }
 
-    /// Returns captures the current state, to return to.
+    /// Returns the current state, which [`return_to`](Self::return_to) restores.
     pub(crate) fn mark(&self) -> Mark {
         let lengths = [self.releases.len(), self.failed_in.len(), self.ambiguous.len()];
         let (first, releases, flushes) = (self.first.clone(), Vec::new(), Vec::new());

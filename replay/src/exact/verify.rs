@@ -1,4 +1,4 @@
-//! The entry points, whole replays of a recording: the verdict on it, and an inside view of the recorded run.
+//! The entry points: complete replays of a recording, for a verdict on it and for an inside view of the recorded run.
 //!
 //! An entire recording is replayed more than once if the file can be read in several ways. The heap and the stats after every
 //! operation come from the replay that verifies the recording, so they are as exact as its verdict states.
@@ -85,7 +85,7 @@ impl DeviceVerdict {
 /// be replayed more than once.
 ///
 /// # Errors
-/// [`VerifyError`] if there is no trace, or if it contradicts itself.
+/// Returns [`VerifyError`] if there is no trace, or if it contradicts itself.
 pub fn verify_device(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -114,7 +114,7 @@ pub enum Trial {
 /// It calls `progress` as [`verify_device`] does.
 ///
 /// # Errors
-/// As [`verify_device`].
+/// Fails in the same cases as [`verify_device`].
 pub fn try_device(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -228,7 +228,7 @@ impl Moment<'_> {
 /// have several entries. `own` describes the recorded run.
 ///
 /// # Errors
-/// As [`verify_device`].
+/// Fails in the same cases as [`verify_device`].
 pub fn watch_device(
     recording: &DeviceRecording,
     own: &VerifyOptions,

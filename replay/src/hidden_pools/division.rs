@@ -114,7 +114,8 @@ impl Guesses {
     /// Gathers the evidence in a trace.
     ///
     /// # Errors
-    /// No segment was freed before the end, no division into pools explains the evidence, or there is too much evidence.
+    /// Fails if no segment was freed before the end, if no division into pools explains the evidence, or if there is too much
+    /// evidence.
     pub(crate) fn of(
         recording: &DeviceRecording,
         start: &Start,

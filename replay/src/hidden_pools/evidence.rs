@@ -78,7 +78,7 @@ impl Evidence {
     /// each other, every life freed before the first of them therefore excludes every life freed after the second.
     ///
     /// # Errors
-    /// [`Unused::TooMuch`] if there is too much evidence to process.
+    /// Returns [`Unused::TooMuch`] if there is too much evidence to process.
     fn spread(&mut self) -> Result<(), Unused> {
         for run in &self.releases {
             if self.is_too_much() {
@@ -135,8 +135,8 @@ struct Walk<'a> {
 /// Gathers the evidence in a trace.
 ///
 /// # Errors
-/// [`Unused::Contradictory`] if no division into pools can explain it: a better block of the same segment was passed
-/// over, or an entry does not fit the blocks. [`Unused::TooMuch`] if there is too much evidence to process.
+/// Returns [`Unused::Contradictory`] if no division into pools can explain it: a better block of the same segment was passed
+/// over, or an entry does not fit the blocks. Returns [`Unused::TooMuch`] if there is too much evidence to process.
 pub(super) fn gather(
     recording: &DeviceRecording,
     start: &Start,

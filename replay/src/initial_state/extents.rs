@@ -128,7 +128,7 @@ struct Hidden {
 /// `segments` and `blocks` must be in address order.
 ///
 /// # Errors
-/// If segments or blocks overlap, or if a block is in no segment.
+/// Fails if segments or blocks overlap, or if a block is in no segment.
 pub(crate) fn cut(
     segments: &[EarlySegment],
     blocks: &[EarlyBlock],

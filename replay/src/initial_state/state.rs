@@ -61,7 +61,7 @@ impl Start {
     /// Reconstructs the state by walking back through the trace.
     ///
     /// # Errors
-    /// [`VerifyError`] if the trace contradicts itself.
+    /// Returns [`VerifyError`] if the trace contradicts itself.
     pub(crate) fn find(recording: &DeviceRecording, policy: &PyTorch) -> Result<Start, VerifyError> {
         let Rewound { mut blocks, mut segments, made, deferred } = rewind(recording, policy.settings.large_segment_bytes)?;
         segments.sort_unstable_by_key(|segment| segment.address);
@@ -163,7 +163,7 @@ const PAGE_BYTES: u64 = 2 << 20;
 /// Checks a trace, starting from the state before its first entry.
 ///
 /// # Errors
-/// [`VerifyError::Contradiction`] for the first entry that is not possible.
+/// Returns [`VerifyError::Contradiction`] for the first entry that is not possible.
 fn check_consistency(trace: &[Entry], before: &[AdoptedSegment]) -> Result<(), VerifyError> {
     let mut map = Map { memory: BTreeMap::new(), blocks: BTreeMap::new(), settled: 0, recent: [(0, 0); RECENT] };
     for segment in before {

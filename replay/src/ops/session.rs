@@ -638,7 +638,7 @@ impl OpsRunner {
     /// Creates a runner on a fresh device.
     ///
     /// # Errors
-    /// PyTorch's error if it refuses the settings string.
+    /// Returns PyTorch's error if it refuses the settings string.
     pub fn new(options: &OpsOptions) -> Result<OpsRunner, SettingsError> {
         let asks_for_handle_types = options.profile.handle_types == HandleTypes::Asked;
         Ok(OpsRunner { session: Session::new(options)?, count: 0, asks_for_handle_types })

@@ -164,7 +164,7 @@ impl Outlook {
 /// periodically with the number of entries read so far.
 ///
 /// # Errors
-/// As [`verify_device`](crate::verify_device).
+/// Fails in the same cases as [`verify_device`](crate::verify_device).
 pub fn replay_device(
     recording: &DeviceRecording,
     options: &OutlookOptions,

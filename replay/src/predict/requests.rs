@@ -55,7 +55,7 @@ impl Requests {
     /// entries done so far.
     ///
     /// # Errors
-    /// As [`verify_device`](crate::verify_device).
+    /// Fails in the same cases as [`verify_device`](crate::verify_device).
     pub fn of_recording(
         recording: &DeviceRecording,
         own: &VerifyOptions,

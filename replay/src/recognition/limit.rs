@@ -151,7 +151,7 @@ fn clamped(bytes: i128) -> u64 {
 /// is tried.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// Fails if the recording cannot be replayed.
 pub fn verify_finding_limit(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -164,7 +164,7 @@ pub fn verify_finding_limit(
 /// number of decisions that differ.
 ///
 /// # Errors
-/// Any error that `replay` returns.
+/// Returns any error that `replay` returns.
 pub fn finding_limit<T>(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -188,7 +188,7 @@ pub fn finding_limit<T>(
 /// Returns only the limit of [`verify_finding_limit`]. If the run collected no garbage, this replays nothing.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// Fails if the recording cannot be replayed.
 pub fn find_limit(recording: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
     let collects = own.settings.settings.garbage_collection_threshold > 0.0;
     if collects { Ok(verify_finding_limit(recording, own, &mut |_| ())?.1) } else { Ok(None) }

@@ -1,6 +1,6 @@
-//! The result of the search for the release that made a recording, its description in words, and the evidence that it begins
-//! with: the releases that the file's own contents allow, which are its keys, its settings string, and the names of its
-//! statistics.
+//! The result of the search for the release that made a recording, its description in words, and the evidence that the search
+//! begins with: the releases that the file's own contents (its keys, its settings string, and the names of its statistics)
+//! allow.
 
 use parkade::profile::{Profile, RELEASES, Release, Scope};
 use parkade::settings::Settings;

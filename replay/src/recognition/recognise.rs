@@ -61,7 +61,7 @@ impl From<VerifyError> for RecognitionError {
 /// replayed. If there are no such devices, or the caller names the release, this replays nothing.
 ///
 /// # Errors
-/// If the settings cannot be read under the rules of any release.
+/// Fails if the settings cannot be read under the rules of any release.
 pub fn recognise(
     recording: &Recording,
     devices: &[&DeviceRecording],
@@ -92,7 +92,7 @@ pub fn recognise(
 /// over at 0 for each reading of the file that is tried.
 ///
 /// # Errors
-/// If the settings cannot be read, or a device cannot be replayed, under the rules of any release.
+/// Fails if the settings cannot be read, or a device cannot be replayed, under the rules of any release.
 pub fn verify(
     recording: &Recording,
     devices: &[&DeviceRecording],
@@ -346,7 +346,7 @@ fn scope(devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
 /// Returns the groups of these releases, the preferred one first.
 ///
 /// # Errors
-/// If none of the releases can read the settings.
+/// Fails if none of the releases can read the settings.
 fn groups_of(
     releases: &[&'static Release],
     recording: &Recording,

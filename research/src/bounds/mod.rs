@@ -61,7 +61,7 @@ impl Bounds {
     /// those smaller than a page.
     ///
     /// # Errors
-    /// [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
+    /// Returns [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
     pub fn of(workload: &Workload, effort: &Effort) -> Result<Bounds, BoundsError> {
         let rounded = buffers(workload, BLOCK_BYTES);
         let pages = PageIdeal::of(&rounded, PAGE_BYTES, effort)?;
@@ -84,7 +84,7 @@ impl Bounds {
 /// the bounds are valid however long the work takes. An event that frees a nonexistent buffer is skipped.
 ///
 /// # Panics
-/// If `unit` is 0.
+/// Panics if `unit` is 0.
 #[must_use]
 pub fn buffers(workload: &Workload, unit: u64) -> Vec<Buffer> {
     let end_of_all = workload.events.len() as u64;
@@ -127,10 +127,10 @@ impl PageIdeal {
     /// Returns the ideal for these buffers on pages of `page_bytes`. `effort` is the effort for packing the small buffers.
     ///
     /// # Errors
-    /// [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
+    /// Returns [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
     ///
     /// # Panics
-    /// If `page_bytes` is 0.
+    /// Panics if `page_bytes` is 0.
     pub fn of(buffers: &[Buffer], page_bytes: u64, effort: &Effort) -> Result<PageIdeal, BoundsError> {
         // Sizes and lifetimes are checked before anything is added up.
         let load = Instance::new(buffers.to_vec()).map_err(BoundsError::Instance)?.load();

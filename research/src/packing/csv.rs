@@ -126,7 +126,7 @@ pub fn is_csv(head: &[u8]) -> bool {
 /// Reads the buffers of a file, with their names.
 ///
 /// # Errors
-/// [`CsvError`], which names the line and the buffer's id.
+/// Returns [`CsvError`], which names the line and the buffer's id.
 pub fn read_csv(text: &str) -> Result<CsvFile, CsvError> {
     let mut lines = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).lines();
     let names: Vec<&str> = lines.next().unwrap_or("").split(',').map(str::trim).collect();

@@ -66,7 +66,7 @@ impl Instance {
     /// Creates an instance from buffers in any order.
     ///
     /// # Errors
-    /// [`InstanceError`], which names the first invalid buffer.
+    /// Returns [`InstanceError`], which names the first invalid buffer.
     pub fn new(buffers: Vec<Buffer>) -> Result<Instance, InstanceError> {
         if buffers.len() > 1 << 31 {
             return Err(InstanceError::TooMany);
@@ -306,7 +306,7 @@ pub enum Fault {
 /// Checks a packing: every offset is aligned, no two buffers overlap in time and memory, and the height is correct.
 ///
 /// # Errors
-/// The first [`Fault`] in chronological order.
+/// Returns the first [`Fault`] in chronological order.
 pub fn check(instance: &Instance, packing: &Packing) -> Result<(), Fault> {
     let buffers = instance.buffers();
     if packing.offsets.len() != buffers.len() {

@@ -40,7 +40,7 @@ pub struct Smallest {
 ///
 /// The capacities tried are LOAD, LOAD + s, LOAD + 2s and so on, up to what the workload reserves on a device with plenty of
 /// memory. LOAD is the most bytes live at once, with each request rounded up to 512 bytes, in whole pages of 2 MiB; the step
-/// s is 1/256 of LOAD, but at least one page. All policies are measured at the same capacities, so that equal needs give
+/// s is 1/256 of LOAD, but at least one page. All policies are measured at the same capacities, so that equal needs produce
 /// equal results.
 ///
 /// Fitting need not be monotone: a policy that releases memory early when memory is short can fit in less memory than it
@@ -50,8 +50,8 @@ pub struct Smallest {
 /// those tried may also be enough.
 ///
 /// # Errors
-/// The outcome of the run with plenty of memory, if the workload does not fit even there: the policy gave up for a different
-/// reason.
+/// Returns the outcome of the run with plenty of memory, if the workload does not fit even there: the policy gave up for a
+/// different reason.
 pub fn smallest_capacity(
     workload: &Workload,
     make: &dyn Fn() -> Box<dyn Policy + Send>,

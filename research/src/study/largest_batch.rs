@@ -252,7 +252,7 @@ impl Grid {
     /// called after each point, from any thread.
     ///
     /// # Errors
-    /// [`GridError`], before anything is searched.
+    /// Returns [`GridError`], before anything is searched.
     pub fn walk(&self, progress: &(dyn Fn() + Sync)) -> Result<Vec<Point>, GridError> {
         let cases = self.cases()?;
         let of_case = |case: &Case| {

@@ -146,7 +146,7 @@ pub struct Outcome {
     /// The peak of bytes in device pages in use: the memory that the device must have. Without a limit, this is at least the
     /// reserved bytes, and more if small segments leave part of a page empty.
     pub peak_device_bytes: u64,
-    /// The number of times that the allocator asked the device again after releasing the whole cache (PyTorch's
+    /// The number of times that the allocator asked the device again after releasing the entire cache (PyTorch's
     /// `num_alloc_retries`).
     pub retries: u64,
     /// Driver calls, including failed calls and calls about events.
@@ -436,7 +436,7 @@ pub fn curves(workload: &Workload, policy: Box<dyn Policy + Send>, options: &Run
 /// Returns the live bytes at the same points, with each request rounded up to a multiple of `unit`.
 ///
 /// # Panics
-/// If `unit` is 0.
+/// Panics if `unit` is 0.
 #[must_use]
 pub fn live_curve(workload: &Workload, unit: u64, points: usize) -> Vec<u64> {
     let buckets = Buckets::new(workload, points);
@@ -763,8 +763,8 @@ mod tests {
         }
     }
 
-    /// Returns two weights, and then steps of three requests, the last of which stays live until the next step's last
-    /// request.
+    /// Returns a workload of two weights, and then steps of three requests, the last of which stays live until the next
+    /// step's last request.
     fn steps(count: u32) -> Workload {
         let mut events = Vec::new();
         let allocate = |events: &mut Vec<Event>, bytes: u64| {

@@ -16,7 +16,7 @@ use super::generators::{self, WorkloadError};
 /// replaced.
 ///
 /// # Errors
-/// [`WorkloadError`], which names the error and what is allowed.
+/// Returns [`WorkloadError`], which names the error and what is allowed.
 pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
     let made = match named(name) {
@@ -39,7 +39,7 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
 /// `transformer`.
 ///
 /// # Errors
-/// [`WorkloadError`], which names the wrong option and what is allowed.
+/// Returns [`WorkloadError`], which names the wrong option and what is allowed.
 #[must_use]
 pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadError>> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
@@ -75,7 +75,7 @@ impl NamedWorkload {
     /// these is the same for every seed.
     ///
     /// # Panics
-    /// Never for a workload in the [`CATALOGUE`], because a test creates each of them.
+    /// Never panics for a workload in the [`CATALOGUE`], because a test creates each of them.
     #[must_use]
     pub fn make(&self, seed: u64) -> Workload {
         let (generator, own) = self.generator_and_options();

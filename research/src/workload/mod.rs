@@ -105,7 +105,7 @@ impl Workload {
     /// needs less.
     ///
     /// # Panics
-    /// If `unit` is 0.
+    /// Panics if `unit` is 0.
     #[must_use]
     pub fn load_bytes(&self, unit: u64) -> u64 {
         let mut sizes = Vec::new();
@@ -170,7 +170,7 @@ impl Workload {
     /// dropped, and never begun again. No request may be for 0 bytes.
     ///
     /// # Errors
-    /// The first violation of a rule, or the name if it is not allowed.
+    /// Returns the first violation of a rule, or the name if it is not allowed.
     pub fn check(&self) -> Result<(), Malformed> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.=".contains(c);
         if self.name.is_empty() || !self.name.chars().all(is_allowed) {
@@ -299,7 +299,7 @@ impl Workload {
     /// can need less, regardless of what it does inside the pools. Without pools, this is the load.
     ///
     /// # Panics
-    /// If `unit` is 0.
+    /// Panics if `unit` is 0.
     #[must_use]
     pub fn load_with_pools_bytes(&self, unit: u64) -> u64 {
         let mut buffers: BTreeMap<u32, (u64, Option<u16>)> = BTreeMap::new();
@@ -449,7 +449,8 @@ mod tests {
         assert_eq!(load_mib(&[allocate(0, 7), free(0), allocate(1, 6)]), (7, 7), "without pools it is the load");
     }
 
-    /// Returns captures of random requests, with requests outside the captures in between; some pools are dropped.
+    /// Returns a workload with captures of random requests, with requests outside the captures in between; some pools are
+    /// dropped.
     fn random_captures(seed: u64) -> Workload {
         let mut random = Random::new(seed);
         let (mut events, mut live, mut next) = (Vec::new(), Vec::new(), 0);

@@ -266,7 +266,7 @@ pub struct Source {
 /// have to wait for an earlier one.
 ///
 /// # Errors
-/// Any error from `take`.
+/// Returns any error from `take`.
 pub fn run_jobs<E>(
     plan: &Plan,
     sources: &[Source],

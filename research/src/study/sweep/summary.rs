@@ -459,7 +459,7 @@ pub struct BoundRatios {
 /// for each packing.
 ///
 /// # Errors
-/// [`BoundsError`] for a workload that has no bounds.
+/// Returns [`BoundsError`] for a workload that has no bounds.
 pub fn bound_ratios(
     plan: &Plan,
     sources: &[Source],

@@ -63,7 +63,7 @@ const MIB: u64 = 1 << 20;
 /// segment.
 ///
 /// # Errors
-/// [`AttackError::Shape`] for no cycles, or more than a million.
+/// Returns [`AttackError::Shape`] for no cycles, or more than a million.
 pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
     if !(1..=1_000_000).contains(&cycles) {
         return Err(AttackError::Shape("there must be between 1 and 1,000,000 cycles"));
@@ -85,7 +85,7 @@ pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
 /// times as much.
 ///
 /// # Errors
-/// [`AttackError::Shape`] for no teeth, no bytes, or more than 2^60 bytes.
+/// Returns [`AttackError::Shape`] for no teeth, no bytes, or more than 2^60 bytes.
 pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
     let all = u64::from(teeth).checked_mul(tooth_bytes).filter(|&all| all > 0 && all < 1 << 60);
     let Some(gaps_bytes) = all.filter(|_| teeth <= 1 << 20) else {
@@ -108,7 +108,7 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
 /// only its own stream, so every stream keeps one.
 ///
 /// # Errors
-/// [`AttackError::Shape`] for no calls, no streams, no bytes, or more than 2^60 bytes.
+/// Returns [`AttackError::Shape`] for no calls, no streams, no bytes, or more than 2^60 bytes.
 pub fn stream_per_buffer(calls: u32, streams: u16, bytes: u64) -> Result<Workload, AttackError> {
     if !(1..=1_000_000).contains(&calls) || streams == 0 || bytes == 0 || bytes > 1 << 59 {
         return Err(AttackError::Shape(
@@ -146,7 +146,7 @@ const MOST_UNITS: u64 = 1 << 20;
 /// Plays Robson's adversary against a policy, with more memory than it needs.
 ///
 /// # Errors
-/// [`AttackError`] if the numbers are not allowed, or if the policy refuses a request.
+/// Returns [`AttackError`] if the numbers are not allowed, or if the policy refuses a request.
 pub fn robson(policy: Box<dyn Policy + Send>, numbers: Robson) -> Result<Attack, AttackError> {
     let Robson { unit_bytes, largest_units, live_units } = numbers;
     if !largest_units.is_power_of_two() {

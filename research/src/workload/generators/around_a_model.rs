@@ -39,7 +39,8 @@ impl Varlen {
     /// Returns the requests of all steps.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         within("steps", self.steps, 1, 1_000_000)?;
         within("multiple", self.multiple, 1, 1 << 20)?;
@@ -96,7 +97,7 @@ impl Generator for Varlen {
 ///
 /// Each round generates answers to prompts, with growing caches and without gradients, and then trains for some steps on the
 /// answers. The model's weights, gradients and states are those of a [`Transformer`]. The caches are two tensors per layer
-/// for the whole batch, which are reallocated every `stride` tokens (`torch.cat` does that for every token, with more
+/// for the entire batch, which are reallocated every `stride` tokens (`torch.cat` does that for every token, with more
 /// events).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Alternate {
@@ -140,7 +141,8 @@ impl Alternate {
     /// Returns the requests of all rounds.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         within("rounds", self.rounds, 1, 1_000_000)?;
         within("steps", self.steps, 1, 1_000_000)?;
@@ -279,7 +281,8 @@ impl Prefetch {
     /// Returns the requests of all steps.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         within("steps", self.steps, 1, 1_000_000)?;
         within("depth", self.depth, 1, 1 << 10)?;
@@ -422,7 +425,8 @@ impl Graphs {
     /// Returns the requests of all rounds.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         self.check()?;
         let mut engine = self.model.engine();

@@ -13,7 +13,7 @@
 //!   incoming gradient, as in the recorded programs.
 //! - Without a backward pass, an operation's input lives until its output exists.
 //!
-//! The engine counts the references to each tensor. It runs a block on its own ([`Work`]), or a whole model (`Plan`) with
+//! The engine counts the references to each tensor. It runs a block on its own ([`Work`]), or an entire model (`Plan`) with
 //! parts that run one after another, some of which are recomputed in the backward pass.
 
 use super::WorkloadError;
@@ -160,7 +160,7 @@ impl Block {
     /// Appends an operation. Returns its output.
     ///
     /// # Panics
-    /// If one of its inputs is not a value in this block.
+    /// Panics if one of its inputs is not a value in this block.
     pub fn push(&mut self, operation: Operation) -> Value {
         for &input in &operation.inputs {
             self.last_use[input] = Some(self.operations.len());
@@ -502,7 +502,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Returns repeated work as a fraction of the necessary work.
+    /// Returns the repeated work as a fraction of the necessary work.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         self.recomputed as f64 / (self.forward + self.backward).max(1) as f64
@@ -706,10 +706,10 @@ impl Block {
     /// of the input do not.
     ///
     /// # Errors
-    /// [`WorkloadError`] if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if a size is too large, or if there are too many events.
     ///
     /// # Panics
-    /// If the block has no operations.
+    /// Panics if the block has no operations.
     pub fn trained(&self, passes: usize) -> Result<Workload, WorkloadError> {
         let mut engine = engine();
         for _ in 0..passes {
@@ -728,7 +728,7 @@ impl Block {
     /// Returns the requests of this many equal blocks, one after another, forward only.
     ///
     /// # Errors
-    /// The same as for [`Block::trained`].
+    /// Fails in the same cases as [`Block::trained`].
     pub fn forward_only(&self, blocks: usize) -> Result<Workload, WorkloadError> {
         let mut engine = engine();
         let mut value = engine.allocate(self.input_bytes())?;
@@ -777,7 +777,7 @@ mod tests {
         block
     }
 
-    /// Returns one block, run forward and backward; the gradient of the input also has 1 byte.
+    /// Returns the allocations and frees of one block, run forward and backward; the gradient of the input also has 1 byte.
     fn run(block: &Block) -> String {
         let mut engine = engine();
         let input = engine.allocate(1).unwrap();

@@ -97,7 +97,7 @@ impl Chain {
     /// Returns the requests of one step.
     ///
     /// # Errors
-    /// [`WorkloadError`] for no layers, groups larger than the chain, sizes beyond [`MAX_BYTES`], or too many events.
+    /// Returns [`WorkloadError`] for no layers, groups larger than the chain, sizes beyond [`MAX_BYTES`], or too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         let says = format!("A chain of {} layers: {:?}", self.layers, self.keeping);
         Ok(self.run()?.program.finish("chain", says))
@@ -106,7 +106,7 @@ impl Chain {
     /// Returns the arithmetic of one step; a layer's forward pass is one unit.
     ///
     /// # Errors
-    /// The same as for [`Chain::workload`].
+    /// Fails in the same cases as [`Chain::workload`].
     pub fn work(&self) -> Result<Work, WorkloadError> {
         Ok(self.run()?.work)
     }

@@ -251,7 +251,8 @@ impl Cnn {
     /// Returns the requests of all batch sizes.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         let mut training = self.training()?;
         for (at, &batch) in self.batches.iter().enumerate() {

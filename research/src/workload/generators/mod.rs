@@ -151,7 +151,7 @@ fn set(
 /// Returns the same workload after one request for `bytes` bytes that is freed immediately.
 ///
 /// # Errors
-/// [`WorkloadError`] if the size is 0 or beyond [`MAX_BYTES`], or if two more events would exceed [`MAX_EVENTS`].
+/// Returns [`WorkloadError`] if the size is 0 or beyond [`MAX_BYTES`], or if two more events would exceed [`MAX_EVENTS`].
 pub fn preallocate(workload: &Workload, bytes: u64) -> Result<Workload, WorkloadError> {
     within("prealloc", bytes, 1, MAX_BYTES)?;
     if workload.events.len() + 2 > MAX_EVENTS {

@@ -159,13 +159,13 @@ pub(super) fn numbers<const N: usize>(option: Key, value: &str) -> Result<[u64; 
     numbers.try_into().or_else(|_| refused(option, value, format!("{N} whole numbers separated by /")))
 }
 
-/// Returns one or more whole numbers, separated by `/`.
+/// Reads one or more whole numbers, separated by `/`.
 pub(super) fn list(option: Key, value: &str) -> Result<Vec<u64>, WorkloadError> {
     let numbers: Result<Vec<u64>, _> = value.split('/').map(str::parse).collect();
     numbers.or_else(|_| refused(option, value, "whole numbers separated by /"))
 }
 
-/// Returns one of some words.
+/// Reads one of several words.
 pub(super) fn one_of<T: Copy>(option: Key, value: &str, choices: &[(&str, T)]) -> Result<T, WorkloadError> {
     let found = choices.iter().find(|choice| choice.0 == value);
     let names = || choices.iter().map(|choice| choice.0).collect::<Vec<_>>().join(", ");

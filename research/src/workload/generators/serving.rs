@@ -164,7 +164,8 @@ impl Serving {
     /// Returns the requests to the allocator while this server serves all of its clients' requests.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         let mut server = Server::new(self)?;
         server.load_weights()?;

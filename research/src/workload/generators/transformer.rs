@@ -442,7 +442,8 @@ impl Transformer {
         Ok(block.push(Operation::linear(input, bytes, &parameters, &[2, sizes.tokens, from, to]).scratch(bytes / 4)))
     }
 
-    /// Returns one layer: attention and an MLP, each preceded by a normalization and with a residual connection around it.
+    /// Returns the block of one layer: attention and an MLP, each preceded by a normalization and with a residual connection
+    /// around it.
     fn layer(&self, sizes: &Sizes) -> Result<Block, WorkloadError> {
         let mut block = Block::new(sizes.activation);
         let (width, inner) = (self.hidden, self.hidden * self.mlp_ratio);
@@ -490,9 +491,8 @@ impl Transformer {
     /// first update; gradients are freed at the end of each step.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is beyond
-    /// [`MAX_BYTES`](super::MAX_BYTES), or if there are more events than
-    /// [`MAX_EVENTS`](super::MAX_EVENTS).
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is beyond
+    /// [`MAX_BYTES`](super::MAX_BYTES), or if there are more events than [`MAX_EVENTS`](super::MAX_EVENTS).
     pub fn workload(&self, steps: u64) -> Result<Workload, WorkloadError> {
         Ok(self.train(steps)?.finish("transformer", self.says(steps)))
     }
@@ -500,7 +500,7 @@ impl Transformer {
     /// Returns the arithmetic of one step.
     ///
     /// # Errors
-    /// The same as for [`Transformer::workload`].
+    /// Fails in the same cases as [`Transformer::workload`].
     pub fn work(&self) -> Result<Work, WorkloadError> {
         Ok(self.train(1)?.engine.work)
     }
