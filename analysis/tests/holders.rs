@@ -121,7 +121,7 @@ fn a_step_that_did_not_end_is_told() {
     assert!(run.share(Kind::Activations) > 0.9 && run.share(Kind::Unknown) < 0.05);
 }
 
-/// In recordings that have stacks, classification only by lifetimes agrees with classification by stacks.
+/// In recordings that have stacks, classification by lifetimes alone agrees with classification by stacks.
 #[test]
 fn lives_agree_with_stacks() {
     let run = Run::of("resnet50_sweep.limit5_oom", Some(5 * GIB));
@@ -350,7 +350,7 @@ proptest! {
         prop_assert!(unknown * 10 <= program.truth.len(), "{} of {}", unknown, program.truth.len());
     }
 
-    /// Blocks that are allocated and freed in random order are never classified as those of a training run.
+    /// Blocks that are allocated and freed in random order are never classified as blocks of a training run.
     #[test]
     fn nothing_is_told_of_a_program_that_trains_nothing(moves in proptest::collection::vec((any::<u16>(), 1_u64..1 << 24), 1..600)) {
         let mut program = Program::default();

@@ -179,7 +179,7 @@ pub enum ReadError {
         /// The largest size that is read, in bytes.
         limit: u64,
     },
-    /// The file is a valid pickle, but its contents are not those of a snapshot.
+    /// The file is a valid pickle, but it does not contain a snapshot.
     #[error(transparent)]
     Format(#[from] FormatError),
 }

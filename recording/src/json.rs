@@ -1,7 +1,7 @@
 //! Snapshots as JSON: `json.dumps(torch.cuda.memory._snapshot())`, which has the same dicts and lists as a pickle.
 //!
-//! The values go into the same tables as those of a pickle, so all later steps are the same. Memory is bounded in the same
-//! way as for a pickle, and the parser limits the nesting depth.
+//! The values are stored in the same tables as a pickle's values, so all later steps are the same. Memory is bounded in the
+//! same way as for a pickle, and the parser limits the nesting depth.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -459,8 +459,8 @@ impl StackTable {
     }
 
     /// Returns the index of a stack in a backward pass together with the stack in the forward pass that created its autograd
-    /// node, which is also in this table. Adds the pair if it is new. The pair's calls are those of `stack` and are not
-    /// stored again.
+    /// node, which is also in this table. Adds the pair if it is new. The pair has the calls of `stack`, which are not stored
+    /// again.
     pub fn intern_with_forward(&mut self, stack: StackId, forward: StackId) -> StackId {
         if forward == StackId::NONE {
             return stack;

@@ -1,4 +1,4 @@
-//! Compares `memory_summary()` with that of the real PyTorch 2.11.
+//! Compares `memory_summary()` with the output of the real PyTorch 2.11.
 
 use std::fs;
 use std::path::Path;

@@ -346,7 +346,7 @@ impl Collector<'_> {
     }
 }
 
-/// The stacks for the heap at the end of a predicted run: those of the requests for its blocks.
+/// The stacks for the heap at the end of a predicted run: the stacks of the requests for its blocks.
 struct Provenance {
     /// The stack of each block that is in use, by address.
     blocks: FxHashMap<u64, StackId>,

@@ -1,6 +1,6 @@
 //! The facts that a replay needs in addition to the trace: settings, memory limit, PyTorch release, and the stats at the end.
 //!
-//! A snapshot contains the settings string and some of the values in force. The string contains more (the size of large
+//! A snapshot contains the settings string and some of the values in effect. The string contains more (the size of large
 //! segments, for example). The values are more reliable, because PyTorch also stores a string that it refused. The replay
 //! therefore parses the string first, and the values in the file then override the result.
 
@@ -139,7 +139,7 @@ fn override_with_values(settings: &mut Settings, recorded: &RecordedSettings) {
 /// Keys that PyTorch 2.3 introduced.
 const SINCE_2_3: [&str; 3] = ["num_sync_all_streams", "num_device_alloc", "num_device_free"];
 
-/// A key that PyTorch 2.12 added to those of 2.11.
+/// A key that PyTorch 2.12 added.
 pub(crate) const SINCE_2_12: &str = "num_oom_rejections";
 
 /// The contents of a `memory_stats()` dictionary.

@@ -129,8 +129,8 @@ fn is_explained(recording: &Recording, device: &DeviceRecording) -> bool {
 
 /// Returns whether the entries that take memory are left out even though all memory could have been there before, as in a
 /// trace that begins late; also returns the completed trace, if there is one. Only the decisions show this: no release makes
-/// the trace's decisions with that much memory available, and either a release makes those of the completed trace, or nothing
-/// was in use before the first entry, as when a program begins.
+/// the trace's decisions with that much memory available, and either a release makes the completed trace's decisions, or
+/// nothing was in use before the first entry, as when a program begins.
 fn lacks_segments(recording: &Recording, device: &DeviceRecording, policy: &PyTorch) -> Option<Option<Vec<Entry>>> {
     if device.trace.is_empty() || device.segments.is_empty() || device.trace.iter().any(takes_memory) {
         return None;

@@ -213,8 +213,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns the cut runs that are similar to those of the devices whose programs died, for the device where the smallest share
-/// was completed. Returns `None` if no program died, if one does not get past its failure, or if its memory is not known.
+/// Returns the cut runs that are similar to the runs that died, for the device where the smallest share was completed.
+/// Returns `None` if no program died, if one does not get past its failure, or if its memory is not known.
 fn completes(programs: &[Program], devices: &[DeviceOutcome]) -> Option<CompletedRuns> {
     let died = programs.iter().zip(devices).filter(|(program, _)| program.died());
     let of = |(program, outcome): (&Program, &DeviceOutcome)| {

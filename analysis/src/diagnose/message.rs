@@ -127,9 +127,9 @@ pub struct MessageDiagnosis {
     pub block_bytes: Option<(u64, u64)>,
     /// Live bytes: the bytes that the message calls allocated, less the free bytes of private pools.
     pub live: Option<Size>,
-    /// Reserved bytes that are not live, including those of private pools.
+    /// Reserved bytes that are not live, including bytes in private pools.
     pub empty: Option<Size>,
-    /// Whether the reserved but unallocated bytes, without those of private pools, are at least the size tried.
+    /// Whether the reserved but unallocated bytes outside private pools are at least the size tried.
     pub unallocated_suffices: Option<Certainty>,
     /// The sum of the live bytes and the size tried, in bytes.
     pub needed: Option<Size>,
@@ -414,7 +414,7 @@ mod tests {
         assert!(short_bytes.abs_diff(451 * GIB / 100) <= needed.within + available.within, "{short_bytes}");
     }
 
-    /// Neither the cache nor the device alone has room for the request, but both together do.
+    /// Neither the cache nor the device has enough room for the request on its own, but both together do.
     #[test]
     fn memory_in_two_places_is_fragmentation() {
         let split = old("4.88 GiB", "32.60 GiB", "3.92 GiB", "34.90 GiB");

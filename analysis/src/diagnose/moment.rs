@@ -92,8 +92,8 @@ impl Target {
     }
 }
 
-/// Returns the moment of the peak as far as the trace alone shows it: [`Peaks::moment`] without a replay. The trace does not
-/// show how much rounding adds to blocks.
+/// Returns the moment of the peak, as far as the trace shows it without a replay: [`Peaks::moment`] without a replay. The
+/// trace does not show how much rounding adds to blocks.
 fn peak(recording: &DeviceRecording) -> Option<usize> {
     let bytes = |level: i128| u64::try_from(level).unwrap_or(0);
     // The size of the blocks from before the first entry is a constant until those blocks are freed; half the range of 64

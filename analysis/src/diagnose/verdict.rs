@@ -72,7 +72,7 @@ pub struct Steps {
     pub fragmentation: Applies,
     /// Step 3: may other settings help? The answer is unknown if fewer bytes are missing than are lost to rounding, because
     /// settings can change the rounding. If most free bytes are in private pools, which no setting releases, the answer is
-    /// no, or unknown if the request would have fitted beside the pools.
+    /// no, or unknown if the request would have fitted in addition to the pools.
     pub settings: Applies,
     /// Step 4: would `empty_cache` release anything?
     pub empty_cache: Applies,
@@ -287,7 +287,8 @@ mod tests {
     use crate::diagnose::breakdown::sample_heaps::{Is, asked, segment_of, under};
     use crate::diagnose::breakdown::stranded;
 
-    /// No setting releases a private pool. If the request would have fitted beside the pool, a setting may still help.
+    /// No setting releases a private pool. If the request would have fitted in addition to the pool, a setting may still
+    /// help.
     #[test]
     fn settings_do_not_release_private_pools() {
         let private = SegmentInfo { pool: PoolId(0, 1), ..segment_of(0, &[(30 * MIB, Is::Free)]) };

@@ -5,8 +5,8 @@
 //! recording, finds steps and their phases, and summarizes them, and `likeness` judges whether the runs are comparable.
 //!
 //! [`Growth`] pairs what holds the memory at the two peaks by the code that allocated it. Blocks with stacks are paired by
-//! stack if both recordings have stacks. The other blocks are grouped by size class; the class is that of the requested bytes,
-//! which do not depend on settings.
+//! stack if both recordings have stacks. The other blocks are grouped by size class, according to the requested bytes, which
+//! do not depend on settings.
 
 mod likeness;
 mod side;

@@ -110,8 +110,8 @@ const SMALL: u64 = 512;
 struct OfPass {
     /// The number of gradients of each size.
     sizes: BTreeMap<u64, usize>,
-    /// The moment at which the last gradient is freed, among those that meet the same end as most gradients; for a pass
-    /// without gradients, that of the passes before it.
+    /// The moment at which the last gradient is freed, among the gradients that are freed in the same way as most others; for
+    /// a pass without gradients, the value of the passes before it.
     freed: u32,
     /// The moment after the first gradient was allocated.
     first: u32,

@@ -3,7 +3,7 @@
 //! Each rank first gets its own advice. From that advice, [`RankAdvice`] keeps every setting that was tried, as a few
 //! numbers, regardless of the recording's size. One rank's best settings may never have been tried on another, so
 //! [`still_to_try`] lists what to try there. Then [`one_setting`] chooses by the same rules as the advice on one recording,
-//! except that the margin that counts is that of the tightest rank.
+//! except that the tightest rank's margin counts.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -399,7 +399,7 @@ mod tests {
         let one = rank(Some(1000), &[("", 1200), ("split:1", 700), ("round:1", 980), ("both:1", 850)]);
         let other = rank(Some(1000), &[("", 1200), ("split:1", 990), ("round:1", 700), ("both:1", 860)]);
         let found = one_setting(&[one, other]).expect("advice");
-        // Each rank alone prefers a different setting.
+        // On its own, each rank prefers a different setting.
         assert_eq!((found.settings.as_str(), found.serves_all, found.tightest), ("both:1", true, 1));
         assert_eq!(found.ranks[1].margin_bytes(), Some(140 * MIB as i64));
         assert!(found.hopeless.is_empty() && !found.is_own && found.assumed_bytes.is_none());

@@ -51,7 +51,7 @@ pub struct Comparison {
     pub odd: Vec<Odd>,
     /// Evidence that the files are not from ranks of one job.
     pub differences: Vec<Difference>,
-    /// The indices of the runs that were searched for outliers: those of the program that most files have, with each
+    /// The indices of the runs that were searched for outliers: the runs of the program that most files have, with each
     /// recording counted once.
     pub compared: Vec<usize>,
 }
@@ -127,7 +127,7 @@ parkade_recording::names! {
     }
 }
 
-/// Returns the differences between the runs, and the indices of the runs that can be compared: those of the most common
+/// Returns the differences between the runs, and the indices of the runs that can be compared: the runs of the most common
 /// program, with copies counted once.
 fn differences(runs: &[RankRun]) -> (Vec<Difference>, Vec<usize>) {
     let releases = releases(runs);

@@ -1,5 +1,5 @@
 //! Converts a [`Recording`] back to a snapshot, in the form written by PyTorch 2.11 (spec 7.3 to 7.5), with the keys of the
-//! recording's release ([`FileFields`](crate::FileFields)) where these differ from those of 2.11.
+//! recording's release ([`FileFields`](crate::FileFields)) where these differ from 2.11's keys.
 //!
 //! Reading the result produces an equal recording, except for the parts that [`Tolerated`](crate::Tolerated) counts.
 

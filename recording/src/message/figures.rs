@@ -95,7 +95,7 @@ impl Source {
         }
     }
 
-    /// Returns whether the figures in its messages are identified by words, as in those of PyTorch's GPU allocator.
+    /// Returns whether the figures in its messages are identified by words, as in messages from PyTorch's GPU allocator.
     pub(super) const fn has_figures(self) -> bool {
         matches!(self, Source::CudaMallocAsync | Source::Mps | Source::Summary | Source::Driver)
     }

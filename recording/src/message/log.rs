@@ -84,8 +84,8 @@ pub struct MessageLog {
 }
 
 impl MessageLog {
-    /// Returns the message to explain: that of the first failure; if there is none, the first complete message; failing that,
-    /// the first message.
+    /// Returns the message to explain: the first failure's message; if there is none, the first complete message; failing
+    /// that, the first message.
     #[must_use]
     pub fn explained(&self) -> Option<usize> {
         let complete = |message: &LoggedMessage| message.message.is_complete;

@@ -710,7 +710,7 @@ mod tests {
         MessageLog::read_from(Pieces { rest: bytes, lengths, turn: 0 }).expect("it can be read")
     }
 
-    /// Wherever a message is in a log, in one line or across lines, reading the log gives the same result as reading the
+    /// Wherever a message is in a log, in one line or across lines, reading the log produces the same result as reading the
     /// message alone.
     #[test]
     fn a_message_is_found_across_every_border() {

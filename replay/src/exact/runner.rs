@@ -1,8 +1,8 @@
 //! A replay in progress: the operations of the recorded program, one by one.
 //!
-//! A trace shows the allocator's actions, not the program's calls: a call to `empty_cache` shows only as released segments,
-//! and the completion of an event only as a block that becomes free. The runner therefore first groups the entries into
-//! operations and then repeats each operation on the core.
+//! A trace shows the allocator's actions, not the program's calls: a call to `empty_cache` is visible only as released
+//! segments, and the completion of an event only as a block that becomes free. The runner therefore first groups the entries
+//! into operations and then repeats each operation on the core.
 //!
 //! A run of entries that ends in a request may have several readings: no entry shows whether `empty_cache` was called before
 //! the request, or which events were complete when it began. The runner tries each reading on a copy of the core and takes

@@ -5,10 +5,10 @@
 //! file from PyTorch they agree; in a file that was edited by hand they may not.
 //!
 //! The replay compares its stats with PyTorch's at the end of the recorded run, if the recording has any. A call to
-//! `reset_peak_memory_stats` leaves no entry but shows in the stats: every peak is then the largest value since the call. If
-//! recorded peaks differ from those of the entire run, a single reset must explain all of them. For each peak, a reset
-//! explains it if it lies within a range of operations: after the last operation at which the value was higher, and no later
-//! than the last one at which the value was reached. These ranges must have an operation in common.
+//! `reset_peak_memory_stats` leaves no entry but is visible in the stats: every peak is then the largest value since the
+//! call. If recorded peaks differ from those of the entire run, a single reset must explain all of them. For each peak, a
+//! reset explains it if it lies within a range of operations: after the last operation at which the value was higher, and no
+//! later than the last one at which the value was reached. These ranges must have an operation in common.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::{Family, Stats};

@@ -24,11 +24,11 @@ use crate::inputs::{StatsFile, VerifyOptions};
 pub struct NotInFile {
     /// What existed before the first entry.
     pub lost_beginning: Option<LostBeginning>,
-    /// Calls to `empty_cache`, which show only as released segments that no request needed.
+    /// Calls to `empty_cache`, which are visible only as released segments that no request needed.
     pub empty_caches: u64,
     /// Requests that the device refused for unknown reasons: a limit that the caller did not specify, or a full device.
     pub refusals: u64,
-    /// Restored checkpoints of private pools (spec 5.8). They show only as blocks handed out in a way that no request
+    /// Restored checkpoints of private pools (spec 5.8). They are visible only as blocks handed out in a way that no request
     /// explains.
     pub restores: u64,
     /// Whether block ages from before the first entry matter: garbage collection depends on them.

@@ -646,8 +646,8 @@ fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -> AssumedPo
 /// Returns the pools of a trace's segments and failed requests, as named by its entries.
 ///
 /// The order in which several pools release their memory at once follows a hash table of their ids, so it also depends on
-/// pools that no entry names. The result therefore contains the pools twice: with their own ids, and with ids whose order is
-/// that of the trace. Empty if the entries name no private pool, or if a name does not fit the blocks before it.
+/// pools that no entry names. The result therefore contains the pools twice: with their own ids, and with ids in the trace's
+/// order. Empty if the entries name no private pool, or if a name does not fit the blocks before it.
 pub(crate) fn named(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<[AssumedPools; 2]> {
     let name = |entry: &Entry| recording.pools.get(entry.pool).map(|(first, second)| PoolId(first, second));
     if recording.pools.is_empty() || !recording.trace.iter().filter_map(name).any(|pool| pool != PoolId::DEFAULT) {

@@ -8,10 +8,10 @@
 //! - A pool releases memory in a fixed order, by stream, size and address: the default pool begins with large segments, a
 //!   private pool with small ones.
 //!
-//! [`Layout`] follows the blocks of all segments through the trace, from the trace alone.
-//! The pools affect which block serves a request, but not what then happens to the block: the entry states where the block
-//! begins, the rules determine how much is split off, and free neighbours in one segment coalesce. The blocks of every
-//! segment are therefore known even if its pool is not.
+//! [`Layout`] follows the blocks of all segments through the trace, using only the trace. The pools affect which block serves
+//! a request, but not what then happens to the block: the entry states where the block begins, the rules determine how much
+//! is split off, and free neighbours in one segment coalesce. The blocks of every segment are therefore known even if its
+//! pool is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -293,7 +293,7 @@ impl Walk<'_> {
         match (one.class, other.class) {
             (PoolClass::Large, PoolClass::Small) => (true, false),
             (PoolClass::Small, PoolClass::Large) => (false, true),
-            // Expandable blocks are ordered by their own sizes, which differ from those of the unmapped pages.
+            // Expandable blocks are ordered by their own sizes, which differ from the sizes of the unmapped pages.
             _ if one.expandable || other.expandable => (true, true),
             _ => {
                 let key = |life: &Life, at: usize| (life.stream, trace[at].size, trace[at].address);

@@ -399,7 +399,7 @@ impl Session {
     }
 
     fn free_all(&mut self) -> Answer {
-        // The order is that of the names as strings, which is the map's order.
+        // The names are ordered as strings, which is the map's order.
         let live = std::mem::take(&mut self.names.lock().live);
         // An error does not stop the loop; the first one is reported.
         let released = live.into_values().map(|held| release(&mut self.allocator, held)).collect::<Vec<_>>();
@@ -506,7 +506,7 @@ impl Session {
             }
             "get_fraction" => {
                 if self.profile.asks_for_total && self.allocator.heap().limit().is_some() {
-                    // This call shows only in the log.
+                    // This call is visible only in the log.
                     let _ = self.allocator.device_mut().memory_info();
                 }
                 return Ok(format!(",\"fraction\":{}", text::number(self.allocator.memory_fraction(), 17)));
@@ -692,8 +692,8 @@ impl OpsRunner {
             out.push_str(&format!(",\"ev\":[{}]", text::seen(device, seen, profile)));
         }
         let mut calls: Vec<String> = Vec::new();
-        // The real allocator reads the device's properties when it is created, which shows in the first line, and before it
-        // reserves addresses.
+        // The real allocator reads the device's properties when it is created, which is visible in the first line, and before
+        // it reserves addresses.
         let (index, total) = (device.index(), device.total_memory());
         let properties = || format!("[\"cudaGetDeviceProperties\",0,{index},{total}]");
         // Earlier releases read the properties at different points and any number of times; their answers do not show it.

@@ -275,8 +275,8 @@ fn segment(device: &SimDevice, info: &SegmentInfo, profile: &Profile) -> String 
     )
 }
 
-/// Calls `each` for each of the stats that precede those of private pools, in the harness's order, with the two parts of the
-/// name and the numbers.
+/// Calls `each` for every stat that precedes the private pools' stats, in the harness's order, with the two parts of the name
+/// and the numbers.
 fn each_stat(stats: &Stats, profile: &Profile, mut each: impl FnMut(&'static str, &'static str, &[i64])) {
     for family in Family::ALL {
         let set = stats.family(family);
@@ -299,7 +299,7 @@ fn each_stat(stats: &Stats, profile: &Profile, mut each: impl FnMut(&'static str
     }
 }
 
-/// Returns the numbers of all stats except those of private pools.
+/// Returns the numbers of all stats except the private pools' stats.
 pub(super) fn stat_values(stats: &Stats, profile: &Profile) -> Vec<i64> {
     let mut all = Vec::with_capacity(128);
     each_stat(stats, profile, |_, _, values| all.extend(values));
@@ -322,7 +322,7 @@ fn by_private_pool(stats: &Stats, profile: &Profile) -> BTreeMap<String, [i64; 4
 /// The values of the stats when they were last printed. A stat that has never been printed counts as zero.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
-    /// The stats that precede those of private pools.
+    /// The stats that precede the private pools' stats.
     values: Vec<i64>,
     max_split_size: i64,
     of_pools: BTreeMap<String, [i64; 4]>,

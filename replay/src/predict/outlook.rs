@@ -97,8 +97,8 @@ pub(super) struct Likely {
 }
 
 impl TimingRange {
-    /// Returns the range of the results of [`TIMINGS`] and of likely runs, or `None` if all equal that of the recorded
-    /// timing.
+    /// Returns the range of the results of [`TIMINGS`] and of likely runs, or `None` if all equal the recorded timing's
+    /// result.
     pub(super) fn of(recorded: Extreme, tried: [Extreme; TIMINGS.len()], likely: Option<&Likely>) -> Option<TimingRange> {
         let point = recorded.peak_reserved_bytes;
         let peaks = likely.map_or(&[][..], |likely| &likely.peaks);

@@ -1,10 +1,10 @@
 //! The requests that a recorded program made, without the answers, and the slots in which a run keeps their memory. There are
 //! only as many slots as requests live at once, so that a copy of a run is small.
 //!
-//! A trace does not contain everything. A call to `empty_cache` shows only if it released memory (the exact replay finds
-//! where), and the completion of an event shows only as a block that becomes free. An out-of-memory entry counts as a request
-//! of the rounded size, which may succeed under other settings. Memory that was in use before the first entry counts as
-//! requested before it.
+//! A trace does not contain everything. A call to `empty_cache` is visible only if it released memory (the exact replay finds
+//! where), and the completion of an event is visible only as a block that becomes free. An out-of-memory entry counts as a
+//! request of the rounded size, which may succeed under other settings. Memory that was in use before the first entry counts
+//! as requested before it.
 
 use std::iter::Peekable;
 use std::sync::Arc;

@@ -139,7 +139,8 @@ mod tests {
         [entry(Action::FreeRequested, gib, mib), entry(Action::FreeCompleted, gib, mib)]
     }
 
-    /// Reserves 20 and 40 MiB, releases the 20 MiB, and then takes 22 MiB, which would not have fitted beside the 60 MiB.
+    /// Reserves 20 and 40 MiB, releases the 20 MiB, and then takes 22 MiB, which would not have fitted in addition to the 60
+    /// MiB.
     fn flushed() -> Vec<Entry> {
         let flush = [entry(Action::SegmentFree, 1, 20)];
         [&taken(1, 20)[..], &taken(2, 40), &freed(1, 20), &flush, &taken(3, 22)].concat()

@@ -28,8 +28,8 @@ pub fn growth_bytes(entry: &Entry) -> i128 {
     }
 }
 
-/// Returns the bytes reserved before the first entry: those of the final segments, traced back through the entries. Negative
-/// only if the recording contradicts itself.
+/// Returns the bytes reserved before the first entry: the bytes in the final segments, traced back through the entries.
+/// Negative only if the recording contradicts itself.
 #[must_use]
 pub fn reserved_at_start(recording: &DeviceRecording) -> i128 {
     let end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();

@@ -22,7 +22,7 @@ pub struct Recorded {
     pub refused: Refused,
 }
 
-/// A recording's requests that failed for lack of memory. Sizes are rounded like those of buffers.
+/// A recording's requests that failed for lack of memory. Sizes are rounded like the sizes of buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Refused {
     /// The number of requests.

@@ -248,7 +248,7 @@ impl<'a> Many<'a> {
 /// Groups count as much less work than buffers if the pairs that overlap in time are this many times fewer.
 const MUCH_LESS: u64 = 4;
 
-/// Derives the packing of buffers from that of their groups.
+/// Derives the packing of buffers from the packing of their groups.
 fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
     let mut free = packing.offsets.clone();
     let place = |(buffer, &group): (&Buffer, &u32)| {

@@ -599,7 +599,8 @@ mod tests {
         let sqrt = batch(|model| model.checkpointing = Checkpointing::Sqrt);
         let short = batch(|model| model.sequence = 512);
         let plain = batch(|model| model.optimizer = Optimizer::Sgd);
-        // Only one micro-batch's activations are live at once, but the gradients of the last one are live beside them.
+        // Only one micro-batch's activations are live at once, but the last micro-batch's gradients are live at the same
+        // time.
         let accumulated = batch(|model| model.accumulation = 4);
         assert!(none >= 1 && fp32 < none && none < other && other < sqrt, "{fp32} {none} {other} {sqrt}");
         assert!(short >= 2 * none && plain > none && accumulated > 2 * none, "{short} {plain} {accumulated}");

@@ -317,7 +317,7 @@ fn outlier(policies: &[Vec<Option<f64>>]) -> Option<usize> {
     (workloads > 1 && largest.0 > 0.0).then_some(largest.1)
 }
 
-/// The driver's work over the course of one workload, with one amount of memory. The values are arithmetic means over the
+/// The driver's work over the course of one workload, with a given amount of memory. The values are arithmetic means over the
 /// seeds, because a value may be 0.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Course {
@@ -339,7 +339,7 @@ pub struct Course {
     pub waiting_calls: Level,
 }
 
-/// The driver's work over the course of the workloads that fit, with one amount of memory.
+/// The driver's work over the course of the workloads that fit, with a given amount of memory.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct CourseOfAll {
     /// Driver calls per step: the geometric mean over the workloads whose steps are known.

@@ -96,9 +96,8 @@ impl Generator for Varlen {
 /// Alternates training and generation, as in reinforcement learning of a language model.
 ///
 /// Each round generates answers to prompts, with growing caches and without gradients, and then trains for some steps on the
-/// answers. The model's weights, gradients and states are those of a [`Transformer`]. The caches are two tensors per layer
-/// for the entire batch, which are reallocated every `stride` tokens (`torch.cat` does that for every token, with more
-/// events).
+/// answers. The model has the weights, gradients and states of a [`Transformer`]. The caches are two tensors per layer for
+/// the entire batch, which are reallocated every `stride` tokens (`torch.cat` does that for every token, with more events).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Alternate {
     /// The model; its `sequence` is the maximum number of tokens in a prompt and its answer together.
@@ -274,7 +273,7 @@ const COPY_IN: u16 = 1;
 const COPY_OUT: u16 = 2;
 /// The number of bytes that a copy between host and device moves in a microsecond.
 const COPIED_BYTES_PER_US: u64 = 25_000;
-/// The size of a decoded image, with four-byte values, relative to that of the copied image.
+/// The size of a decoded image, with four-byte values, relative to the size of the copied image.
 const DECODED: u64 = 4;
 
 impl Prefetch {
