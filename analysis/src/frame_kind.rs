@@ -104,7 +104,7 @@ const PASS_ON: [&str; 14] = [
     "utils/_device.py",
     "utils/_python_dispatch.py",
 ];
-/// Functions that only forward a call, in files that also do other work: file, functions.
+/// Functions that only forward a call, in files that also do other work: each file with its functions.
 const PASSING: [(&str, &[&str]); 2] = [
     ("nn/modules/module.py", &["__call__", "_call_impl", "_slow_forward", "_wrapped_call_impl", "inner"]),
     ("optim/optimizer.py", &["_use_grad", "maybe_fallback", "profile_hook_step", "wrapper"]),

@@ -224,7 +224,7 @@ fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
 fn decode_base64(text: &[u8]) -> Vec<u8> {
     let is_digit = |symbol: &u8| symbol.is_ascii_alphanumeric() || matches!(symbol, b'+' | b'/');
     let digits = text.iter().take_while(|symbol| is_digit(symbol)).count();
-    // One digit more than a multiple of four does not make a complete byte.
+    // A single digit left over after groups of four does not make a complete byte.
     let whole = if digits % 4 == 1 { digits - 1 } else { digits };
     let config = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)

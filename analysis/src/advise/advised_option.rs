@@ -228,8 +228,8 @@ impl LikelyRuns {
     }
 
     /// Returns the likely runs of an option, or `None` if stream timing does not matter to it, or if the entries do not show
-    /// which runs are likely. `replays` are its programs, `recorded_limits` the limits under which they were recorded. The
-    /// estimated rest of a run that died has no times, so these runs leave it out.
+    /// which runs are likely. `replays` are its programs, and `recorded_limits` are the limits under which they were
+    /// recorded. The estimated rest of a run that died has no times, so these runs leave it out.
     pub(super) fn of(
         recordings: &[&DeviceRecording],
         recorded_limits: &[Option<u64>],

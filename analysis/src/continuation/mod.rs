@@ -4,12 +4,12 @@
 //! before, once in every step (`repeats`). What it did after that point is appended: first the rest of the failed
 //! step, with sizes in proportion to what that step had already requested, and then the earlier steps once more, unchanged.
 //!
-//! [`Doubt`] states why a program of this kind may not fit even if all of its estimated rest does. The need of later steps is
-//! judged by how many steps were seen, how much they differ, and how much memory is left free. There are two ways to be
-//! certain. Either the largest size has recurred, as happens when sizes are fixed, few, or capped at a maximum. Or so much
-//! memory is left free that even a size larger than any seen would fit: if sizes are spread over a range and `n` of them were
-//! seen, the chance that the range extends `x` times further above its floor than the largest size seen is at most `x` to the
-//! power of `-n`, however many steps follow.
+//! [`Doubt`] states why a program of this kind may not fit even if all of its estimated rest does. How much memory later
+//! steps need is judged by how many steps were seen, how much they differ, and how much memory is left free. There are two
+//! ways to be certain. Either the largest size has recurred, as happens when sizes are fixed, few, or capped at a maximum. Or
+//! so much memory is left free that even a size larger than any seen would fit: if sizes are spread over a range and `n` of
+//! them were seen, the chance that the range extends `x` times further above its floor than the largest size seen is at most
+//! `x` to the power of `-n`, however many steps follow.
 
 mod repeats;
 
@@ -293,8 +293,8 @@ const FEWEST_STEPS: usize = 4;
 /// With fewer steps than this, including the failed one, a largest size that has recurred does not count as the overall
 /// maximum unless all but one step needed it: in 4 of 27 cut runs where it did count, later steps needed more.
 const RECURRING_STEPS: usize = 8;
-/// Two steps count as needing the same if they differ by at most one part in this many of what the largest step adds to the
-/// common floor.
+/// Two steps count as needing the same amount if they differ by at most one part in this many of what the largest step adds
+/// to the common floor.
 const SAME_PART: u64 = 50;
 /// The largest size counts as having recurred if this many steps needed it, or one more if more than [`FEW`] steps were seen.
 const RECURS: usize = 2;

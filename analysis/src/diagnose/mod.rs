@@ -376,8 +376,8 @@ pub struct Fence {
 }
 
 /// Returns the fences in the pool, stream and size class that could serve the request, at most `most` of them. Fences that
-/// would make room for the request if only they were freed come first, the smallest first; then come those with the most free
-/// memory beside them, small fences before large ones.
+/// would make room for the request if nothing else were freed come first, the smallest first; then come the fences with the
+/// most free memory beside them, small fences before large ones.
 fn fences(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch, owners: &Owners, most: usize) -> Vec<Fence> {
     let mut fences = Vec::new();
     let place_of = |asked: &Asked| (asked.pool, asked.stream, policy.classify(asked.size));

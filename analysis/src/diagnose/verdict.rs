@@ -178,9 +178,9 @@ pub enum Limit {
         /// The most that could be reserved.
         bytes: u64,
     },
-    /// The device was full: it had less free than the allocator tried to take.
+    /// The device was full: it had less free memory than the allocator tried to take.
     DeviceFull {
-        /// The reserved bytes and what the device still had free.
+        /// The reserved bytes plus the device's remaining free bytes.
         bytes: u64,
     },
     /// The limit lies between what was served and what was refused.

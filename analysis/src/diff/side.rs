@@ -172,11 +172,11 @@ pub enum NoSteps {
     NoTrace,
     /// No annotation marks the steps, and there is no repetition.
     #[error(
-        "the file has no step annotations (PyTorch's optimizers and profiler write them if annotations are recorded), and no repetition shows the steps"
+        "the file has no step annotations (PyTorch's optimizers and profiler write them if annotations are recorded), and no repetition reveals the steps"
     )]
     NoMark,
     /// The trace's entries have no times by which to place the marks, and there is no repetition.
-    #[error("the trace's entries have no times, so its annotations cannot be placed, and no repetition shows the steps")]
+    #[error("the trace's entries have no times, so its annotations cannot be placed, and no repetition reveals the steps")]
     NoTimes,
     /// No annotation marks the steps, and a recording's oldest entries are missing, so the steps of the two runs cannot be
     /// matched.

@@ -107,8 +107,8 @@ pub(super) struct Pass {
     pub(super) end: u32,
 }
 
-/// The position of a moment among the passes. Inside a pass, the number is the pass's own; between two passes, it is the
-/// earlier pass's, counted from 1.
+/// The position of a moment among the passes. Passes are counted from 1. Inside a pass, the number is that pass's number;
+/// between two passes, it is the number of the earlier pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Section {
     Between(usize),

@@ -462,7 +462,7 @@ pub(crate) fn shown_name(text: &[u8]) -> String {
     shown
 }
 
-/// Counts a name; the number of names remains bounded.
+/// Counts a name, while keeping the number of names bounded.
 pub(crate) fn count_name(names: &mut BTreeMap<String, u64>, name: String, times: u64) {
     let name = if names.len() < MOST_NAMES || names.contains_key(&name) { name } else { OTHERS.to_owned() };
     *names.entry(name).or_insert(0) += times;

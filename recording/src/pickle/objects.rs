@@ -40,7 +40,7 @@ pub(crate) enum Tag {
     Text = 7,
     /// A string that is too long for [`Tag::Text`], or too far into the file; an index.
     LongText = 8,
-    /// Bytes. Only the type is kept, because nothing in a snapshot is bytes.
+    /// Bytes. Only the type is kept, because a snapshot contains no bytes objects.
     Bytes = 9,
     /// A list, dict or tuple; an index.
     Container = 10,

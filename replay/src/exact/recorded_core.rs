@@ -302,8 +302,8 @@ impl DeviceBackend for RecordedDevice<'_> {
 ///
 /// A collection chooses free blocks by age (spec 2.7). The age of a block that has been free since before the first entry is
 /// unknown, except that no other block is older. If such a block is a candidate, the victims are therefore those that the
-/// recording releases next, provided that PyTorch would release them at some ages. All other decisions, and all collections
-/// once the ages are known, follow the rules.
+/// recording releases next, provided that PyTorch would release them for some block ages. All other decisions, and all
+/// collections once the ages are known, follow the rules.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded<'a> {
     rules: PyTorch,
@@ -362,7 +362,7 @@ fn released_by(entry: &Entry, candidates: &[BlockView]) -> Option<BlockView> {
     candidates.iter().find(is_it).copied().filter(|_| entry.action == Action::SegmentFree)
 }
 
-/// Returns whether a collection would release exactly these blocks at some ages.
+/// Returns whether a collection would release exactly these blocks for some block ages.
 ///
 /// Each pass of a collection releases all blocks above some age. The blocks that are kept are therefore younger than those
 /// that are released, and blocks of the same known age are released together. The collection ends when enough has been

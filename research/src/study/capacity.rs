@@ -1,10 +1,11 @@
 //! Finds the smallest memory in which a workload fits, and the part of a policy's memory needs that does not depend on the
 //! workload: some policies use only part of the device, or take memory before the program begins.
 //!
-//! The search ([`smallest`]) is for the smallest number that is enough, even if some larger numbers are not. Bisection finds *a*
-//! threshold: a number that is enough next to one that is not. Being enough need not be monotone, so there may be other
-//! thresholds below it. The search therefore tries further numbers below it, evenly spaced, in ascending order; below the first
-//! that is enough, it continues in the same way. The result is the smallest number tried that is enough.
+//! The search ([`smallest`]) is for the smallest number that is enough, even if some larger numbers are not. Bisection finds
+//! *a* threshold: a number that is enough next to one that is not. A number above one that is enough need not be enough, so
+//! there may be other thresholds below it. The search therefore tries further numbers below it, evenly spaced, in ascending
+//! order; below the first that is enough, it continues in the same way. The result is the smallest number tried that is
+//! enough.
 
 use std::collections::BTreeMap;
 

@@ -455,8 +455,8 @@ pub struct BoundRatios {
     pub packing: Level,
 }
 
-/// Computes these results for all workloads of a plan, in its order. `sources` are the plan's; the packer has `steps` steps
-/// for each packing.
+/// Computes these results for all workloads of a plan, in its order. `sources` are the plan's sources; the packer may take
+/// `steps` steps for each packing.
 ///
 /// # Errors
 /// Returns [`BoundsError`] for a workload that has no bounds.

@@ -5,7 +5,7 @@
 //! | models, with the lifetimes that autograd gives to tensors | [`transformer`], [`cnn`], [`mlp`] |
 //! | the operations of a model by themselves | [`autograd`] |
 //! | programs around a model | [`around_a_model`] |
-//! | a server of a language model | [`serving`] |
+//! | a server for a language model | [`serving`] |
 //! | a chain of layers whose peak is a formula | [`chain`] |
 //! | workloads that attack a policy | [`adversaries`] |
 //!
