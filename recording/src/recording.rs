@@ -82,8 +82,8 @@ pub struct DeviceRecording {
     /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any. All devices of a file
     /// share them.
     pub pools: Arc<PoolTable>,
-    /// The kinds of entries that the program excluded from the trace. Reading a file does not look for them;
-    /// `parkade_replay::find_left_out` does.
+    /// The kinds of entries that the program excluded from the trace. They are not detected when a file is read;
+    /// `parkade_replay::find_left_out` detects them.
     pub left_out: Option<LeftOut>,
 }
 

@@ -1,7 +1,7 @@
 //! Diagnoses an out-of-memory error from its message alone.
 //!
 //! Every figure in a message is rounded to two decimals of its unit. If a comparison depends on the last digit, the answer
-//! reports that. PyTorch's allocator prints the size that it *tried*: that of a segment, which for small and medium requests is
+//! says so. PyTorch's allocator prints the size that it *tried*: that of a segment, which for small and medium requests is
 //! larger than the request.
 //!
 //! The message counts the free bytes of private pools as allocated (spec 2.13). They are not live, so they are subtracted here,
@@ -392,7 +392,7 @@ mod tests {
         ))
     }
 
-    /// C4 of the documents' scenarios.
+    /// This is scenario C4 of the documents.
     #[test]
     fn unallocated_bytes_that_would_have_been_enough_are_fragmentation() {
         let c4 = old("4.88 GiB", "28.60 GiB", "3.92 GiB", "33.95 GiB");

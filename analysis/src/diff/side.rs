@@ -160,7 +160,7 @@ pub(super) struct StepSpan {
 pub(super) struct StepSpans {
     /// What marks them: an annotation's name, or [`REPETITION`].
     pub(super) mark: String,
-    /// The steps in order. The first step begins with the trace if the trace has the run's beginning.
+    /// The steps in order. The first step begins with the trace if the trace contains the beginning of the run.
     pub(super) spans: Vec<StepSpan>,
 }
 
