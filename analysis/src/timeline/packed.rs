@@ -54,8 +54,8 @@ const SEGMENT_FIELDS: [&str; 7] =
 const UNIT: u64 = 512;
 
 impl HeapLog {
-    /// Returns the part of the log that exists at any of these moments, which must be in order, and the indices in this log
-    /// of its blocks.
+    /// Returns the part of the log that exists at any of these moments, which must be in order, and the indices of its blocks
+    /// in this log.
     #[must_use]
     pub fn only(&self, moments: &[u32]) -> (HeapLog, Vec<usize>) {
         let is_seen = |born: u32, gone: u32| {

@@ -231,7 +231,7 @@ impl Map {
         Ok(())
     }
 
-    /// Brings `blocks` up to date. Blocks that are allocated and freed within these entries are never sorted in.
+    /// Brings `blocks` up to date. Blocks that are allocated and freed within these entries are never added.
     fn settle(&mut self, entries: &[Entry]) {
         let mut young = FxHashMap::default();
         for entry in entries {
