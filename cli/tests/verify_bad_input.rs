@@ -125,7 +125,7 @@ fn what_is_no_recording_is_refused() {
     refused("/dev/zero", "pickle byte 0: 0x00 is not a pickle opcode");
     let whole = write(&good(), Style::Python);
     for tenth in 1..10 {
-        bad("cut", &whole[..whole.len() * tenth / 10], "it was cut short");
+        bad("cut", &whole[..whole.len() * tenth / 10], "was cut short");
     }
     let packed = include_bytes!("../../recording/tests/data/snapshot.xz.bin");
     for tenth in 1..10 {

@@ -72,8 +72,8 @@ impl<'r> Writer<'r> {
         self.pickler.end_dict();
     }
 
-    /// Returns the traces by device number; an element is empty for a device that is not in the recording. Each position in the list is
-    /// a device.
+    /// Returns the traces by device number: each position in the list is a device, and is empty for a device that is not in
+    /// the recording.
     fn traces(&self) -> Vec<Option<&'r DeviceRecording>> {
         let mut traces = Vec::new();
         for device in self.recording.devices.iter().filter(|device| device.device < 128) {
