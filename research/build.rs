@@ -35,7 +35,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// The hash of everything that determines a row, for a package in this folder.
+/// Returns the hash of everything that determines a row, for a package in this folder.
 pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
     let mut hash = Fnv::new();
     for (name, path) in deciding_files(package)? {
@@ -48,7 +48,7 @@ pub(crate) fn sources_hash(package: &Path) -> io::Result<u64> {
     Ok(hash.0)
 }
 
-/// A file's text without its test module and without carriage returns.
+/// Returns a file's text without its test module and without carriage returns.
 fn without_tests(text: &str) -> String {
     let text = text.replace('\r', "");
     let module =
@@ -58,7 +58,7 @@ fn without_tests(text: &str) -> String {
     format!("{}{}", &text[..start], &text[start + length..])
 }
 
-/// The source files that determine a row, with their names relative to the package, using `/` on every system.
+/// Returns the source files that determine a row, with their names relative to the package, using `/` on every system.
 pub(crate) fn deciding_files(package: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut all = Vec::new();
     for root in DECIDING {
@@ -87,7 +87,7 @@ fn collect(path: &Path, name: &str, files: &mut Vec<(String, PathBuf)>) -> io::R
     Ok(())
 }
 
-/// The versions of [`PACKAGES`] and their dependencies from a lock file, one line each.
+/// Returns the versions of [`PACKAGES`] and their dependencies from a lock file, one line each.
 fn releases(lock: &str) -> io::Result<BTreeSet<String>> {
     let packages: Vec<Package<'_>> = lock.split("[[package]]").skip(1).map(Package::read).collect();
     // A dependency is a name, followed by a version if the lock file has several packages with that name.

@@ -51,7 +51,7 @@ fn show(recording: &Recording, diagnosis: &Diagnosis) {
     }
 }
 
-/// The innermost Python call of a stack.
+/// Returns the innermost Python call of a stack.
 fn place(recording: &Recording, stack: StackId) -> String {
     let frame = recording.stacks.frames(stack).find(|frame| frame.filename.ends_with(".py"));
     frame.map_or_else(|| "an unknown place".to_owned(), |frame| format!("{}:{}", frame.filename, frame.line))

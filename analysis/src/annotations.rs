@@ -2,9 +2,9 @@
 //! the profiler's and the optimizers' steps) or, without any, by repetition.
 //!
 //! A snapshot lists the starts and ends of scopes with their times (`external_annotations`); the times of trace entries place
-//! them in the trace. [`scopes`] returns each scope as a range of moments, [`phase_at`] returns the scopes around one point
-//! in time (PyTorch's optimizers annotate themselves), and [`steps`] returns the ends of the training steps that annotations
-//! mark.
+//! them in the trace. [`scopes`] returns each scope as a range of moments, [`phase_at`] returns the scopes that are open at
+//! one point in time (PyTorch's optimizers annotate themselves), and [`steps`] returns the ends of the training steps that
+//! annotations mark.
 //!
 //! The profiler marks `ProfilerStep#12`, an optimizer `Optimizer.step#AdamW.step` and `Optimizer.zero_grad#AdamW.zero_grad`.
 //! A step ends where its mark ends. Programs free gradients right after the optimizer's step or at the start of the next
@@ -37,8 +37,8 @@ pub struct Scope {
     pub depth: u32,
 }
 
-/// The scopes of one device, in the order in which they began. Empty if an entry of the trace has no time, because only times
-/// can place scopes in a trace.
+/// Returns the scopes of one device, in the order in which they began. The result is empty if an entry of the trace has no
+/// time, because only times can place scopes in a trace.
 #[must_use]
 pub fn scopes(annotations: &[Annotation], recording: &DeviceRecording) -> Vec<Scope> {
     let Some(times) = recording.trace.iter().map(|entry| entry.time()).collect::<Option<Vec<u64>>>() else { return Vec::new() };
@@ -72,7 +72,8 @@ pub struct Phase {
     pub last_ended: Option<(String, usize)>,
 }
 
-/// A device's phase at a given time, in microseconds since 1970; `None` if the file has no timed scopes of this device.
+/// Returns a device's phase at a given time, in microseconds since 1970, or `None` if the file has no timed scopes of this
+/// device.
 #[must_use]
 pub fn phase_at(annotations: &[Annotation], device: u32, time_us: u64) -> Option<Phase> {
     let is_here = |annotation: &&Annotation| annotation.device.is_none_or(|number| number == i64::from(device));
@@ -110,7 +111,7 @@ pub struct Step {
 /// A program's steps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Steps {
-    /// The annotation that marks them.
+    /// The annotation that marks the steps.
     pub mark: String,
     /// The steps that end within the trace, in order.
     pub steps: Vec<Step>,
@@ -138,7 +139,7 @@ const ZERO_GRAD: &str = "Optimizer.zero_grad#";
 /// name.
 ///
 /// # Errors
-/// [`StepError`] if nothing marks the steps, or if the trace has no times.
+/// Returns [`StepError`] if nothing marks the steps, or if the trace has no times.
 pub fn steps(annotations: &[Annotation], device: &DeviceRecording, prefix: Option<&str>) -> Result<Steps, StepError> {
     let default_marks = [PROFILER, OPTIMIZER];
     let prefixes: &[&str] = prefix.as_ref().map_or(&default_marks, std::slice::from_ref);
@@ -185,12 +186,13 @@ fn most_frequent(annotations: &[Annotation], prefix: &str) -> String {
     counts.into_iter().rev().max_by_key(|&(_, count)| count).map_or_else(String::new, |(name, _)| name.to_owned())
 }
 
-/// The number of entries that are no later than the given time. Times increase, except when the clock is adjusted.
+/// Returns the number of entries that are no later than the given time. Times increase, except when the clock is adjusted.
 fn entries_until(trace: &[Entry], time_us: i64) -> usize {
     trace.partition_point(|entry| entry.time().is_none_or(|time| i64::try_from(time).is_ok_and(|time| time <= time_us)))
 }
 
-/// If the next annotation is a `zero_grad` and no allocation precedes its end: the number of entries up to that end.
+/// Returns the number of entries up to the end of the next annotation, if that is a `zero_grad` and no allocation precedes
+/// its end.
 fn zero_grad_after(following: &[Annotation], device: &DeviceRecording, done: usize) -> Option<usize> {
     let next = following.iter().find(|annotation| is_end(annotation))?;
     let end = entries_until(&device.trace, next.time_us.filter(|_| next.name.starts_with(ZERO_GRAD))?);
@@ -203,18 +205,19 @@ const FEWEST: usize = 3;
 /// The number of blocks live between steps is the minimum over the middle of a run, between these two eighths of it, because
 /// the run does other work at its beginning and end.
 const MIDDLE: (usize, usize) = (3, 7);
-/// Between steps, at most this many blocks above that minimum are live ...
+/// The number of blocks above that minimum that may be live between steps, or the share given by [`LOW_PART`] if that is
+/// more.
 const MORE_BLOCKS: i64 = 2;
-/// ... or one part in this many of those that a step adds.
+/// Between steps, one part in this many of the blocks that a step adds may be live above the minimum.
 const LOW_PART: i64 = 32;
-/// A step adds at least one part in this many of the blocks that the largest step adds ...
+/// A step adds at least one part in this many of the blocks that the largest step adds, and at least [`FEWEST_BLOCKS`].
 const HIGH_PART: i64 = 2;
-/// ... and at least this many.
+/// The minimum number of blocks that a step adds.
 const FEWEST_BLOCKS: i64 = 6;
 /// Two steps are alike if one has at most this many times the entries of the other (a fraction; the strictest one that yields
-/// steps is used) ...
+/// steps is used).
 const ALIKE: [(usize, usize); 3] = [(5, 4), (3, 2), (2, 1)];
-/// ... and steps repeat if this fraction of them is like the next.
+/// Steps repeat if this fraction of them is like the next one.
 const MOST_PART: (usize, usize) = (3, 4);
 /// A step may have this many parts in which memory rises and falls.
 const MOST_PARTS: usize = 4;
@@ -228,9 +231,9 @@ struct InUse {
     blocks: i64,
 }
 
-/// The moments at which the steps of a run end, in order; moment `n` is the state after `n` entries. Empty if the run does
-/// not repeat. The first step cannot be separated from what came before it, such as building the model, and the last step may
-/// be cut short.
+/// Returns the moments at which the steps of a run end, in order; moment `n` is the state after `n` entries. The result is
+/// empty if the run does not repeat. The first step cannot be separated from what came before it, such as building the model,
+/// and the last step may be cut short.
 pub(crate) fn repeated_steps(recording: &DeviceRecording) -> Vec<u32> {
     let in_use = in_use(recording);
     let eighth = |part: usize| in_use.len() * part / 8;
@@ -247,7 +250,7 @@ pub(crate) fn repeated_steps(recording: &DeviceRecording) -> Vec<u32> {
 }
 
 /// Selects the ends of complete steps from the ends of their parts: if gradients are kept, an optimizer's temporary blocks
-/// make memory rise and fall once more in each step. Empty if the lengths do not repeat.
+/// make memory rise and fall once more in each step. The result is empty if the lengths do not repeat.
 fn of_whole_steps(ends: &[usize]) -> Vec<usize> {
     let lengths: Vec<usize> = ends.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let repeats = |&((most, least), parts): &((usize, usize), usize)| {
@@ -264,7 +267,7 @@ fn of_whole_steps(ends: &[usize]) -> Vec<usize> {
     ends.iter().copied().skip(first).step_by(parts).collect()
 }
 
-/// The memory in use after each entry, starting with moment 0.
+/// Returns the memory in use after each entry, starting with moment 0.
 fn in_use(recording: &DeviceRecording) -> Vec<InUse> {
     let after = |in_use: &mut InUse, entry: &Entry| {
         match entry.action {
@@ -277,8 +280,8 @@ fn in_use(recording: &DeviceRecording) -> Vec<InUse> {
     [InUse::default()].into_iter().chain(recording.trace.iter().scan(InUse::default(), after)).collect()
 }
 
-/// The last moment with the fewest bytes in each valley: a stretch with at most `low` live blocks, between moments with more
-/// than `high`.
+/// Returns the last moment with the fewest bytes in each valley: a stretch with at most `low` live blocks, between moments
+/// with more than `high`.
 fn valleys(in_use: &[InUse], low: i64, high: i64) -> Vec<usize> {
     let mut found = Vec::new();
     let mut deepest: Option<(i128, usize)> = None;
@@ -439,7 +442,7 @@ mod tests {
         assert_eq!((whole.len(), died.len(), &whole[..5]), (6, 5, &died[..]));
     }
 
-    /// Repeated parts, each of which allocates this many blocks and then frees them.
+    /// Returns a run of repeated parts, each of which allocates this many blocks and then frees them.
     fn run(parts: &[u64], times: usize) -> DeviceRecording {
         let mut trace: Vec<Entry> = (0..20).map(|place| Entry::new(Action::Alloc, 1 << 40 | place << 20, 4096, 0)).collect();
         for part in parts.iter().cycle().take(parts.len() * times) {

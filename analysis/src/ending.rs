@@ -76,7 +76,7 @@ impl Ending {
         last.map_or(Ending::NoError, |last| Ending::Survived(last.with_stack(trace)))
     }
 
-    /// The error that the run died of.
+    /// Returns the error that the run died of.
     #[must_use]
     pub const fn death(&self) -> Option<&AfterError> {
         match self {
@@ -85,7 +85,7 @@ impl Ending {
         }
     }
 
-    /// The error that it died of, or the last one that it survived.
+    /// Returns the error that it died of, or the last one that it survived.
     #[must_use]
     pub const fn error(&self) -> Option<&AfterError> {
         match self {
@@ -121,8 +121,8 @@ impl AfterError {
         AfterError { asked_again_at: found.map(|further| self.entry + 1 + further), ..self }
     }
 
-    /// Whether the run continued: either a request of at least half the failed size was served with the same stack, or enough
-    /// telling bytes were served to indicate a running program.
+    /// Returns whether the run continued: either a request of at least half the failed size was served with the same stack,
+    /// or enough telling bytes were served to indicate a running program.
     #[must_use]
     pub const fn went_on(&self) -> bool {
         self.asked_again_at.is_some() || self.telling_bytes >= self.goes_on_bytes
@@ -145,7 +145,8 @@ struct AtStack {
     largest_bytes: u64,
 }
 
-/// For each entry: what is served at or after it. This takes a single pass, because a run may survive thousands of errors.
+/// Returns, for each entry, what is served at or after it. This takes a single pass, because a run may survive thousands of
+/// errors.
 fn served_from(trace: &[Entry]) -> Vec<Served> {
     let mut places: FxHashMap<StackId, AtStack> = FxHashMap::default();
     for (entry, line) in trace.iter().enumerate().filter(|(_, line)| line.action == Action::Alloc && line.stack != StackId::NONE)
@@ -170,7 +171,7 @@ fn served_from(trace: &[Entry]) -> Vec<Served> {
     from
 }
 
-/// The live bytes before the first entry: the live bytes at the end minus what the trace added.
+/// Returns the live bytes before the first entry: the live bytes at the end minus what the trace added.
 fn live_at_start(recording: &DeviceRecording) -> i128 {
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     let is_live = |state| state == parkade_recording::BlockState::ActiveAllocated;

@@ -41,7 +41,7 @@ pub struct Fragmentation {
 }
 
 impl Fragmentation {
-    /// The fragmentation of a core's heap.
+    /// Returns the fragmentation of a core's heap.
     #[must_use]
     pub fn of(heap: &[SegmentInfo]) -> Fragmentation {
         let mut sums = Fragmentation::default();
@@ -52,7 +52,7 @@ impl Fragmentation {
         sums
     }
 
-    /// The fragmentation of the final heap of a recording, which is the only heap in a file without a trace.
+    /// Returns the fragmentation of the final heap of a recording, which is the only heap in a file without a trace.
     #[must_use]
     pub fn of_recorded(segments: &[Segment]) -> Fragmentation {
         Fragmentation::of(&recorded_heap(segments))
@@ -80,14 +80,14 @@ impl Fragmentation {
         *place = place.saturating_add(free_bytes);
     }
 
-    /// The bytes of live and pending blocks beyond the requested bytes.
+    /// Returns the bytes of live and pending blocks beyond the requested bytes.
     #[must_use]
     pub fn rounding_bytes(&self) -> u64 {
         self.allocated_bytes.saturating_add(self.pending_bytes).saturating_sub(self.requested_bytes)
     }
 
-    /// 1 - allocated / reserved, from 0 to 1; `None` if nothing is reserved. The documents call more than 0.3 a risk
-    /// (scenario D2). The ratio does not distinguish memory that the next request can use from memory that it cannot.
+    /// Returns 1 - allocated / reserved, from 0 to 1, or `None` if nothing is reserved. The documents call more than 0.3 a
+    /// risk (scenario D2). The ratio does not distinguish memory that the next request can use from memory that it cannot.
     #[must_use]
     pub fn ratio(&self) -> Option<f64> {
         (self.reserved_bytes > 0).then(|| 1.0 - self.allocated_bytes as f64 / self.reserved_bytes as f64)
@@ -143,7 +143,7 @@ pub struct ReplayOptions {
 /// caller specifies no limit and decisions differ, a limit that explains them is searched for, as in a diagnosis.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// Fails if the recording cannot be replayed.
 pub fn sample_recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at: &[usize]) -> Result<SampledRun, VerifyError> {
     let (verdict, assumed_limit_bytes) = verify_finding_limit(recording, own, &mut |_| ())?;
     let own = VerifyOptions { limit_bytes: own.limit_bytes.or(assumed_limit_bytes), ..own.clone() };
@@ -158,7 +158,7 @@ pub fn sample_recorded_run(recording: &DeviceRecording, own: &VerifyOptions, at:
 /// Samples the recorded requests under other settings, at the entries `at` as above. A request that fails does not end the run.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// Fails if the recording cannot be replayed.
 pub fn sample_replayed_run(
     recording: &DeviceRecording,
     options: &ReplayOptions,
@@ -236,7 +236,7 @@ fn segment_info(segment: &Segment) -> SegmentInfo {
     }
 }
 
-/// If a block's requested size is not in the file, the block counts as requested in full.
+/// Converts a block. If its requested size is not in the file, the block counts as requested in full.
 fn block_info(block: &Block) -> BlockInfo {
     BlockInfo {
         address: DeviceAddress(block.address),

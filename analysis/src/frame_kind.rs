@@ -104,7 +104,7 @@ const PASS_ON: [&str; 14] = [
     "utils/_device.py",
     "utils/_python_dispatch.py",
 ];
-/// Functions that only forward a call, in files that also do other work: file, functions.
+/// Functions that only forward a call, in files that also do other work: each file with its functions.
 const PASSING: [(&str, &[&str]); 2] = [
     ("nn/modules/module.py", &["__call__", "_call_impl", "_slow_forward", "_wrapped_call_impl", "inner"]),
     ("optim/optimizer.py", &["_use_grad", "maybe_fallback", "profile_hook_step", "wrapper"]),
@@ -131,26 +131,26 @@ const NATIVE: [&str; 12] = [".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".dll", 
 const NAMESPACES: [&str; 9] = ["at", "c10", "cuda", "executor", "pybind11", "std", "thrust", "torch", "void"];
 
 impl FrameKind {
-    /// The kind of a call.
+    /// Returns the kind of a call.
     #[must_use]
     pub fn of(frame: &Frame) -> FrameKind {
         if is_python(frame) { of_python(frame) } else { of_native(&frame.name) }
     }
 
-    /// Whether this is a Python call.
+    /// Returns whether this is a Python call.
     #[must_use]
     pub fn is_python(&self) -> bool {
         matches!(self, FrameKind::Program | FrameKind::Text | FrameKind::Library | FrameKind::Torch | FrameKind::Wrapper)
     }
 
-    /// Whether this is certainly a C or C++ call.
+    /// Returns whether this is certainly a C or C++ call.
     #[must_use]
     pub fn is_native(&self) -> bool {
         !self.is_python() && *self != FrameKind::Unknown
     }
 }
 
-/// Whether a call is a Python call, judged by its file or, if that has no ending, by its name.
+/// Returns whether a call is a Python call, judged by its file or, if that has no ending, by its name.
 fn is_python(frame: &Frame) -> bool {
     let file = &*frame.filename;
     let is_native_file = || NATIVE.iter().any(|ending| file.ends_with(ending)) || file.contains(".so.");
@@ -171,7 +171,7 @@ fn of_python(frame: &Frame) -> FrameKind {
     }
 }
 
-/// The kind of a call in a Python file.
+/// Returns the kind of a call in a Python file.
 fn of_file(file: &str, name: &str) -> FrameKind {
     let parts: Vec<&str> = file.split(['/', '\\']).collect();
     let (own, folders) = parts.split_last().map_or(("", &[][..]), |(own, folders)| (*own, folders));
@@ -196,7 +196,7 @@ fn of_file(file: &str, name: &str) -> FrameKind {
     }
 }
 
-/// The folders and the file inside PyTorch's Python package.
+/// Returns the folders and the file inside PyTorch's Python package.
 fn inside_torch<'p>(parts: &'p [&'p str]) -> Option<&'p [&'p str]> {
     let is_its_own = |inside: &str| inside.starts_with('_') || IN_TORCH.contains(&inside);
     (1..parts.len()).find_map(|place| {
@@ -206,14 +206,14 @@ fn inside_torch<'p>(parts: &'p [&'p str]) -> Option<&'p [&'p str]> {
     })
 }
 
-/// Whether a PyTorch function only forwards a call.
+/// Returns whether a PyTorch function only forwards a call.
 fn passes_on(inside: &[&str], name: &str) -> bool {
     let is_in = |place: &str| place.split('/').enumerate().all(|(at, part)| inside.get(at) == Some(&part));
     PASS_ON.into_iter().any(is_in) || PASSING.iter().any(|(file, functions)| is_in(file) && functions.contains(&name))
 }
 
-/// Whether a file belongs to Python's standard library: in `lib/python3.12`, `Python312\Lib`, `python312.zip`, or a module
-/// that calls programs, in a plain `Lib`.
+/// Returns whether a file belongs to Python's standard library: in `lib/python3.12`, `Python312\Lib`, `python312.zip`, or a
+/// module that calls programs, in a plain `Lib`.
 fn is_pythons_own(parts: &[&str]) -> bool {
     let is_lib = |name: &str| ["lib", "lib64"].iter().any(|lib| name.eq_ignore_ascii_case(lib));
     let is_versioned = |name: &str| {
@@ -229,7 +229,7 @@ fn is_pythons_own(parts: &[&str]) -> bool {
         })
 }
 
-/// The kind of a C or C++ call.
+/// Returns the kind of a C or C++ call.
 fn of_native(name: &str) -> FrameKind {
     if !is_cpp(name) {
         let is_known = RUNTIME.iter().any(|start| name.starts_with(start));
@@ -254,7 +254,7 @@ fn of_native(name: &str) -> FrameKind {
     }
 }
 
-/// The kind of a call in `torch::autograd`.
+/// Returns the kind of a call in `torch::autograd`.
 fn of_autograd(inside: &[&str]) -> FrameKind {
     const APPLIES: &str = "_apply_functional";
     let is_engine = |part: &&str| part.ends_with("Engine") || ["InputBuffer", "Node", "PyNode"].contains(part);
@@ -268,7 +268,8 @@ fn of_autograd(inside: &[&str]) -> FrameKind {
     }
 }
 
-/// Whether an operator only allocates memory and perhaps fills it; it names the allocation if no other operator called it.
+/// Returns whether an operator only allocates memory and perhaps fills it; it names the allocation if no other operator
+/// called it.
 fn only_allocates(operator: &str) -> bool {
     const STARTS: [&str; 10] = ["_empty", "_resize", "alloc", "empty", "full", "new_", "ones", "resize", "set_", "zeros"];
     STARTS.iter().any(|start| operator.starts_with(start))
@@ -279,7 +280,8 @@ fn of_operator(operator: &str) -> FrameKind {
     if only_allocates(operator) { FrameKind::Allocation(name) } else { FrameKind::Operator(name) }
 }
 
-/// A function in `at::native` with suffixes for devices and argument shapes: `structured_bmm_out_cuda::impl` is `bmm`.
+/// Classifies a function in `at::native`, whose name may have suffixes for devices and argument shapes:
+/// `structured_bmm_out_cuda::impl` is `bmm`.
 fn of_kernel(inside: &[&str]) -> FrameKind {
     let Some(&function) = inside.iter().rfind(|part| **part != "impl") else { return FrameKind::Runtime };
     // Member functions are not named after operators.
@@ -298,7 +300,7 @@ fn of_kernel(inside: &[&str]) -> FrameKind {
     if only_allocates(operator) { FrameKind::Allocation(name) } else { FrameKind::Kernel(name) }
 }
 
-/// The operator in `at::_ops::sum_dim_IntList`: its name is followed by the overload, often with a capital letter.
+/// Returns the operator in `at::_ops::sum_dim_IntList`: its name is followed by the overload, often with a capital letter.
 fn without_overload(operator: &str) -> &str {
     const OVERLOADS: [&str; 18] = [
         "_correction",
@@ -328,17 +330,17 @@ fn without_overload(operator: &str) -> &str {
     name
 }
 
-/// The parts of a symbol's path, the outermost namespace first. Anonymous namespaces are left out.
+/// Returns the parts of a symbol's path, the outermost namespace first. Anonymous namespaces are left out.
 fn path(symbol: &str) -> Vec<&str> {
     if let Some(mangled) = symbol.strip_prefix("_Z") { mangled_path(mangled) } else { demangled_path(symbol) }
 }
 
-/// Whether a symbol is from C++: it has a path or parameters, or is mangled.
+/// Returns whether a symbol is from C++: it has a path or parameters, or is mangled.
 fn is_cpp(symbol: &str) -> bool {
     symbol.contains("::") || symbol.contains('(') || symbol.starts_with("_Z")
 }
 
-/// The path of `bool at::native::f<int>(long) [clone .isra.0]`: `at`, `native`, `f`.
+/// Returns the path of `bool at::native::f<int>(long) [clone .isra.0]`: `at`, `native`, `f`.
 fn demangled_path(symbol: &str) -> Vec<&str> {
     let bytes = symbol.as_bytes();
     let (mut parts, mut start, mut depth, mut at) = (Vec::new(), 0, 0_usize, 0);
@@ -391,7 +393,7 @@ fn push<'s>(parts: &mut Vec<&'s str>, symbol: &'s str, start: usize, end: usize)
     }
 }
 
-/// The path of `N2at4_ops3bmm4callE...`: each name is preceded by its length.
+/// Returns the path of `N2at4_ops3bmm4callE...`: each name is preceded by its length.
 fn mangled_path(mangled: &str) -> Vec<&str> {
     let mut rest = mangled.trim_start_matches(['N', 'K', 'L']);
     let mut parts = Vec::new();

@@ -48,21 +48,21 @@ impl StackNames {
         StackNames { kinds: stacks.all_frames().iter().map(FrameKind::of).collect(), calls_backward: OnceLock::new() }
     }
 
-    /// A call's kind, by its number in the table.
+    /// Returns a call's kind, by its number in the table.
     #[must_use]
     pub fn kind(&self, number: u32) -> &FrameKind {
         self.kinds.get(number as usize).unwrap_or(&FrameKind::Unknown)
     }
 
-    /// Whether a stack has calls that are certainly C or C++.
+    /// Returns whether a stack has calls that are certainly C or C++.
     #[must_use]
     pub fn has_native(&self, stacks: &StackTable, stack: StackId) -> bool {
         stacks.calls(stack).iter().any(|&number| self.kind(number).is_native())
     }
 
-    /// The index in a stack of the user's own call: the innermost one in a Python file that is not part of a library, Python
-    /// itself or generated code. Code without a file (`python -c`, `exec`) counts if the program calls it, or if no call is
-    /// in a file of that kind.
+    /// Returns the index in a stack of the user's own call: the innermost one in a Python file that is not part of a library,
+    /// Python itself or generated code. Code without a file (`python -c`, `exec`) counts if the program calls it, or if no
+    /// call is in a file of that kind.
     #[must_use]
     pub fn own_place(&self, stacks: &StackTable, stack: StackId) -> Option<usize> {
         self.own_of(stacks, stacks.calls(stack))
@@ -83,7 +83,7 @@ impl StackNames {
         innermost.or_else(|| calls.iter().position(|&number| is_text(number)))
     }
 
-    /// The code without a file that starts a `multiprocessing` process, which is not part of any program.
+    /// Returns the code without a file that starts a `multiprocessing` process, which is not part of any program.
     fn spawns(&self, stacks: &StackTable, calls: &[u32]) -> Option<u32> {
         let outermost = calls.iter().rposition(|&number| *self.kind(number) == FrameKind::Text)?;
         let called = calls[..outermost].iter().rev().find(|&&number| self.kind(number).is_python());
@@ -91,7 +91,7 @@ impl StackNames {
         is_spawn.then(|| calls[outermost])
     }
 
-    /// The name of a stack.
+    /// Returns the name of a stack.
     #[must_use]
     pub fn name<'t>(&self, stacks: &'t StackTable, stack: StackId) -> StackName<'t> {
         let calls = stacks.calls(stack);
@@ -111,14 +111,14 @@ impl StackNames {
         StackName { operator, line: place.and_then(frame), within, calls_backward }
     }
 
-    /// The line of the forward pass that created the autograd node of a stack, if the recording has it.
+    /// Returns the line of the forward pass that created the autograd node of a stack, if the recording has it.
     fn made_by<'t>(&self, stacks: &'t StackTable, stack: StackId) -> Option<&'t Frame> {
         let calls = stacks.calls(stacks.forward(stack));
         let place = self.own_of(stacks, calls).or_else(|| self.other_line(stacks, calls, false))?;
         stacks.frame(*calls.get(place)?)
     }
 
-    /// The index of the line to show if the program has none.
+    /// Returns the index of the line to show if the program has none.
     fn other_line(&self, stacks: &StackTable, calls: &[u32], has_native: bool) -> Option<usize> {
         let innermost = |kind: FrameKind| calls.iter().position(|&number| *self.kind(number) == kind);
         let of_library = innermost(FrameKind::Library).or_else(|| innermost(FrameKind::Torch));
@@ -130,7 +130,7 @@ impl StackNames {
         of_library.or_else(with_file).or((!calls.is_empty()).then_some(0))
     }
 
-    /// The most informative of the calls inside the shown line; calls outside the line requested nothing.
+    /// Returns the most informative of the calls inside the shown line; calls outside the line requested nothing.
     fn within<'t>(&self, stacks: &'t StackTable, calls: &[u32], has_native: bool) -> Option<&'t Frame> {
         let innermost = |is_it: fn(&FrameKind) -> bool| calls.iter().copied().find(|&number| is_it(self.kind(number)));
         let library = innermost(|kind| matches!(kind, FrameKind::Library | FrameKind::Program | FrameKind::Text));
@@ -139,7 +139,7 @@ impl StackNames {
         library.or_else(torch).and_then(|number| stacks.frame(number))
     }
 
-    /// The index of the operator that allocated the memory, among the calls inside the innermost Python call.
+    /// Returns the index of the operator that allocated the memory, among the calls inside the innermost Python call.
     fn operator_place(&self, calls: &[u32]) -> Option<usize> {
         let inner = self.inner(calls);
         let innermost = |is_it: fn(&FrameKind) -> bool| inner.iter().position(|&number| is_it(self.kind(number)));
@@ -150,13 +150,13 @@ impl StackNames {
         operator.or_else(kernel).or_else(outermost)
     }
 
-    /// The calls inside the innermost Python call.
+    /// Returns the calls inside the innermost Python call.
     fn inner<'c>(&self, calls: &'c [u32]) -> &'c [u32] {
         let end = calls.iter().position(|&number| self.kind(number).is_python());
         &calls[..end.unwrap_or(calls.len())]
     }
 
-    /// The operator that allocated the memory, and its node in a backward pass.
+    /// Returns the operator that allocated the memory, and its node in a backward pass.
     fn operator(&self, calls: &[u32]) -> Option<String> {
         let has = |kind: &FrameKind| self.inner(calls).iter().any(|&number| self.kind(number) == kind);
         let operator = self.operator_place(calls).and_then(|place| self.short(calls[place]));
@@ -176,7 +176,7 @@ impl StackNames {
         }
     }
 
-    /// The short form of a C++ call: `aten::bmm` for `at::_ops::bmm::call(at::Tensor const&, at::Tensor const&)`.
+    /// Returns the short form of a C++ call: `aten::bmm` for `at::_ops::bmm::call(at::Tensor const&, at::Tensor const&)`.
     #[must_use]
     pub fn short(&self, number: u32) -> Option<Cow<'_, str>> {
         match self.kind(number) {
@@ -188,7 +188,7 @@ impl StackNames {
         }
     }
 
-    /// The line of the program that calls `backward()`, if there is only one.
+    /// Returns the line of the program that calls `backward()`, if there is only one.
     fn calls_backward<'t>(&self, stacks: &'t StackTable) -> Option<&'t Frame> {
         let find = || {
             let mut found = None;
@@ -213,8 +213,8 @@ impl StackNames {
             })
     }
 
-    /// The calls in a stack that matter to a reader, by number, innermost first: calls that only forward a call are left out.
-    /// A stack without C++ calls, or with nothing else, keeps all of its calls.
+    /// Returns the calls in a stack that matter to a reader, by number, innermost first: calls that only forward a call are
+    /// left out. A stack without C++ calls, or with nothing else, keeps all of its calls.
     #[must_use]
     pub fn telling(&self, stacks: &StackTable, stack: StackId) -> Vec<u32> {
         let calls = stacks.calls(stack);
@@ -235,7 +235,7 @@ impl StackNames {
         if telling.is_empty() { calls.to_vec() } else { telling }
     }
 
-    /// The same calls as text, outermost first.
+    /// Returns the same calls as text, outermost first.
     #[must_use]
     pub fn readable(&self, stacks: &StackTable, stack: StackId) -> Vec<String> {
         let text = |frame: &Frame| format!("{} ({}:{})", frame.name, frame.filename, frame.line);
@@ -270,7 +270,7 @@ pub(crate) fn by_stack(mut blocks: Vec<(StackId, u64)>) -> Vec<StackUse> {
 mod tests {
     use super::*;
 
-    /// A table with one stack that has these calls, innermost first: function, file, line.
+    /// Returns a table with one stack that has these calls, innermost first: function, file, line.
     fn table(stacks: &[&[(&str, &str, u32)]]) -> (StackTable, Vec<StackId>) {
         let mut table = StackTable::default();
         let mut intern = |calls: &&[(&str, &str, u32)]| {
@@ -283,7 +283,7 @@ mod tests {
         (table, ids)
     }
 
-    /// The lines of the user's own frame and of the frame to show, in a stack with these files, innermost first.
+    /// Returns the lines of the user's own frame and of the frame to show, in a stack with these files, innermost first.
     fn lines(files: &[&str]) -> (Option<u32>, Option<u32>) {
         let calls: Vec<(&str, &str, u32)> = (1..).zip(files).map(|(line, &file)| ("f", file, line)).collect();
         let (table, ids) = table(&[&calls]);
@@ -292,7 +292,7 @@ mod tests {
         (own, names.name(&table, ids[0]).line.map(|frame| frame.line))
     }
 
-    /// The name of the first of these stacks: the operator, the line, the call within it, and the line that calls
+    /// Returns the name of the first of these stacks: the operator, the line, the call within it, and the line that calls
     /// `backward()`.
     fn named(stacks: &[&[(&str, &str, u32)]]) -> (String, [u32; 3]) {
         let (table, ids) = table(stacks);

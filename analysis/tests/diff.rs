@@ -92,8 +92,8 @@ fn programs_with_nothing_in_common_are_told() {
     assert!(same.growth.iter().all(|group| group.a == group.b));
 }
 
-/// A program that holds blocks of these sizes in MiB, each allocated at its own line of one function; with `steps`, a mark
-/// ends a step after each block.
+/// Returns a program that holds blocks of these sizes in MiB, each allocated at its own line of one function; with `steps`, a
+/// mark ends a step after each block.
 fn program(blocks: &[(u64, u32)], steps: bool) -> Recording {
     let mut recording = Recording::default();
     let (mut trace, mut segments) = (Vec::new(), Vec::new());
@@ -125,7 +125,7 @@ fn program(blocks: &[(u64, u32)], steps: bool) -> Recording {
     recording
 }
 
-/// For each stack that holds memory: its bytes in MiB on both sides, and its lines.
+/// Returns, for each stack that holds memory, its bytes in MiB on both sides and its lines.
 fn lines(a: &Recording, b: &Recording) -> Vec<(u64, u64, Option<u32>, Option<u32>)> {
     let line = |recording: &Recording, stack: Option<StackId>| recording.stacks.frames(stack?).next().map(|frame| frame.line);
     let comparison = compared(a, b);

@@ -32,14 +32,14 @@ impl Run {
         Run { recording, timeline, holders, peak }
     }
 
-    /// The number of blocks of a kind that are live at a moment, and the bytes requested for them.
+    /// Returns the number of blocks of a kind that are live at a moment, and the bytes requested for them.
     fn requested(&self, kind: Kind, moment: u32) -> (usize, u64) {
         let told = self.timeline.log.blocks.iter().zip(&self.holders.told);
         let live = told.filter(|(block, told)| told.kind == kind && block.born <= moment && moment < block.freed);
         live.fold((0, 0), |(blocks, bytes), (block, _)| (blocks + 1, bytes + block.requested))
     }
 
-    /// A kind's share of the bytes at the peak.
+    /// Returns a kind's share of the bytes at the peak.
     fn share(&self, kind: Kind) -> f64 {
         let uses = self.holders.at(&self.timeline.log, self.peak);
         let total: u64 = uses.iter().map(|used| used.held.bytes).sum();
@@ -121,7 +121,7 @@ fn a_step_that_did_not_end_is_told() {
     assert!(run.share(Kind::Activations) > 0.9 && run.share(Kind::Unknown) < 0.05);
 }
 
-/// In recordings that have stacks, classification only by lifetimes agrees with classification by stacks.
+/// In recordings that have stacks, classification by lifetimes alone agrees with classification by stacks.
 #[test]
 fn lives_agree_with_stacks() {
     let run = Run::of("resnet50_sweep.limit5_oom", Some(5 * GIB));
@@ -350,7 +350,7 @@ proptest! {
         prop_assert!(unknown * 10 <= program.truth.len(), "{} of {}", unknown, program.truth.len());
     }
 
-    /// Blocks that are allocated and freed in random order are never classified as those of a training run.
+    /// Blocks that are allocated and freed in random order are never classified as blocks of a training run.
     #[test]
     fn nothing_is_told_of_a_program_that_trains_nothing(moves in proptest::collection::vec((any::<u16>(), 1_u64..1 << 24), 1..600)) {
         let mut program = Program::default();

@@ -8,7 +8,7 @@ use parkade_recording::message::MessageLog;
 
 const MESSAGES: &str = include_str!("messages.txt");
 
-/// The mistake in the diagnosis of a message, if there is one.
+/// Returns the mistake in the diagnosis of a message, if there is one.
 fn mistake(head: &str, text: &str) -> Option<String> {
     let mut parts = head.split("; ").skip(1);
     let verdicts = parts.next().unwrap_or("");

@@ -143,12 +143,12 @@ fn bad_arguments_are_one_line() {
         (&["-w", &none], "accumulation is 0"),
         (&["-w", &steps], "steps is 0"),
         (&["-w", &sequence], "sequence is"),
-        (&["-c", "100MiB"], "no memory left beside a context"),
+        (&["-c", "100MiB"], "no memory left after a context"),
         (&["-c", "18446744073709551615"], ""),
         (&["-c", ","], "no devices"),
         (&["--most-batch", "0"], "batches up to 0 cannot be searched"),
         (&["--most-batch", "9999999999"], "choose at most 1048576"),
-        (&["--context", "18446744073709551615"], "no memory left beside a context"),
+        (&["--context", "18446744073709551615"], "no memory left after a context"),
         (&["--force"], "--force has nothing to overwrite"),
     ] {
         let usual = [["-c", "8GB"], ["--most-batch", "2"], ["-p", "pytorch"], ["-w", "transformer:preset=gpt2,steps=1"]];

@@ -252,13 +252,13 @@ fn a_release_that_is_to_decide_is_named() {
         assert_eq!(json(&forced).1["made_by"]["replayed_as"], "2.11", "{args:?}");
         let says = |args: &[&str]| {
             let words = call(args).out.split_whitespace().collect::<Vec<_>>().join(" ");
-            words.contains("recorded by PyTorch 2.12") && words.contains("; replayed as PyTorch 2.11 decides, as given")
+            words.contains("recorded by PyTorch 2.12") && words.contains("; replayed under the rules of PyTorch 2.11, as given")
         };
         assert!(!says(args) && says(&forced), "{args:?}: {}", call(&forced).out);
     }
     let run = call(&["report", &file, "-o", &page, "--profile", "2.11"]);
     let html = std::fs::read_to_string(&page).expect(&run.err);
-    assert!(html.contains("replayed as PyTorch 2.11 decides, as given"));
+    assert!(html.contains("replayed under the rules of PyTorch 2.11, as given"));
     // A wrong one is the first thing to doubt.
     let notes = json(&["diagnose", &file, "--profile", "2.11"]).1["devices"][0]["notes"].to_string();
     assert!(notes.contains("without --profile each is tried") && !notes.contains("own --limit"), "{notes}");

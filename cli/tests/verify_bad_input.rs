@@ -64,7 +64,7 @@ fn contradictions_name_their_entry() {
             let twice = entry(Action::SegmentAlloc, BASE + 70 * MIB, 20 * MIB);
             cycle(d, vec![twice, entry(Action::SegmentFree, BASE + 70 * MIB, 20 * MIB)]);
         },
-        "entry 6: segment_alloc at 0x7f0004600000, but there is already memory",
+        "entry 6: segment_alloc at 0x7f0004600000, but there is already memory there",
     );
     refused_trace("resized", &|d| d.trace[0].size = 4 * MIB, "entry 0: segment_alloc at 0x7f0000000000, but the segment there");
     refused_trace(
@@ -105,16 +105,16 @@ fn what_is_no_recording_is_refused() {
     bad("png", b"\x89PNG\r\n\x1a\n", "this is a PNG image");
     bad("zip", b"PK\x03\x04", "this is a zip archive");
     bad("object.json", b"{\"version\": 1}", "this is JSON, not a memory snapshot");
-    bad("cut.json", b"{\"segments\": [", "this is JSON that is damaged or cut short");
+    bad("cut.json", b"{\"segments\": [", "the JSON is damaged or cut short");
     bad("page.html", b"<html>", "this is a web page, not a memory snapshot");
     bad("list.json", b"[1, 2]", "this is JSON");
     bad("call", b"cos\nsystem\n(S'echo'\ntR.", "pickle byte 0: opcode GLOBAL");
-    bad("long", b"\x80\x04X\x00\x00\x00\x80abc.", "pickle byte 2: the file ends where 2147483648 more bytes");
+    bad("long", b"\x80\x04X\x00\x00\x00\x80abc.", "pickle byte 2: 2147483648 more bytes are needed, but only");
     bad("memo", b"\x80\x04j\xff\xff\xff\xff.", "pickle byte 2: memo slot 4294967295");
     bad(
         "deep",
         &[b"\x80\x04", &b"]".repeat(1_000_000)[..], &b"a".repeat(999_999), b"."].concat(),
-        "it is a list whose first item is a list, not the dict of torch.cuda.memory._snapshot()",
+        "it is a list whose first item is a list, not the dict with `segments` or `device_traces`",
     );
     bad("none", b"N.", "it is None, not the dict");
     bad("dict", b"}.", "it is an empty dict");
@@ -125,7 +125,7 @@ fn what_is_no_recording_is_refused() {
     refused("/dev/zero", "pickle byte 0: 0x00 is not a pickle opcode");
     let whole = write(&good(), Style::Python);
     for tenth in 1..10 {
-        bad("cut", &whole[..whole.len() * tenth / 10], "it was cut short");
+        bad("cut", &whole[..whole.len() * tenth / 10], "was cut short");
     }
     let packed = include_bytes!("../../recording/tests/data/snapshot.xz.bin");
     for tenth in 1..10 {

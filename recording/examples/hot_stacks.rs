@@ -11,7 +11,7 @@ use std::error::Error;
 use parkade_recording::{Action, Recording, StackId, read_file};
 
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/gpt2_varlen.frames_tail20k.pickle.xz");
-/// The number of stacks to show, and the number of frames of each.
+/// The number of stacks to show, and the number of frames to show for each.
 const SHOWN: (usize, usize) = (5, 3);
 
 /// The totals of all requests with the same stack.

@@ -12,7 +12,7 @@ use std::thread;
 
 use crate::pickle::Skim;
 
-/// Every file may decompress to this many bytes: 1 GiB.
+/// Any file may decompress to this many bytes: 1 GiB.
 const SMALL_LIMIT: u64 = 1 << 30;
 /// A file may decompress to at most this many times its length.
 ///
@@ -23,13 +23,13 @@ pub const LARGEST: u64 = 16 << 30;
 /// The number of pieces that may wait for the reader.
 const WAITING: usize = 16;
 
-/// The number of bytes that a compressed file of `length` bytes may decompress to: 2,000 times as many, but at least 1 GiB
-/// and at most [`LARGEST`].
+/// Returns the number of bytes that a compressed file of `length` bytes may decompress to: 2,000 times as many, but at least
+/// 1 GiB and at most [`LARGEST`].
 pub fn decompressed_limit(length: u64) -> u64 {
     length.saturating_mul(RATIO_LIMIT).clamp(SMALL_LIMIT, LARGEST)
 }
 
-/// How a file is compressed.
+/// The compression of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
     /// Not compressed.
@@ -48,7 +48,7 @@ pub enum DecompressError {
     /// The file is empty.
     #[error("the file is empty")]
     Empty,
-    /// The file is of another known kind, not a snapshot.
+    /// The file is a known kind of file other than a snapshot.
     #[error("this is {kind}, not a memory snapshot; pass the file that torch.cuda.memory._dump_snapshot writes")]
     OtherKind {
         /// The kind of file, with its article.
@@ -105,7 +105,7 @@ fn damage(cause: &io::Error) -> String {
     }
 }
 
-/// How a file is compressed, judging by its first bytes.
+/// Returns how a file is compressed, judging by its first bytes.
 pub fn detect(bytes: &[u8]) -> Compression {
     match bytes {
         [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -119,8 +119,8 @@ pub fn detect(bytes: &[u8]) -> Compression {
 /// Decompresses a file; borrows it if it is not compressed.
 ///
 /// # Errors
-/// [`DecompressError`] if the file is empty, damaged or of a different well-known kind, or if it decompresses to more than
-/// [`decompressed_limit`].
+/// Returns [`DecompressError`] if the file is empty, damaged or a different well-known kind of file, or if it decompresses to
+/// more than [`decompressed_limit`].
 pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     decompress_within(bytes, decompressed_limit(bytes.len() as u64))
 }
@@ -129,7 +129,7 @@ pub fn decompress(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
 /// the next piece, or nothing at the end.
 ///
 /// # Errors
-/// The errors of [`decompress`], regardless of what the reader returned.
+/// Returns the errors of [`decompress`], regardless of what the reader returned.
 pub(crate) fn decompress_beside<T>(
     bytes: &[u8],
     read: impl FnOnce(&mut dyn FnMut(&mut Vec<u8>)) -> T,
@@ -159,8 +159,8 @@ fn read_pieces<T>(pieces: Receiver<Vec<u8>>, read: impl FnOnce(&mut dyn FnMut(&m
     read(&mut |input| input.extend_from_slice(&pieces.recv().unwrap_or_default()))
 }
 
-/// The first `length` bytes of the decompressed data. `bytes` may be only the beginning of the file. There are fewer bytes if
-/// the data is damaged.
+/// Returns the first `length` bytes of the decompressed data. `bytes` may be only the beginning of the file. There are fewer
+/// bytes if the data is damaged.
 pub(crate) fn beginning(bytes: &[u8], length: u64) -> Vec<u8> {
     let mut decompressed = Vec::new();
     // A decoder that fails has already returned all that it could.
@@ -204,7 +204,7 @@ fn plain(bytes: &[u8]) -> Result<Cow<'_, [u8]>, DecompressError> {
     Ok(Cow::Borrowed(bytes))
 }
 
-/// Names other kinds of files that users mistake for snapshots, so that they are not reported as damaged pickles.
+/// Recognises other kinds of files that users mistake for snapshots, so that they are not reported as damaged pickles.
 pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
     let kind = match bytes.trim_ascii_start() {
         [] => return Err(DecompressError::Empty),
@@ -239,8 +239,8 @@ pub(crate) const TEXT: &str = "text (messages in a log: parkade diagnose --messa
 /// The number of bytes in a file that are examined to decide whether it is text.
 pub(crate) const TEXT_HEAD: usize = 512;
 
-/// Whether the bytes are text with words, rather than a pickle. A protocol 0 pickle is also text, but a snapshot's pickle
-/// begins with a parenthesis.
+/// Returns whether the bytes are text with words, rather than a pickle. A protocol 0 pickle is also text, but a snapshot's
+/// pickle begins with a parenthesis.
 pub(crate) fn is_text(bytes: &[u8]) -> bool {
     let head = bytes.get(..TEXT_HEAD).unwrap_or(bytes);
     // The last character may be cut off.
@@ -266,7 +266,7 @@ const ZSTD_WINDOW: u64 = 1 << 27;
 /// The number of bytes to keep from the beginning, to recognise other kinds of files.
 const HEAD: usize = 1 << 16;
 
-/// The state of examining the decompressed data.
+/// What is known about the decompressed data so far.
 struct Looked<'a> {
     take: &'a mut dyn FnMut(&[u8]),
     /// The number of bytes decompressed.
@@ -281,7 +281,7 @@ struct Looked<'a> {
 }
 
 impl<'a> Looked<'a> {
-    /// The state before any data has arrived. `take` receives the pieces.
+    /// Creates the state before any data has arrived. `take` receives the pieces.
     fn new(take: &'a mut dyn FnMut(&[u8])) -> Looked<'a> {
         Looked { take, length: 0, head: Vec::new(), tail: Vec::new(), skim: Skim::default(), bomb: None }
     }
@@ -303,7 +303,7 @@ impl<'a> Looked<'a> {
         (self.take)(piece);
     }
 
-    /// Whether decompression should stop here.
+    /// Returns whether decompression should stop here.
     fn is_enough(&self, limit: u64) -> bool {
         self.bomb.is_some() || self.length > limit
     }
@@ -362,7 +362,7 @@ fn drain_zstd(bytes: &[u8], limit: u64, looked: &mut Looked<'_>) -> io::Result<(
 mod tests {
     use super::*;
 
-    /// 100,000 bytes `N`, compressed by each format's own tool.
+    /// Returns 100,000 bytes `N`, compressed by each format's own tool.
     fn compressed() -> [Vec<u8>; 3] {
         [
             include_bytes!("../tests/data/n.gz.bin").to_vec(),

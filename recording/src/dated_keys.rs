@@ -26,7 +26,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// The part, worded as the end of a phrase: "time_us of its trace entries".
+    /// Returns the part, worded as the end of a phrase: "time_us of its trace entries".
     #[must_use]
     pub const fn words(self) -> &'static str {
         match self {
@@ -99,7 +99,7 @@ const fn until(part: Part, name: &'static str, until: Minor) -> DatedKey {
 }
 
 impl DatedKey {
-    /// Whether a release writes this key.
+    /// Returns whether a release writes this key.
     #[must_use]
     pub fn is_of(&self, release: Minor) -> bool {
         self.since.is_none_or(|since| since <= release) && self.until.is_none_or(|until| release <= until)
@@ -125,7 +125,7 @@ pub struct FieldEvidence {
 }
 
 impl FieldEvidence {
-    /// Whether a release may have written a file for which this fact is true.
+    /// Returns whether a release may have written a file for which this fact is true.
     #[must_use]
     pub fn allows(&self, release: Minor) -> bool {
         if self.is_present { self.key.is_of(release) } else { !(self.key.is_always_written && self.key.is_of(release)) }
@@ -133,7 +133,7 @@ impl FieldEvidence {
 }
 
 impl Default for FileFields {
-    /// The keys that 2.11 always writes, for a recording that is assembled in memory.
+    /// Returns the keys that 2.11 always writes, for a recording that is assembled in memory.
     fn default() -> FileFields {
         FileFields { parts: 0, ..FileFields::of_release((2, 11)) }
     }
@@ -143,7 +143,7 @@ impl FileFields {
     /// No keys, for a file from which nothing has been read yet.
     pub(crate) const NONE: FileFields = FileFields { present: 0, parts: 0 };
 
-    /// The keys that a release always writes.
+    /// Returns the keys that a release always writes.
     #[must_use]
     pub fn of_release(release: Minor) -> FileFields {
         let mut fields = FileFields::NONE;
@@ -156,15 +156,15 @@ impl FileFields {
         fields
     }
 
-    /// Whether the file has this key.
+    /// Returns whether the file has this key.
     #[must_use]
     pub fn has(&self, part: Part, name: &str) -> bool {
         let found = |(place, key): (usize, &DatedKey)| key.part == part && key.name == name && self.present & (1 << place) != 0;
         DATED_KEYS.iter().enumerate().any(found)
     }
 
-    /// The facts that reveal a release: the dated keys that are present, and those that are missing although some release
-    /// always writes them.
+    /// Returns the facts that reveal a release: the dated keys that are present, and those that are missing although some
+    /// release always writes them.
     pub fn evidence(&self) -> impl Iterator<Item = FieldEvidence> + use<> {
         let FileFields { present, parts } = *self;
         DATED_KEYS.iter().enumerate().filter_map(move |(place, key)| {
@@ -187,7 +187,7 @@ impl FileFields {
         self.parts |= other.parts;
     }
 
-    /// The same keys, but missing keys are no longer significant.
+    /// Returns the same keys, but missing keys are no longer significant.
     pub(crate) fn without_absences(self) -> FileFields {
         FileFields { parts: 0, ..self }
     }

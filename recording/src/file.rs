@@ -20,11 +20,11 @@ use crate::recording::Recording;
 /// consecutive pickles, the recording is the last one.
 ///
 /// Besides `bytes`, the memory in use is at most [`memory_bound`](crate::memory_bound) of the decompressed size (bounded by
-/// [`compression::decompressed_limit`]), plus its texts, plus the recording. An entry in a recording takes 48 bytes; an
+/// [`compression::decompressed_limit`]), plus its strings, plus the recording. An entry in a recording takes 48 bytes; an
 /// entire recording usually takes 0.7 times the decompressed size and at most six times.
 ///
 /// # Errors
-/// [`ReadError`]: one line that states the position, the problem there and, often, a remedy.
+/// Returns [`ReadError`]: one line that states the position, the problem there and, often, a remedy.
 pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     let loaded = match compression::detect(bytes) {
         Compression::None if is_text_form(bytes) => return read_text_form(bytes),
@@ -44,7 +44,7 @@ pub fn read(bytes: &[u8]) -> Result<Recording, ReadError> {
     Ok(format::read_snapshot(&loaded)?)
 }
 
-/// Whether the bytes are JSON or a web page.
+/// Returns whether the bytes are JSON or a web page.
 fn is_text_form(bytes: &[u8]) -> bool {
     let refused = compression::refuse_other_kinds(bytes);
     matches!(refused, Err(DecompressError::OtherKind { kind: compression::JSON | compression::PAGE }))
@@ -84,8 +84,8 @@ const MOST_ESTIMATED: usize = 1 << 30;
 /// Reads a recording from a file. The file's name does not matter. An uncompressed file is not kept in memory.
 ///
 /// # Errors
-/// The errors of [`read`]; [`ReadError::File`] if the file cannot be read; and [`DecompressError::TooLarge`] if it is larger
-/// than [`compression::LARGEST`].
+/// Returns the errors of [`read`]; [`ReadError::File`] if the file cannot be read; and [`DecompressError::TooLarge`] if it is
+/// larger than [`compression::LARGEST`].
 pub fn read_file(path: impl AsRef<Path>) -> Result<Recording, ReadError> {
     let path = path.as_ref();
     let failed = |cause| ReadError::File { path: path.to_owned(), cause };
@@ -179,7 +179,7 @@ pub enum ReadError {
         /// The largest size that is read, in bytes.
         limit: u64,
     },
-    /// The file is a sound pickle, but its contents are not those of a snapshot.
+    /// The file is a valid pickle, but it does not contain a snapshot.
     #[error(transparent)]
     Format(#[from] FormatError),
 }
@@ -192,11 +192,11 @@ const LOOKED_AT: u64 = 1 << 12;
 /// Names that occur near the beginning of a snapshot's outermost object, or of the first segment in a bare list of segments.
 const NAMES: [&[u8]; 4] = [b"segments", b"device_traces", b"total_size", b"allocator_settings"];
 
-/// Whether a file begins like a snapshot: a pickle, plain or compressed, that names a snapshot's parts. The rest of the file
-/// may still be damaged.
+/// Returns whether a file begins like a snapshot: a pickle, plain or compressed, that names a snapshot's parts. The rest of
+/// the file may still be damaged.
 ///
 /// # Errors
-/// If the file cannot be opened or read.
+/// Fails if the file cannot be opened or read.
 pub fn begins_as_snapshot(path: impl AsRef<Path>) -> io::Result<bool> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BEGINNING).read_to_end(&mut bytes)?;
@@ -208,10 +208,11 @@ pub fn begins_as_snapshot(path: impl AsRef<Path>) -> io::Result<bool> {
 
 /// The text before the snapshot: a key in the list of files that the page shows.
 const PAGE_KEY: &[u8] = b"\"base64\"";
-/// How far from the page's beginning to look for that text, in bytes; in PyTorch's pages it is within the first 500.
+/// The number of bytes at the beginning of a page in which to look for that text; in PyTorch's pages, it is within the first
+/// 500.
 const BEFORE_KEY: usize = 1 << 12;
 
-/// The bytes of the snapshot in a page, up to the first damage; `None` if the page contains no snapshot.
+/// Returns the bytes of the snapshot in a page, up to the first damage, or `None` if the page contains no snapshot.
 fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     let head = page.get(..BEFORE_KEY).unwrap_or(page);
     let after = head.windows(PAGE_KEY.len()).position(|window| window == PAGE_KEY)? + PAGE_KEY.len();
@@ -219,11 +220,11 @@ fn snapshot_in(page: &[u8]) -> Option<Vec<u8>> {
     Some(decode_base64(value.trim_ascii_start().strip_prefix(b"\"")?))
 }
 
-/// Decodes base64 up to the first other character. If the text is cut short, returns the complete bytes.
+/// Decodes base64 up to the first character that is not a base64 digit. If the text is cut short, returns the complete bytes.
 fn decode_base64(text: &[u8]) -> Vec<u8> {
     let is_digit = |symbol: &u8| symbol.is_ascii_alphanumeric() || matches!(symbol, b'+' | b'/');
     let digits = text.iter().take_while(|symbol| is_digit(symbol)).count();
-    // One digit more than a multiple of four does not make a complete byte.
+    // A single digit left over after groups of four does not make a complete byte.
     let whole = if digits % 4 == 1 { digits - 1 } else { digits };
     let config = GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)

@@ -1,7 +1,7 @@
 //! Snapshots as JSON: `json.dumps(torch.cuda.memory._snapshot())`, which has the same dicts and lists as a pickle.
 //!
-//! The values go into the same tables as those of a pickle, so all later steps are the same. Memory is bounded as for a
-//! pickle; the parser bounds the depth.
+//! The values are stored in the same tables as a pickle's values, so all later steps are the same. Memory is bounded in the
+//! same way as for a pickle, and the parser limits the nesting depth.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,14 +12,14 @@ use crate::pickle::{Loaded, Objects, Texts, Value, memory_bound};
 
 /// The error for JSON that is damaged or cut short. Displayed as one line.
 #[derive(Debug, thiserror::Error)]
-#[error("this is JSON that is damaged or cut short: {cause}")]
+#[error("the JSON is damaged or cut short: {cause}")]
 pub struct JsonError {
     /// The parser's error, with the line and the column; part of the message.
     pub(crate) cause: serde_json::Error,
 }
 
 impl JsonError {
-    /// Whether the JSON is valid up to its end but ends too early.
+    /// Returns whether the JSON is valid up to its end but ends too early.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.cause.is_eof()
     }
@@ -31,7 +31,7 @@ const PROTOCOL: u8 = 4;
 /// Reads JSON.
 ///
 /// # Errors
-/// [`JsonError`] if the bytes are not JSON, are nested too deeply, or would take too much memory.
+/// Returns [`JsonError`] if the bytes are not JSON, are nested too deeply, or would take too much memory.
 pub(crate) fn load(bytes: &[u8]) -> Result<Loaded, JsonError> {
     let mut tables = Tables {
         objects: Objects::for_input(0),
@@ -46,8 +46,8 @@ pub(crate) fn load(bytes: &[u8]) -> Result<Loaded, JsonError> {
     Ok(Loaded { root, objects, texts, length: bytes.len() as u64, protocol: PROTOCOL, earlier: 0 })
 }
 
-/// The maximum length, in bytes, of texts that are stored only once however often they occur, and the maximum number of those
-/// texts.
+/// The maximum length, in bytes, of strings that are stored only once however often they occur, and the maximum number of
+/// those strings.
 const LONGEST_KNOWN: usize = 256;
 const MOST_KNOWN: usize = 1 << 16;
 
@@ -55,7 +55,7 @@ const MOST_KNOWN: usize = 1 << 16;
 struct Tables {
     objects: Objects,
     texts: Texts,
-    /// The texts that have occurred, because keys and names can occur a million times.
+    /// The strings that have occurred so far; keys and names can occur a million times.
     known: HashMap<Box<str>, Value>,
     /// The maximum memory that may be in use, in bytes.
     limit: u64,
@@ -169,7 +169,7 @@ mod tests {
     fn bad_json_is_an_error() {
         for bad in ["", "{", "[1, 2", "{\"a\"}", "[1] 2", "\"\u{0}\"", &"[".repeat(100_000)] {
             let line = load(bad.as_bytes()).err().expect("an error").to_string();
-            assert!(!line.contains('\n') && line.starts_with("this is JSON that is damaged"), "{line}");
+            assert!(!line.contains('\n') && line.starts_with("the JSON is damaged"), "{line}");
         }
         // Many small lists take more memory than their text does, but within bounds.
         let many = format!("[{}[]]", "[],".repeat(3_600_000));

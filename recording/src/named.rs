@@ -2,10 +2,10 @@
 
 /// An enum whose variants have names that programs read.
 pub trait Named {
-    /// Every name.
+    /// All names.
     const NAMES: &'static [&'static str];
 
-    /// The variant's name.
+    /// Returns the variant's name.
     fn name(&self) -> &'static str;
 }
 
@@ -14,7 +14,7 @@ pub trait Named {
 macro_rules! names {
     ($enum:ident { $($variant:pat => $name:literal),* $(,)? }) => {
         impl $enum {
-            /// Its name in JSON.
+            /// Returns its name in JSON.
             #[must_use]
             #[allow(unreachable_pub, reason = "the enum may be private")]
             pub const fn name(&self) -> &'static str {

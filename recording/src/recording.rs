@@ -14,7 +14,7 @@ use crate::dated_keys::FileFields;
 /// The contents of a memory snapshot.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Recording {
-    /// The devices that have a segment, or a trace entry with a known action, in the order of their numbers.
+    /// The devices that have a segment, or a trace entry with a known action, ordered by number.
     pub devices: Vec<DeviceRecording>,
     /// The allocator's settings; `None` in files from before PyTorch 2.3, and in bare lists of segments.
     pub settings: Option<RecordedSettings>,
@@ -30,22 +30,22 @@ pub struct Recording {
     pub tolerated: Tolerated,
 }
 
-/// The memory that a recorded process might reserve on a device. PyTorch's snapshots do not contain it; `parkade run` and the
-/// functions in the Python package write it next to what PyTorch writes, under the key `parkade`.
+/// The memory that a recorded process was allowed to reserve on a device. PyTorch's snapshots do not contain it; `parkade
+/// run` and the functions in the Python package store it alongside PyTorch's data, under the key `parkade`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunLimit {
     /// In bytes.
     pub bytes: u64,
-    /// How the limit was known.
+    /// How the limit was determined.
     pub source: LimitSource,
 }
 
-/// How a process's memory limit was known.
+/// How a process's memory limit was determined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitSource {
     /// `set_per_process_memory_fraction`.
     Fraction,
-    /// What the device had free, and what the process had reserved.
+    /// The device's free memory, and the memory that the process had reserved.
     Device,
     /// The user specified it.
     Given,
@@ -55,7 +55,7 @@ impl LimitSource {
     /// Every source.
     const ALL: [LimitSource; 3] = [LimitSource::Fraction, LimitSource::Device, LimitSource::Given];
 
-    /// The spelling in files.
+    /// Returns the spelling in files.
     pub fn name(self) -> &'static str {
         match self {
             LimitSource::Fraction => "fraction",
@@ -64,7 +64,7 @@ impl LimitSource {
         }
     }
 
-    /// The source with this spelling; `None` if there is none.
+    /// Returns the source with this spelling, or `None` if there is none.
     pub(crate) fn from_name(name: &[u8]) -> Option<LimitSource> {
         LimitSource::ALL.into_iter().find(|source| source.name().as_bytes() == name)
     }
@@ -75,15 +75,15 @@ impl LimitSource {
 pub struct DeviceRecording {
     /// The device's number, 0 to 127.
     pub device: u32,
-    /// The segments at the end of the recording, in the order of their addresses. They do not overlap.
+    /// The segments at the end of the recording, in address order. They do not overlap.
     pub segments: Vec<Segment>,
     /// The events, oldest first. PyTorch keeps them in a ring buffer, so the oldest events may be missing.
     pub trace: Vec<Entry>,
     /// The memory pools that trace entries refer to; only files of PyTorch 2.12 and later have any. All devices of a file
     /// share them.
     pub pools: Arc<PoolTable>,
-    /// The kinds of entries that the program excluded from the trace. They are not looked for when a file is read, but by
-    /// `parkade_replay::find_left_out`.
+    /// The kinds of entries that the program excluded from the trace. They are not detected when a file is read;
+    /// `parkade_replay::find_left_out` detects them.
     pub left_out: Option<LeftOut>,
 }
 
@@ -185,8 +185,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// A segment with these blocks, on the default stream in the default pool. It belongs to the large pool if it is larger
-    /// than a small segment, which is 2 MiB (spec 1).
+    /// Creates a segment with these blocks, on the default stream in the default pool. It belongs to the large pool if it is
+    /// larger than a small segment, which is 2 MiB (spec 1).
     ///
     /// It begins where the first block begins, or at 0 if there are no blocks. It has no sums.
     pub fn new(blocks: Vec<Block>) -> Segment {
@@ -216,7 +216,7 @@ pub struct Block {
     pub size: u64,
     /// The requested bytes, if the file states them. Out of date unless the block is active (spec 7.3).
     pub requested: Option<u64>,
-    /// Whether it is in use.
+    /// Its state.
     pub state: BlockState,
     /// The stack of its allocation.
     pub stack: StackId,
@@ -234,7 +234,7 @@ pub enum BlockState {
 }
 
 impl BlockState {
-    /// The state's name in PyTorch.
+    /// Returns the state's name in PyTorch.
     pub fn name(self) -> &'static str {
         match self {
             BlockState::ActiveAllocated => "active_allocated",
@@ -282,7 +282,7 @@ impl Action {
         Action::Snapshot,
     ];
 
-    /// The action with this name; `None` if there is none.
+    /// Returns the action with this name, or `None` if there is none.
     pub fn from_name(name: &[u8]) -> Option<Action> {
         Action::ALL.into_iter().find(|action| action.name().as_bytes() == name)
     }
@@ -305,7 +305,7 @@ crate::names! {
 /// One entry in a device's trace; 48 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    /// The address of the block or segment; for [`Action::Oom`] the device's free bytes.
+    /// The address of the block or segment; for [`Action::Oom`], the device's free bytes.
     pub address: u64,
     /// For a block, the requested bytes; for a segment, its length; for `Oom`, the rounded request; for `Snapshot`,
     /// all active bytes.
@@ -325,7 +325,7 @@ pub struct Entry {
 impl Entry {
     const NO_TIME: i64 = i64::MIN;
 
-    /// An entry without time, stack or pool.
+    /// Creates an entry without time, stack or pool.
     pub fn new(action: Action, address: u64, size: u64, stream: u64) -> Entry {
         Entry { address, size, stream, time_us: Entry::NO_TIME, stack: StackId::NONE, pool: PoolId::NONE, action }
     }
@@ -388,22 +388,22 @@ impl PartialEq for StackTable {
 }
 
 impl StackTable {
-    /// The number of different stacks.
+    /// Returns the number of different stacks.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether no stack was recorded.
+    /// Returns whether no stack was recorded.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The calls in a stack, innermost first; none for [`StackId::NONE`].
+    /// Returns the calls in a stack, innermost first; none for [`StackId::NONE`].
     pub fn frames(&self, stack: StackId) -> impl ExactSizeIterator<Item = &Frame> {
         self.calls(stack).iter().map(|&call| &self.frames[call as usize])
     }
 
-    /// The frame numbers of a stack; equal numbers mean equal frames.
+    /// Returns the frame numbers of a stack; equal numbers mean equal frames.
     pub fn calls(&self, stack: StackId) -> &[u32] {
         let place = stack.0 as usize;
         let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
@@ -414,22 +414,22 @@ impl StackTable {
         }
     }
 
-    /// The stacks, in the order in which they were added.
+    /// Returns the stacks, in the order in which they were added.
     pub fn ids(&self) -> impl Iterator<Item = StackId> {
         (0..self.ends.len() as u32).map(StackId)
     }
 
-    /// All distinct frames; a frame's number is its index.
+    /// Returns all distinct frames; a frame's number is its index.
     pub fn all_frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// The frame with a number.
+    /// Returns the frame with a number.
     pub fn frame(&self, number: u32) -> Option<&Frame> {
         self.frames.get(number as usize)
     }
 
-    /// The number of a frame. Adds the frame if it is new.
+    /// Returns the number of a frame. Adds the frame if it is new.
     pub fn intern_frame(&mut self, frame: Frame) -> u32 {
         let next = self.frames.len() as u32;
         if let Some(&number) = self.frame_numbers.get(&frame) {
@@ -440,7 +440,7 @@ impl StackTable {
         next
     }
 
-    /// The index of a stack. Adds the stack if it is new. An empty stack is [`StackId::NONE`].
+    /// Returns the index of a stack. Adds the stack if it is new. An empty stack is [`StackId::NONE`].
     ///
     /// `calls` are numbers from [`StackTable::intern_frame`], innermost first; other numbers are ignored.
     pub fn intern_stack(&mut self, calls: &[u32]) -> StackId {
@@ -458,8 +458,8 @@ impl StackTable {
         StackId(place)
     }
 
-    /// The index of a stack in a backward pass together with the stack in the forward pass that created its autograd node,
-    /// which is also in this table. Adds the pair if it is new. The pair's calls are those of `stack` and are not stored
+    /// Returns the index of a stack in a backward pass together with the stack in the forward pass that created its autograd
+    /// node, which is also in this table. Adds the pair if it is new. The pair has the calls of `stack`, which are not stored
     /// again.
     pub fn intern_with_forward(&mut self, stack: StackId, forward: StackId) -> StackId {
         if forward == StackId::NONE {
@@ -475,8 +475,8 @@ impl StackTable {
         added
     }
 
-    /// The stack in the forward pass that created the autograd node of a stack in a backward pass; [`StackId::NONE`] if it is
-    /// not known.
+    /// Returns the stack in the forward pass that created the autograd node of a stack in a backward pass, or
+    /// [`StackId::NONE`] if it is not known.
     pub fn forward(&self, stack: StackId) -> StackId {
         self.forwards.get(&stack).map_or(StackId::NONE, |&(_, forward)| forward)
     }
@@ -499,7 +499,7 @@ pub struct PoolTable {
 }
 
 impl PoolTable {
-    /// The index of a pool id. Adds the id if it is new.
+    /// Returns the index of a pool id. Adds the id if it is new.
     pub fn intern(&mut self, id: (u64, u64)) -> PoolId {
         let next = u32::try_from(self.ids.len()).unwrap_or(u32::MAX);
         let index = *self.indices.entry(id).or_insert(next);
@@ -509,13 +509,13 @@ impl PoolTable {
         PoolId(index)
     }
 
-    /// Whether no entry names its pool.
+    /// Returns whether no entry names its pool.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
 
-    /// The pool id at an index; `None` for [`PoolId::NONE`].
+    /// Returns the pool id at an index, or `None` for [`PoolId::NONE`].
     pub fn get(&self, pool: PoolId) -> Option<(u64, u64)> {
         self.ids.get(pool.0 as usize).copied()
     }

@@ -2,7 +2,7 @@
 
 use parkade::stats::{Family, Stat, Stats};
 
-/// The way in which a metric's numbers are printed.
+/// How a metric's numbers are printed.
 #[derive(Clone, Copy)]
 enum Quantity {
     Size,
@@ -22,8 +22,8 @@ const METRICS: [(Family, &str, Quantity); 9] = [
     (Family::InactiveSplit, "Non-releasable allocs", Quantity::Count),
 ];
 
-/// The text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. If abbreviated, it has no rows
-/// for the small and large pools.
+/// Returns the text of `torch.cuda.memory_summary(device, abbreviated)`, including the last newline. If abbreviated, it has
+/// no rows for the small and large pools.
 #[must_use]
 pub fn memory_summary(device: u32, stats: &Stats, abbreviated: bool) -> String {
     let mut table = Table { text: String::new() };
@@ -69,7 +69,7 @@ impl Table {
         self.line(&std::iter::repeat_n(mark, 75).collect::<String>());
     }
 
-    /// A row of four numbers. `scale` determines each column's unit; all rows of a metric share it.
+    /// Appends a row of four numbers. `scale` determines each column's unit; all rows of a metric share it.
     fn row(&mut self, name: &str, stat: &Stat, scale: &Stat, quantity: Quantity) {
         let mut content = format!(" {name:<21} ");
         for (value, scale) in stat.values().into_iter().zip(scale.values()) {
@@ -82,7 +82,7 @@ impl Table {
 }
 
 impl Quantity {
-    /// `value` in the unit that suits `scale`.
+    /// Formats `value` in the unit that suits `scale`.
     fn cell(self, value: i64, scale: i64) -> String {
         match self {
             Quantity::Size => {

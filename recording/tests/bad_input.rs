@@ -196,14 +196,14 @@ fn damaged_json_and_pages_are_refused() {
         assert!(read(&page[..length]).is_err(), "{length}");
     }
     let line = refused(br#"{"segments": [{"address": 5, "total_size": 0, "blocks": []}]}"#).to_string();
-    assert_eq!(line, "segment 0: `total_size` is 0 and should be a whole number from 1 to 2^64 - 1");
+    assert_eq!(line, "segment 0: `total_size` is 0 but should be a whole number from 1 to 2^64 - 1");
     let line = refused(br#"[{"segments": [], "device_traces": []}, {"segments": []}]"#).to_string();
     assert!(line.starts_with("the snapshot: it is a list of 2 snapshots"), "{line}");
     let line = refused(b"{\"segments\": [1, 2").to_string();
-    assert!(line.starts_with("this is JSON that is damaged or cut short: EOF"), "{line}");
+    assert!(line.starts_with("the JSON is damaged or cut short: EOF"), "{line}");
 }
 
-/// The opcodes for a dict. Its values are passed as opcodes.
+/// Returns the opcodes for a dict. Its values are passed as opcodes.
 fn dict(pairs: &[(&str, &[u8])]) -> Vec<u8> {
     let mut bytes = b"}(".to_vec();
     for (key, value) in pairs {

@@ -259,12 +259,12 @@ fn a_real_recording_is_read() {
     }
 }
 
-/// The recording without the fields that show its release: a snapshot is written in the form used by 2.11 or later.
+/// Returns the recording without the fields that show its release: a snapshot is written in the form used by 2.11 or later.
 fn without_fields(recording: Recording) -> Recording {
     Recording { fields: FileFields::default(), ..recording }
 }
 
-/// The releases from 2.0 to 2.15 that a file's keys allow.
+/// Returns the releases from 2.0 to 2.15 that a file's keys allow.
 fn releases(recording: &Recording) -> Vec<u8> {
     (0..=15).filter(|&minor| recording.fields.evidence().all(|fact| fact.allows((2, minor)))).collect()
 }

@@ -11,7 +11,7 @@ fn fixture(name: &str) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Small valid files in several protocols, for the tests to damage.
+/// Returns small valid files in several protocols, for the tests to damage.
 fn seeds() -> &'static [Vec<u8>] {
     static SEEDS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     SEEDS.get_or_init(|| {
@@ -24,7 +24,7 @@ fn seeds() -> &'static [Vec<u8>] {
     })
 }
 
-/// If the bytes are a recording, writing and reading it must produce the same recording.
+/// Checks that writing and reading produce the same recording if the bytes are a recording.
 fn survives(bytes: &[u8]) {
     let Ok(mut recording) = read(bytes) else {
         return;
@@ -34,7 +34,7 @@ fn survives(bytes: &[u8]) {
     assert_eq!(normal(again), normal(recording));
 }
 
-/// The recording without NaN, which is not equal to itself, and without the fields that show its release.
+/// Returns the recording without NaN, which is not equal to itself, and without the fields that show its release.
 fn normal(mut recording: Recording) -> Recording {
     if let Some(settings) = &mut recording.settings {
         settings.garbage_collection_threshold = settings.garbage_collection_threshold.filter(|value| !value.is_nan());
@@ -44,7 +44,7 @@ fn normal(mut recording: Recording) -> Recording {
     recording
 }
 
-/// Opcodes with plausible arguments, which get further than random bytes do.
+/// Generates opcodes with plausible arguments, which get further than random bytes do.
 fn opcode() -> impl Strategy<Value = Vec<u8>> {
     let one = proptest::sample::select(b"(.012N)]}ludtesaRbQo\x85\x86\x87\x88\x89\x8f\x90\x94".to_vec());
     prop_oneof![
@@ -61,7 +61,7 @@ fn opcode() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Complete opcodes, as they occur in the dicts of entries.
+/// Generates complete opcodes, as they occur in the dicts of entries.
 fn dict_opcode() -> impl Strategy<Value = Vec<u8>> {
     let key = proptest::sample::select(vec!["action", "alloc", "addr", "size", "stream", "frames", "device_traces"]);
     prop_oneof![
@@ -76,7 +76,7 @@ fn dict_opcode() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// The result of reading, without file offsets.
+/// Returns the result of reading, without file offsets.
 fn outcome(bytes: &[u8]) -> Result<Recording, String> {
     read(bytes).map_err(|error| match error {
         ReadError::Pickle(error) => error.problem.to_string(),

@@ -1,4 +1,4 @@
-//! Compares `memory_summary()` with that of the real PyTorch 2.11.
+//! Compares `memory_summary()` with the output of the real PyTorch 2.11.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use parkade::stats::Stats;
 use parkade_recording::memory_summary;
 use proptest::prelude::*;
 
-/// The statistics in a `memory_stats()` dictionary as JSON: one flat object of integers.
+/// Returns the statistics in a `memory_stats()` dictionary as JSON: one flat object of integers.
 fn stats_from_json(json: &str) -> Stats {
     let entries = json.trim().trim_matches(['{', '}']).split(',').map(|entry| {
         let (key, value) = entry.split_once(':').unwrap();

@@ -64,22 +64,22 @@ impl From<&TraceEntry> for Decision {
 pub(crate) const SEGMENT_ACTIONS: [Action; 4] =
     [Action::SegmentAlloc, Action::SegmentFree, Action::SegmentMap, Action::SegmentUnmap];
 
-/// Whether the entry takes memory from the device.
+/// Returns whether the entry takes memory from the device.
 pub(crate) fn takes_memory(entry: &Entry) -> bool {
     matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap)
 }
 
-/// Whether the entry releases memory to the device.
+/// Returns whether the entry releases memory to the device.
 pub(crate) fn gives_memory(entry: &Entry) -> bool {
     matches!(entry.action, Action::SegmentFree | Action::SegmentUnmap)
 }
 
-/// Whether the entry belongs to the request after it, or to a call that releases cached memory.
+/// Returns whether the entry belongs to the request after it, or to a call that releases cached memory.
 pub(crate) fn is_inner(entry: &Entry) -> bool {
     entry.action == Action::FreeCompleted || takes_memory(entry) || gives_memory(entry)
 }
 
-/// Whether the entry is a request, whether served or not.
+/// Returns whether the entry is a request, whether served or not.
 pub(crate) fn is_request(entry: &Entry) -> bool {
     matches!(entry.action, Action::Alloc | Action::Oom)
 }

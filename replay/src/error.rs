@@ -41,7 +41,7 @@ pub enum VerifyError {
     },
     /// PyTorch refuses the recording's settings string.
     #[error(
-        "the recording's settings string {:?} is refused: {} (use --settings to specify others)",
+        "the recording's settings string {:?} is refused: {} (use --settings to specify different settings)",
         cut(text, 200),
         cut(&error.to_string(), 500)
     )]
@@ -63,12 +63,12 @@ pub enum VerifyError {
     #[error("the file has no trace entries to verify: record it with torch.cuda.memory._record_memory_history()")]
     NoTrace,
     /// The trace has more entries than a 32-bit number can count.
-    #[error("the trace has {0} entries, more than 4294967295")]
+    #[error("the trace has {0} entries; the maximum is 4294967295")]
     TooLong(usize),
 }
 
-/// Truncates a text to at most `longest` characters. A settings string may be a megabyte long, and PyTorch's messages repeat
-/// it.
+/// Truncates a string to at most `longest` characters. A settings string may be a megabyte long, and PyTorch's messages
+/// repeat it.
 fn cut(text: &str, longest: usize) -> String {
     match text.char_indices().nth(longest) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -77,12 +77,12 @@ fn cut(text: &str, longest: usize) -> String {
 }
 
 impl VerifyError {
-    /// A contradiction that is not explained by any missing kind of entry.
+    /// Returns a contradiction that is not explained by any missing kind of entry.
     pub(crate) fn contradiction(entry: usize, action: Action, address: u64, problem: &'static str) -> VerifyError {
         VerifyError::Contradiction { entry, action: action.name(), address, problem, missing: &[] }
     }
 
-    /// The same contradiction, which is explained if the trace has no entries of these kinds.
+    /// Returns the same contradiction, which is explained if the trace has no entries of these kinds.
     pub(crate) fn unless_missing(mut self, kinds: Missing) -> VerifyError {
         if let VerifyError::Contradiction { missing, .. } | VerifyError::Start { missing, .. } = &mut self {
             *missing = kinds;

@@ -118,7 +118,7 @@ pub struct Exported {
 /// It calls `progress` periodically with the number of the recording's entries read so far.
 ///
 /// # Errors
-/// [`ExportError`] if there is no trace, if there is no device of that number, or if a trace contradicts itself.
+/// Returns [`ExportError`] if there is no trace, if there is no device of that number, or if a trace contradicts itself.
 pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn FnMut(usize)) -> Result<Exported, ExportError> {
     let devices = chosen(recording, options.device)?;
     if devices.iter().all(|device| device.trace.is_empty()) {
@@ -154,7 +154,7 @@ pub fn export(recording: &Recording, options: &ExportOptions, progress: &mut dyn
     Ok(exported)
 }
 
-/// The series of a release that has these rules, such as 2.11.
+/// Returns the series of a release that has these rules, such as 2.11.
 fn series(profile: &Profile) -> Minor {
     let mut numbers = profile.name.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -171,7 +171,7 @@ fn chosen(recording: &Recording, only: Option<u32>) -> Result<Vec<&DeviceRecordi
     }
 }
 
-/// The settings fields in a snapshot of a run under these settings.
+/// Returns the settings fields in a snapshot of a run under these settings.
 fn recorded_settings(settings: &Settings, fields: FileFields) -> RecordedSettings {
     let has = |key| fields.has(Part::Settings, key);
     RecordedSettings {
@@ -245,7 +245,7 @@ fn collect(recording: &DeviceRecording, requests: &Requests, options: &ExportOpt
     Collected { device, found }
 }
 
-/// The memory that the recorded process could use, in bytes, if an out-of-memory entry shows it: the bytes reserved
+/// Returns the memory that the recorded process could use, in bytes, if an out-of-memory entry shows it: the bytes reserved
 /// then plus the bytes free then.
 fn recorded_memory(recording: &DeviceRecording) -> Option<u64> {
     let mut reserved = 0_i128;
@@ -319,7 +319,7 @@ impl Collector<'_> {
         }
     }
 
-    /// A predicted entry, with its time and stack from the recording.
+    /// Returns a predicted entry, with its time and stack from the recording.
     fn entry(&mut self, happened: &TraceEntry, at: usize, end: usize, operation: Operation) -> Entry {
         let Decision { action, address, size, stream } = Decision::from(happened);
         let mut entry = Entry::new(action, address, size, stream);
@@ -346,7 +346,7 @@ impl Collector<'_> {
     }
 }
 
-/// The stacks for the heap at the end of a predicted run: those of the requests for its blocks.
+/// The stacks for the heap at the end of a predicted run: the stacks of the requests for its blocks.
 struct Provenance {
     /// The stack of each block that is in use, by address.
     blocks: FxHashMap<u64, StackId>,
@@ -368,8 +368,8 @@ impl Provenance {
         Provenance { blocks: FxHashMap::default(), segments: BTreeMap::new(), early, early_stacks, early_freed }
     }
 
-    /// Whether an operation is from before the recording's first entry: a request for memory that was in use then, or a free
-    /// of memory that had been freed by then but was not yet free for reuse.
+    /// Returns whether an operation is from before the recording's first entry: a request for memory that was in use then, or
+    /// a free of memory that had been freed by then but was not yet free for reuse.
     fn is_early(&self, operation: Operation) -> bool {
         match operation {
             Operation::Allocate { id, .. } => id < self.early,
@@ -378,7 +378,7 @@ impl Provenance {
         }
     }
 
-    /// The stack of a request from before the first entry, if a block at the recording's end has it.
+    /// Returns the stack of a request from before the first entry, if a block at the recording's end has it.
     fn early_stack(&self, operation: Operation) -> StackId {
         match operation {
             Operation::Allocate { id, .. } => self.early_stacks.get(&id).copied().unwrap_or(StackId::NONE),
@@ -430,8 +430,8 @@ impl Provenance {
         }
     }
 
-    /// The stack of a segment. PyTorch drops it when it splits the segment (spec 7.3). A segment that served a single request
-    /// in its entirety was never split; for other segments, the trace does not show the stack.
+    /// Returns the stack of a segment. PyTorch drops it when it splits the segment (spec 7.3). A segment that served a single
+    /// request in its entirety was never split; for other segments, the trace does not show the stack.
     fn segment_stack(&self, segment: &SegmentInfo) -> StackId {
         match (segment.blocks.as_slice(), self.segments.get(&segment.address.get())) {
             ([block], Some(&(stack, 1))) if block.state != BlockActivity::Inactive => stack,
@@ -452,7 +452,7 @@ impl Provenance {
     }
 }
 
-/// The requests from before the first entry whose memory was freed before it. The memory is freed right after being
+/// Returns the requests from before the first entry whose memory was freed before it. The memory is freed right after being
 /// requested.
 fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
     let pairs = requests.operations.windows(2).map(|pair| (pair[0].1, pair[1].1));
@@ -464,7 +464,8 @@ fn early_freed(requests: &Requests, early: usize) -> FxHashSet<usize> {
         .collect()
 }
 
-/// The stacks of requests from before the first entry whose blocks are in use at the end. Both lists are in address order.
+/// Returns the stacks of requests from before the first entry whose blocks are in use at the end. Both lists are in address
+/// order.
 fn early_stacks(recording: &DeviceRecording, requests: &Requests, early: usize) -> FxHashMap<usize, StackId> {
     let freed: FxHashSet<usize> = requests
         .operations

@@ -1,6 +1,6 @@
 //! The facts that a replay needs in addition to the trace: settings, memory limit, PyTorch release, and the stats at the end.
 //!
-//! A snapshot contains the settings string and some of the values in force. The string contains more (the size of large
+//! A snapshot contains the settings string and some of the values in effect. The string contains more (the size of large
 //! segments, for example). The values are more reliable, because PyTorch also stores a string that it refused. The replay
 //! therefore parses the string first, and the values in the file then override the result.
 
@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::error::VerifyError;
 
-/// How the recorded run was made, and its stats if they are to be compared.
+/// How the run was recorded, and its stats if they are to be compared.
 #[derive(Clone, Debug)]
 pub struct VerifyOptions {
     /// The settings of the run.
@@ -61,18 +61,18 @@ pub struct ReplaySettings {
 }
 
 impl ReplaySettings {
-    /// The settings of a recording made by PyTorch 2.11.
+    /// Returns the settings of a recording made by PyTorch 2.11.
     ///
     /// # Errors
-    /// As [`ReplaySettings::of_recording_as`].
+    /// Fails in the same cases as [`ReplaySettings::of_recording_as`].
     pub fn of_recording(recorded: Option<&RecordedSettings>) -> Result<ReplaySettings, VerifyError> {
         ReplaySettings::of_recording_as(&Profile::PYTORCH_2_11, recorded)
     }
 
-    /// The settings of a recording made by the release with this profile.
+    /// Returns the settings of a recording made by the release with this profile.
     ///
     /// # Errors
-    /// [`VerifyError::Settings`] if PyTorch refuses the settings string and the file contains no values.
+    /// Returns [`VerifyError::Settings`] if PyTorch refuses the settings string and the file contains no values.
     pub fn of_recording_as(
         profile: &'static Profile,
         recorded: Option<&RecordedSettings>,
@@ -95,18 +95,18 @@ impl ReplaySettings {
         Ok(ReplaySettings { settings, origin, refusal, profile })
     }
 
-    /// A settings string specified by the caller, read as PyTorch 2.11 reads it.
+    /// Returns a settings string specified by the caller, read as PyTorch 2.11 reads it.
     ///
     /// # Errors
-    /// As [`ReplaySettings::given_as`].
+    /// Fails in the same cases as [`ReplaySettings::given_as`].
     pub fn given(text: &str) -> Result<ReplaySettings, VerifyError> {
         ReplaySettings::given_as(&Profile::PYTORCH_2_11, text)
     }
 
-    /// A settings string specified by the caller, read as the release with this profile reads it.
+    /// Returns a settings string specified by the caller, read as the release with this profile reads it.
     ///
     /// # Errors
-    /// [`VerifyError::GivenSettings`] with PyTorch's error, if it refuses the string.
+    /// Returns [`VerifyError::GivenSettings`] with PyTorch's error, if it refuses the string.
     pub fn given_as(profile: &'static Profile, text: &str) -> Result<ReplaySettings, VerifyError> {
         let settings = Settings::from_environment_as(&profile.dialect, text)
             .map_err(|error| VerifyError::GivenSettings { text: text.to_owned(), error })?;
@@ -139,7 +139,7 @@ fn override_with_values(settings: &mut Settings, recorded: &RecordedSettings) {
 /// Keys that PyTorch 2.3 introduced.
 const SINCE_2_3: [&str; 3] = ["num_sync_all_streams", "num_device_alloc", "num_device_free"];
 
-/// A key that PyTorch 2.12 added to those of 2.11.
+/// A key that PyTorch 2.12 added.
 pub(crate) const SINCE_2_12: &str = "num_oom_rejections";
 
 /// The contents of a `memory_stats()` dictionary.
@@ -160,10 +160,10 @@ pub enum StatsFileError {
 }
 
 impl StatsFile {
-    /// The stats in a dictionary; keys that parkade does not know are kept apart.
+    /// Returns the stats in a dictionary; keys that parkade does not know are kept apart.
     ///
     /// # Errors
-    /// [`StatsFileError::Missing`] if one of the 119 keys that every release since 2.1 has is missing.
+    /// Returns [`StatsFileError::Missing`] if one of the 119 keys that every release since 2.1 has is missing.
     pub fn new(mut entries: BTreeMap<String, i64>) -> Result<StatsFile, StatsFileError> {
         let mut known = BTreeMap::new();
         for (key, _) in Stats::default().entries() {
@@ -177,13 +177,13 @@ impl StatsFile {
         Ok(StatsFile { known, unknown: entries.into_keys().collect() })
     }
 
-    /// Whether the file has this key.
+    /// Returns whether the file has this key.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.known.contains_key(key) || self.unknown.iter().any(|unknown| unknown == key)
     }
 
-    /// The stats in the form that the core keeps.
+    /// Returns the stats in the form that the core keeps.
     pub(crate) fn stats(&self) -> Stats {
         let entries = self.known.iter().map(|(key, &value)| (key.as_str(), value));
         // Cannot fail: the keys are the core's own.

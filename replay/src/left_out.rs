@@ -47,12 +47,12 @@ pub fn find_left_out(recording: &mut Recording) {
     }
 }
 
-/// The action by which a program with these settings takes memory.
+/// Returns the action by which a program with these settings takes memory.
 fn taking_action(policy: &PyTorch) -> Action {
     if policy.settings.expandable_segments { Action::SegmentMap } else { Action::SegmentAlloc }
 }
 
-/// The missing kinds, if the trace of a device contradicts itself and has no entry of some kinds.
+/// Returns the missing kinds, if the trace of a device contradicts itself and has no entry of some kinds.
 fn missing(device: &DeviceRecording, recorded: &[Action], policy: &PyTorch) -> Result<(), Option<Vec<Action>>> {
     let missing = match Start::find(device, policy) {
         Ok(_) => return Ok(()),
@@ -122,15 +122,15 @@ fn remove_trace(device: &mut DeviceRecording) {
     }
 }
 
-/// Whether some release makes every decision in the trace.
+/// Returns whether some release makes every decision in the trace.
 fn is_explained(recording: &Recording, device: &DeviceRecording) -> bool {
     recognise(recording, &[device], &Asked::default()).is_ok_and(|found| found.basis == Basis::Replay)
 }
 
-/// Whether the entries that take memory are left out even though all memory could have been there before, as in a trace that
-/// begins late; also returns the completed trace, if there is one. Only the decisions show this: no release makes the trace's
-/// decisions with that much memory available, and either a release makes those of the completed trace, or nothing was in use
-/// before the first entry, as when a program begins.
+/// Returns whether the entries that take memory are left out even though all memory could have been there before, as in a
+/// trace that begins late; also returns the completed trace, if there is one. Only the decisions show this: no release makes
+/// the trace's decisions with that much memory available, and either a release makes the completed trace's decisions, or
+/// nothing was in use before the first entry, as when a program begins.
 fn lacks_segments(recording: &Recording, device: &DeviceRecording, policy: &PyTorch) -> Option<Option<Vec<Entry>>> {
     if device.trace.is_empty() || device.segments.is_empty() || device.trace.iter().any(takes_memory) {
         return None;
@@ -147,7 +147,7 @@ fn lacks_segments(recording: &Recording, device: &DeviceRecording, policy: &PyTo
     }
 }
 
-/// The trace with a `segment_alloc` right before the first block of each segment, if that block lies at the segment's
+/// Returns the trace with a `segment_alloc` right before the first block of each segment, if that block lies at the segment's
 /// beginning: the allocator takes memory when a request needs it, and cuts the block from the segment's beginning. All other
 /// segments existed before, as did those with blocks at the addresses `early`.
 fn with_segments(trace: &[Entry], segments: &[Segment], early: &[u64]) -> Vec<Entry> {
@@ -177,8 +177,8 @@ fn with_segments(trace: &[Entry], segments: &[Segment], early: &[u64]) -> Vec<En
     whole
 }
 
-/// The bytes of the segment that begins at an address, if no block has used it before. Marks that segment, or the one around
-/// the address, as used.
+/// Returns the bytes of the segment that begins at an address, if no block has used it before. Marks that segment, or the one
+/// around the address, as used.
 fn first_use(lives: &mut BTreeMap<u64, VecDeque<(usize, u64)>>, at: usize, address: u64) -> Option<u64> {
     loop {
         let (&begin, of_address) = lives.range_mut(..=address).next_back()?;
@@ -195,8 +195,8 @@ fn first_use(lives: &mut BTreeMap<u64, VecDeque<(usize, u64)>>, at: usize, addre
     }
 }
 
-/// The trace with a `free_requested` right before each `free_completed`, and at the end for blocks that are still waiting to
-/// become free.
+/// Returns the trace with a `free_requested` right before each `free_completed`, and at the end for blocks that are still
+/// waiting to become free.
 fn with_requests(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
     let mut whole = Vec::with_capacity(trace.len().saturating_mul(2));
     let mut live = FxHashMap::default();
@@ -219,8 +219,8 @@ fn with_requests(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
     whole
 }
 
-/// The trace with a `free_completed` right after each `free_requested`, except for blocks that are still waiting to become
-/// free at the end.
+/// Returns the trace with a `free_completed` right after each `free_requested`, except for blocks that are still waiting to
+/// become free at the end.
 fn with_completions(trace: &[Entry], segments: &[Segment]) -> Vec<Entry> {
     let mut last: FxHashMap<u64, Option<usize>> = waiting(segments).map(|address| (address, None)).collect();
     for (at, entry) in trace.iter().enumerate() {
@@ -245,7 +245,7 @@ fn of_action(action: Action, mut entry: Entry) -> Entry {
     entry
 }
 
-/// The addresses of the blocks that are waiting to become free at the end.
+/// Returns the addresses of the blocks that are waiting to become free at the end.
 fn waiting(segments: &[Segment]) -> impl Iterator<Item = u64> {
     let blocks = segments.iter().flat_map(|segment| &segment.blocks);
     blocks.filter(|block| block.state == BlockState::ActivePendingFree).map(|block| block.address)
@@ -274,8 +274,8 @@ mod tests {
         [entry(Action::FreeRequested, address, mib), entry(Action::FreeCompleted, address, mib)]
     }
 
-    /// Two blocks in one segment are allocated and freed; one of them exists again at the end and is waiting for another
-    /// stream. There is also a segment that is released.
+    /// Returns a recording in which two blocks in one segment are allocated and freed; one of them exists again at the end
+    /// and is waiting for another stream. Another segment is released.
     fn whole() -> Recording {
         use Action::{Alloc, SegmentAlloc, SegmentFree};
         let mut trace = vec![entry(SegmentAlloc, BASE, 20), entry(Alloc, BASE, 5), entry(Alloc, BASE + 5 * MIB, 6)];
@@ -313,7 +313,8 @@ mod tests {
     fn a_whole_recording_is_not_changed() {
         assert_eq!(without(&[]), whole());
         assert_eq!(mismatches(&whole()), 0);
-        // Nor is a recording whose oldest entries are missing, as in a ring buffer, wherever the remaining part begins.
+        // A recording whose oldest entries are missing, as in a ring buffer, is not changed either, wherever the remaining
+        // part begins.
         for first in 0..whole().devices[0].trace.len() {
             let mut recording = whole();
             recording.devices[0].trace.drain(..first);

@@ -1,9 +1,9 @@
 //! Determines the private pool of each request and sends requests to pools.
 //!
 //! PyTorch 2.11 does not record the pool of a request. However, a segment belongs to one pool for as long as it exists, and
-//! the recording names the pools of the segments that exist at its end. An entry's pool is therefore that of the segment that
-//! contains its address at that time. No entry names the pool of a segment that was freed before the end. It is assumed to be
-//! in the default pool, unless that does not explain the trace ([`crate::hidden_pools`]).
+//! the recording names the pools of the segments that exist at its end. An entry's pool is therefore the pool of the segment
+//! that contains its address at that time. No entry names the pool of a segment that was freed before the end. It is assumed
+//! to be in the default pool, unless that does not explain the trace ([`crate::hidden_pools`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +53,7 @@ impl RecordedPools {
         self.runs = ranges.map(|segment| (segment.address.get(), (segment.stream.get(), segment.pool))).collect();
     }
 
-    /// All private pools.
+    /// Returns all private pools.
     pub(crate) fn private(&self) -> BTreeSet<PoolId> {
         let mut all: BTreeSet<PoolId> = self.before.iter().map(|&(_, _, pool)| pool).collect();
         all.extend(self.runs.values().map(|&(_, pool)| pool));
@@ -77,7 +77,7 @@ pub(crate) struct AssumedPools {
     pub(crate) failed: FxHashMap<u32, PoolId>,
 }
 
-/// The pool that the recording names for each segment.
+/// Returns the pool that the recording names for each segment.
 pub(crate) fn pool_of(segment: &Segment) -> PoolId {
     segment.pool.map_or(PoolId::DEFAULT, |(first, second)| PoolId(first, second))
 }
@@ -97,7 +97,7 @@ impl<'a> PoolTracker<'a> {
         PoolTracker { map, segments, runs: map.runs.clone(), private_pools: map.private().len() }
     }
 
-    /// The pool of the request that has these entries, the first of which is number `at`.
+    /// Returns the pool of the request that has these entries, the first of which is number `at`.
     #[inline]
     pub(crate) fn of_request(&self, at: usize, entries: &[Entry]) -> PoolId {
         if !self.has_private() {
@@ -115,7 +115,7 @@ impl<'a> PoolTracker<'a> {
         served.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
     }
 
-    /// The pool of the memory at an entry's address.
+    /// Returns the pool of the memory at an entry's address.
     fn of_entry(&self, entry: &Entry) -> PoolId {
         let whole = self.segments.range(..=entry.address).next_back().filter(|(_, (end, _))| entry.address < *end);
         // A reserved range is larger than any device's memory, so the nearest run below belongs to the same range if
@@ -124,12 +124,12 @@ impl<'a> PoolTracker<'a> {
         whole.map(|(_, &(_, pool))| pool).or_else(|| run().map(|(_, &(_, pool))| pool)).unwrap_or(PoolId::DEFAULT)
     }
 
-    /// The pool in which the request at an entry failed, if the recording names it.
+    /// Returns the pool in which the request at an entry failed, if the recording names it.
     pub(crate) fn of_failure(&self, at: usize) -> Option<PoolId> {
         self.map.failed.get(&(at as u32)).copied()
     }
 
-    /// The private pools that release memory in these entries, in order of their first release.
+    /// Returns the private pools that release memory in these entries, in order of their first release.
     pub(crate) fn giving(&self, entries: &[Entry]) -> Vec<PoolId> {
         let mut pools = Vec::new();
         for entry in entries.iter().filter(|entry| self.has_private() && gives_memory(entry)) {
@@ -141,13 +141,13 @@ impl<'a> PoolTracker<'a> {
         pools
     }
 
-    /// The pool of the first memory that is released in these entries.
+    /// Returns the pool of the first memory that is released in these entries.
     pub(crate) fn first_giving(&self, entries: &[Entry]) -> PoolId {
         let first = entries.iter().find(|entry| self.has_private() && gives_memory(entry));
         first.map_or(PoolId::DEFAULT, |entry| self.of_entry(entry))
     }
 
-    /// Whether the default pool releases memory in these entries.
+    /// Returns whether the default pool releases memory in these entries.
     pub(crate) fn default_gives(&self, entries: &[Entry]) -> bool {
         let mut gives = entries.iter().filter(|entry| gives_memory(entry));
         gives.any(|entry| !self.has_private() || self.of_entry(entry) == PoolId::DEFAULT)
@@ -157,7 +157,7 @@ impl<'a> PoolTracker<'a> {
         self.private_pools > 0
     }
 
-    /// The number of private pools in the entire recording.
+    /// Returns the number of private pools in the entire recording.
     pub(crate) fn private_pools(&self) -> usize {
         self.private_pools
     }
@@ -197,7 +197,7 @@ impl<'a> PoolTracker<'a> {
 /// Sends one request to a private pool.
 ///
 /// # Errors
-/// If the core returns an error for the request, or if the pool does not exist.
+/// Fails if the core returns an error for the request, or if the pool does not exist.
 pub(crate) fn request_from<D: DeviceBackend, P: Policy, O: Observer>(
     core: &mut Allocator<D, P, O>,
     pool: PoolId,

@@ -17,7 +17,7 @@ fn block(address: u64, size: u64, state: BlockState) -> Block {
     Block { address, size, requested: Some(size), state, stack: StackId::NONE }
 }
 
-/// A program with two blocks that are used by other streams. Both are freed, and then these entries follow.
+/// Returns a program with two blocks that are used by other streams. Both are freed, and then these entries follow.
 fn with_two_that_wait(then: &[(Action, u64, u64)], blocks: Vec<Block>) -> DeviceRecording {
     let mut parts = vec![
         (Action::SegmentAlloc, BASE, 20 * MIB),
@@ -53,7 +53,8 @@ fn with_two_that_wait(then: &[(Action, u64, u64)], blocks: Vec<Block>) -> Device
 const FIRST: (Action, u64, u64) = (Action::FreeCompleted, BASE, 5 * MIB);
 const SECOND: (Action, u64, u64) = (Action::FreeCompleted, BASE + 5 * MIB, 5 * MIB);
 
-/// The first block becomes free as a request begins, and serves it; the second continues to wait.
+/// Returns a recording in which the first block becomes free as a request begins, and serves it; the second continues to
+/// wait.
 fn good() -> DeviceRecording {
     let (pending, free) = (BlockState::ActivePendingFree, BlockState::Inactive);
     let request = (Action::Alloc, BASE, 3 * MIB);

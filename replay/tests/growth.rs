@@ -73,7 +73,7 @@ fn verify(recording: &DeviceRecording) -> (DeviceVerdict, Duration) {
     (verdict, start.elapsed())
 }
 
-/// A new segment serves every request, although just as many cached segments would fit.
+/// Returns a recording in which a new segment serves every request, although just as many cached segments would fit.
 fn ignores_its_cache(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     for _ in 0..2 {
@@ -83,7 +83,7 @@ fn ignores_its_cache(segments: usize) -> DeviceRecording {
     program.end()
 }
 
-/// Segments of a different stream at the end.
+/// Returns a recording that has segments of a different stream at its end.
 fn other_streams(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);
@@ -92,7 +92,7 @@ fn other_streams(segments: usize) -> DeviceRecording {
     recording
 }
 
-/// Segments are released one by one, although all of them could be released at once.
+/// Returns a recording in which segments are released one by one, although all of them could be released at once.
 fn gives_back_one_by_one(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);
@@ -104,7 +104,7 @@ fn gives_back_one_by_one(segments: usize) -> DeviceRecording {
     program.end()
 }
 
-/// Pools that serve a few requests each and are dropped one after another.
+/// Returns a recording with pools that serve a few requests each and are dropped one after another.
 fn drops_pools(segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     let mut cached = Vec::new();
@@ -160,7 +160,7 @@ fn hundreds_of_requests_that_fail_on_streams_of_their_own_do_not_take_minutes() 
     assert!(many < few * 12 + Duration::from_secs(1), "{few:?}, with four times as many {many:?}");
 }
 
-/// A large heap, and a block that one pool uses again and again.
+/// Returns a large heap, and a block that one pool uses again and again.
 fn serves_in_turns(pool: (u64, u64), segments: usize) -> DeviceRecording {
     let mut program = Program::default();
     program.serve_all(segments);

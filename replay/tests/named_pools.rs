@@ -70,7 +70,7 @@ impl Program {
     }
 }
 
-/// The recording that 2.13 makes of one of these programs, which drops everything at its end.
+/// Returns the recording that 2.13 makes of one of these programs, which drops everything at its end.
 fn recorded(seed: u64, settings: &str) -> DeviceRecording {
     let policy = PyTorch::of(&Profile::PYTORCH_2_13, Settings::from_environment(settings).expect("settings"));
     let mut core = Allocator::new(SimDevice::new(SimOptions::h200()), policy, Vec::new());

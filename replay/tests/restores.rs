@@ -23,7 +23,7 @@ fn free(at: u64, size: u64) -> [Part; 2] {
     [(Action::FreeRequested, at, size), (Action::FreeCompleted, at, size)]
 }
 
-/// A program with one small segment in this pool, these entries, and these blocks at the end.
+/// Returns a program with one small segment in this pool, these entries, and these blocks at the end.
 fn program(pool: (u64, u64), parts: &[Part], ends: &[(u64, BlockState)]) -> DeviceRecording {
     let trace = parts.iter().map(|&(action, at, size)| Entry::new(action, BASE + at, size, 0)).collect();
     let mut address = BASE;
@@ -42,7 +42,7 @@ fn program(pool: (u64, u64), parts: &[Part], ends: &[(u64, BlockState)]) -> Devi
     DeviceRecording { segments: vec![segment], trace, ..DeviceRecording::default() }
 }
 
-/// Two blocks are allocated and freed, and a checkpoint with both of them is restored.
+/// Returns a trace in which two blocks are allocated and freed, and a checkpoint with both of them is restored.
 fn restored() -> Vec<Part> {
     let made = [MAKE, alloc(0, 512), alloc(512, 1024)];
     let restored = [alloc(0, 512), alloc(512, 1024), alloc(1536, REST)];
@@ -109,7 +109,8 @@ fn what_no_restore_leaves_is_seen() {
     assert!(is_seen(&program(POOL, &partly, &ends)));
 }
 
-/// Two segments of a pool, both free again, and then a block that fills the second or the first segment.
+/// Returns a recording with two segments of a pool, both free again, and then a block that fills the second or the first
+/// segment.
 fn chosen(second: bool) -> DeviceRecording {
     let (size, far) = (22 * MIB, 64 * MIB);
     let made = [0, far].map(|at| [(Action::SegmentAlloc, at, size), alloc(at, size)]).concat();
@@ -130,7 +131,7 @@ fn a_checkpoint_has_all_segments_of_its_time() {
     assert!(is_seen(&chosen(true)));
 }
 
-/// The numbers of a flat JSON dictionary.
+/// Returns the numbers of a flat JSON dictionary.
 fn numbers(text: &str) -> BTreeMap<String, i64> {
     let pairs = text.trim().trim_matches(['{', '}']).split(',').map(|pair| pair.split_once(':').expect("a key and a number"));
     pairs.map(|(key, value)| (key.trim().trim_matches('"').to_owned(), value.trim().parse().expect("a number"))).collect()

@@ -115,7 +115,7 @@ fn of_catalogue(name: String) -> Option<Tried> {
     Some((name, Box::new(move |workload| make_for(&policy, workload))))
 }
 
-/// The smallest memory in which the workload fits, and the memory reserved with plenty of memory.
+/// Returns the smallest memory in which the workload fits, and the memory reserved with plenty of memory.
 fn cell(workload: &Workload, make: &Maker) -> String {
     let load = workload.load_bytes(LOAD_UNIT_BYTES) as f64;
     match smallest_capacity(workload, make, &RunOptions::plenty(), &[]) {

@@ -47,7 +47,7 @@ impl Drop for Copy {
     }
 }
 
-/// The hash of a copy in which one file has an additional line.
+/// Returns the hash of a copy in which one file has an additional line.
 fn with_a_line_in(file: &str) -> String {
     let change = |path: &Path, mut bytes: Vec<u8>| {
         if path == Path::new(file) {
@@ -67,7 +67,7 @@ fn the_same_sources_are_the_same_build_anywhere() {
     assert_eq!(Copy::new("lines", with_other_line_ends).hash(), hash);
 }
 
-/// Whether the workspace has this file.
+/// Returns whether the workspace has this file.
 fn exists(file: &str) -> bool {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file).exists()
 }
@@ -107,7 +107,7 @@ fn tests_inside_a_file_change_nothing() {
     }
 }
 
-/// The hash of a copy whose lock file has a different version of a package.
+/// Returns the hash of a copy whose lock file has a different version of a package.
 fn with_another(package: &str) -> String {
     let change = |path: &Path, bytes: Vec<u8>| {
         if path != Path::new("Cargo.lock") {
@@ -133,7 +133,7 @@ fn releases_that_generators_draw_from_change_it_and_no_others_do() {
     }
 }
 
-/// The names under `[dependencies]` in a manifest.
+/// Returns the names under `[dependencies]` in a manifest.
 fn dependencies(manifest: &Path) -> Vec<String> {
     let text = fs::read_to_string(manifest).expect("a manifest");
     let lines = text.lines().skip_while(|line| *line != "[dependencies]").skip(1).take_while(|line| !line.starts_with('['));

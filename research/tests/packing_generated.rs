@@ -9,7 +9,7 @@ use parkade_research::workload::generators::Optimizer;
 use parkade_research::workload::generators::transformer::{Checkpointing, Transformer};
 use parkade_research::workload::{Workload, parse};
 
-/// A model with every kind of checkpointing, and in two to eight pieces.
+/// Returns a model with every kind of checkpointing, and in two to eight pieces.
 fn kinds(base: &Transformer) -> Vec<(String, Transformer)> {
     let whole =
         [Checkpointing::None, Checkpointing::EveryLayer, Checkpointing::Every(4), Checkpointing::Sqrt, Checkpointing::EveryOther];
@@ -21,8 +21,8 @@ fn kinds(base: &Transformer) -> Vec<(String, Transformer)> {
     whole.chain(pieces).map(of).collect()
 }
 
-/// Each of [`kinds`]: unchanged, with accumulation, with a copy of the optimizer's states, without states, and with a larger
-/// batch.
+/// Returns each of [`kinds`]: unchanged, with accumulation, with a copy of the optimizer's states, without states, and with a
+/// larger batch.
 fn grid(base: &Transformer) -> Vec<(String, Transformer)> {
     let mut models = Vec::new();
     for (kind, model) in kinds(base) {

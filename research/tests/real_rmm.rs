@@ -15,7 +15,7 @@ use parkade_sim::{AddressName, CallName, CallSubject, EventTiming, LogLevel, Sim
 
 type Core = Allocator<SimDevice, Box<dyn Policy + Send>, ()>;
 
-/// The policy named by a line `run POLICY CAPACITY LIMIT`, on its device.
+/// Returns the policy named by a line `run POLICY CAPACITY LIMIT`, on its device.
 fn core(header: &str) -> Core {
     let words: Vec<&str> = header.split(' ').collect();
     let &["run", policy, capacity, limit] = words.as_slice() else { panic!("{header} is no header") };
@@ -27,7 +27,7 @@ fn core(header: &str) -> Core {
     core
 }
 
-/// The driver calls since the last time, in the file's words.
+/// Returns the driver calls since this function was last called, in the file's notation.
 fn calls(core: &mut Core) -> Vec<String> {
     let calls = core.device_mut().take_log();
     let said = calls.into_iter().filter_map(|call| match (call.name, call.subject) {

@@ -10,7 +10,7 @@ use parkade_replay::{Completion, Operation, OutlookOptions, ReplaySettings, Requ
 use parkade_research::study::{Addresses, RunOptions, run};
 use parkade_research::workload::{Event, Workload};
 
-/// The workload of a recording without private pools and late frees.
+/// Returns the workload of a recording without private pools or late frees.
 fn workload(requests: &Requests) -> Workload {
     let mut buffers = Vec::new();
     let mut streams = Vec::new();

@@ -43,109 +43,110 @@ pub struct AdvisedOption {
     pub available_bytes: Option<u64>,
     /// Each device's outcome.
     pub devices: Vec<DeviceOutcome>,
-    /// How the likely runs turn out, if stream timing matters. Present only for the recorded run's own settings and the best
-    /// options.
+    /// The outcome of the likely runs, if stream timing matters. Present only for the recorded run's own settings and the
+    /// best options.
     pub likely: Option<LikelyRuns>,
-    /// Similar cut runs, if the program died, the option gets past the failure, and the available memory is known or assumed.
+    /// The cut runs that are similar, if the program died, the option gets past the failure, and the available memory is
+    /// known or assumed.
     pub completes: Option<CompletedRuns>,
 }
 
 impl AdvisedOption {
-    /// Whether every request of every device is served.
+    /// Returns whether every request of every device is served.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.devices.iter().all(DeviceOutcome::fits)
     }
 
-    /// Whether every recorded request of every device is served, including the request that a program died on. If a program
-    /// died, [`fits`](Self::fits) also requires that the estimated rest of the program is served.
+    /// Returns whether every recorded request of every device is served, including the request that a program died on. If a
+    /// program died, [`fits`](Self::fits) also requires that the estimated rest of the program is served.
     #[must_use]
     pub fn gets_past(&self) -> bool {
         self.devices.iter().all(|device| device.gets_past)
     }
 
-    /// The recorded entry of the first request that runs out of memory, on the first device where one does.
+    /// Returns the recorded entry of the first request that runs out of memory, on the first device where one does.
     #[must_use]
     pub fn fails_at_entry(&self) -> Option<usize> {
         self.devices.iter().find_map(DeviceOutcome::fails_at_entry)
     }
 
-    /// The number of requests that run out of memory.
+    /// Returns the number of requests that run out of memory.
     #[must_use]
     pub fn ooms(&self) -> i64 {
         self.devices.iter().map(|device| device.prediction.stats.num_ooms).sum()
     }
 
-    /// Whether the option does not fit, but the only requests that fail are ones that a library can do without.
+    /// Returns whether the option does not fit, but every request that fails is one that a library can do without.
     #[must_use]
     pub fn may_survive(&self) -> bool {
         !self.fits() && self.devices.iter().all(|device| device.fits() || device.may_survive)
     }
 
-    /// The peak of reserved bytes, on the device where it is highest.
+    /// Returns the peak of reserved bytes, on the device where it is highest.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> i64 {
         self.devices.iter().map(|device| device.prediction.peak_reserved_bytes()).max().unwrap_or(0)
     }
 
-    /// The smallest memory found in which every request of every device is served. A run in this size succeeded, and a run at
-    /// most 0.1 % or 2 MiB below it failed. If the available memory was too small, larger sizes were searched; if not,
-    /// smaller ones.
+    /// Returns the smallest memory found in which every request of every device is served. A run in this size succeeded, and
+    /// a run at most 0.1 % or 2 MiB below it failed. If the available memory was too small, larger sizes were searched; if
+    /// not, smaller ones.
     #[must_use]
     pub fn smallest_capacity_bytes(&self) -> u64 {
         self.devices.iter().map(|device| self.smallest_capacity_bytes_of(device)).max().unwrap_or(0)
     }
 
-    /// The same for one of the program's devices.
+    /// Returns the same for one of the program's devices.
     #[must_use]
     pub fn smallest_capacity_bytes_of(&self, device: &DeviceOutcome) -> u64 {
         let (smallest, fraction) = (device.smallest_bytes, self.settings.per_process_memory_fraction);
         if fraction > 0.0 && fraction < 1.0 { (smallest as f64 / fraction).ceil() as u64 } else { smallest }
     }
 
-    /// The device that decides how much memory is needed: the one with the least to spare or, if the available memory is
-    /// unknown, the one that needs the most.
+    /// Returns the device that decides how much memory is needed: the one with the least to spare or, if the available memory
+    /// is unknown, the one that needs the most.
     #[must_use]
     pub fn tightest(&self) -> Option<&DeviceOutcome> {
         let spare = |device: &&DeviceOutcome| i128::from(device.available_bytes.unwrap_or(0)) - i128::from(device.smallest_bytes);
         self.devices.iter().min_by_key(spare)
     }
 
-    /// The number of times that the entire cache was released because memory was short (`num_alloc_retries`).
+    /// Returns the number of times that the entire cache was released because memory was short (`num_alloc_retries`).
     #[must_use]
     pub fn retries(&self) -> i64 {
         self.devices.iter().map(|device| device.prediction.stats.num_alloc_retries).sum()
     }
 
-    /// The number of driver calls that allocate, map, unmap or free memory.
+    /// Returns the number of driver calls that allocate, map, unmap or free memory.
     #[must_use]
     pub fn driver_calls(&self) -> u64 {
         self.devices.iter().map(|device| device.prediction.driver_calls).sum()
     }
 
-    /// The cost of these driver calls on the measured device, in microseconds.
+    /// Returns the cost of these driver calls on the measured device, in microseconds.
     #[must_use]
     pub fn driver_us(&self) -> u64 {
         self.devices.iter().map(|device| device.prediction.driver_ns / 1000).sum()
     }
 
-    /// The memory that is still unreserved at the peak, on the device with the least. If requests fail, this is the missing
-    /// memory, as a negative number. `None` if the available memory is unknown, or if the option fails although the memory is
-    /// at least the smallest that was found to be enough.
+    /// Returns the memory that is still unreserved at the peak, on the device that has the least of it. If requests fail,
+    /// this is the missing memory, as a negative number. Returns `None` if the available memory is unknown, or if the option
+    /// fails although the memory is at least the smallest that was found to be enough.
     #[must_use]
     pub fn headroom_bytes(&self) -> Option<i64> {
         let headrooms = self.devices.iter().filter(|device| self.fits() || !device.fits()).map(DeviceOutcome::headroom_bytes);
         headrooms.min().flatten().filter(|&headroom| self.fits() || headroom < 0)
     }
 
-    /// Whether more memory is reserved than is available. The last page of an expandable segment may exceed a limit; nothing
-    /// can exceed a device's memory.
+    /// Returns whether more memory is reserved than is available. The last page of an expandable segment may exceed a limit;
+    /// nothing can exceed a device's memory.
     #[must_use]
     pub fn reaches_beyond(&self) -> bool {
         self.devices.iter().any(DeviceOutcome::reaches_beyond)
     }
 
-    /// Whether 1 % more or less memory, or likely stream timing, could change the answer.
+    /// Returns whether 1 % more or less memory, or likely stream timing, could change the answer.
     #[must_use]
     pub fn is_close(&self) -> bool {
         let is_near = |device: &DeviceOutcome| {
@@ -163,37 +164,37 @@ impl AdvisedOption {
         self.devices.iter().any(|device| device.as_recorded)
     }
 
-    /// The number of searched keys that these settings set.
+    /// Returns the number of searched keys that these settings set.
     #[must_use]
     pub fn keys(&self) -> usize {
         keys(&self.settings)
     }
 
-    /// Whether some of these settings work only under a memory limit.
+    /// Returns whether some of these settings work only under a memory limit.
     #[must_use]
     pub fn needs_limit(&self) -> bool {
         self.settings.garbage_collection_threshold > 0.0
     }
 
-    /// The cautions about something that the recording shows in use.
+    /// Returns the cautions about something that the recording shows in use.
     pub fn warnings(&self) -> impl Iterator<Item = &Caution> {
         self.cautions.iter().filter(|caution| caution.needs_warning())
     }
 
-    /// Whether there are any [`warnings`](Self::warnings).
+    /// Returns whether there are any [`warnings`](Self::warnings).
     #[must_use]
     pub fn has_warnings(&self) -> bool {
         self.warnings().next().is_some()
     }
 
-    /// The sort key that puts the most useful options first: those that fit, have no warnings, need the least memory, and set
-    /// the fewest keys.
+    /// Returns the sort key that puts the most useful options first: those that fit, have no warnings, need the least memory,
+    /// and set the fewest keys.
     pub(super) fn rank(&self) -> (bool, bool, u64, usize, u64) {
         (!self.fits(), self.has_warnings(), self.smallest_capacity_bytes(), self.keys(), self.driver_us())
     }
 }
 
-/// The number of searched keys that are set.
+/// Returns the number of searched keys that are set.
 fn keys(settings: &Settings) -> usize {
     let unset = Settings::default();
     usize::from(settings.expandable_segments)
@@ -220,15 +221,15 @@ pub struct LikelyRuns {
 }
 
 impl LikelyRuns {
-    /// Whether some likely run does not fit, or may reserve more than the available memory.
+    /// Returns whether some likely run does not fit, or may reserve more than the available memory.
     #[must_use]
     pub const fn may_not_fit(&self) -> bool {
         self.fit < self.of || self.ends_above
     }
 
-    /// The likely runs of an option; `None` if stream timing does not matter to it, or if the entries do not show which runs
-    /// are likely. `replays` are its programs, `recorded_limits` the limits under which they were recorded. The estimated
-    /// rest of a run that died has no times, so these runs leave it out.
+    /// Returns the likely runs of an option, or `None` if stream timing does not matter to it, or if the entries do not show
+    /// which runs are likely. `replays` are its programs, and `recorded_limits` are the limits under which they were
+    /// recorded. The estimated rest of a run that died has no times, so these runs leave it out.
     pub(super) fn of(
         recordings: &[&DeviceRecording],
         recorded_limits: &[Option<u64>],
@@ -301,14 +302,14 @@ impl DeviceOutcome {
         self.smallest_bytes = self.smallest_bytes.min(available_bytes);
     }
 
-    /// The recorded entry of the first request that failed. Also `None` if only requests of the estimated rest fail.
+    /// Returns the recorded entry of the first request that failed. Also `None` if only requests of the estimated rest fail.
     #[must_use]
     pub fn fails_at_entry(&self) -> Option<usize> {
         self.prediction.first_failure.filter(|_| !self.gets_past)
     }
 
-    /// The memory that is still unreserved at the peak. If a request fails, the additional bytes needed to serve every
-    /// request, as a negative number; then it is positive only where more memory makes a run fail.
+    /// Returns the memory that is still unreserved at the peak. If a request fails, the additional bytes needed to serve
+    /// every request, as a negative number; then it is positive only where more memory makes a run fail.
     #[must_use]
     pub fn headroom_bytes(&self) -> Option<i64> {
         let available = i64::try_from(self.available_bytes?).unwrap_or(i64::MAX);
@@ -319,13 +320,13 @@ impl DeviceOutcome {
         })
     }
 
-    /// Whether more memory is reserved than is available.
+    /// Returns whether more memory is reserved than is available.
     fn reaches_beyond(&self) -> bool {
         let reserved = u64::try_from(self.prediction.peak_reserved_bytes()).unwrap_or(0);
         self.available_bytes.is_some_and(|available| reserved > available)
     }
 
-    /// Whether every request was served.
+    /// Returns whether every request was served.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.prediction.first_failure.is_none()
@@ -355,15 +356,15 @@ pub(super) fn evaluate(replay: &Replay<'_>, available_bytes: Option<u64>) -> Dev
     }
 }
 
-/// The smallest memory found in which every recorded request is served, including the one that the program died on.
+/// Returns the smallest memory found in which every recorded request is served, including the one that the program died on.
 pub(super) fn enough_bytes(replay: &Replay<'_>) -> u64 {
     let recorded = replay.program.recorded();
     Capacities::find(&Replay { program: &recorded, ..*replay }).smallest()
 }
 
-/// Sizes are searched to within one part in this many ...
+/// Sizes are found to within one part in this many, or to within [`PRECISION_BYTES`] if that is more.
 const PRECISION: u64 = 1000;
-/// ... or to within this many bytes, whichever is more: the size of a driver page.
+/// The search is never more precise than this many bytes, the size of a driver page.
 const PRECISION_BYTES: u64 = 2 << 20;
 /// A limit that no run reaches. It is set because, without a limit, the allocator neither collects garbage nor ages blocks.
 const NEVER_REACHED: u64 = 1 << 60;
@@ -406,7 +407,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         found
     }
 
-    /// The outcome in unlimited memory.
+    /// Returns the outcome in unlimited memory.
     fn unlimited(&self) -> Prediction {
         self.unlimited.clone()
     }
@@ -434,7 +435,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         (prediction, failed)
     }
 
-    /// The smallest memory in which the program fits.
+    /// Returns the smallest memory in which the program fits.
     fn smallest(mut self) -> u64 {
         let (most_asked, threshold) = (self.high, self.threshold());
         if threshold < 1.0 && most_asked > self.low && !self.fits(most_asked) {
@@ -442,7 +443,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
             self.high = (most_asked as f64 / threshold).ceil() as u64;
         }
         while self.high.saturating_sub(self.low) > PRECISION_BYTES.max(self.high / PRECISION) {
-            // Below the middle, because a failing trial ends early and a successful one runs to the end.
+            // This is below the middle, because a failing trial ends early and a successful one runs to the end.
             self.fits(self.low + (self.high - self.low) / 3);
         }
         // The last page of an expandable segment may exceed a limit, but the live bytes are always needed.
@@ -470,8 +471,8 @@ impl<'r, 'a> Capacities<'r, 'a> {
         fits
     }
 
-    /// A run within `bytes` succeeded and never asked for more than `asked`. Within `asked`, the run would have been the
-    /// same, except under a threshold, which depends on the limit.
+    /// Records that a run within `bytes` succeeded and never asked for more than `asked`. Within `asked`, the run would have
+    /// been the same, except under a threshold, which depends on the limit.
     fn note_enough(&mut self, bytes: u64, asked: u64) {
         // This lowers `low` only if the recording contradicts itself.
         self.low = self.low.min(bytes.saturating_sub(1));
@@ -487,7 +488,7 @@ impl<'r, 'a> Capacities<'r, 'a> {
         run.step();
         let after = run.reserved_bytes();
         if self.replay.settings.expandable_segments {
-            // The limit check counts a whole segment, although fewer pages, or one page more, may be mapped.
+            // The limit check counts an entire segment, although fewer pages, or one page more, may be mapped.
             if after > before { self.may_ask_for(before, operation) } else { 0 }
         } else if run.stats().num_device_alloc > segments {
             after
@@ -496,15 +497,15 @@ impl<'r, 'a> Capacities<'r, 'a> {
         }
     }
 
-    /// The bytes that would be reserved if this operation asked the device for memory.
+    /// Returns the bytes that would be reserved if this operation asked the device for memory.
     fn may_ask_for(&self, reserved_bytes: u64, operation: Option<Operation>) -> u64 {
         let Some(Operation::Allocate { bytes, .. }) = operation else { return 0 };
         let segment = self.policy.round(Bytes(bytes)).and_then(|size| self.policy.segment_for(size));
         reserved_bytes.saturating_add(segment.map_or(u64::MAX, Bytes::get))
     }
 
-    /// Whether an operation that the device first refused may proceed differently under a larger limit that is still to be
-    /// tried. `before_bytes` is the amount reserved before the operation.
+    /// Returns whether an operation that the device first refused may proceed differently under a larger limit that is still
+    /// to be tried. `before_bytes` is the amount reserved before the operation.
     fn depends_on_limit(&self, before_bytes: u64, operation: Option<Operation>) -> bool {
         // The allocator releases oversize blocks and garbage in portions and asks the device again after each portion.
         let in_portions = self.threshold() < 1.0 || self.replay.settings.max_split_bytes < u64::MAX;
@@ -516,15 +517,15 @@ impl<'r, 'a> Capacities<'r, 'a> {
         if threshold > 0.0 { threshold } else { 1.0 }
     }
 
-    /// Under this limit, the run makes the same decisions as the unlimited run until it asks for more than this many bytes.
+    /// Returns the number of bytes up to which the run under this limit makes the same decisions as the unlimited run.
     fn same_until(&self, limit_bytes: u64) -> u64 {
         if self.threshold() < 1.0 { (self.threshold() * limit_bytes as f64) as u64 } else { limit_bytes }
     }
 }
 
-/// A copy is taken after at least this many operations (after every one in tests, whose programs are short) ...
+/// A copy is taken after at least this many operations (after every one in tests, whose programs are short).
 const OPERATIONS_A_COPY: usize = if cfg!(test) { 1 } else { 1 << 13 };
-/// ... and after as many operations per block in the copy, so that copying takes only a small part of the time.
+/// A copy is taken after at least this many operations per block in it, so that copying takes only a small part of the time.
 const OPERATIONS_A_BLOCK: usize = if cfg!(test) { 0 } else { 16 };
 
 /// A run within a limit.
@@ -563,7 +564,7 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// Counters that grow when the device refuses a request, or when memory is released before a request.
+/// Returns two counters that grow when the device refuses a request, or when memory is released before a request.
 fn relieved(run: &PredictedRun<'_>) -> (i64, i64) {
     (run.stats().num_alloc_retries, run.stats().num_device_free)
 }
@@ -643,7 +644,7 @@ mod tests {
         assert!(!outcome(&program, "", None).may_survive);
     }
 
-    /// A program whose sizes and lifetimes have no pattern.
+    /// Returns a program whose sizes and lifetimes have no pattern.
     fn mixed(seed: u64) -> Program {
         let mut state = seed;
         let mut below = |bound: u64| {

@@ -13,9 +13,10 @@
 
 use super::advised_option::AdvisedOption;
 
-/// An option thrashes if its driver time is more than this many times that of the cheapest option that fits ...
+/// An option thrashes if its driver time is more than this many times that of the cheapest option that fits, and more than
+/// [`THRASHING_US`].
 const THRASHING_TIMES: u64 = 20;
-/// ... and more than a second.
+/// An option thrashes only if its driver time is more than this: one second.
 const THRASHING_US: u64 = 1_000_000;
 
 /// Why an option is recommended.
@@ -43,7 +44,8 @@ pub struct Recommendation {
     pub line: String,
 }
 
-/// The options to choose from, best first: those that fit and need about as much memory as the one that needs the least.
+/// Returns the options to choose from, best first: those that fit and need about as much memory as the one that needs the
+/// least.
 pub(super) fn shortlist(options: &[AdvisedOption]) -> Vec<usize> {
     let fitting: Vec<usize> = (0..options.len()).filter(|&place| options[place].fits()).collect();
     let past = || (0..options.len()).filter(|&place| options[place].gets_past()).collect();
@@ -116,8 +118,8 @@ pub(super) fn choose(
     Some(recommend(options, place, reason))
 }
 
-/// Whether an option needs only slightly less than the run's own settings, which serve every request, and calls the driver more
-/// often.
+/// Returns whether an option needs only slightly less than the run's own settings, which serve every request, and calls the
+/// driver more often.
 fn is_hardly_better(option: &AdvisedOption, own: &AdvisedOption) -> bool {
     let (needs, own_needs) = (option.smallest_capacity_bytes(), own.smallest_capacity_bytes());
     let is_little = own_needs.saturating_sub(needs) < own_needs / LEAST_GAIN_PART;
@@ -128,7 +130,7 @@ fn recommend(options: &[AdvisedOption], option: usize, reason: Reason) -> Recomm
     Recommendation { option, reason, line: paste_line(&options[option].settings.text) }
 }
 
-/// The shell command that sets these settings, ready to paste.
+/// Returns the shell command that sets these settings, ready to paste.
 #[must_use]
 pub fn paste_line(settings: &str) -> String {
     let is_plain = settings.chars().all(|c| c.is_ascii_alphanumeric() || "_:.,-".contains(c));
@@ -150,9 +152,10 @@ const NEAR_PART_EXPANDABLE: u64 = 30;
 /// beginning needs. Here, expandable segments may need only one part in this many more: of 604 cut runs that some settings
 /// complete, this choice completed 574, whereas a thirtieth completed 564.
 const NEAR_PART_DIED: u64 = 66;
-/// Driver calls count as costly if they take this many times as long ...
+/// Driver calls count as costly if they take this many times as long as those of the option with the least driver time, and
+/// longer by [`COSTLY_US`].
 const COSTLY_TIMES: u64 = 4;
-/// ... and this much longer than those of the option with the least driver time.
+/// Driver calls count as costly only if they take this much longer than those of the option with the least driver time.
 const COSTLY_US: u64 = 500_000;
 
 /// Returns how much more than `bytes` an option may need and still count as needing about as much.
@@ -160,7 +163,7 @@ pub(crate) const fn tolerance_bytes(bytes: u64, is_expandable: bool) -> u64 {
     bytes / if is_expandable { NEAR_PART_EXPANDABLE } else { NEAR_PART }
 }
 
-/// Whether driver calls of `driver_us` cost much more than those of the option with the least driver time.
+/// Returns whether driver calls of `driver_us` cost much more than those of the option with the least driver time.
 pub(crate) fn is_costly(driver_us: u64, quickest_us: u64) -> bool {
     driver_us > quickest_us.saturating_mul(COSTLY_TIMES).max(quickest_us.saturating_add(COSTLY_US))
 }

@@ -20,13 +20,14 @@ pub struct CompletedRuns {
 }
 
 impl CompletedRuns {
-    /// The chance that one more run would complete, by the rule of succession, which never yields certainty.
+    /// Returns the chance that one more run would complete, by the rule of succession, which never yields certainty.
     #[must_use]
     pub fn probability(self) -> f64 {
         f64::from(self.completed + 1) / f64::from(self.runs + 2)
     }
 
-    /// The runs of the device where the smallest share was completed. `None` if there are none, or if one device has none.
+    /// Returns the runs of the device where the smallest share was completed. Returns `None` if there are none, or if one
+    /// device has none.
     #[must_use]
     pub fn least(of_devices: impl IntoIterator<Item = Option<CompletedRuns>>) -> Option<CompletedRuns> {
         let all: Option<Vec<CompletedRuns>> = of_devices.into_iter().collect();
@@ -127,14 +128,14 @@ impl RunLike {
         RunLike { means, steps: KnownSteps::of(continuation), band, rest }
     }
 
-    /// The cut runs that are similar to this one. If there are few of them, runs whose steps are known better or less well
-    /// are included; if there are still too few, runs that need more or less memory are included too.
+    /// Returns the cut runs that are similar to this one. If there are few of them, runs whose steps are known better or less
+    /// well are included; if there are still too few, runs that need more or less memory are included too.
     #[must_use]
     pub fn runs(self) -> CompletedRuns {
         self.runs_of(|RunLike { means, steps, band, rest }| TABLE[means as usize][rest as usize][steps as usize][band])
     }
 
-    /// The same, from a different table. `count` returns the runs with given properties.
+    /// Returns the same, from a different table. `count` returns the runs with given properties.
     #[must_use]
     pub fn runs_of(self, count: impl Fn(RunLike) -> CompletedRuns) -> CompletedRuns {
         let alone = count(self);

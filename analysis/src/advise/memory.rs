@@ -39,8 +39,8 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// The bytes that may be reserved under these settings: the smaller of the limit and the capacity, of which the settings
-    /// may allow only a fraction. `None` if neither the limit nor the capacity is known.
+    /// Returns the bytes that may be reserved under these settings: the smaller of the limit and the capacity, of which the
+    /// settings may allow only a fraction. Returns `None` if neither the limit nor the capacity is known.
     #[must_use]
     pub fn bytes(&self, profile: &Profile, settings: &Settings) -> Option<u64> {
         let fraction = settings.per_process_memory_fraction;
@@ -105,10 +105,10 @@ pub struct MemoryContradiction {
 }
 
 impl DeviceMemory {
-    /// The memory of each device. Memory that the caller specifies applies to all of them. If none is specified, a device has
-    /// what its own out-of-memory error shows; a device without an error has the smallest amount that any other device's
-    /// error shows, but at least what it reserved itself. `recorded_limits` are the recorded run's limits on each device, if
-    /// they were specified or found.
+    /// Returns the memory of each device. Memory that the caller specifies applies to all of them. If none is specified, a
+    /// device has what its own out-of-memory error shows; a device without an error has the smallest amount that any other
+    /// device's error shows, but at least what it reserved itself. `recorded_limits` are the recorded run's limits on each
+    /// device, if they were specified or found.
     #[must_use]
     pub fn of(
         devices: &[&DeviceRecording],
@@ -143,7 +143,7 @@ impl DeviceMemory {
         devices.iter().zip(&shown).map(of).collect()
     }
 
-    /// Evidence that contradicts this much memory, if any.
+    /// Returns evidence that contradicts this much memory, if any.
     pub(super) fn contradiction(&self, available_bytes: u64) -> Option<MemoryContradiction> {
         let shown = self.shown.filter(|shown| shown.refused_bytes <= available_bytes)?;
         Some(MemoryContradiction { device: self.device, entry: shown.refused_entry, refused_bytes: shown.refused_bytes })
@@ -165,7 +165,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// The recording reserves this much and is then refused a request for the same amount.
+    /// Returns a recording that reserves this much and, if `is_refused`, is then refused a request for the same amount.
     fn recording(device: u32, reserved_mib: u64, is_refused: bool) -> DeviceRecording {
         let (base, size) = (1 << 40, reserved_mib * MIB);
         let mut trace = vec![Entry::new(Action::SegmentAlloc, base, size, 0), Entry::new(Action::Alloc, base, size, 0)];

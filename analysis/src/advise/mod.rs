@@ -110,21 +110,21 @@ pub struct Advice {
 }
 
 impl Advice {
-    /// The recorded run's own settings.
+    /// Returns the recorded run's own settings.
     #[must_use]
     pub fn own(&self) -> &AdvisedOption {
         &self.options[0]
     }
 
-    /// The devices whose program died and whose rest is in doubt under an option (an index into [`options`](Self::options)),
-    /// with the reasons.
+    /// Returns the devices whose program died and whose rest is in doubt under an option (an index into
+    /// [`options`](Self::options)), with the reasons.
     #[must_use]
     pub fn doubts_with(&self, option: usize) -> Vec<(u32, Doubt)> {
         self.options.get(option).map_or_else(Vec::new, |option| doubts(&self.programs, option))
     }
 
-    /// Whether the program fits with an option (an index into [`options`](Self::options)), judged like the recommended
-    /// option: if only a range for the memory is known, the lower end must be enough.
+    /// Returns whether the program fits with an option (an index into [`options`](Self::options)), judged like the
+    /// recommended option: if only a range for the memory is known, the lower end must be enough.
     #[must_use]
     pub fn outcome_with(&self, option: usize) -> Outcome {
         if self.recommendation.as_ref().is_some_and(|recommendation| recommendation.option == option) {
@@ -133,7 +133,7 @@ impl Advice {
         self.options.get(option).map_or(Outcome::Unknown, |judged| self.outcome_on(judged, 0..self.programs.len()))
     }
 
-    /// The same for a single device.
+    /// Returns the same for a single device.
     #[must_use]
     pub fn outcome_on_device(&self, option: usize, device: u32) -> Option<Outcome> {
         let place = self.programs.iter().position(|program| program.device == device)?;
@@ -142,7 +142,7 @@ impl Advice {
         Some(self.outcome_on(&alone, place..place + 1))
     }
 
-    /// The outcome on some of the option's devices.
+    /// Returns the outcome on some of the option's devices.
     fn outcome_on(&self, option: &AdvisedOption, places: Range<usize>) -> Outcome {
         let (programs, memories) = (&self.programs[places.clone()], &self.memories[places.clone()]);
         let hides_more = hides_more(programs, &self.own().devices[places]);
@@ -153,7 +153,7 @@ impl Advice {
         judge.outcome(Some(judged), &enough(Some(0), &judge, &replays))
     }
 
-    /// The device whose error shows the least memory, and what it shows; only if the memory was inferred rather than
+    /// Returns the device whose error shows the least memory, and what it shows; only if the memory was inferred rather than
     /// specified.
     #[must_use]
     pub fn hint(&self) -> Option<(u32, CapacityHint)> {
@@ -162,7 +162,7 @@ impl Advice {
         shown.min_by_key(|(_, hint)| hint.assumed_bytes())
     }
 
-    /// The recommended option.
+    /// Returns the recommended option.
     #[must_use]
     pub fn recommended(&self) -> Option<&AdvisedOption> {
         self.recommendation.as_ref().map(|recommendation| &self.options[recommendation.option])
@@ -178,7 +178,7 @@ const MEASURED: usize = 3;
 /// called from several threads.
 ///
 /// # Errors
-/// If a device's recording cannot be replayed: the device's number and the reason.
+/// Fails if a device's recording cannot be replayed: the device's number and the reason.
 pub fn advise(
     devices: &[&DeviceRecording],
     options: &AdviseOptions,
@@ -269,7 +269,7 @@ fn check_programs(
     }
 }
 
-/// The outcome of an option under a recording's other possible reading, if the answer differs.
+/// Returns the outcome of an option under a recording's other possible reading, if the answer differs.
 fn read_otherwise(
     programs: &[Program],
     devices: &[&DeviceRecording],
@@ -287,7 +287,7 @@ fn read_otherwise(
     programs.iter().zip(devices).zip(&option.devices).filter_map(of_device).collect()
 }
 
-/// Whether some device had reserved more before the first entry than its available memory.
+/// Returns whether some device had reserved more before the first entry than its available memory.
 fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
     let hides = |(program, device): (&Program, &DeviceOutcome)| {
         device.available_bytes.is_some_and(|bytes| program.hides_more_than(bytes))
@@ -295,8 +295,9 @@ fn hides_more(programs: &[Program], devices: &[DeviceOutcome]) -> bool {
     programs.iter().zip(devices).any(hides)
 }
 
-/// For each device whose memory is known only as a range: what the recommended option needs for the recorded requests, unless
-/// that is already clear. Without a recommended option, the best of those that need the least memory is used.
+/// Returns what the recommended option needs for the recorded requests, for each device whose memory is known only as a
+/// range, unless that is already clear. Without a recommended option, the best of the options that need the least memory is
+/// used.
 fn enough<'a>(recommended: Option<usize>, judge: &Judge<'_>, replays: &dyn Fn(usize) -> Vec<Replay<'a>>) -> Vec<Enough> {
     if judge.memories.iter().all(|memory| memory.range.is_none()) {
         return Vec::new();
@@ -335,8 +336,8 @@ fn enough<'a>(recommended: Option<usize>, judge: &Judge<'_>, replays: &dyn Fn(us
     found.min_by_key(|each| each.first().map(Enough::lacking_bytes)).unwrap_or_default()
 }
 
-/// The amount that is enough on the devices where it matters: the first one, which may lack the most, and every other one
-/// that may lack memory.
+/// Selects the devices where the amount matters: the first one, which may lack the most, and every other one that may lack
+/// memory.
 fn that_decide(enough: Vec<Enough>) -> Vec<Enough> {
     let decides = |(place, enough): &(usize, Enough)| *place == 0 || enough.lacking_bytes() > 0;
     enough.into_iter().enumerate().filter(decides).map(|(_, enough)| enough).collect()
@@ -384,8 +385,8 @@ fn read_programs(
     Ok((programs, recorded_limits))
 }
 
-/// The outcomes of the recorded run's own settings and of the best other options with different timings; empty if no free
-/// waits for another stream.
+/// Returns the outcomes of the recorded run's own settings and of the best other options with different timings; empty if
+/// no free waits for another stream.
 fn timings<'a>(
     programs: &[Program],
     found: &[AdvisedOption],
@@ -412,19 +413,19 @@ fn timings<'a>(
     timed(useful).into_iter().map(timing).collect()
 }
 
-/// The options that are tried with different timings.
+/// Returns the options that are tried with different timings.
 fn timed(useful: &[usize]) -> Vec<usize> {
     [0].into_iter().chain(useful.iter().copied().filter(|&place| place != 0).take(TIMED)).collect()
 }
 
-/// How the run was recorded, but read under the rules of `profile`, which may differ from those of the release that made the
-/// recording.
+/// Returns the options with which the run was recorded, read under the rules of `profile`, which may differ from those of the
+/// release that made the recording.
 fn under(profile: &'static Profile, recorded: &VerifyOptions) -> VerifyOptions {
     VerifyOptions { settings: ReplaySettings { profile, ..recorded.settings.clone() }, ..recorded.clone() }
 }
 
-/// Whether a release would have done the same as the recorded run on every device. If not, that run is no evidence about the
-/// release.
+/// Returns whether a release would have done the same as the recorded run on every device. If not, that run is no evidence
+/// about the release.
 fn would_do_the_same(profile: &'static Profile, devices: &[&DeviceRecording], recorded: &VerifyOptions) -> bool {
     let explains = |device: &&DeviceRecording| {
         verify_device(device, &under(profile, recorded), &mut |_| ()).is_ok_and(|verdict| verdict.mismatches == 0)

@@ -21,9 +21,9 @@ use crate::stacks::{StackUse, by_stack};
 /// Every block size is a multiple of this, under any settings (spec 1.1).
 const MIN_BLOCK_BYTES: u64 = 512;
 
-/// If a program that died had steps to copy, at least this many operations may be added to its requests ...
+/// The continuation of a program that died may have as many operations as the program had, or this many if that is more.
 const LEAST_CONTINUED: usize = 10_000;
-/// ... and if it had none, as many as it had operations, but at most this many.
+/// The maximum number of operations in the continuation of a program that died.
 const MOST_CONTINUED: usize = 200_000;
 
 /// The requests of one traced device, ready to be replayed.
@@ -40,7 +40,7 @@ pub struct Program {
     pub ending: Ending,
     /// The estimate of the rest, if the program died.
     pub continuation: Option<Continuation>,
-    /// When the program held the most memory, and what it held.
+    /// The peak of the program's live memory, and what held it.
     pub live: LivePeak,
     /// The distinct sizes that it requests, in bytes.
     pub(super) sizes: Vec<u64>,
@@ -57,7 +57,7 @@ pub struct Program {
     pub self_check: Option<SelfCheck>,
 }
 
-/// The moment of peak live memory.
+/// The peak of a program's live memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LivePeak {
     /// Live bytes, with each block rounded up to a multiple of 512: no settings can make do with less.
@@ -75,7 +75,7 @@ impl Program {
     /// read.
     ///
     /// # Errors
-    /// If the recording cannot be replayed.
+    /// Fails if the recording cannot be replayed.
     pub(super) fn of_recording(
         recording: &DeviceRecording,
         own: &VerifyOptions,
@@ -129,8 +129,8 @@ impl Program {
         }
     }
 
-    /// The same program with each doubtful flush interpreted the other way. `None` if there is no doubtful flush, or if the
-    /// program died, because its failure then decides.
+    /// Returns the same program with each doubtful flush interpreted the other way. Returns `None` if there is no doubtful
+    /// flush, or if the program died, because its failure then decides.
     pub(super) fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Program> {
         if self.died() {
             return None;
@@ -139,33 +139,33 @@ impl Program {
         Some(Program { slots: Slots::of(&requests), requests, ..self.clone() })
     }
 
-    /// Whether the recorded program continued after an out-of-memory error.
+    /// Returns whether the recorded program continued after an out-of-memory error.
     #[must_use]
     pub const fn survived(&self) -> bool {
         matches!(self.ending, Ending::Survived(_))
     }
 
-    /// Whether the recorded program ended with an out-of-memory error.
+    /// Returns whether the recorded program ended with an out-of-memory error.
     #[must_use]
     pub const fn died(&self) -> bool {
         matches!(self.ending, Ending::Died(_))
     }
 
-    /// The cut runs that are similar to this program, if it died and the means need `needed_bytes` for it and its estimated
-    /// rest. `None` if the memory is not known, or if the part missing from the recording needed more.
+    /// Returns the cut runs that are similar to this program, if it died and the means need `needed_bytes` for it and its
+    /// estimated rest. Returns `None` if the memory is not known, or if the part missing from the recording needed more.
     #[must_use]
     pub fn completes(&self, means: Means, needed_bytes: u64, available_bytes: Option<u64>) -> Option<CompletedRuns> {
         let available = available_bytes.filter(|&available| self.died() && !self.hides_more_than(available))?;
         Some(RunLike::of(means, self.continuation.as_ref(), self.live.bytes, (needed_bytes, available)).runs())
     }
 
-    /// The number of recorded operations; the others are estimated.
+    /// Returns the number of recorded operations; the others are estimated.
     #[must_use]
     pub fn recorded_operations(&self) -> usize {
         self.continuation.as_ref().map_or(self.requests.operations.len(), |continuation| continuation.recorded)
     }
 
-    /// The program without its estimated rest.
+    /// Returns the program without its estimated rest.
     pub(super) fn recorded(&self) -> Program {
         let mut recorded = self.clone();
         recorded.requests.operations.truncate(self.recorded_operations());
@@ -174,27 +174,27 @@ impl Program {
         recorded
     }
 
-    /// Whether an entry belongs to the recording. Later ones are estimated.
+    /// Returns whether an entry belongs to the recording. Later ones are estimated.
     #[must_use]
     pub const fn is_recorded(&self, entry: usize) -> bool {
         self.continuation.is_none() || entry < self.entries
     }
 
-    /// The entry at which the program died, if its own settings are known to fail there in this much memory regardless of
-    /// what a replay predicts, because the memory is no more than what was refused. A replay may differ if the recording's
-    /// oldest entries are missing.
+    /// Returns the entry at which the program died, if its own settings are known to fail there in this much memory
+    /// regardless of what a replay predicts, because the memory is no more than what was refused. A replay may differ if the
+    /// recording's oldest entries are missing.
     pub(super) fn dies_again(&self, available_bytes: Option<u64>) -> Option<usize> {
         let death = self.ending.death()?;
         available_bytes.is_some_and(|available| available < self.refused_bytes).then_some(death.entry)
     }
 
-    /// Whether more than this was reserved before the first entry.
+    /// Returns whether more than this was reserved before the first entry.
     pub(super) fn hides_more_than(&self, bytes: u64) -> bool {
         self.requests.lost_beginning.is_some_and(|lost| lost.reserved_bytes > bytes)
     }
 
-    /// The entry of this operation (an index into its operations), if its request was served in the recording or ended the
-    /// run.
+    /// Returns the entry of this operation (an index into its operations), if its request was served in the recording or
+    /// ended the run.
     pub(super) fn fails_anew(&self, operation: usize) -> Option<usize> {
         match self.requests.operations.get(operation)? {
             (_, Operation::Allocate { failed: true, .. }) => None,
@@ -202,16 +202,16 @@ impl Program {
         }
     }
 
-    /// Whether this operation's request failed in the recording and the program continued.
+    /// Returns whether this operation's request failed in the recording and the program continued.
     fn was_done_without(&self, operation: usize) -> bool {
         let operations = &self.requests.operations;
         matches!(operations.get(operation), Some((_, Operation::Allocate { failed: true, .. })))
             && operations[operation..].iter().any(|(_, operation)| matches!(operation, Operation::Allocate { failed: false, .. }))
     }
 
-    /// Whether the program may continue if the request of this operation (an index into its operations) fails. This is the
-    /// case if the recorded program did, or if the very next operation frees the block, as with a single kernel's workspace:
-    /// a library such as cuDNN falls back to a smaller workspace if memory is short.
+    /// Returns whether the program may continue if the request of this operation (an index into its operations) fails. This
+    /// is the case if the recorded program did, or if the very next operation frees the block, as with a single kernel's
+    /// workspace: a library such as cuDNN falls back to a smaller workspace if memory is short.
     pub(super) fn is_workspace(&self, operation: usize) -> bool {
         let at = |place: usize| self.requests.operations.get(place).map(|&(_, operation)| operation);
         self.was_done_without(operation)
@@ -220,7 +220,7 @@ impl Program {
     }
 }
 
-/// The distinct sizes of all requests.
+/// Returns the distinct sizes of all requests.
 fn sizes(requests: &Requests) -> Vec<u64> {
     let size = |&(_, operation): &(usize, Operation)| match operation {
         Operation::Allocate { bytes, .. } => Some(bytes),
@@ -284,7 +284,7 @@ fn rounded(bytes: u64) -> u64 {
     bytes.max(1).checked_next_multiple_of(MIN_BLOCK_BYTES).unwrap_or(u64::MAX)
 }
 
-/// The memory that each stack holds after the operation `last`. Blocks from before the first entry have no stack.
+/// Returns the memory that each stack holds after the operation `last`. Blocks from before the first entry have no stack.
 fn holders(requests: &Requests, recording: &DeviceRecording, last: usize) -> Vec<StackUse> {
     let early = requests.lost_beginning.map_or(0, |lost| lost.blocks);
     let mut live: FxHashMap<usize, (StackId, u64)> = FxHashMap::default();
@@ -327,7 +327,7 @@ pub(super) mod sample_programs {
         Program::of_requests(requests, LearnedAddressSpace::default(), &DeviceRecording::default())
     }
 
-    /// A segment of 100 MiB is split for 60 MiB, so the next 60 MiB need another segment.
+    /// Returns a program in which a segment of 100 MiB is split for 60 MiB, so the next 60 MiB need another segment.
     pub(crate) fn cut() -> Program {
         program(&[allocate(0, 100), free(0), allocate(1, 60), allocate(2, 60), allocate(3, 60), free(3), allocate(4, 20)])
     }
@@ -353,7 +353,7 @@ impl<'a> Replay<'a> {
         PredictedRun::with_slots(&self.program.requests, &self.program.slots, device, &options, ())
     }
 
-    /// For each of [`TIMINGS`]: whether every request is served, and the peak of reserved bytes.
+    /// Returns, for each of [`TIMINGS`], whether every request is served, and the peak of reserved bytes.
     pub(super) fn timings(&self, limit_bytes: Option<u64>) -> [(bool, i64); TIMINGS.len()] {
         TIMINGS.map(|timing| {
             let device = device_like(self.program.device, &self.program.learned, None);
@@ -363,7 +363,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// For each likely run: whether every request is served.
+    /// Returns, for each likely run, whether every request is served.
     pub(super) fn likely(&self, limit_bytes: Option<u64>) -> [bool; LIKELY as usize] {
         std::array::from_fn(|place| {
             let device = device_like(self.program.device, &self.program.learned, None);

@@ -20,7 +20,8 @@ use crate::caution::{Caution, InUse, cautions};
 
 /// The number of best options whose neighbours are tried in each round.
 const ROUNDS: [usize; 2] = [2, 1];
-/// At least this many options are tried: when the best have no untried neighbours left, neighbours of worse options follow.
+/// The minimum number of options to try: when the best options have no untried neighbours left, the neighbours of worse
+/// options follow.
 const FEWEST: usize = 64;
 
 /// A search in progress.
@@ -112,7 +113,7 @@ impl<'a> Search<'a> {
         candidates.into_iter().filter_map(trial).collect()
     }
 
-    /// The best option with expandable segments and the `count` best options without them: not every program can use
+    /// Returns the best option with expandable segments and the `count` best options without them: not every program can use
     /// expandable segments.
     fn best(&self, count: usize) -> Vec<Candidate> {
         let mut places: Vec<usize> = (0..self.found.len()).collect();
@@ -164,7 +165,7 @@ impl<'a> Search<'a> {
         self.candidates.extend(new.into_iter().map(|trial| trial.candidate));
     }
 
-    /// What the settings may break on any of the devices; each known issue appears once.
+    /// Returns what the settings may break on any of the devices; each known issue appears once.
     fn cautions(&self, settings: &Settings) -> Vec<Caution> {
         let mut found: Vec<Caution> = Vec::new();
         for caution in self.in_use.iter().flat_map(|in_use| cautions(in_use, settings, self.profile)) {
@@ -176,7 +177,7 @@ impl<'a> Search<'a> {
         found
     }
 
-    /// The outcomes on all devices under settings in [`decisive`] form.
+    /// Returns the outcomes on all devices under settings in [`decisive`] form.
     fn evaluate(&self, settings: &Settings) -> Vec<DeviceOutcome> {
         let outcome = |(program, memory): (&Program, &DeviceMemory)| {
             let available_bytes = memory.budget.bytes(self.profile, settings);
@@ -186,7 +187,7 @@ impl<'a> Search<'a> {
         self.programs.iter().zip(self.memory).map(outcome).collect()
     }
 
-    /// An option whose settings have been tried.
+    /// Returns an option whose settings have been tried.
     fn option(&self, trial: &Trial) -> AdvisedOption {
         let decisive = decisive(&trial.settings, self.profile, self.programs);
         let tried = self.tried.iter().find(|(known, _)| *known == decisive);
@@ -212,8 +213,8 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The cut runs that are similar to those of the devices whose programs died, for the device where the smallest share was
-/// completed. `None` if no program died, if one does not get past its failure, or if its memory is not known.
+/// Returns the cut runs that are similar to the runs that died, for the device where the smallest share was completed.
+/// Returns `None` if no program died, if one does not get past its failure, or if its memory is not known.
 fn completes(programs: &[Program], devices: &[DeviceOutcome]) -> Option<CompletedRuns> {
     let died = programs.iter().zip(devices).filter(|(program, _)| program.died());
     let of = |(program, outcome): (&Program, &DeviceOutcome)| {
@@ -222,7 +223,7 @@ fn completes(programs: &[Program], devices: &[DeviceOutcome]) -> Option<Complete
     CompletedRuns::least(died.map(of))
 }
 
-/// Whether two settings have the same meaning, however they are written.
+/// Returns whether two settings have the same meaning, however they are written.
 pub(super) fn are_same(one: &Settings, other: &Settings) -> bool {
     Settings { text: String::new(), ..one.clone() } == Settings { text: String::new(), ..other.clone() }
 }
@@ -262,7 +263,7 @@ impl Candidate {
         Candidate { divisions: Some(divisions), ..self.clone() }
     }
 
-    /// The coarse grid, which is tried first.
+    /// Returns the coarse grid, which is tried first.
     fn coarse() -> Vec<Candidate> {
         let plain = Candidate::default();
         let expandable = Candidate { expandable: true, ..Candidate::default() };
@@ -279,7 +280,7 @@ impl Candidate {
         all
     }
 
-    /// What to try next if this candidate is among the best: nearby values, and one more key.
+    /// Returns what to try next if this candidate is among the best: nearby values, and one more key.
     fn neighbours(&self) -> Vec<Candidate> {
         let mut all = Vec::new();
         if let Some(split_mb) = self.split_mb {
@@ -307,7 +308,7 @@ impl Candidate {
         all
     }
 
-    /// The settings string, followed by `kept`.
+    /// Returns the settings string, followed by `kept`.
     fn text(&self, kept: &str) -> String {
         let mut parts = Vec::new();
         if self.expandable {
@@ -329,13 +330,13 @@ impl Candidate {
         parts.join(",")
     }
 
-    /// The settings; `None` if this PyTorch release refuses them, which only `kept` can cause.
+    /// Returns the settings, or `None` if this PyTorch release refuses them, which only `kept` can cause.
     fn settings(&self, profile: &Profile, kept: &str) -> Option<Settings> {
         Settings::from_environment_as(&profile.dialect, &self.text(kept)).ok()
     }
 }
 
-/// The parts of a settings string whose keys the search does not set.
+/// Returns the parts of a settings string whose keys the search does not set.
 fn kept(text: &str) -> String {
     let mut depth = 0_i32;
     let parts = text.split(|c| {
@@ -347,9 +348,9 @@ fn kept(text: &str) -> String {
     parts.filter(is_kept).map(str::trim).collect::<Vec<_>>().join(",")
 }
 
-/// The settings without the parts that make no difference to these programs in any amount of memory: the spelling, and a
-/// `max_split_size` larger than every segment (spec 2.5, 2.9, 3.1: the allocator compares it only with requests and free
-/// blocks, which are parts of segments).
+/// Returns the settings without the parts that make no difference to these programs in any amount of memory: the spelling,
+/// and a `max_split_size` larger than every segment (spec 2.5, 2.9, 3.1: the allocator compares it only with requests and
+/// free blocks, which are parts of segments).
 fn decisive(settings: &Settings, profile: &'static Profile, programs: &[Program]) -> Settings {
     let mut decisive = Settings { text: String::new(), ..settings.clone() };
     // Expandable segments grow to any size.
@@ -359,7 +360,7 @@ fn decisive(settings: &Settings, profile: &'static Profile, programs: &[Program]
     decisive
 }
 
-/// The largest segment that these programs may have, in bytes.
+/// Returns the largest segment that these programs may have, in bytes.
 fn largest_segment(settings: &Settings, profile: &'static Profile, programs: &[Program]) -> u64 {
     let policy = PyTorch::of(profile, settings.clone());
     let segment =

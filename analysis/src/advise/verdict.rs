@@ -49,7 +49,7 @@ pub struct Enough {
 }
 
 impl Enough {
-    /// The amount by which `bytes` exceeds the lower end of the range; negative if it does not.
+    /// Returns the amount by which `bytes` exceeds the lower end of the range; negative if it does not.
     pub(super) fn lacking_bytes(&self) -> i128 {
         i128::from(self.bytes) - i128::from(self.range.least_bytes)
     }
@@ -66,7 +66,7 @@ pub(super) struct Judge<'a> {
     pub(super) tried: &'a [AdvisedOption],
 }
 
-/// The devices whose program died and whose rest is in doubt under this option, with the reasons.
+/// Returns the devices whose program died and whose rest is in doubt under this option, with the reasons.
 pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, Doubt)> {
     let free = |device: u32| {
         let outcome = option.devices.iter().find(|outcome| outcome.device == device);
@@ -79,8 +79,8 @@ pub(super) fn doubts(programs: &[Program], option: &AdvisedOption) -> Vec<(u32, 
 }
 
 impl Judge<'_> {
-    /// The outcome with an option; `None` means that no option serves every recorded request in the memory that was tried.
-    /// `enough` is the option's measured need for the recorded requests, on each device that may lack memory.
+    /// Returns the outcome with an option; `None` means that no option serves every recorded request in the memory that was
+    /// tried. `enough` is the option's measured need for the recorded requests, on each device that may lack memory.
     pub(super) fn outcome(&self, option: Option<&AdvisedOption>, enough: &[Enough]) -> Outcome {
         if self.memories.iter().all(|memory| memory.budget == MemoryBudget::default()) {
             return Outcome::Unknown;
@@ -113,7 +113,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the memory is too small, even at the upper end if only a range is known.
+    /// Returns whether the memory is too small, even at the upper end if only a range is known.
     fn is_short(&self) -> bool {
         let is_short = |(program, memory): (&Program, &DeviceMemory)| {
             memory.range.is_some_and(|range| program.live.bytes >= range.below_bytes)
@@ -123,7 +123,7 @@ impl Judge<'_> {
             || !self.tried.iter().any(|option| self.serves_where_known(option))
     }
 
-    /// Whether an option serves every recorded request of the devices whose memory is known.
+    /// Returns whether an option serves every recorded request of the devices whose memory is known.
     pub(super) fn serves_where_known(&self, option: &AdvisedOption) -> bool {
         let serves = |((outcome, memory), program): ((&DeviceOutcome, &DeviceMemory), &Program)| {
             // More bytes than this can be live only in the last page of an expandable segment.
@@ -184,7 +184,7 @@ pub(super) struct OwnRun<'a> {
     pub(super) recorded: &'a VerifyOptions,
 }
 
-/// The verdict on the recorded run's own settings, and their first failure if there is one.
+/// Returns the verdict on the recorded run's own settings, and their first failure if there is one.
 pub(super) fn verdict(run: &OwnRun<'_>, own: &AdvisedOption) -> (Verdict, Option<FirstFailure>) {
     let failing =
         |is_such: &dyn Fn(&DeviceOutcome) -> bool| own.devices.iter().position(|device| !device.fits() && is_such(device));
@@ -215,7 +215,7 @@ pub(super) fn verdict(run: &OwnRun<'_>, own: &AdvisedOption) -> (Verdict, Option
 }
 
 impl OwnRun<'_> {
-    /// Whether a device's live blocks exceed even the upper end of the range for its memory.
+    /// Returns whether a device's live blocks exceed even the upper end of the range for its memory.
     fn holds_more(&self, device: u32) -> bool {
         let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
         of_device.any(|(replay, memory)| {
@@ -227,7 +227,7 @@ impl OwnRun<'_> {
         })
     }
 
-    /// Whether a device's live blocks exceed the lower end of the range for its memory.
+    /// Returns whether a device's live blocks exceed the lower end of the range for its memory.
     fn may_hold_more(&self, device: u32) -> bool {
         let mut of_device = self.replays.iter().zip(self.memories).filter(|(_, memory)| memory.device == device);
         of_device.any(|(replay, memory)| memory.range.is_some_and(|range| replay.program.live.bytes > range.least_bytes))
@@ -254,7 +254,7 @@ fn first_failure(run: &OwnRun<'_>, place: usize, own: &AdvisedOption) -> Option<
     Some(FirstFailure { device: program.device, entry, wanted_bytes, held: Held::seen_from(&segments, stream, pool) })
 }
 
-/// The recorded run's heap just after the request of this entry failed.
+/// Returns the recorded run's heap just after the request of this entry failed.
 fn recorded_heap(
     recording: &DeviceRecording,
     recorded: &VerifyOptions,
@@ -292,7 +292,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// What a heap holds, from the point of view of a request from this stream and pool.
+    /// Returns what a heap holds, from the point of view of a request from this stream and pool.
     fn seen_from(segments: &[SegmentInfo], stream: u64, pool: PoolId) -> Held {
         let mut held = Held::default();
         for segment in segments {
@@ -313,7 +313,7 @@ impl Held {
         held
     }
 
-    /// What a device held when its recording was written, which is all that a file without a trace shows.
+    /// Returns what a device held when its recording was written, which is all that a file without a trace shows.
     #[must_use]
     pub fn at_end(recording: &DeviceRecording) -> Held {
         let mut held = Held::default();

@@ -20,7 +20,7 @@ pub enum Feature {
     PrivatePools,
     /// Pools of CUDA graph captures.
     GraphPools,
-    /// No CUDA graph is captured.
+    /// No captured CUDA graphs.
     NoGraphPools,
     /// Pools that the program created itself, with `torch.cuda.MemPool`.
     UserPools,
@@ -30,11 +30,11 @@ pub enum Feature {
     SeveralStreams,
     /// Blocks used by streams other than their own (`record_stream`).
     OtherStreams,
-    /// Calls of `empty_cache` that released memory.
+    /// Calls to `empty_cache` that released memory.
     EmptyCache,
     /// More than one device in the process.
     SeveralDevices,
-    /// No memory limit is set (`set_per_process_memory_fraction`).
+    /// No memory limit (`set_per_process_memory_fraction`).
     NoLimit,
     /// Pools with their own allocator (`MemPool(allocator)`, sleep modes).
     PoolAllocators,
@@ -85,13 +85,13 @@ pub struct InUse {
 }
 
 impl InUse {
-    /// A program about which nothing is known.
+    /// Returns a program about which nothing is known.
     #[must_use]
     pub fn unknown() -> InUse {
         InUse { evidence: [Evidence::Unknown; FEATURES] }
     }
 
-    /// What one device's recording shows. `requests` are those of the recording, if it has a trace.
+    /// Returns what one device's recording shows. `requests` are those of the recording, if it has a trace.
     ///
     /// If a recording's oldest entries are missing, whatever it does not show is unknown; in a file that does not name pools
     /// (before 1.13, spec 7.8), everything about pools is unknown.
@@ -113,7 +113,7 @@ impl InUse {
         in_use
     }
 
-    /// The same program on this many devices.
+    /// Returns the same program on this many devices.
     #[must_use]
     pub fn on_devices(mut self, devices: usize) -> InUse {
         // A file lists every device on which memory was allocated.
@@ -121,8 +121,8 @@ impl InUse {
         self
     }
 
-    /// The same program, in a process that sees this many devices: a snapshot lists each of them. With one device, the process
-    /// shares no memory with another through NCCL or a network card.
+    /// Returns the same program, in a process that sees this many devices: a snapshot lists each of them. With one device,
+    /// the process shares no memory with another through NCCL or a network card.
     #[must_use]
     pub fn seeing(mut self, devices: usize) -> InUse {
         if devices == 1 {
@@ -132,21 +132,21 @@ impl InUse {
         self
     }
 
-    /// The same program, but known to run with or without a memory limit.
+    /// Returns the same program, but known to run with or without a memory limit.
     #[must_use]
     pub fn limited(mut self, is_limited: bool) -> InUse {
         self.set(Feature::NoLimit, seen(!is_limited, true));
         self
     }
 
-    /// The same program, but with the caller's knowledge about one feature.
+    /// Returns the same program, but with what the caller knows about one feature.
     #[must_use]
     pub fn with(mut self, feature: Feature, evidence: Evidence) -> InUse {
         self.set(feature, evidence);
         self
     }
 
-    /// Whether the program uses a feature.
+    /// Returns the evidence on whether the program uses a feature.
     #[must_use]
     pub fn evidence(&self, feature: Feature) -> Evidence {
         self.evidence[feature as usize]
@@ -182,15 +182,15 @@ impl InUse {
     }
 }
 
-/// Whether a block became free later than the program freed it. At entry 0 this may also be the second half of a free whose
-/// first half is missing from the recording.
+/// Returns whether a block became free later than the program freed it. At entry 0 this may also be the second half of a free
+/// whose first half is missing from the recording.
 fn is_late(operation: &Operation) -> bool {
     let late = |completion| !matches!(completion, Completion::AtOnce | Completion::AtEntry(0));
     matches!(operation, Operation::Free { completion, .. } if late(*completion))
 }
 
-/// The evidence for a feature that a recording shows or does not show. Only if `is_sure` does the feature's absence mean that
-/// it is not in use.
+/// Returns the evidence for a feature that a recording shows or does not show. Only if `is_sure` does the feature's absence
+/// mean that it is not in use.
 fn seen(is_seen: bool, is_sure: bool) -> Evidence {
     match (is_seen, is_sure) {
         (true, _) => Evidence::Shown,

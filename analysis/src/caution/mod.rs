@@ -39,15 +39,15 @@ pub struct Caution {
 }
 
 impl Caution {
-    /// Whether these settings need a warning: the program uses what the issue needs, and the issue is harmful.
+    /// Returns whether these settings need a warning: the program uses what the issue needs, and the issue is harmful.
     #[must_use]
     pub fn needs_warning(&self) -> bool {
         self.in_use == Evidence::Shown && self.severity > Severity::NoEffect
     }
 }
 
-/// The known issues that apply to `settings` under `profile` in a program that uses `in_use`. Issues whose features are shown
-/// come before those whose features are unknown, then the more severe first, then in the order of the table.
+/// Returns the known issues that apply to `settings` under `profile` in a program that uses `in_use`. Issues whose features
+/// are shown come before those whose features are unknown, then the more severe first, then in the order of the table.
 #[must_use]
 pub fn cautions(in_use: &InUse, settings: &Settings, profile: &Profile) -> Vec<Caution> {
     let applying = KNOWN_ISSUES.iter().filter(|issue| issue.applies_to(settings, profile));
@@ -56,8 +56,8 @@ pub fn cautions(in_use: &InUse, settings: &Settings, profile: &Profile) -> Vec<C
     found
 }
 
-/// The caution for a program; `None` if the program is known not to use something that the issue needs. The caution is as
-/// certain as the least certain of the needed features.
+/// Returns the caution for a program, or `None` if the program is known not to use something that the issue needs. The
+/// caution is as certain as the least certain of the needed features.
 fn caution(issue: &KnownIssue, in_use: &InUse) -> Option<Caution> {
     let least = issue.uses.iter().map(|&feature| in_use.evidence(feature)).min().unwrap_or(Evidence::Shown);
     (least != Evidence::NotShown).then_some(Caution {
@@ -90,7 +90,7 @@ parkade_recording::names! {
     }
 }
 
-/// A known issue, as the table states it. [`Caution`](Caution) explains the texts.
+/// A known issue, as the table states it. [`Caution`](Caution) explains the fields.
 #[derive(Clone, Copy, Debug)]
 struct KnownIssue {
     id: &'static str,
@@ -195,7 +195,7 @@ impl Condition {
 }
 
 impl KnownIssue {
-    /// Whether the issue concerns these settings in the profile's release.
+    /// Returns whether the issue concerns these settings in the profile's release.
     fn applies_to(&self, settings: &Settings, profile: &Profile) -> bool {
         let exists = match self.versions {
             Versions::All => true,
@@ -284,7 +284,7 @@ const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::MayBreak,
-        what: "Free blocks of an expandable segment that have coalesced beyond max_split_size_mb do not serve smaller \
+        what: "Free blocks of an expandable segment that have coalesced to more than max_split_size_mb do not serve smaller \
                requests, so reserved memory grows without bound if small blocks outlive large ones.",
         instead: "Set only one of the two; expandable_segments does not need max_split_size_mb.",
         source: "pytorch/pytorch#123548, pytorch/pytorch#193400",
@@ -355,7 +355,7 @@ const KNOWN_ISSUES: &[KnownIssue] = &[
         severity: Severity::MayBreak,
         what: "On devices that share memory with the host (DGX Spark), workloads that fit without expandable segments have run out of \
                memory with them.",
-        instead: "Try both on the device; a replay does not model it.",
+        instead: "Try both on the device; a replay does not model this effect.",
         source: "vllm-project/vllm#45179, NVIDIA/dgx-spark-playbooks#97",
     },
     KnownIssue {
@@ -376,7 +376,7 @@ const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::NoMapping],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "A PyTorch built without the driver's mapping calls (Windows, some builds) warns once and ignores the setting.",
+        what: "PyTorch built without the driver's mapping calls (Windows, some builds) warns once and ignores the setting.",
         instead: "Look for the warning `expandable_segments not supported on this platform`.",
         source: "pytorch/pytorch#122057",
     },
@@ -431,7 +431,7 @@ const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Without max_split_size_mb no block is oversize, so a limit on how much larger an oversize block may be has no effect.",
+        what: "Without max_split_size_mb, no block is oversize, so a limit on how much larger an oversize block may be has no effect.",
         instead: "Leave it out, or also set max_split_size_mb.",
         source: "spec 2.5",
     },
@@ -464,7 +464,7 @@ const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[Feature::NoLimit],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Without a memory limit no request is rejected early.",
+        what: "Without a memory limit, no request is rejected early.",
         instead: "Also set per_process_memory_fraction.",
         source: "pytorch/pytorch#179057",
     },
@@ -475,7 +475,7 @@ const KNOWN_ISSUES: &[KnownIssue] = &[
         uses: &[],
         versions: Versions::All,
         severity: Severity::NoEffect,
-        what: "Without expandable_segments no addresses are reserved.",
+        what: "Without expandable_segments, no addresses are reserved.",
         instead: "Leave it out, or set expandable_segments:True.",
         source: "spec 11.0",
     },
@@ -523,7 +523,7 @@ mod tests {
     const NEW: Profile = Profile::PYTORCH_2_15;
     const OLD: Profile = Profile::PYTORCH_2_11;
 
-    /// A program that uses only these features.
+    /// Returns a program that uses only these features.
     fn only(features: &[Feature]) -> InUse {
         let nothing = Feature::ALL.into_iter().fold(InUse::unknown(), |in_use, feature| in_use.with(feature, Evidence::NotShown));
         features.iter().fold(nothing, |in_use, &feature| in_use.with(feature, Evidence::Shown))

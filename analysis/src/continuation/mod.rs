@@ -4,12 +4,12 @@
 //! before, once in every step (`repeats`). What it did after that point is appended: first the rest of the failed
 //! step, with sizes in proportion to what that step had already requested, and then the earlier steps once more, unchanged.
 //!
-//! [`Doubt`] states why a program of this kind may not fit even if all of its estimated rest does. The need of later steps is
-//! judged by how many steps were seen, how much they differ, and how much memory is left free. There are two ways to be
-//! certain. Either the largest size has recurred, as happens when sizes are fixed, few, or capped at a maximum. Or so much
-//! memory is left free that even a size larger than any seen would fit: if sizes are spread over a range and `n` of them were
-//! seen, the chance that the range extends `x` times further above its floor than the largest size seen is at most `x` to the
-//! power of `-n`, however many steps follow.
+//! [`Doubt`] states why a program of this kind may not fit even if all of its estimated rest does. How much memory later
+//! steps need is judged by how many steps were seen, how much they differ, and how much memory is left free. There are two
+//! ways to be certain. Either the largest size has recurred, as happens when sizes are fixed, few, or capped at a maximum. Or
+//! so much memory is left free that even a size larger than any seen would fit: if sizes are spread over a range and `n` of
+//! them were seen, the chance that the range extends `x` times further above its floor than the largest size seen is at most
+//! `x` to the power of `-n`, however many steps follow.
 
 mod repeats;
 
@@ -36,7 +36,7 @@ pub struct Continuation {
     pub requests: Requests,
     /// The number of recorded operations; the others are estimated.
     pub recorded: usize,
-    /// The number of steps before the one that failed, at most forty. This includes a first step that differs because it
+    /// The number of steps before the one that failed, up to forty. This includes a first step that differs because it
     /// allocates what later steps find.
     pub steps: usize,
     /// The peak of live bytes in each of these steps, earliest first, including any before the similar steps begin.
@@ -57,24 +57,24 @@ pub struct Continuation {
 }
 
 impl Continuation {
-    /// The peak of live bytes in each step; the last is the failed step as if it had continued.
+    /// Returns the peak of live bytes in each step; the last is the failed step as if it had continued.
     fn peaks(&self) -> Vec<u64> {
         self.step_peaks.iter().copied().chain([self.failed_step_peak]).collect()
     }
 
-    /// The highest of these peaks.
+    /// Returns the highest of these peaks.
     #[must_use]
     pub fn largest_peak_bytes(&self) -> u64 {
         self.step_peaks.iter().copied().fold(self.failed_step_peak, u64::max)
     }
 
-    /// Whether fewer than four steps came before the one that failed.
+    /// Returns whether fewer than four steps came before the one that failed.
     #[must_use]
     pub const fn has_few_steps(&self) -> bool {
         self.steps < FEWEST_STEPS
     }
 
-    /// Whether each of the most recent steps needed more memory than the one before.
+    /// Returns whether each of the most recent steps needed more memory than the one before.
     #[must_use]
     pub fn grows(&self) -> bool {
         grow(&self.peaks())
@@ -126,8 +126,7 @@ pub fn continue_after(requests: &Requests, recording: &DeviceRecording, last: us
         more_steps += 1;
     }
     let earliest = moments[found.len()];
-    // A step ends where live memory is lowest between two of the moments. The failed step begins at the last of these
-    // indices.
+    // A step ends where live memory is lowest between two of the moments. The failed step begins at the last of these points.
     let ends: Vec<usize> = moments.windows(2).rev().map(|pair| live.lowest(pair[1], pair[0])).collect();
     let begins = [0].into_iter().chain(ends.iter().copied());
     let step_peaks = begins.zip(&ends).map(|(begin, &end)| live.peak(begin, end)).collect();
@@ -180,17 +179,17 @@ impl Live {
         Live { blocks, bytes }
     }
 
-    /// The peak of live bytes after the operation `from`, up to `to`.
+    /// Returns the peak of live bytes after the operation `from`, up to `to`.
     fn peak(&self, from: usize, to: usize) -> u64 {
         self.bytes[from + 1..=to].iter().copied().max().unwrap_or(0)
     }
 
-    /// The index of the lowest live memory after the operation `from`, up to `to`; if there are several, the last.
+    /// Returns the index of the lowest live memory after the operation `from`, up to `to`; if there are several, the last.
     fn lowest(&self, from: usize, to: usize) -> usize {
         (from + 1..=to).rev().min_by_key(|&place| self.bytes[place]).unwrap_or(to)
     }
 
-    /// Whether the lowest live memory between consecutive moments (the latest first) is about the same.
+    /// Returns whether the lowest live memory between consecutive moments (the latest first) is about the same.
     fn is_steady(&self, moments: &[usize]) -> bool {
         let least = |pair: &[usize]| self.bytes[pair[1]..=pair[0]].iter().copied().min().unwrap_or(0);
         let Some(latest) = moments.windows(2).next() else { return false };
@@ -205,7 +204,7 @@ impl Live {
     }
 }
 
-/// Whether the requests after the operation `since` have the same sizes as their counterparts.
+/// Returns whether the requests after the operation `since` have the same sizes as their counterparts.
 fn repeats_sizes(operations: &[(usize, Operation)], before: &Alignment, since: usize) -> bool {
     before.pairs.iter().filter(|pair| pair.1 > since).all(|&(earlier, later)| {
         match (operations[earlier].1, operations[later].1) {
@@ -215,7 +214,7 @@ fn repeats_sizes(operations: &[(usize, Operation)], before: &Alignment, since: u
     })
 }
 
-/// The amount by which the floor rises from step to step, if it never falls and rises over several steps.
+/// Returns the amount by which the floor rises from step to step, if it never falls and rises over several steps.
 fn left_by_step(floors: &[u64]) -> u64 {
     match floors {
         [first, .., last] if floors.len() >= LEAKING && floors.windows(2).all(|pair| pair[0] < pair[1]) => {
@@ -225,8 +224,8 @@ fn left_by_step(floors: &[u64]) -> u64 {
     }
 }
 
-/// The moment (1 is the latest) that is most similar to the end of the program, judged by the sizes of the requests before
-/// each.
+/// Returns the moment (1 is the latest) that is most similar to the end of the program, judged by the sizes of the requests
+/// before each.
 fn most_alike(operations: &[(usize, Operation)], words: &[u64], last: usize, found: &[Repeat]) -> usize {
     let size = |place: usize| match operations[place].1 {
         Operation::Allocate { bytes, .. } => Some(bytes),
@@ -294,22 +293,22 @@ const FEWEST_STEPS: usize = 4;
 /// With fewer steps than this, including the failed one, a largest size that has recurred does not count as the overall
 /// maximum unless all but one step needed it: in 4 of 27 cut runs where it did count, later steps needed more.
 const RECURRING_STEPS: usize = 8;
-/// Two steps count as needing the same if they differ by at most one part in this many of what the largest step adds to the
-/// common floor.
+/// Two steps count as needing the same amount if they differ by at most one part in this many of what the largest step adds
+/// to the common floor.
 const SAME_PART: u64 = 50;
-/// The largest size counts as having recurred if this many steps needed it ...
+/// The largest size counts as having recurred if this many steps needed it, or one more if more than [`FEW`] steps were seen.
 const RECURS: usize = 2;
-/// ... or one more if more than this many steps were seen, because two of many steps may lie within a fiftieth of each other
-/// by chance.
+/// If more steps than this were seen, one more step must have needed the largest size, because two of many steps may lie
+/// within a fiftieth of each other by chance.
 const FEW: usize = 10;
 /// Even if sizes recur, this fraction of the largest must be free, because the estimate of the rest is not exact.
 const LEAST_FREE_PART: u64 = 100;
 /// The number of steps times the free fraction must reach this: then the chance of a larger size is one in twenty (e to the
 /// power of -3).
 const SURE: u128 = 3;
-/// Steps are growing if each of this many is larger than the one before ...
+/// Steps are growing if each of this many is larger than the one before, by more than one part in [`GROWING_PART`].
 const GROWING: usize = 4;
-/// ... by more than one part in this many.
+/// A step is larger than the one before if it exceeds it by more than one part in this many.
 const GROWING_PART: u64 = 100;
 
 /// Why the beginning of a program does not determine its rest.
@@ -328,8 +327,8 @@ pub enum Doubt {
 }
 
 impl Doubt {
-    /// The reason to doubt the rest of this program, if there is one. `free_bytes` is the memory that would be left at its
-    /// peak.
+    /// Returns the reason to doubt the rest of this program, if there is one. `free_bytes` is the memory that would be left
+    /// at its peak.
     #[must_use]
     pub fn about(continuation: Option<&Continuation>, free_bytes: u64) -> Option<Doubt> {
         let Some(continuation) = continuation else { return Some(Doubt::NoSteps) };
@@ -366,14 +365,14 @@ parkade_recording::names! {
     }
 }
 
-/// Whether each of the most recent steps needed more memory than the one before.
+/// Returns whether each of the most recent steps needed more memory than the one before.
 fn grow(peaks: &[u64]) -> bool {
     let is_larger = |pair: &[u64]| pair[1] > pair[0] + pair[0] / GROWING_PART;
     let latest = &peaks[peaks.len().saturating_sub(GROWING)..];
     latest.len() >= 3 && latest.windows(2).all(is_larger)
 }
 
-/// The number of steps known to have needed the largest size, and the number of steps for which this is known.
+/// Returns the number of steps known to have needed the largest size, and the number of steps for which this is known.
 fn largest_recurs(continuation: &Continuation) -> (usize, usize) {
     let certain = || continuation.step_peaks.iter().copied().chain([continuation.failed_step_certain_peak]);
     let largest = certain().max().unwrap_or(0).max(continuation.failed_step_peak);
@@ -381,7 +380,7 @@ fn largest_recurs(continuation: &Continuation) -> (usize, usize) {
     (certain().filter(|&peak| peak >= same).count(), certain().count())
 }
 
-/// Whether enough memory is left free for a size larger than any seen.
+/// Returns whether enough memory is left free for a size larger than any seen.
 fn is_wide(peaks: &[u64], floor_bytes: u64, free_bytes: u64) -> bool {
     let largest = peaks.iter().copied().max().unwrap_or(0);
     u128::from(free_bytes) * peaks.len() as u128 >= SURE * u128::from(largest.saturating_sub(floor_bytes))
@@ -478,8 +477,8 @@ mod tests {
             self.operations.push((self.operations.len(), operation));
         }
 
-        /// A training step: an activation for each layer, a large one at the end, and a gradient for each layer, all of which
-        /// are freed again. The first step allocates the optimizer's states.
+        /// Appends a training step: an activation for each layer, a large one at the end, and a gradient for each layer, all
+        /// of which are freed again. The first step allocates the optimizer's states.
         fn step(&mut self, length: u64, is_first: bool) {
             let activations: Vec<usize> = (0..LAYERS).map(|_| self.allocate(length * MIB)).collect();
             let logits = self.allocate(4 * length * MIB);
@@ -517,7 +516,7 @@ mod tests {
         }
     }
 
-    /// The live bytes after each operation.
+    /// Returns the live bytes after each operation.
     fn live(operations: &[(usize, Operation)]) -> Vec<u64> {
         let (mut sizes, mut live) = (Vec::new(), 0);
         let after = |&(_, operation): &(usize, Operation)| {
@@ -534,12 +533,12 @@ mod tests {
         operations.iter().map(after).collect()
     }
 
-    /// The program cut after the operation `last` and continued.
+    /// Returns the program cut after the operation `last` and continued.
     fn continued(lengths: &[u64], last: usize) -> Option<Continuation> {
         continue_after(&Program::training(lengths).requests(), &DeviceRecording::default(), last, 2000)
     }
 
-    /// The operation at which a step begins.
+    /// Returns the operation at which a step begins.
     fn start_of(lengths: &[u64], step: usize) -> usize {
         Program::training(&lengths[..step]).operations.len()
     }

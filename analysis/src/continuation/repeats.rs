@@ -41,14 +41,16 @@ const NEAR_PART: usize = 12;
 /// An operation without a counterpart cancels this many that agree.
 const DIFFERENCE_COST: usize = 2;
 
-/// A step is at most this many times shorter than the latest one ...
+/// A step is at most this many times shorter than the latest one.
 const SHORTER: usize = 4;
-/// ... and at most this many times longer.
+/// A step is at most this many times longer than the latest one.
 const LONGER: usize = 4;
 
-/// The same point in two steps has the same number of live blocks, give or take this many ...
+/// At the same point in two steps, the numbers of live blocks differ by at most this many, or by the share given by
+/// [`MORE_BLOCKS_PART`] if that is more.
 const MORE_BLOCKS: usize = 2;
-/// ... or one part in this many. In a loop over layers the number grows with every layer.
+/// At the same point in two steps, the numbers of live blocks may differ by one part in this many. In a loop over layers, the
+/// number grows with every layer.
 const MORE_BLOCKS_PART: usize = 100;
 
 /// The point in an earlier step that corresponds to a later point.
@@ -60,8 +62,8 @@ pub(super) struct Repeat {
     pub(super) before: Alignment,
 }
 
-/// The points that correspond to the operation `now` in the step before, in the step before that, and so on; at most `most`
-/// of them, the latest first. Each is aligned with its successor.
+/// Returns the points that correspond to the operation `now` in the step before, in the step before that, and so on; at most
+/// `most` of them, the latest first. Each is aligned with its successor.
 pub(super) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: usize) -> Vec<Repeat> {
     let mut found: Vec<Repeat> = Vec::new();
     while found.len() < most {
@@ -80,14 +82,14 @@ pub(super) fn repeats(words: &[u64], live_blocks: &[usize], now: usize, most: us
     found
 }
 
-/// Whether one more step precedes the earliest moment and leaves more blocks behind than it found: the first step allocates an
-/// optimizer's states. `step` is the number of operations in a step.
+/// Returns whether one more step precedes the earliest moment and leaves more blocks behind than it found: the first step
+/// allocates an optimizer's states. `step` is the number of operations in a step.
 pub(super) fn has_first_step(words: &[u64], earliest: usize, step: usize) -> bool {
     one_earlier(words, None, earliest).is_some_and(|first| (earliest - first.operation) * 2 >= step)
 }
 
-/// The corresponding point one step before the operation `now`. If `live_blocks` is given, about that many blocks must be
-/// live there.
+/// Returns the corresponding point one step before the operation `now`. If `live_blocks` is given, about that many blocks
+/// must be live there.
 fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Option<Repeat> {
     let reach = agreements(&words[..=now]);
     // The first step differs from the others, so it is searched for less strictly.
@@ -119,8 +121,8 @@ fn one_earlier(words: &[u64], live_blocks: Option<&[usize]>, now: usize) -> Opti
     (agree >= SHORTEST && now - best.operation >= SHORTEST_STEP && differ * DIFFERENCE_COST <= agree).then_some(best)
 }
 
-/// For each distance: the number of consecutive operations, counted backwards from the end, that agree with those at that
-/// distance before them (the Z function of the reversed words).
+/// Returns, for each distance, the number of consecutive operations, counted backwards from the end, that agree with those at
+/// that distance before them (the Z function of the reversed words).
 fn agreements(words: &[u64]) -> Vec<usize> {
     let count = words.len();
     let word = |place: usize| words[count - 1 - place];
@@ -139,13 +141,14 @@ fn agreements(words: &[u64]) -> Vec<usize> {
     reach
 }
 
-/// After a difference, this many operations must agree ...
+/// After a difference, this many operations must agree for the alignment to continue.
 const AGREE: usize = 6;
-/// ... at most this many operations further on, counting both sides together.
+/// The operations that agree again after a difference are at most this many operations further on, counting both sides
+/// together.
 const FURTHEST: usize = 96;
-/// An alignment ends when more than one in this many operations has no counterpart ...
+/// An alignment ends when more than one in this many operations has no counterpart, not counting the first [`SKIPPED_FREE`].
 const SKIPPED_PART: usize = 4;
-/// ... not counting this many.
+/// The number of operations without a counterpart that do not count.
 const SKIPPED_FREE: usize = 96;
 /// The distance between the stretches may change by one part in this many. With a looser bound, an alignment with a
 /// neighbouring point could drift until it aligns the point with itself.
@@ -450,8 +453,8 @@ impl Sizes {
         self.equal.insert(earlier.to_vec(), new);
     }
 
-    /// The size of a request in the new step, given its sizes in the earlier steps. `None` if the earlier sizes do not determine
-    /// it.
+    /// Returns the size of a request in the new step, given its sizes in the earlier steps. Returns `None` if the earlier
+    /// sizes do not determine it.
     pub(super) fn size(&self, earlier: &[u64]) -> Option<u64> {
         if earlier.len() > 1 && !varies(earlier) {
             return earlier.first().copied();

@@ -95,7 +95,7 @@ pub struct Hole {
     pub bytes: u64,
     /// Why the hole could not serve the request.
     pub cause: Cause,
-    /// The bytes that can be released to the device, by `empty_cache` or by the allocator before it fails: the whole segment,
+    /// The bytes that can be released to the device, by `empty_cache` or by the allocator before it fails: the entire segment,
     /// or whole pages. 0 in private pools, because a snapshot does not show whether a pool is still used.
     pub releasable_bytes: u64,
 }
@@ -137,38 +137,38 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// The bytes of live blocks.
+    /// Returns the bytes of live blocks.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         self.requested_bytes.saturating_add(self.rounding_bytes)
     }
 
-    /// The bytes that are reserved but not allocated.
+    /// Returns the bytes that are reserved but not allocated.
     #[must_use]
     pub fn stranded_bytes(&self) -> u64 {
         self.strands.iter().fold(0, |sum, strand| sum.saturating_add(strand.bytes))
     }
 
-    /// The part of the stranded bytes that can be released to the device.
+    /// Returns the part of the stranded bytes that can be released to the device.
     #[must_use]
     pub fn releasable_bytes(&self) -> u64 {
         self.strands.iter().fold(0, |sum, strand| sum.saturating_add(strand.releasable_bytes))
     }
 
-    /// The stranded bytes with one cause.
+    /// Returns the stranded bytes with one cause.
     #[must_use]
     pub fn of(&self, cause: Cause) -> &Strand {
         &self.strands[cause as usize]
     }
 
-    /// The size of the largest free block, regardless of which stream or pool may use it.
+    /// Returns the size of the largest free block, regardless of which stream or pool may use it.
     #[must_use]
     pub fn largest_hole_bytes(&self) -> u64 {
         let free = self.strands.iter().filter(|strand| strand.cause != Cause::PendingEvent);
         free.map(|strand| strand.largest_bytes).max().unwrap_or(0)
     }
 
-    /// The cause that strands the most bytes; `None` if nothing is stranded.
+    /// Returns the cause that strands the most bytes, or `None` if nothing is stranded.
     #[must_use]
     pub fn main_cause(&self) -> Option<Cause> {
         let strands = self.strands.iter().filter(|strand| strand.bytes > 0);
@@ -223,7 +223,7 @@ pub fn stranded(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorc
 /// A segment and how its pages are used, for judging its free blocks.
 struct View<'a> {
     segment: &'a SegmentInfo,
-    /// The size of its pages, which can be released one by one; the whole segment if it is not expandable.
+    /// The size of its pages, which can be released one by one; the entire segment if it is not expandable.
     page_bytes: u64,
     /// For each page in which a block in use begins or ends: the bytes in use. Pages in between are full.
     used: BTreeMap<u64, u64>,
@@ -244,7 +244,7 @@ impl<'a> View<'a> {
         view
     }
 
-    /// The beginning and the end of a block, relative to the segment's first byte.
+    /// Returns the beginning and the end of a block, relative to the segment's first byte.
     fn span(&self, block: &BlockInfo) -> (u64, u64) {
         let start = block.address.get().saturating_sub(self.segment.address.get());
         (start, start.saturating_add(block.size.get()))
@@ -260,7 +260,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The bytes of whole pages within a free block.
+    /// Returns the bytes of whole pages within a free block.
     fn whole(&self, block: &BlockInfo) -> u64 {
         if block.state != BlockActivity::Inactive {
             return 0;
@@ -291,7 +291,7 @@ impl<'a> View<'a> {
         if self.is_pinned(block) { Cause::Pinned } else { Cause::TooSmall }
     }
 
-    /// The reason why a sufficiently large block does not serve the request.
+    /// Returns the reason why a sufficiently large block does not serve the request.
     fn refusal(&self, block: &BlockInfo, asked: &Asked, policy: &PyTorch) -> Cause {
         let settings = &policy.settings;
         let is_oversize = if asked.size.get() < settings.max_split_bytes {
@@ -309,7 +309,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the pages that the free block shares with blocks in use are nearly empty.
+    /// Returns whether the pages that the free block shares with blocks in use are nearly empty.
     fn is_pinned(&self, block: &BlockInfo) -> bool {
         let (start, end) = self.span(block);
         let (first, last) = (start / self.page_bytes, end.saturating_sub(1) / self.page_bytes);
@@ -390,13 +390,13 @@ pub struct Excess {
 }
 
 impl Excess {
-    /// The bytes with one cause.
+    /// Returns the bytes with one cause.
     #[must_use]
     pub fn of(&self, cause: ExcessCause) -> &ExcessPart {
         &self.parts[cause as usize]
     }
 
-    /// Reserved minus allocated bytes.
+    /// Returns the reserved bytes minus the allocated bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
@@ -515,7 +515,7 @@ mod tests {
     use super::sample_heaps::{Is, KIB, asked, segment_of, under};
     use super::*;
 
-    /// The stranded bytes by cause, without zeros, and the total number of bytes that can be released.
+    /// Returns the stranded bytes by cause, omitting zeros, and the total number of bytes that can be released.
     fn causes(segments: &[SegmentInfo], request: u64, settings: &str) -> (Vec<(Cause, u64)>, u64) {
         let breakdown = stranded(segments, Some(&asked(request)), &under(settings));
         let strands = breakdown.strands.iter().filter(|strand| strand.bytes > 0);
@@ -615,7 +615,7 @@ mod tests {
         assert_eq!((breakdown.of(Cause::PrivatePool).bytes, breakdown.of(Cause::TooSmall).bytes), (30 * MIB, 30 * MIB));
     }
 
-    /// The bytes with each cause, and the part of them in whole segments or pages; without zeros.
+    /// Returns the bytes with each cause, and the part of them in whole segments or pages, omitting zeros.
     fn excesses(segments: &[SegmentInfo], settings: &str) -> Vec<(ExcessCause, u64, u64)> {
         let found = excess(segments, &under(settings));
         found.parts.iter().filter(|part| part.bytes > 0).map(|part| (part.cause, part.bytes, part.whole_bytes)).collect()
@@ -650,7 +650,7 @@ mod tests {
         assert_eq!((hole.pieces, hole.largest_bytes), (3, 15 * MIB));
     }
 
-    /// `empty_cache` unmaps whole pages of 20 MiB; the ends of the hole stay, because live blocks share their pages.
+    /// `empty_cache` unmaps whole pages of 20 MiB; the ends of the hole remain mapped, because live blocks share their pages.
     #[test]
     fn whole_pages_of_a_hole_are_told_from_its_ends() {
         let blocks = [(10 * MIB, Is::Live(MIB)), (35 * MIB, Is::Free), (15 * MIB, Is::Live(MIB))];

@@ -1,7 +1,7 @@
 //! Diagnoses an out-of-memory error from its message alone.
 //!
 //! Every figure in a message is rounded to two decimals of its unit. If a comparison depends on the last digit, the answer
-//! reports that. PyTorch's allocator prints the size that it *tried*: that of a segment, which for small and medium requests is
+//! says so. PyTorch's allocator prints the size that it *tried*: that of a segment, which for small and medium requests is
 //! larger than the request.
 //!
 //! The message counts the free bytes of private pools as allocated (spec 2.13). They are not live, so they are subtracted here,
@@ -27,7 +27,7 @@ pub enum Certainty {
 }
 
 impl Certainty {
-    /// Whether `left` is at least `right`.
+    /// Returns whether `left` is at least `right`.
     #[must_use]
     pub fn at_least(left: Size, right: Size) -> Certainty {
         if left.least() >= right.most() {
@@ -81,7 +81,7 @@ pub enum MessageVerdict {
 }
 
 impl MessageVerdict {
-    /// The verdict that the message's source implies; `None` if the figures decide.
+    /// Returns the verdict that the message's source implies, or `None` if the figures decide.
     const fn of(source: Source) -> Option<MessageVerdict> {
         Some(match source {
             Source::PyTorch | Source::CudaMallocAsync | Source::Mps | Source::Summary => return None,
@@ -127,9 +127,9 @@ pub struct MessageDiagnosis {
     pub block_bytes: Option<(u64, u64)>,
     /// Live bytes: the bytes that the message calls allocated, less the free bytes of private pools.
     pub live: Option<Size>,
-    /// Reserved bytes that are not live, including those of private pools.
+    /// Reserved bytes that are not live, including bytes in private pools.
     pub empty: Option<Size>,
-    /// Whether the reserved but unallocated bytes, without those of private pools, are at least the size tried.
+    /// Whether the reserved but unallocated bytes outside private pools are at least the size tried.
     pub unallocated_suffices: Option<Certainty>,
     /// The sum of the live bytes and the size tried, in bytes.
     pub needed: Option<Size>,
@@ -199,25 +199,25 @@ fn sum(left: Option<Size>, right: Option<Size>) -> Option<Size> {
     Some(left?.plus(right?))
 }
 
-/// Whether `left` is certainly at least `right`.
+/// Returns whether `left` is certainly at least `right`.
 fn suffices(left: Option<Size>, right: Option<Size>) -> bool {
     compare(left, right) == Some(Certainty::Yes)
 }
 
-/// Whether `left` is certainly less than `right`.
+/// Returns whether `left` is certainly less than `right`.
 fn is_less(left: Option<Size>, right: Option<Size>) -> bool {
     compare(left, right) == Some(Certainty::No)
 }
 
-/// Memory that is neither reserved by this allocator nor free.
+/// Returns the memory that is neither reserved by this allocator nor free.
 fn held_by_others(message: &OutOfMemoryMessage) -> Option<Size> {
     // The size of the driver's pool is not known under this backend, so its cache counts as held by others.
     let own = if message.source == Source::CudaMallocAsync { message.allocated } else { message.reserved };
     Some(message.total?.minus(own?.plus(message.free?)))
 }
 
-/// The process id that a container's host gives this process: if the message does not name this process, the id of the only
-/// listed process that uses at least as much as is reserved here, and little more.
+/// Returns the process id that a container's host gives this process: if the message does not name this process, the id of
+/// the only listed process that uses at least as much as is reserved here, and little more.
 fn own_pid(message: &OutOfMemoryMessage) -> Option<u32> {
     let reserved = message.reserved?;
     let is_own = |used: Size| used.most() >= reserved.least() && used.bytes <= reserved.bytes.saturating_add(3 * DRIVER_BYTES);
@@ -258,7 +258,7 @@ impl MessageDiagnosis {
         }
     }
 
-    /// Whether any size is one that no device has.
+    /// Returns whether any size is one that no device has.
     fn has_absurd_size(&self) -> bool {
         let OutOfMemoryMessage { tried, total, free, allocated, reserved, .. } = self.message;
         let used = self.message.processes.iter().map(|process| process.used);
@@ -266,13 +266,13 @@ impl MessageDiagnosis {
         figures.chain(used).any(|size| size.bytes >= NO_DEVICE_BYTES)
     }
 
-    /// Whether the figures contradict each other.
+    /// Returns whether the figures contradict each other.
     fn is_impossible(&self) -> bool {
         let OutOfMemoryMessage { total, free, allocated, reserved, .. } = self.message;
         is_less(total, free) || is_less(reserved, allocated)
     }
 
-    /// Whether the program's own limit refused memory that the device had.
+    /// Returns whether the program's own limit refused memory that the device had.
     fn is_limited(&self) -> bool {
         let OutOfMemoryMessage { source, tried, total, free, limit, allocated, reserved, .. } = self.message;
         match source {
@@ -283,8 +283,8 @@ impl MessageDiagnosis {
         }
     }
 
-    /// Whether the memory that others hold would have served the request and the unallocated memory here would not, or
-    /// whether others hold most of the device.
+    /// Returns whether the memory that others hold would have served the request and the unallocated memory here would not,
+    /// or whether others hold most of the device.
     fn is_held(&self) -> bool {
         let (Some(held), Some(total)) = (self.others_bytes(), self.message.total) else { return false };
         let OutOfMemoryMessage { tried, free, unallocated, .. } = self.message;
@@ -295,7 +295,7 @@ impl MessageDiagnosis {
         is_much && would_fit && is_short
     }
 
-    /// The memory that others hold, without the driver's memory for this process.
+    /// Returns the memory that others hold, without the driver's memory for this process.
     #[must_use]
     pub fn others_bytes(&self) -> Option<u64> {
         let own = self.own_pid.and_then(|own| self.message.processes.iter().find(|process| process.pid == Some(own)));
@@ -304,7 +304,7 @@ impl MessageDiagnosis {
         Some(self.held_by_others?.bytes.saturating_sub(beyond.unwrap_or(DRIVER_BYTES)))
     }
 
-    /// Whether more memory is needed than is available, or nearly all the reserved memory is live.
+    /// Returns whether more memory is needed than is available, or nearly all the reserved memory is live.
     fn is_full(&self) -> bool {
         let OutOfMemoryMessage { source, tried, total, free, limit, reserved, others, .. } = self.message;
         let live = self.live.unwrap_or(NOTHING).plus(others.unwrap_or(NOTHING));
@@ -318,7 +318,7 @@ impl MessageDiagnosis {
         tried.is_some_and(|tried| is_beyond(tried) && is_beyond(least(tried))) || is_nearly_full
     }
 
-    /// Whether the free bytes would have held the request if they had been contiguous and available.
+    /// Returns whether the free bytes would have held the request if they had been contiguous and available.
     fn is_in_pieces(&self) -> bool {
         let OutOfMemoryMessage { source, tried, free, allocated, unallocated, reserved, active, .. } = self.message;
         if source == Source::Summary {
@@ -350,16 +350,16 @@ fn is_scarce(unallocated: Size, reserved: Size) -> bool {
     u128::from(unallocated.bytes) * 100 < u128::from(reserved.bytes) * 3
 }
 
-/// Whether a request, alone or together with the live bytes, certainly exceeds one of the known bounds on what the process
-/// could have. The live bytes are a difference of rounded figures, and its rounding error may hide that the request alone is
-/// too large; live bytes are never negative.
+/// Returns whether a request, alone or together with the live bytes, certainly exceeds one of the known bounds on what the
+/// process could have. The live bytes are a difference of rounded figures, and its rounding error may hide that the request
+/// alone is too large; live bytes are never negative.
 fn exceeds(bounds: [Option<Size>; 3], live: Size, request: Size) -> bool {
     let is_short = |bound, needed| Certainty::at_least(bound, needed) == Certainty::No;
     bounds.into_iter().flatten().any(|bound| is_short(bound, live.plus(request)) || is_short(bound, request))
 }
 
-/// The smallest block for which the allocator tries a segment of this size; the segment's own size if no rule leads to a
-/// segment of that size.
+/// Returns the smallest block for which the allocator tries a segment of this size; the segment's own size if no rule leads
+/// to a segment of that size.
 fn smallest_block(tried: Size) -> u64 {
     let policy = PyTorch::new(Settings::default());
     let (least, most) = (tried.least(), tried.most());
@@ -392,7 +392,7 @@ mod tests {
         ))
     }
 
-    /// C4 of the documents' scenarios.
+    /// This is scenario C4 of the documents.
     #[test]
     fn unallocated_bytes_that_would_have_been_enough_are_fragmentation() {
         let c4 = old("4.88 GiB", "28.60 GiB", "3.92 GiB", "33.95 GiB");
@@ -414,7 +414,7 @@ mod tests {
         assert!(short_bytes.abs_diff(451 * GIB / 100) <= needed.within + available.within, "{short_bytes}");
     }
 
-    /// Neither the cache nor the device alone has room for the request, but both together do.
+    /// Neither the cache nor the device has enough room for the request on its own, but both together do.
     #[test]
     fn memory_in_two_places_is_fragmentation() {
         let split = old("4.88 GiB", "32.60 GiB", "3.92 GiB", "34.90 GiB");
@@ -549,7 +549,7 @@ mod tests {
         assert_eq!((room.verdict, room.device_had_room), (MessageVerdict::Undecided, None));
     }
 
-    /// Sizes in hundredths of a GiB: tried, total, allocated, private, unallocated, free and limit.
+    /// Generates sizes in hundredths of a GiB: tried, total, allocated, private, unallocated, free and limit.
     fn figures() -> impl Strategy<Value = ([u64; 6], Option<u64>)> {
         let most = || 1..3000_u64;
         ((most(), most(), most(), most(), most(), most()), proptest::option::of(most())).prop_map(

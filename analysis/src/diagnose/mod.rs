@@ -1,11 +1,11 @@
 //! Explains why a recorded program ran out of memory, from its snapshot or from the error message alone.
 //!
-//! [`diagnose_device`] carries out the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the
+//! [`diagnose_device`] follows the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the
 //! snapshot) on the heap that the failing request met. `moment` replays the recording to find that heap and the time since
 //! which that many bytes have been stranded. `breakdown` breaks the heap down ([`Breakdown`]), and `verdict` infers the limit
 //! and answers the five questions. The answer names stacks and [`Fence`]s: blocks in use next to free ones; if a fence were
-//! freed, it and its free neighbours would coalesce into one hole. If nothing failed, [`excess`] explains why more memory
-//! is reserved than allocated at the peak. A file without a trace is diagnosed from its final segments, because it contains
+//! freed, it and its free neighbours would coalesce into one hole. If nothing failed, [`excess`] explains why more memory is
+//! reserved than allocated at the peak. A file without a trace is diagnosed from its final segments, because it contains
 //! nothing else. [`diagnose_message`] does what is possible without a snapshot, from a complete or partial message.
 
 mod breakdown;
@@ -48,13 +48,13 @@ pub struct DiagnoseOptions {
 }
 
 impl DiagnoseOptions {
-    /// The smaller of the limit and the capacity that the caller specified.
+    /// Returns the smaller of the limit and the capacity that the caller specified.
     fn known_limit_bytes(&self) -> Option<u64> {
         self.own.limit_bytes.into_iter().chain(self.capacity_bytes).min()
     }
 }
 
-/// The request at the moment that is diagnosed.
+/// The request at the diagnosed moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The request as the allocator's search sees it.
@@ -67,7 +67,7 @@ pub struct Request {
     pub stack: StackId,
 }
 
-/// What the allocator, short of memory, released to the device before it served the request or failed.
+/// What the allocator released to the device when memory was short, before it served the request or failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GivenBack {
     /// The number of segments, or of runs of pages.
@@ -89,7 +89,7 @@ pub struct Diagnosis {
     pub why: Why,
     /// The question that the diagnosis answers.
     pub question: Question,
-    /// The entry of the moment; `None` without a trace, or if the moment is before the first entry.
+    /// The entry of the moment; `None` if there is no trace, or if the moment is before the first entry.
     pub entry: Option<usize>,
     /// The time of the entry, in microseconds since 1970, if the file has it.
     pub time_us: Option<u64>,
@@ -105,7 +105,7 @@ pub struct Diagnosis {
     pub heap: Breakdown,
     /// Why more is reserved than allocated in this heap, independently of any request.
     pub excess: Excess,
-    /// The peaks of the whole run; `None` without a trace.
+    /// The peaks of the entire run; `None` if there is no trace.
     pub peaks: Option<Peaks>,
     /// Bytes reserved after the operation.
     pub reserved_after_bytes: u64,
@@ -128,13 +128,13 @@ pub struct Diagnosis {
     pub verdict: Verdict,
     /// The answers of the five-step workflow.
     pub steps: Steps,
-    /// The point since which this much memory has been stranded; `None` if nothing is stranded, or without a trace.
+    /// The point since which this much memory has been stranded; `None` if nothing is stranded, or if there is no trace.
     pub onset: Option<Onset>,
     /// The memory that each stack holds, the largest first.
     pub stacks: Vec<StackUse>,
     /// The live blocks between the holes.
     pub fences: Vec<Fence>,
-    /// How accurately the replay reproduces the recording; `None` without a trace.
+    /// How accurately the replay reproduces the recording; `None` if there is no trace.
     pub exactness: Option<DeviceVerdict>,
 }
 
@@ -157,7 +157,7 @@ pub enum DiagnoseError {
 /// Diagnoses one device of a recording. `progress` is called periodically with the number of entries replayed.
 ///
 /// # Errors
-/// If the recording cannot be replayed, or has no entry with the chosen number.
+/// Fails if the recording cannot be replayed, or has no entry with the chosen number.
 pub fn diagnose_device(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -260,7 +260,7 @@ fn see(
     Ok((watch(recording, own, policy, peak)?, peak))
 }
 
-/// The request at an entry, if there is one.
+/// Returns the request at an entry, if there is one.
 fn request_at(
     recording: &DeviceRecording,
     options: &DiagnoseOptions,
@@ -287,7 +287,7 @@ fn request_at(
     Ok(Some(Request { asked, requested_bytes: entry.size, segment_bytes, stack: entry.stack }))
 }
 
-/// What the allocator released to the device for a request, in the entries starting at `from`.
+/// Returns what the allocator released to the device for a request, in the entries starting at `from`.
 fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
     let mut given = GivenBack::default();
     for (at, entry) in trace.iter().enumerate().skip(from).filter(|_| is_request) {
@@ -304,7 +304,7 @@ fn given_back(trace: &[Entry], from: usize, is_request: bool) -> GivenBack {
     given
 }
 
-/// The point since which the heap has had at least half of its stranded bytes.
+/// Returns the point since which the heap has had at least half of its stranded bytes.
 fn onset(lows: &Lows, heap: &Breakdown, trace: &[Entry]) -> Option<Onset> {
     let level_bytes = heap.stranded_bytes() / 2;
     if level_bytes == 0 {
@@ -369,15 +369,15 @@ pub struct Fence {
     pub opens_bytes: u64,
     /// Whether that hole would be large enough for the request.
     pub is_enough: bool,
-    /// Whether that hole would be the whole segment, which could then be released.
+    /// Whether that hole would be the entire segment, which could then be released.
     pub frees_segment: bool,
     /// The allocation that created it.
     pub owner: Owner,
 }
 
-/// The fences in the pool, stream and size class that could serve the request, at most `most` of them. Fences that would make
-/// room for the request if only they were freed come first, the smallest first; then come those with the most free memory
-/// beside them, small fences before large ones.
+/// Returns the fences in the pool, stream and size class that could serve the request, at most `most` of them. Fences that
+/// would make room for the request if nothing else were freed come first, the smallest first; then come the fences with the
+/// most free memory beside them, small fences before large ones.
 fn fences(segments: &[SegmentInfo], asked: Option<&Asked>, policy: &PyTorch, owners: &Owners, most: usize) -> Vec<Fence> {
     let mut fences = Vec::new();
     let place_of = |asked: &Asked| (asked.pool, asked.stream, policy.classify(asked.size));
@@ -436,7 +436,7 @@ struct Owners {
 }
 
 impl Owners {
-    /// The owners after the first `entries` entries of the trace.
+    /// Returns the owners after the first `entries` entries of the trace.
     fn after(recording: &DeviceRecording, entries: usize) -> Owners {
         let mut served = FxHashMap::default();
         let (before, later) = recording.trace.split_at(entries.min(recording.trace.len()));
@@ -454,13 +454,13 @@ impl Owners {
         Owners { served }
     }
 
-    /// The owner of the block in use at this address.
+    /// Returns the owner of the block in use at this address.
     fn of(&self, address: u64) -> Owner {
         self.served.get(&address).copied().unwrap_or(Owner { entry: None, stack: StackId::NONE, time_us: None })
     }
 }
 
-/// The bytes of a heap's live blocks that each stack holds, the largest first.
+/// Returns the bytes of a heap's live blocks that each stack holds, the largest first.
 fn live_by_stack(segments: &[SegmentInfo], owners: &Owners) -> Vec<StackUse> {
     let blocks = segments.iter().flat_map(|segment| &segment.blocks);
     let live = blocks.filter(|block| block.state == BlockActivity::Allocated);

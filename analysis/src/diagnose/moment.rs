@@ -66,7 +66,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The entry that the caller chose, the first out-of-memory error, or the peak of reserved memory.
+    /// Returns the entry that the caller chose, the first out-of-memory error, or the peak of reserved memory.
     pub(super) fn find(recording: &DeviceRecording, chosen: Option<usize>) -> Target {
         let trace = &recording.trace;
         let first_oom = || trace.iter().position(|entry| entry.action == Action::Oom);
@@ -81,19 +81,19 @@ impl Target {
         Target { entry: Some(entry), why, question }
     }
 
-    /// The peak of reserved memory, reached after this entry.
+    /// Returns the peak of reserved memory, reached after this entry.
     pub(super) fn peak(entry: Option<usize>) -> Target {
         Target { entry, why: Why::Peak, question: Question::ReservedAboveAllocated }
     }
 
-    /// Whether the heap after the operation is judged, rather than the one before it.
+    /// Returns whether the heap after the operation is judged, rather than the one before it.
     pub(super) fn is_after(&self) -> bool {
         self.question != Question::NewMemory
     }
 }
 
-/// The moment of the peak as far as the trace alone shows it: [`Peaks::moment`] without a replay. The trace does not show how
-/// much rounding adds to blocks.
+/// Returns the moment of the peak, as far as the trace shows it without a replay: [`Peaks::moment`] without a replay. The
+/// trace does not show how much rounding adds to blocks.
 fn peak(recording: &DeviceRecording) -> Option<usize> {
     let bytes = |level: i128| u64::try_from(level).unwrap_or(0);
     // The size of the blocks from before the first entry is a constant until those blocks are freed; half the range of 64
@@ -113,12 +113,12 @@ fn peak(recording: &DeviceRecording) -> Option<usize> {
     peaks.moment()
 }
 
-/// Whether the request of this entry took memory from the device.
+/// Returns whether the request of this entry took memory from the device.
 fn took_memory(trace: &[Entry], request: usize) -> bool {
     trace[..request].iter().rev().take_while(|entry| is_inner(entry)).any(|entry| growth_bytes(entry) > 0)
 }
 
-/// Whether an entry is, or may be, part of a larger operation.
+/// Returns whether an entry is, or may be, part of a larger operation.
 fn is_inner(entry: &Entry) -> bool {
     !matches!(entry.action, Action::Alloc | Action::Oom | Action::FreeRequested | Action::Snapshot)
 }
@@ -138,7 +138,7 @@ pub(super) struct Seen {
     pub(super) retries: i64,
     /// Reserved minus allocated bytes up to the target.
     pub(super) lows: Lows,
-    /// The peaks of the whole run.
+    /// The peaks of the entire run.
     pub(super) peaks: Peaks,
     /// What the entire run shows about the limit.
     pub(super) limit: LimitEvidence,
@@ -199,9 +199,9 @@ pub(super) fn watch(
     Ok(seen)
 }
 
-/// The bytes that were reserved when the device or the limit refused memory to this entry's request; `None` if neither did.
-/// `was_retried` means that the request was served only after a retry and that no garbage collection preceded the first
-/// attempt.
+/// Returns the bytes that were reserved when the device or the limit refused memory to this entry's request, or `None` if
+/// neither did. `was_retried` means that the request was served only after a retry and that no garbage collection preceded
+/// the first attempt.
 fn refused_bytes(request: &Entry, before_bytes: u64, after_bytes: u64, was_retried: bool) -> Option<u64> {
     match request.action {
         // The last attempt, after every rung of the retry ladder (the steps taken when no free block serves a request).
@@ -248,8 +248,8 @@ impl Lows {
         self.left.push(None);
     }
 
-    /// The first moment since which every value has been at least `level`. `None` if the last value is below `level`, or if
-    /// no value was ever below it.
+    /// Returns the first moment since which every value has been at least `level`. Returns `None` if the last value is below
+    /// `level`, or if no value was ever below it.
     pub(super) fn since(&self, level: u64) -> Option<usize> {
         let below = self.lows.partition_point(|&(_, low)| low < level);
         self.left.get(below.checked_sub(1)?).copied().flatten()
@@ -261,7 +261,8 @@ impl Lows {
 pub struct Peak {
     /// The bytes.
     pub bytes: u64,
-    /// The first entry after which the peak was reached; `None` if it was reached before the first entry, or without a trace.
+    /// The first entry after which the peak was reached; `None` if it was reached before the first entry, or if there is no
+    /// trace.
     pub entry: Option<usize>,
 }
 
@@ -293,9 +294,9 @@ impl Peaks {
         }
     }
 
-    /// The last entry before the moment to diagnose: among the moments at which reserved memory is at its peak, the first at
-    /// which the most is allocated. Memory that is still free then was not needed for that peak. `None` is the moment before
-    /// the first entry.
+    /// Returns the last entry before the moment to diagnose: among the moments at which reserved memory is at its peak, the
+    /// first at which the most is allocated. Memory that is still free then was not needed for that peak. `None` is the
+    /// moment before the first entry.
     pub(super) fn moment(&self) -> Option<usize> {
         self.allocated_at_reserved.entry
     }

@@ -70,9 +70,9 @@ pub struct Steps {
     pub capacity: Applies,
     /// Step 2: is it fragmentation?
     pub fragmentation: Applies,
-    /// Step 3: may other settings help? Unknown if fewer bytes are missing than are lost to rounding, because settings can
-    /// change the rounding. If most free bytes are in private pools, which no setting releases, the answer is no, or unknown
-    /// if the request would have fitted beside the pools.
+    /// Step 3: may other settings help? The answer is unknown if fewer bytes are missing than are lost to rounding, because
+    /// settings can change the rounding. If most free bytes are in private pools, which no setting releases, the answer is
+    /// no, or unknown if the request would have fitted in addition to the pools.
     pub settings: Applies,
     /// Step 4: would `empty_cache` release anything?
     pub empty_cache: Applies,
@@ -146,8 +146,8 @@ pub(super) fn judge(heap: &Breakdown, asked_bytes: Option<u64>, limit: Limit) ->
     (verdict, steps)
 }
 
-/// A cause from the group of causes that strands the most bytes. The groups are streams and events, private pools, and
-/// everything else.
+/// Returns a cause from the group of causes that strands the most bytes. The groups are streams and events, private pools,
+/// and everything else.
 fn main_group(heap: &Breakdown) -> Option<Cause> {
     let bytes = |causes: &[Cause]| causes.iter().map(|&cause| heap.of(cause).bytes).fold(0, u64::saturating_add);
     let streams = bytes(&[Cause::PendingEvent, Cause::OtherStream]);
@@ -178,9 +178,9 @@ pub enum Limit {
         /// The most that could be reserved.
         bytes: u64,
     },
-    /// The device was full: it had less free than the allocator tried to take.
+    /// The device was full: it had less free memory than the allocator tried to take.
     DeviceFull {
-        /// The reserved bytes and what the device still had free.
+        /// The reserved bytes plus the device's remaining free bytes.
         bytes: u64,
     },
     /// The limit lies between what was served and what was refused.
@@ -249,7 +249,7 @@ impl LimitEvidence {
         }
     }
 
-    /// Evidence that contradicts a limit of `limit_bytes`, if any.
+    /// Returns evidence that contradicts a limit of `limit_bytes`, if any.
     #[must_use]
     pub fn contradiction(&self, limit_bytes: u64) -> Option<Contradiction> {
         let reserved = self.served.filter(|&(bytes, _)| bytes > limit_bytes);
@@ -287,7 +287,8 @@ mod tests {
     use crate::diagnose::breakdown::sample_heaps::{Is, asked, segment_of, under};
     use crate::diagnose::breakdown::stranded;
 
-    /// No setting releases a private pool. If the request would have fitted beside the pool, a setting may still help.
+    /// No setting releases a private pool. If the request would have fitted in addition to the pool, a setting may still
+    /// help.
     #[test]
     fn settings_do_not_release_private_pools() {
         let private = SegmentInfo { pool: PoolId(0, 1), ..segment_of(0, &[(30 * MIB, Is::Free)]) };

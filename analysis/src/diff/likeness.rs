@@ -82,7 +82,7 @@ pub(super) fn likeness(a: (&Recording, &DeviceRecording, &Stacks), b: (&Recordin
     Likeness { relation, requests_in_common, stacks_in_common }
 }
 
-/// The sizes that are requested, in order.
+/// Returns the sizes that are requested, in order.
 fn sizes(device: &DeviceRecording) -> Vec<u64> {
     device.trace.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.size).collect()
 }
@@ -106,7 +106,8 @@ fn requests_in_common(a: &[u64], b: &[u64]) -> Option<f64> {
     Some(both as f64 / (a.len().min(b.len()) + 1 - length) as f64)
 }
 
-/// Whether one recording contains the end of the other, or both contain a scope that began or ended in the same microsecond.
+/// Returns whether one recording contains the end of the other, or both contain a scope that began or ended in the same
+/// microsecond.
 fn is_one_run(a: (&Recording, &DeviceRecording), b: (&Recording, &DeviceRecording)) -> bool {
     let has_end_of = |one: &DeviceRecording, other: &DeviceRecording| {
         let same = |end: &Entry, entry: &Entry| {
@@ -137,7 +138,7 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// The stacks of a recording.
+    /// Returns the stacks of a recording.
     pub(super) fn of(table: &StackTable, device: &DeviceRecording) -> Stacks {
         let of_trace = device.trace.iter().filter(|entry| entry.action == Action::Alloc).map(|entry| entry.stack);
         let of_blocks = device.segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.stack);
@@ -154,23 +155,24 @@ impl Stacks {
         stacks
     }
 
-    /// Whether no stack allocates.
+    /// Returns whether no stack allocates.
     pub(super) fn is_empty(&self) -> bool {
         self.forms.is_empty()
     }
 
-    /// The forms of a stack.
+    /// Returns the forms of a stack.
     pub(super) fn forms(&self, stack: StackId) -> Option<Forms> {
         self.forms.get(&stack).copied()
     }
 
-    /// Whether the line numbers of this portable stack are the same in both recordings, so that each line is its own
+    /// Returns whether the line numbers of this portable stack are the same in both recordings, so that each line is its own
     /// counterpart. If a line moved, equal line numbers may refer to different code.
     pub(super) fn has_same_lines(&self, other: &Stacks, portable: u64) -> bool {
         self.exact.get(&portable) == other.exact.get(&portable)
     }
 
-    /// The share of portable stacks in the recording with fewer of them that the other also has; `None` if either has none.
+    /// Returns the share of portable stacks in the recording with fewer of them that the other also has, or `None` if either
+    /// has none.
     fn in_common(&self, other: &Stacks) -> Option<f64> {
         let fewer = self.exact.len().min(other.exact.len());
         let both = self.exact.keys().filter(|portable| other.exact.contains_key(portable)).count();
@@ -178,7 +180,8 @@ impl Stacks {
     }
 }
 
-/// C++ calls are compared by the operators that they name, because their symbols depend on the machine and the release.
+/// Returns both forms of a stack. C++ calls are compared by the operators that they name, because their symbols depend on the
+/// machine and the release.
 fn forms_of(names: &StackNames, table: &StackTable, stack: StackId) -> Forms {
     let (mut exact, mut portable) = (DefaultHasher::new(), DefaultHasher::new());
     for number in names.telling(table, stack) {
@@ -194,16 +197,16 @@ fn forms_of(names: &StackNames, table: &StackTable, stack: StackId) -> Forms {
     Forms { exact: exact.finish(), portable: portable.finish() }
 }
 
-/// The part of a file's path that does not depend on the installation: the path inside the library folder or, outside of one,
-/// the file name.
+/// Returns the part of a file's path that does not depend on the installation: the path inside the library folder or, outside
+/// of one, the file name.
 fn end_of_path(file: &str) -> &str {
     let libraries = ["site-packages/", "dist-packages/"];
     let inside = libraries.iter().find_map(|folder| file.rsplit_once(folder)).map(|(_, inside)| inside);
     inside.unwrap_or_else(|| file.rsplit(['/', '\\']).next().unwrap_or(file))
 }
 
-/// The first entry that differs in its action, in its size, or in the position of its block. A position is a segment, numbered
-/// in order of creation, and an offset in it; memory from before the first entry is identified by its address.
+/// Returns the first entry that differs in its action, in its size, or in the position of its block. A position is a segment,
+/// numbered in order of creation, and an offset in it; memory from before the first entry is identified by its address.
 pub(super) fn first_difference(a: &[Entry], b: &[Entry]) -> Option<usize> {
     let (mut places_a, mut places_b) = (Places::default(), Places::default());
     let is_same = |a: &Entry, b: &Entry| (a.action, a.size) == (b.action, b.size);
@@ -236,7 +239,7 @@ impl Places {
         }
     }
 
-    /// The number of the segment that contains the address, and the offset in it.
+    /// Returns the number of the segment that contains the address, and the offset in it.
     fn find(&self, address: u64) -> (Option<usize>, u64) {
         match self.by_address.range(..=address).next_back() {
             Some((first, (size, number))) if address - first < *size => (Some(*number), address - first),
@@ -270,7 +273,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Two segments, and a block in one of them.
+    /// Returns a trace with two segments, and a block in one of them.
     fn run(first: u64, second: u64, block: u64) -> Vec<Entry> {
         let entry = |action, address, mib: u64| Entry::new(action, address, mib * MIB, 0);
         let taken = [first, second].map(|address| entry(Action::SegmentAlloc, address, 20));

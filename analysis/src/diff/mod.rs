@@ -5,8 +5,8 @@
 //! recording, finds steps and their phases, and summarizes them, and `likeness` judges whether the runs are comparable.
 //!
 //! [`Growth`] pairs what holds the memory at the two peaks by the code that allocated it. Blocks with stacks are paired by
-//! stack if both recordings have stacks. The other blocks are grouped by size class; the class is that of the requested bytes,
-//! which do not depend on settings.
+//! stack if both recordings have stacks. The other blocks are grouped by size class, according to the requested bytes, which
+//! do not depend on settings.
 
 mod likeness;
 mod side;
@@ -50,7 +50,7 @@ pub struct Comparison {
 /// Summarizes one side.
 ///
 /// # Errors
-/// [`DiffError`] if the recording contradicts itself, or does not have the requested step.
+/// Returns [`DiffError`] if the recording contradicts itself, or does not have the requested step.
 pub fn show(side: Side<'_>) -> Result<Run, DiffError> {
     Ok(Run::of(&Replayed::of(side)?))
 }
@@ -60,7 +60,7 @@ pub fn show(side: Side<'_>) -> Result<Run, DiffError> {
 /// complete step of each.
 ///
 /// # Errors
-/// [`DiffError`] for the first side that cannot be summarized.
+/// Returns [`DiffError`] for the first side that cannot be summarized.
 pub fn diff<'r>(mut a: Side<'r>, mut b: Side<'r>) -> Result<Comparison, (Which, DiffError)> {
     if a.device.trace.is_empty() || b.device.trace.is_empty() {
         for side in [&mut a, &mut b].into_iter().filter(|side| side.part == Part::Whole) {
@@ -193,7 +193,7 @@ fn narrow_to_common<'r>(a: &mut Replayed<'r>, b: &mut Replayed<'r>) {
     }
 }
 
-/// Whether the program requested memory after its last complete step.
+/// Returns whether the program requested memory after its last complete step.
 fn has_tail(side: &Replayed<'_>) -> bool {
     let end = side.steps.as_ref().ok().and_then(|steps| steps.spans.last()).map_or(0, |span| span.to);
     let tail = side.side.device.trace.get(end as usize..).unwrap_or(&[]);
@@ -268,7 +268,7 @@ pub struct SizeClass {
 }
 
 impl SizeClass {
-    /// The class of a request.
+    /// Returns the class of a request.
     #[must_use]
     pub fn of(requested_bytes: u64) -> SizeClass {
         let power = requested_bytes.checked_ilog2().filter(|_| requested_bytes >= SMALL);
@@ -315,7 +315,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// The bytes on the second side minus those on the first.
+    /// Returns the bytes on the second side minus those on the first.
     #[must_use]
     pub fn change_bytes(&self) -> i128 {
         i128::from(self.b.bytes) - i128::from(self.a.bytes)
@@ -344,7 +344,7 @@ parkade_recording::names! {
 }
 
 impl Held {
-    /// The sum of these blocks and the other blocks.
+    /// Returns the sum of these blocks and the other blocks.
     #[must_use]
     pub const fn and(self, other: Held) -> Held {
         Held { bytes: self.bytes.saturating_add(other.bytes), blocks: self.blocks.saturating_add(other.blocks) }
@@ -366,7 +366,7 @@ struct Share {
     most: Option<(u64, StackId)>,
 }
 
-/// What holds the memory at a moment on each side, the largest change first.
+/// Returns what holds the memory at a moment on each side, the largest change first.
 fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &Stacks)) -> (Grouping, Vec<Growth>) {
     let (a_has_stacks, b_has_stacks) = (!a.2.is_empty(), !b.2.is_empty());
     let by_stack = a_has_stacks && b_has_stacks;
@@ -397,7 +397,7 @@ fn growth(a: (&Replayed<'_>, u32, &Stacks), b: (&Replayed<'_>, u32, &Stacks)) ->
     (grouping, growth)
 }
 
-/// The live blocks at a moment: by stack, and those without a stack by size class.
+/// Returns the live blocks at a moment: by stack, and those without a stack by size class.
 fn holders(replayed: &Replayed<'_>, moment: u32, by_stack: bool) -> BTreeMap<(StackId, SizeClass), Held> {
     let all = SizeClass { least_bytes: 0, below_bytes: u64::MAX };
     let mut holders: BTreeMap<(StackId, SizeClass), Held> = BTreeMap::new();
@@ -422,7 +422,7 @@ fn of_group(key: Key, [a, b]: [Share; 2]) -> Growth {
     Growth { origin, a: a.held, b: b.held }
 }
 
-/// Sort in an order that does not depend on hashes.
+/// Returns a sort key that does not depend on hashes.
 fn order(origin: Origin) -> (Option<SizeClass>, Option<StackId>, Option<StackId>) {
     match origin {
         Origin::Stack { a, b } => (None, a, b),

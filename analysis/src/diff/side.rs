@@ -138,7 +138,7 @@ impl<'r> Replayed<'r> {
         Ok(Replayed { side, timeline, requests, steps, phases, from, to })
     }
 
-    /// The entries that are compared.
+    /// Returns the entries that are compared.
     fn entries(&self) -> std::ops::Range<usize> {
         self.from as usize..self.to as usize
     }
@@ -160,7 +160,7 @@ pub(super) struct StepSpan {
 pub(super) struct StepSpans {
     /// What marks them: an annotation's name, or [`REPETITION`].
     pub(super) mark: String,
-    /// The steps in order. The first step begins with the trace if the trace has the run's beginning.
+    /// The steps in order. The first step begins with the trace if the trace contains the beginning of the run.
     pub(super) spans: Vec<StepSpan>,
 }
 
@@ -172,11 +172,11 @@ pub enum NoSteps {
     NoTrace,
     /// No annotation marks the steps, and there is no repetition.
     #[error(
-        "the file has no step annotations (PyTorch's optimizers and profiler write them if annotations are recorded), and no repetition shows the steps"
+        "the file has no step annotations (PyTorch's optimizers and profiler write them if annotations are recorded), and no repetition reveals the steps"
     )]
     NoMark,
     /// The trace's entries have no times by which to place the marks, and there is no repetition.
-    #[error("the trace's entries have no times, so its annotations cannot be placed, and no repetition shows the steps")]
+    #[error("the trace's entries have no times, so its annotations cannot be placed, and no repetition reveals the steps")]
     NoTimes,
     /// No annotation marks the steps, and a recording's oldest entries are missing, so the steps of the two runs cannot be
     /// matched.
@@ -192,8 +192,8 @@ pub enum NoSteps {
 /// Used in place of a mark if steps were found by repetition.
 pub const REPETITION: &str = "repetition";
 
-/// The steps of one device. `lost_beginning` means that memory was in use before the first entry; the first step that ends in
-/// the trace may then have begun before the trace, so it is left out.
+/// Returns the steps of one device. `lost_beginning` means that memory was in use before the first entry; the first step that
+/// ends in the trace may then have begun before the trace, so it is left out.
 fn step_spans(recording: &Recording, device: &DeviceRecording, lost_beginning: bool) -> Result<StepSpans, NoSteps> {
     if device.trace.is_empty() {
         return Err(NoSteps::NoTrace);
@@ -211,7 +211,7 @@ fn step_spans(recording: &Recording, device: &DeviceRecording, lost_beginning: b
     spans(found.mark, ends, found.lost == 0 && !lost_beginning)
 }
 
-/// The steps by repetition, ignoring annotations.
+/// Returns the steps by repetition, ignoring annotations.
 pub(super) fn repeated_spans(device: &DeviceRecording, lost_beginning: bool) -> Result<StepSpans, NoSteps> {
     let ends = repeated_steps(device);
     if ends.is_empty() {
@@ -220,7 +220,7 @@ pub(super) fn repeated_spans(device: &DeviceRecording, lost_beginning: bool) -> 
     spans(REPETITION.to_owned(), ends.into_iter().enumerate(), !lost_beginning)
 }
 
-/// The steps with these numbers that end at these moments. `has_first` means that the first step is complete.
+/// Returns the steps with these numbers that end at these moments. `has_first` means that the first step is complete.
 fn spans(mark: String, ends: impl Iterator<Item = (usize, u32)>, has_first: bool) -> Result<StepSpans, NoSteps> {
     let mut spans = Vec::new();
     let mut from = 0;
@@ -235,13 +235,13 @@ fn spans(mark: String, ends: impl Iterator<Item = (usize, u32)>, has_first: bool
 }
 
 impl StepSpans {
-    /// The step at a moment.
+    /// Returns the step at a moment.
     fn at(&self, moment: u32) -> Option<StepSpan> {
         let place = self.spans.partition_point(|span| span.to < moment);
         self.spans.get(place).copied().filter(|span| span.from <= moment)
     }
 
-    /// The step of this number.
+    /// Returns the step of this number.
     pub(super) fn numbered(&self, number: usize) -> Option<StepSpan> {
         self.spans.binary_search_by_key(&number, |span| span.number).ok().and_then(|place| self.spans.get(place)).copied()
     }
@@ -267,7 +267,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Its name in JSON; for [`Phase::Scope`] the name of the scope.
+    /// Returns its name in JSON; for [`Phase::Scope`] the name of the scope.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -281,7 +281,7 @@ impl Phase {
         }
     }
 
-    /// The phase that a scope's name denotes; `None` for marks of whole steps.
+    /// Returns the phase that a scope's name denotes, or `None` for marks of whole steps.
     fn of_scope(name: &str) -> Option<Phase> {
         const STEP: &str = "ProfilerStep#";
         let lower = name.to_ascii_lowercase();
@@ -330,7 +330,7 @@ struct Phases {
 }
 
 impl Phases {
-    /// The phases of a device's trace.
+    /// Returns the phases of a device's trace.
     fn of(recording: &Recording, device: &DeviceRecording) -> Phases {
         let scopes = scopes(&recording.annotations, device);
         let mut numbers: BTreeMap<Phase, u32> = BTreeMap::from([(Phase::Outside, 0)]);
@@ -352,12 +352,12 @@ impl Phases {
         Phases { of_entry: paint(&scopes, &of_scope, &is_named, device.trace.len()), known }
     }
 
-    /// Whether the file has phases.
+    /// Returns whether the file has phases.
     fn are_known(&self) -> bool {
         !self.of_entry.is_empty()
     }
 
-    /// The phase of the entry that leads to a moment.
+    /// Returns the phase of the entry that leads to a moment.
     fn at(&self, moment: u32) -> Option<Phase> {
         match moment.checked_sub(1) {
             _ if !self.are_known() => None,
@@ -367,7 +367,7 @@ impl Phases {
     }
 }
 
-/// The phase of each entry. Scopes come in order of their beginnings; those open at an entry form a stack.
+/// Returns the phase of each entry. Scopes come in order of their beginnings; those open at an entry form a stack.
 fn paint(scopes: &[Scope], of_scope: &[Option<u32>], is_named: &[bool], entries: usize) -> Vec<u32> {
     // Each open scope, with the phase inside it: its own, unless its name denotes no phase and an enclosing scope has one.
     let mut open: Vec<(u32, u32)> = Vec::new();
@@ -392,7 +392,7 @@ fn paint(scopes: &[Scope], of_scope: &[Option<u32>], is_named: &[bool], entries:
     of_entry
 }
 
-/// The memory use of each phase on both sides; empty unless both files have phases.
+/// Returns the memory use of each phase on both sides; empty unless both files have phases.
 pub(super) fn phase_changes(a: (&Replayed<'_>, u32), b: (&Replayed<'_>, u32)) -> Vec<PhaseChange> {
     if !a.0.phases.are_known() || !b.0.phases.are_known() {
         return Vec::new();
@@ -451,7 +451,7 @@ pub struct Peak {
 /// The driver calls of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DriverUse {
-    /// Segments released.
+    /// The number of segments taken.
     pub segments_taken: u64,
     /// The number of segments released.
     pub segments_given_back: u64,
@@ -470,7 +470,7 @@ pub struct DriverUse {
 pub struct Run {
     /// The device's number.
     pub device: u32,
-    /// The number of entries of its trace.
+    /// The number of entries in its trace.
     pub entries: usize,
     /// The part of the run that the other fields describe.
     pub part: Part,
@@ -554,7 +554,7 @@ impl DriverUse {
     }
 }
 
-/// The first of the compared moments with the highest level, and that level.
+/// Returns the first of the compared moments with the highest level, and that level.
 fn first_highest(level: &[u64], replayed: &Replayed<'_>) -> (u32, u64) {
     let part = level.get(replayed.from as usize..=replayed.to as usize).unwrap_or(&[]);
     let highest = part.iter().copied().max().unwrap_or(0);
@@ -562,7 +562,8 @@ fn first_highest(level: &[u64], replayed: &Replayed<'_>) -> (u32, u64) {
     (replayed.from + place as u32, highest)
 }
 
-/// A segment is reserved one entry before its first block is handed out; use the heap after that entry.
+/// Moves a peak at which a segment is reserved to the moment at which the segment's first block is handed out, one entry
+/// later.
 fn served(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> (u32, u64) {
     let takes = |entry: &&Entry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
     let following = replayed.side.device.trace.get(moment as usize..replayed.to as usize).unwrap_or(&[]);
@@ -586,7 +587,7 @@ fn peak(replayed: &Replayed<'_>, (moment, bytes): (u32, u64)) -> Peak {
     }
 }
 
-/// The fragmentation and the number of segments at a moment. Everything between the blocks in use counts as free.
+/// Returns the fragmentation and the number of segments at a moment. Everything between the blocks in use counts as free.
 fn heap_at(log: &HeapLog, moment: u32) -> (Fragmentation, usize) {
     let segments = log.at(moment);
     let mut sums = Fragmentation::default();
@@ -671,7 +672,7 @@ impl Bound {
 }
 
 impl Check {
-    /// Whether the peak is above the bound.
+    /// Returns whether the peak is above the bound.
     #[must_use]
     pub fn is_exceeded(&self) -> bool {
         self.peak_bytes > self.allowed_bytes

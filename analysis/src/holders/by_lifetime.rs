@@ -26,7 +26,7 @@ pub(super) struct Lives<'r, 'a> {
 }
 
 impl<'r, 'a> Lives<'r, 'a> {
-    /// The passes are removed from `run` if nothing shows that they belong to training.
+    /// Prepares the classification. The passes are removed from `run` if nothing shows that they belong to training.
     pub(super) fn of(run: &'r mut Run<'a>) -> Lives<'r, 'a> {
         let found = gradients(run);
         let trains = found.are_plausible || !run.optimizer.is_empty();
@@ -110,8 +110,8 @@ const SMALL: u64 = 512;
 struct OfPass {
     /// The number of gradients of each size.
     sizes: BTreeMap<u64, usize>,
-    /// The moment at which the last gradient is freed, among those that meet the same end as most gradients; for a pass
-    /// without gradients, that of the passes before it.
+    /// The moment at which the last gradient is freed, among the gradients that are freed in the same way as most others; for
+    /// a pass without gradients, the value of the passes before it.
     freed: u32,
     /// The moment after the first gradient was allocated.
     first: u32,
@@ -206,7 +206,8 @@ struct Expected<'a> {
 }
 
 impl Expected<'_> {
-    /// The largest possible number of gradients of a size; if the model is used as a guide, no more than the model has.
+    /// Returns the largest possible number of gradients of a size; if the model is used as a guide, no more than the model
+    /// has.
     fn of_size(&self, size: u64, follows: bool) -> usize {
         let pool = self.pool.counts.get(&size).copied().unwrap_or(0);
         let model = self.model.filter(|_| follows).map(|sizes| sizes.get(&size).copied().unwrap_or(0));
@@ -278,7 +279,7 @@ const CUBLAS_LT: u64 = 1 << 20;
 /// An optimizer keeps states for at least one in this many parameters, if only sizes identify them.
 const FEWEST_STATES: usize = 4;
 
-/// The classification of the kept blocks, by index.
+/// Returns the classification of the kept blocks, by index.
 fn kept(run: &Run<'_>, gradients: &Gradients) -> FxHashMap<usize, Told> {
     let mut first_turns: Vec<Vec<usize>> = vec![Vec::new(); run.passes.len()];
     for (place, block) in run.blocks.iter().enumerate() {
@@ -319,8 +320,8 @@ fn kept(run: &Run<'_>, gradients: &Gradients) -> FxHashMap<usize, Told> {
     told
 }
 
-/// Whether a block is an optimizer state: allocated during the optimizer's step, or of a parameter's size and allocated while
-/// gradients are live.
+/// Returns whether a block is an optimizer state: allocated during the optimizer's step, or of a parameter's size and
+/// allocated while gradients are live.
 fn is_state(run: &Run<'_>, gradients: &Gradients, place: usize, parameters: &Sizes) -> Option<How> {
     let block = &run.blocks[place];
     if let Some(end) = run.optimizer_end(block) {
@@ -333,8 +334,8 @@ fn is_state(run: &Run<'_>, gradients: &Gradients, place: usize, parameters: &Siz
     (has_gradients && stays && parameters.contains_key(&size_of(block))).then_some(How::Size)
 }
 
-/// In a recording whose oldest entries are missing, the number of blocks of each gradient size that are optimizer states: the
-/// same number for each parameter. Only their number is known, not which blocks of a size they are.
+/// Returns, for a recording whose oldest entries are missing, the number of blocks of each gradient size that are optimizer
+/// states: the same number for each parameter. Only their number is known, not which blocks of a size they are.
 fn early_states(run: &Run<'_>, gradients: &Gradients, rest: &[usize]) -> Sizes {
     let mut counts = Sizes::default();
     for &place in rest.iter().filter(|&&place| run.blocks[place].born == 0) {
@@ -354,8 +355,8 @@ fn early_states(run: &Run<'_>, gradients: &Gradients, rest: &[usize]) -> Sizes {
     }
 }
 
-/// Whether a library allocated a block right before the first pass: cuBLAS's workspace has a rare size, and cuBLASLt's follows
-/// it.
+/// Returns whether a library allocated a block right before the first pass: cuBLAS's workspace has a rare size, and
+/// cuBLASLt's follows it.
 fn is_workspace_before(run: &Run<'_>, place: usize) -> bool {
     let is_one = |place: usize, sizes: &[u64]| {
         run.blocks.get(place).is_some_and(|block| block.born > 0 && sizes.contains(&block.requested) && is_kept(run, block))
@@ -368,8 +369,8 @@ fn is_kept(run: &Run<'_>, block: &BlockLife) -> bool {
     block.freed == NEVER || run.turns(block).len() > 1
 }
 
-/// The blocks that are not parameters with gradients. `era_end` is the pass until which the parameters of this pass are in
-/// use, if new parameters replace them.
+/// Classifies the blocks that are not parameters with gradients. `era_end` is the pass until which the parameters of this
+/// pass are in use, if new parameters replace them.
 fn rest_of(
     run: &Run<'_>,
     pass: usize,

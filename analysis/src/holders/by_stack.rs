@@ -61,7 +61,7 @@ impl Places {
 /// Tests whether a call is of a kind.
 type Rule = fn(&Frame) -> bool;
 
-/// The part of the program that a stack belongs to. The first rule that matches any of its calls decides.
+/// Returns the part of the program that a stack belongs to. The first rule that matches any of its calls decides.
 fn place(stacks: &StackTable, stack: StackId) -> Place {
     let rules: [(Place, Rule); 9] = [
         (Place::Workspace, is_workspace),
@@ -84,7 +84,7 @@ fn is_in(frame: &Frame, folders: &[&str]) -> bool {
     folders.iter().any(|folder| frame.filename.contains(folder))
 }
 
-/// C++ calls, if the file recorded them.
+/// Returns whether a call is a C++ call that allocates a library's workspace. Not every file has C++ calls.
 fn is_workspace(frame: &Frame) -> bool {
     let is_library = |library: &&str| frame.name.contains(library);
     is_native(frame) && frame.name.contains("orkspace") && ["blas", "Blas", "cudnn", "Cudnn"].iter().any(is_library)
@@ -102,7 +102,8 @@ fn makes_states(frame: &Frame) -> bool {
     ["_init_group", "init_state", "_init_state", "initialize_state"].contains(&&*frame.name)
 }
 
-/// `Module.to` and `Module.cuda`, parameters created on the device, and loaded weights.
+/// Returns whether a call creates, loads or moves a model: `Module.to` and `Module.cuda`, parameters created on the device,
+/// and loaded weights.
 fn makes_a_model(frame: &Frame) -> bool {
     let is_module = frame.filename.ends_with("torch/nn/modules/module.py");
     let moves = is_module && ["_apply", "to", "cuda", "load_state_dict", "_load_from_state_dict"].contains(&&*frame.name);
@@ -132,7 +133,7 @@ fn runs_a_module(frame: &Frame) -> bool {
         || frame.filename.ends_with("torch/nn/functional.py")
 }
 
-/// What a block's calls add to its lifetime.
+/// What a block's calls reveal beyond its lifetime.
 pub(super) struct Calls {
     places: Places,
     /// The moments of allocations outside an optimizer's step, in order.
@@ -175,7 +176,7 @@ impl Calls {
         }
     }
 
-    /// Whether the program itself allocated a block before the first module of a pass and still held it then.
+    /// Returns whether the program itself allocated a block before the first module of a pass and still held it then.
     fn is_input(&self, block: &BlockLife) -> bool {
         let place = self.passes.partition_point(|pass| pass.end < block.born);
         let last_end = place.checked_sub(1).map_or(0, |before| self.passes[before].end);
@@ -184,7 +185,8 @@ impl Calls {
         block.born > 0 && is_first && self.forward.get(next).is_some_and(|&born| born < block.freed)
     }
 
-    /// A block that is still live when the program continues elsewhere is a state.
+    /// Classifies a block that an optimizer allocated: it is a state if it is still live when the program continues
+    /// elsewhere.
     fn of_optimizer(&self, block: &BlockLife, by_life: Told) -> Told {
         let next = self.elsewhere.partition_point(|&born| born <= block.born);
         let is_left = self.elsewhere.get(next).is_some_and(|&born| born < block.freed);

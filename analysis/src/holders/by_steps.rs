@@ -82,7 +82,7 @@ impl Steps {
         }
     }
 
-    /// The steps at whose ends a block is in use.
+    /// Returns the steps at whose ends a block is in use.
     fn ends_in(&self, block: &BlockLife) -> std::ops::Range<usize> {
         let first = self.ends.partition_point(|&end| end < block.born);
         first..self.ends.partition_point(|&end| end < block.freed).max(first)
@@ -164,7 +164,7 @@ fn made(run: &Run<'_>, from: u32, to: u32) -> Vec<Made> {
     made.collect()
 }
 
-/// The pairs of block indices at the same position in both sequences; empty if the sequences do not agree.
+/// Returns the pairs of block indices at the same position in both sequences; empty if the sequences do not agree.
 fn side_by_side(model: &[Made], behind: &[Made]) -> Vec<(usize, usize)> {
     let (mut at, mut of) = (0, 0);
     let (mut pairs, mut differing) = (Vec::new(), 0);

@@ -115,13 +115,13 @@ pub struct WithoutStack {
     pub early: Held,
 }
 
-/// The live blocks at a moment with their indices in the log.
+/// Returns the live blocks at a moment with their indices in the log.
 fn live(log: &HeapLog, moment: u32) -> impl Iterator<Item = (usize, &BlockLife)> {
     log.blocks.iter().enumerate().filter(move |(_, block)| block.born <= moment && moment < block.freed)
 }
 
 impl Holders {
-    /// The live blocks at a moment by kind, the most bytes first. Kinds without blocks are omitted.
+    /// Returns the live blocks at a moment by kind, the most bytes first. Kinds without blocks are omitted.
     #[must_use]
     pub fn at(&self, log: &HeapLog, moment: u32) -> Vec<KindUse> {
         let mut sums: BTreeMap<Told, Held> = BTreeMap::new();
@@ -148,7 +148,7 @@ impl Holders {
         uses
     }
 
-    /// The live blocks without a stack; `None` if the file has no stacks.
+    /// Returns the live blocks without a stack, or `None` if the file has no stacks.
     #[must_use]
     pub fn without_stack(&self, log: &HeapLog, moment: u32) -> Option<WithoutStack> {
         let mut sums = WithoutStack::default();
@@ -169,7 +169,7 @@ pub struct Folded {
 }
 
 impl Holders {
-    /// The live blocks at a moment by stack, in the order of their stacks. `names` are the names of `stacks`.
+    /// Returns the live blocks at a moment by stack, in the order of their stacks. `names` are the names of `stacks`.
     #[must_use]
     pub fn folded(&self, log: &HeapLog, (names, stacks): (&StackNames, &StackTable), moment: u32) -> Vec<Folded> {
         let mut by_stack: BTreeMap<StackId, u64> = BTreeMap::new();
@@ -190,7 +190,7 @@ impl Holders {
         sums.into_iter().map(|(frames, bytes)| Folded { frames, bytes }).collect()
     }
 
-    /// The label that replaces the calls for a block without a stack.
+    /// Returns the label that replaces the calls for a block without a stack.
     fn stand_ins(&self, place: usize, block: &BlockLife) -> Vec<String> {
         let kind = self.told.get(place).copied().unwrap_or(Told::NOTHING).kind.name();
         let why = match (self.has_stacks, block.born) {
@@ -202,7 +202,7 @@ impl Holders {
     }
 }
 
-/// The two neighbouring powers of two that a size lies between.
+/// Returns the two neighbouring powers of two that a size lies between.
 fn size_class(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let power = bytes.max(512).ilog2();
@@ -211,7 +211,7 @@ fn size_class(bytes: u64) -> String {
     format!("[blocks of {low} to {} {}]", low.saturating_mul(2), UNITS[unit as usize])
 }
 
-/// A name that cannot be mistaken for two frames or two lines.
+/// Returns a name that cannot be mistaken for two frames or two lines.
 fn clean(name: &str) -> String {
     name.chars()
         .map(|c| match c {

@@ -52,17 +52,17 @@ impl<'a> Run<'a> {
         section(&self.passes, moment)
     }
 
-    /// The passes at whose turn a block is in use.
+    /// Returns the passes at whose turn a block is in use.
     pub(super) fn turns(&self, block: &BlockLife) -> std::ops::Range<usize> {
         turns_of(&self.passes, block)
     }
 
-    /// Whether a block was allocated outside all passes.
+    /// Returns whether a block was allocated outside all passes.
     pub(super) fn is_outside(&self, block: &BlockLife) -> bool {
         matches!(self.section(block.born), Section::Between(_))
     }
 
-    /// The end of the annotated optimizer step in which a block was allocated.
+    /// Returns the end of the annotated optimizer step in which a block was allocated.
     pub(super) fn optimizer_end(&self, block: &BlockLife) -> Option<u32> {
         let before = self.optimizer.partition_point(|&(from, _)| from < block.born);
         // An entry's moment is the one after it, so the scope's first moment is not yet inside the scope.
@@ -79,7 +79,8 @@ pub(super) fn has_stacks(blocks: &[BlockLife]) -> bool {
     with_stack > 0 && with_stack * FEWEST_STACKS >= blocks.len()
 }
 
-/// In a recording with stacks, the first allocation without one near the turn comes from autograd.
+/// Corrects a pass's turn. In a recording with stacks, the first allocation without a stack near the turn comes from
+/// autograd.
 fn turn_at_first_without_stack(blocks: &[BlockLife], pass: &mut Pass) {
     const NEAR: u32 = 64;
     let from = pass.turn.saturating_sub(NEAR).max(pass.start);
@@ -90,7 +91,7 @@ fn turn_at_first_without_stack(blocks: &[BlockLife], pass: &mut Pass) {
     }
 }
 
-/// The size by which blocks are compared: the requested size, rounded as PyTorch rounds it (spec 1.2).
+/// Returns the size by which blocks are compared: the requested size, rounded as PyTorch rounds it (spec 1.2).
 pub(super) fn size_of(block: &BlockLife) -> u64 {
     block.requested.max(1).checked_next_multiple_of(512).unwrap_or(block.requested)
 }
@@ -106,8 +107,8 @@ pub(super) struct Pass {
     pub(super) end: u32,
 }
 
-/// The position of a moment among the passes. Inside a pass, the number is that of the pass; between two passes, it is that
-/// of the earlier pass, counted from 1.
+/// The position of a moment among the passes. Passes are counted from 1. Inside a pass, the number is that pass's number;
+/// between two passes, it is the number of the earlier pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Section {
     Between(usize),
@@ -121,7 +122,7 @@ const FREED_TOGETHER: u32 = 12;
 const SHORT: u32 = 30;
 /// A pass keeps at least this many blocks.
 const FEWEST: i64 = 6;
-/// The share of blocks that a backward pass frees in the opposite order. 0.5 means no order at all.
+/// The share of blocks that a backward pass frees in the opposite order. 0.5 means no order.
 const OPPOSITE: f64 = 0.75;
 
 /// Runs of frees with no allocation between them.
@@ -145,18 +146,18 @@ impl FreeRuns {
         FreeRuns { numbers, lengths }
     }
 
-    /// The run in which a block was freed; `None` if it never was.
+    /// Returns the run in which a block was freed, or `None` if it never was.
     pub(super) fn of_block(&self, block: &BlockLife) -> Option<u32> {
         self.numbers.get((block.freed as usize).checked_sub(1)?).copied()
     }
 
-    /// Whether a block was freed together with many others.
+    /// Returns whether a block was freed together with many others.
     pub(super) fn is_of_many(&self, block: &BlockLife) -> bool {
         self.of_block(block).and_then(|run| self.lengths.get(run as usize)).is_some_and(|&length| length >= FREED_TOGETHER)
     }
 }
 
-/// The passes of a run with this many entries, in order.
+/// Returns the passes of a run with this many entries, in order.
 fn passes(blocks: &[BlockLife], runs: &FreeRuns, entries: usize) -> Vec<Pass> {
     // The blocks in order of allocation.
     let counted: Vec<&BlockLife> =
@@ -182,7 +183,7 @@ fn passes(blocks: &[BlockLife], runs: &FreeRuns, entries: usize) -> Vec<Pass> {
     found.filter(|pass| is_opposite(&counted, pass)).collect()
 }
 
-/// The number of blocks in use at each moment, counting those that live for more than this many entries.
+/// Returns the number of blocks in use at each moment, counting those that live for more than this many entries.
 fn level(blocks: &[&BlockLife], longest_ignored: u32, entries: usize) -> Vec<i64> {
     let mut changes = vec![0_i64; entries + 1];
     for block in blocks.iter().filter(|block| block.freed.saturating_sub(block.born) > longest_ignored) {
@@ -204,13 +205,13 @@ fn level(blocks: &[&BlockLife], longest_ignored: u32, entries: usize) -> Vec<i64
 struct Rise {
     /// The last moment at the lowest level before the rise.
     start: usize,
-    /// The moments between which the level is highest: initially the whole rise and fall.
+    /// The moments between which the level is highest: initially the entire rise and fall.
     plateau: (usize, usize),
     /// The moment at which the fall ends.
     end: usize,
 }
 
-/// The rises and falls that reach at least a quarter of the highest level and fall by at least 70 % of their rise.
+/// Returns the rises and falls that reach at least a quarter of the highest level and fall by at least 70 % of their rise.
 fn rises_and_falls(level: &[i64]) -> Vec<Rise> {
     let least = FEWEST.max(level.iter().copied().max().unwrap_or(0) / 4);
     let mut found: Vec<Rise> = Vec::new();
@@ -240,7 +241,8 @@ fn rises_and_falls(level: &[i64]) -> Vec<Rise> {
     found
 }
 
-/// The moment at which a continuing fall ends: its lowest level, ignoring blocks that are freed long after the others.
+/// Returns the moment at which a continuing fall ends: its lowest level, ignoring blocks that are freed long after the
+/// others.
 fn end_of_fall(level: &[i64], from: usize, tolerance: i64) -> usize {
     let rise = level[from..].iter().scan(level[from], |low, &now| {
         *low = now.min(*low);
@@ -263,8 +265,8 @@ fn end_of_fall(level: &[i64], from: usize, tolerance: i64) -> usize {
     from + end
 }
 
-/// Whether the blocks that a pass keeps are freed in the opposite order. The comparison pairs blocks that are apart by a
-/// quarter of the number of blocks, because neighbours may be freed in either order.
+/// Returns whether the blocks that a pass keeps are freed in the opposite order. The comparison pairs blocks that are apart
+/// by a quarter of the number of blocks, because neighbours may be freed in either order.
 fn is_opposite(blocks: &[&BlockLife], pass: &Pass) -> bool {
     let from = blocks.partition_point(|block| block.born <= pass.start);
     let to = blocks.partition_point(|block| block.born <= pass.turn);
@@ -276,8 +278,8 @@ fn is_opposite(blocks: &[&BlockLife], pass: &Pass) -> bool {
     kept.len() as i64 >= FEWEST && opposite as f64 >= OPPOSITE * pairs.count() as f64
 }
 
-/// The position of a moment among the passes; a block that an entry allocates or frees is counted from the moment after that
-/// entry.
+/// Returns the position of a moment among the passes; a block that an entry allocates or frees is counted from the moment
+/// after that entry.
 fn section(passes: &[Pass], moment: u32) -> Section {
     let place = passes.partition_point(|pass| pass.end < moment);
     match passes.get(place) {
@@ -287,7 +289,7 @@ fn section(passes: &[Pass], moment: u32) -> Section {
     }
 }
 
-/// The range of passes at whose turn a block is in use.
+/// Returns the range of passes at whose turn a block is in use.
 fn turns_of(passes: &[Pass], block: &BlockLife) -> std::ops::Range<usize> {
     let first = passes.partition_point(|pass| pass.turn < block.born);
     first..passes.partition_point(|pass| pass.turn < block.freed).max(first)
@@ -302,7 +304,7 @@ mod tests {
         BlockLife { address: 0, size: 512, requested: 512, stack, born, freed, gone: freed }
     }
 
-    /// Blocks that are allocated one after another and freed in the same or the opposite order.
+    /// Returns blocks that are allocated one after another and freed in the same or the opposite order.
     fn pass(start: u32, blocks: u32, is_opposite: bool) -> Vec<BlockLife> {
         let length = 40 * blocks;
         (0..blocks)

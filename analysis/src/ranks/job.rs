@@ -3,7 +3,7 @@
 //! Each rank first gets its own advice. From that advice, [`RankAdvice`] keeps every setting that was tried, as a few
 //! numbers, regardless of the recording's size. One rank's best settings may never have been tried on another, so
 //! [`still_to_try`] lists what to try there. Then [`one_setting`] chooses by the same rules as the advice on one recording,
-//! except that the margin that counts is that of the tightest rank.
+//! except that the tightest rank's margin counts.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,35 +117,35 @@ impl RankAdvice {
         }
     }
 
-    /// The result of these settings on this rank, if they were tried.
+    /// Returns the result of these settings on this rank, if they were tried.
     #[must_use]
     pub fn with(&self, settings: &str) -> Option<&Tried> {
         self.tried.iter().find(|tried| tried.settings == settings)
     }
 
-    /// The recorded run's own settings.
+    /// Returns the recorded run's own settings.
     #[must_use]
     pub fn own(&self) -> Option<&Tried> {
         self.tried.first()
     }
 
-    /// The rank's memory: its own, or the memory assumed for ranks whose recordings do not show it, but at least what the
-    /// rank reserved.
+    /// Returns the rank's memory: its own, or the memory assumed for ranks whose recordings do not show it, but at least what
+    /// the rank reserved.
     #[must_use]
     pub fn judged_by(&self, assumed_bytes: Option<u64>) -> Option<u64> {
         self.available_bytes.or(assumed_bytes.map(|assumed| assumed.max(self.reserved_bytes)))
     }
 
-    /// The settings that are best for this rank alone.
+    /// Returns the settings that are best for this rank alone.
     #[must_use]
     pub fn best(&self) -> Option<&Tried> {
         self.tried.get(self.best?)
     }
 }
 
-/// The number of each rank's most useful settings that are candidates ...
+/// The number of each rank's most useful settings that are candidates.
 const USEFUL: usize = 3;
-/// ... and the number of candidates, across all ranks, that are tried on every rank.
+/// The maximum number of candidates, across all ranks, that are tried on every rank.
 const MOST_TRIED: usize = 16;
 
 /// The outcome of the common setting on one rank.
@@ -160,7 +160,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// The memory that is left. Negative if memory is short.
+    /// Returns the memory that is left. Negative if memory is short.
     #[must_use]
     pub fn margin_bytes(&self) -> Option<i64> {
         let available = i64::try_from(self.available_bytes?).unwrap_or(i64::MAX);
@@ -208,7 +208,7 @@ pub fn still_to_try(ranks: &[RankAdvice]) -> Vec<Vec<String>> {
     ranks.iter().map(missing).collect()
 }
 
-/// Chooses one setting for all ranks. `None` if no setting was tried on all of them.
+/// Chooses one setting for all ranks. Returns `None` if no setting was tried on all of them.
 ///
 /// Among the settings that serve every rank, those with the best outcome and without warnings are considered; of these, those
 /// whose margin on their tightest rank is near the widest; and of these, the order is the lowest cost, then the fewest keys,
@@ -241,14 +241,14 @@ pub fn one_setting(ranks: &[RankAdvice]) -> Option<JobAdvice> {
     })
 }
 
-/// The settings of the ranks, if all ranks have the same settings and these are the best for each rank alone.
+/// Returns the settings of the ranks, if all ranks have the same settings and these are the best for each rank alone.
 fn stays(ranks: &[RankAdvice]) -> Option<&str> {
     let own = ranks.first()?.own()?.settings.as_str();
     let is_best = |rank: &RankAdvice| rank.best == Some(0) && rank.own().is_some_and(|tried| tried.settings == own);
     ranks.iter().all(is_best).then_some(own)
 }
 
-/// Whether a setting serves a rank, in the rank's own memory or the assumed one.
+/// Returns whether a setting serves a rank, in the rank's own memory or the assumed one.
 fn served(rank: &RankAdvice, tried: &Tried, assumed_bytes: Option<u64>) -> bool {
     match rank.available_bytes {
         Some(_) => tried.serves,
@@ -301,7 +301,7 @@ impl Candidate {
         }
     }
 
-    /// The first of the ranks with the smallest margin.
+    /// Returns the first of the ranks with the smallest margin.
     fn tightest(&self) -> usize {
         let key = |&rank: &usize| {
             let standing = &self.standings[rank];
@@ -310,20 +310,20 @@ impl Candidate {
         (0..self.standings.len()).min_by_key(key).unwrap_or(0)
     }
 
-    /// The memory that the tightest rank has left; if no memory is known, the memory it needs, negated.
+    /// Returns the memory that the tightest rank has left; if no memory is known, the memory it needs, negated.
     fn margin(&self) -> i64 {
         let standing = self.standings.get(self.tightest());
         standing.map_or(0, |one| one.margin_bytes().unwrap_or_else(|| 0_i64.saturating_sub_unsigned(one.needs_bytes)))
     }
 
-    /// The amount by which a margin may be smaller than the widest one.
+    /// Returns the amount by which a margin may be smaller than the widest one.
     fn tolerance(&self) -> i64 {
         let needed = self.standings.get(self.tightest()).map_or(0, |one| one.needs_bytes);
         i64::try_from(tolerance_bytes(needed, self.is_expandable)).unwrap_or(i64::MAX)
     }
 }
 
-/// "Fits" ranks before "gets past", which ranks before an unknown outcome.
+/// Returns the weight of an outcome: "fits" ranks before "gets past", which ranks before an unknown outcome.
 const fn weight(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Fits => 0,
@@ -357,8 +357,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const EXPANDABLE: &str = "expandable_segments:True";
 
-    /// A rank with this much memory, and the memory that settings need on it. The first settings are its own; the best are
-    /// those that need the least.
+    /// Returns a rank with this much memory, and the memory that settings need on it. The first settings are its own; the
+    /// best are those that need the least.
     fn rank(available_mib: Option<u64>, needs: &[(&str, u64)]) -> RankAdvice {
         let tried = |&(settings, needs_mib): &(&str, u64)| {
             let serves = available_mib.is_none_or(|available| needs_mib <= available);
@@ -399,7 +399,7 @@ mod tests {
         let one = rank(Some(1000), &[("", 1200), ("split:1", 700), ("round:1", 980), ("both:1", 850)]);
         let other = rank(Some(1000), &[("", 1200), ("split:1", 990), ("round:1", 700), ("both:1", 860)]);
         let found = one_setting(&[one, other]).expect("advice");
-        // Each rank alone prefers a different setting.
+        // On its own, each rank prefers a different setting.
         assert_eq!((found.settings.as_str(), found.serves_all, found.tightest), ("both:1", true, 1));
         assert_eq!(found.ranks[1].margin_bytes(), Some(140 * MIB as i64));
         assert!(found.hopeless.is_empty() && !found.is_own && found.assumed_bytes.is_none());

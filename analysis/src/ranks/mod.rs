@@ -51,7 +51,7 @@ pub struct Comparison {
     pub odd: Vec<Odd>,
     /// Evidence that the files are not from ranks of one job.
     pub differences: Vec<Difference>,
-    /// The indices of the runs that were searched for outliers: those of the program that most files have, with each
+    /// The indices of the runs that were searched for outliers: the runs of the program that most files have, with each
     /// recording counted once.
     pub compared: Vec<usize>,
 }
@@ -106,7 +106,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// The groups of runs.
+    /// Returns the groups of runs.
     #[must_use]
     pub fn variants(&self) -> &[Variant] {
         match self {
@@ -127,8 +127,8 @@ parkade_recording::names! {
     }
 }
 
-/// The differences between the runs, and the indices of the runs that can be compared: those of the most common program, with
-/// copies counted once.
+/// Returns the differences between the runs, and the indices of the runs that can be compared: the runs of the most common
+/// program, with copies counted once.
 fn differences(runs: &[RankRun]) -> (Vec<Difference>, Vec<usize>) {
     let releases = releases(runs);
     let settings = by(runs, |run| &run.settings);
@@ -147,7 +147,7 @@ fn differences(runs: &[RankRun]) -> (Vec<Difference>, Vec<usize>) {
     (found, alike)
 }
 
-/// The runs by a property, the most frequent value first.
+/// Returns the runs by a property, the most frequent value first.
 fn by<'r, T: Ord + ToString>(runs: &'r [RankRun], property: impl Fn(&'r RankRun) -> T) -> Vec<Variant> {
     let mut groups: BTreeMap<T, Vec<usize>> = BTreeMap::new();
     for (place, run) in runs.iter().enumerate() {
@@ -156,8 +156,8 @@ fn by<'r, T: Ord + ToString>(runs: &'r [RankRun], property: impl Fn(&'r RankRun)
     most_first(groups.into_iter().map(|(value, runs)| Variant { value: value.to_string(), runs }).collect())
 }
 
-/// The runs by release: each joins the first group that shares a possible release with it. Runs with the fewest possible
-/// releases come first.
+/// Returns the runs by release: each joins the first group that shares a possible release with it. Runs with the fewest
+/// possible releases come first.
 fn releases(runs: &[RankRun]) -> Vec<Variant> {
     let mut groups: Vec<(Vec<&'static Release>, Vec<usize>)> = Vec::new();
     let mut surest: Vec<(usize, &RankRun)> = runs.iter().enumerate().collect();
@@ -178,7 +178,7 @@ fn releases(runs: &[RankRun]) -> Vec<Variant> {
     most_first(groups.into_iter().map(|(releases, runs)| Variant { value: in_words(&releases), runs }).collect())
 }
 
-/// The runs by program: each joins the first group with whose first run it has enough in common.
+/// Returns the runs by program: each joins the first group with whose first run it has enough in common.
 fn programs(runs: &[RankRun]) -> Vec<Variant> {
     let mut groups: Vec<(&RequestSizes, Variant)> = Vec::new();
     for (place, run) in runs.iter().enumerate() {
@@ -222,8 +222,8 @@ pub struct Odd {
     pub score: f64,
 }
 
-/// The runs that stand out among those at the indices `alike`, ordered by measure and, within a measure, with the largest
-/// deviation first. Empty if there are fewer than [`LEAST_RANKS`].
+/// Returns the runs that stand out among those at the indices `alike`, ordered by measure and, within a measure, with the
+/// largest deviation first. The result is empty if there are fewer than [`LEAST_RANKS`].
 fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     let mut found: Vec<Odd> = Vec::new();
     let reserved = values(runs, alike, Measure::PeakReserved);
@@ -243,8 +243,8 @@ fn odd_ones(runs: &[RankRun], alike: &[usize]) -> Vec<Odd> {
     found
 }
 
-/// Whether a low value in this run is meaningful. It is not if the run is one of several that died, because how far each of
-/// them got is a matter of chance.
+/// Returns whether a low value in this run is meaningful. It is not if the run is one of several that died, because how far
+/// each of them got is a matter of chance.
 fn is_telling(run: &RankRun, odd: &Odd, died: usize) -> bool {
     let grows = matches!(odd.measure, Measure::PeakAllocated | Measure::PeakReserved | Measure::Entries);
     !(run.is_cut_short && died > 1 && grows && odd.value < odd.median)
@@ -271,7 +271,7 @@ fn deviating(measure: Measure, values: &[(usize, i64)], scale: Option<i64>) -> V
     if found.len() * MOST_OF > values.len() { Vec::new() } else { found }
 }
 
-/// The median, which reorders the values; for an even number of values, the mean of the middle two, rounded down.
+/// Returns the median, which reorders the values; for an even number of values, the mean of the middle two, rounded down.
 fn median(values: &mut [i64]) -> Option<i64> {
     let middle = values.len() / 2;
     let is_even = values.len().is_multiple_of(2);
@@ -293,7 +293,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The failure of the request at an entry of a device's trace.
+    /// Returns the failure of the request at an entry of a device's trace.
     #[must_use]
     pub fn of(device: &DeviceRecording, entry: usize) -> Failure {
         Failure { entry, time_us: device.trace.get(entry).and_then(parkade_recording::Entry::time) }
@@ -313,11 +313,11 @@ pub struct RankRun {
     pub is_cut_short: bool,
     /// The number of requests that ran out of memory.
     pub ooms: u64,
-    /// `num_alloc_retries`; `None` without a trace, or if the replay differs.
+    /// `num_alloc_retries`; `None` if there is no trace or if the replay differs.
     pub retries: Option<i64>,
-    /// The peak of allocated memory; `None` without a trace, or if the replay differs.
+    /// The peak of allocated memory; `None` if there is no trace or if the replay differs.
     pub peak_allocated_bytes: Option<i64>,
-    /// The peak of reserved memory; `None` without a trace.
+    /// The peak of reserved memory; `None` if there is no trace.
     pub peak_reserved_bytes: Option<i64>,
     /// The heap when the snapshot was taken; `None` for a run under settings other than the recorded run's.
     pub end: Option<Fragmentation>,
@@ -334,7 +334,7 @@ pub struct RankRun {
 }
 
 impl RankRun {
-    /// The recorded run of a device, from its verification.
+    /// Returns the recorded run of a device, from its verification.
     #[must_use]
     pub fn of_verdict(device: &DeviceRecording, own: &ReplaySettings, verdict: &DeviceVerdict) -> RankRun {
         let mut run = RankRun::recorded(device, own);
@@ -349,11 +349,11 @@ impl RankRun {
         run
     }
 
-    /// The recorded run of a device, after verifying it. A device without a trace has only its final heap. A limit that the
-    /// run exceeded cannot have been the run's limit.
+    /// Returns the recorded run of a device, after verifying it. A device without a trace has only its final heap. A limit
+    /// that the run exceeded cannot have been the run's limit.
     ///
     /// # Errors
-    /// [`VerifyError`] if the trace contradicts itself.
+    /// Returns [`VerifyError`] if the trace contradicts itself.
     pub fn of_recording(device: &DeviceRecording, own: &VerifyOptions) -> Result<RankRun, VerifyError> {
         if device.trace.is_empty() {
             return Ok(RankRun::recorded(device, &own.settings));
@@ -364,7 +364,7 @@ impl RankRun {
         Ok(RankRun::of_verdict(device, &own.settings, &verdict))
     }
 
-    /// The run of a device under other settings. `own` holds the recorded run's settings.
+    /// Returns the run of a device under other settings. `own` holds the recorded run's settings.
     #[must_use]
     pub fn of_outlook(device: &DeviceRecording, own: &ReplaySettings, outlook: &Outlook) -> RankRun {
         let prediction = &outlook.prediction;
@@ -385,7 +385,7 @@ impl RankRun {
         RankRun { releases: found.releases.clone(), ..self }
     }
 
-    /// The properties that need no replay.
+    /// Returns the properties that need no replay.
     fn recorded(device: &DeviceRecording, own: &ReplaySettings) -> RankRun {
         let death = Ending::of(device).death().map(|death| death.entry);
         RankRun {
@@ -432,7 +432,7 @@ pub struct RequestSizes {
 }
 
 impl RequestSizes {
-    /// The sizes requested in a device's trace.
+    /// Returns the sizes requested in a device's trace.
     #[must_use]
     pub fn of(device: &DeviceRecording) -> RequestSizes {
         let mut sizes = RequestSizes { counts: vec![0; COUNTS], total: 0 };
@@ -449,8 +449,9 @@ impl RequestSizes {
         self.total += 1;
     }
 
-    /// The share that two programs have in common, from 0 to 1: the sum, over all sizes, of the smaller of the size's shares
-    /// in the two programs' requests. 1 if one of them has no requests, because then nothing distinguishes them.
+    /// Returns the share that two programs have in common, from 0 to 1: the sum, over all sizes, of the smaller of the size's
+    /// shares in the two programs' requests. The share is 1 if one of them has no requests, because then nothing
+    /// distinguishes them.
     #[must_use]
     pub fn in_common(&self, other: &RequestSizes) -> f64 {
         if self.total == 0 || other.total == 0 {
@@ -482,13 +483,13 @@ impl Measure {
     pub const ALL: [Measure; 5] =
         [Measure::PeakAllocated, Measure::PeakReserved, Measure::Free, Measure::LargestHole, Measure::Entries];
 
-    /// Whether the measure is a number of bytes.
+    /// Returns whether the measure is a number of bytes.
     #[must_use]
     pub const fn is_bytes(self) -> bool {
         !matches!(self, Measure::Entries)
     }
 
-    /// The run's value for this measure; `None` if it has none.
+    /// Returns the run's value for this measure, or `None` if it has none.
     #[must_use]
     pub fn of(self, run: &RankRun) -> Option<i64> {
         let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -525,18 +526,18 @@ mod tests {
 
     const GIB: i64 = 1 << 30;
 
-    /// A program that requests each of these sizes exactly once.
+    /// Returns a program that requests each of these sizes exactly once.
     fn program(sizes: impl IntoIterator<Item = u64>) -> RequestSizes {
         let trace = sizes.into_iter().map(|size| Entry::new(Action::Alloc, 0, size, 0)).collect();
         RequestSizes::of(&DeviceRecording { trace, ..DeviceRecording::default() })
     }
 
-    /// The releases that share this release's rules.
+    /// Returns the releases that share this release's rules.
     fn releases(name: &str) -> Vec<&'static Release> {
         Profile::of(name).expect("a release").releases().collect()
     }
 
-    /// The run of a rank with this peak of allocated memory and this content hash; everything else is the same.
+    /// Returns the run of a rank with this peak of allocated memory and this content hash; everything else is the same.
     fn run(content: u64, peak_allocated_bytes: i64) -> RankRun {
         RankRun {
             device: 0,

@@ -67,11 +67,11 @@ pub struct HeapLog {
 const ROUNDING: u64 = 512;
 
 impl HeapLog {
-    /// The log of a trace, and the moments after those requests for which the recorded allocator released its cache and
-    /// retried. `has_pools` means that the recording has private pools to distinguish.
+    /// Returns the log of a trace, and the moments after those requests for which the recorded allocator released its cache
+    /// and retried. `has_pools` means that the recording has private pools to distinguish.
     ///
     /// # Errors
-    /// If the recording cannot be replayed.
+    /// Fails if the recording cannot be replayed.
     pub(super) fn of_trace(
         recording: &DeviceRecording,
         own: &VerifyOptions,
@@ -100,7 +100,7 @@ impl HeapLog {
         Ok((writer.finish(), retried))
     }
 
-    /// The log of a file without a trace: its final segments at moment 0.
+    /// Returns the log of a file without a trace: its final segments at moment 0.
     pub(super) fn of_segments(segments: &[Segment]) -> HeapLog {
         let mut log = HeapLog::default();
         for segment in segments {
@@ -118,7 +118,7 @@ impl HeapLog {
     }
 }
 
-/// The stacks of the blocks in use at the end. For blocks from before the first entry, the file has no other stacks.
+/// Returns the stacks of the blocks in use at the end. For blocks from before the first entry, the file has no other stacks.
 fn final_stacks(recording: &DeviceRecording) -> FxHashMap<u64, StackId> {
     let blocks = recording.segments.iter().flat_map(|segment| &segment.blocks);
     blocks.filter(|block| block.state != BlockState::Inactive).map(|block| (block.address, block.stack)).collect()
@@ -138,7 +138,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// The heap before the first entry.
+    /// Adds the heap before the first entry.
     fn begin(&mut self, segments: &[SegmentInfo]) {
         for segment in segments {
             let (address, stream) = (segment.address.get(), segment.stream.get());
@@ -232,7 +232,7 @@ impl Writer {
         }
     }
 
-    /// Blocks in use from before the first entry until the end get their stacks from the final segments.
+    /// Completes the log. Blocks in use from before the first entry until the end get their stacks from the final segments.
     fn finish(mut self) -> HeapLog {
         for block in self.log.blocks.iter_mut().take_while(|block| block.born == 0) {
             if block.gone == NEVER {
@@ -274,7 +274,7 @@ pub struct BlockNow {
 }
 
 impl HeapLog {
-    /// The heap at a moment: its segments with their blocks in use, by address.
+    /// Returns the heap at a moment: its segments with their blocks in use, by address.
     #[must_use]
     pub fn at(&self, moment: u32) -> Vec<SegmentNow> {
         let mut pieces: Vec<&SegmentLife> = self.segments.iter().filter(|s| s.born <= moment && moment < s.gone).collect();
@@ -334,8 +334,8 @@ pub struct Holder {
     pub blocks: u64,
 }
 
-/// The groups that hold the live blocks at a moment, the largest first. They are grouped by stack if any block of the run has
-/// one, and by size if none has.
+/// Returns the groups that hold the live blocks at a moment, the largest first. They are grouped by stack if any block of the
+/// run has one, and by size if none has.
 #[must_use]
 pub fn holders(log: &HeapLog, moment: u32) -> Vec<Holder> {
     let has_stacks = log.blocks.iter().any(|block| block.stack != StackId::NONE);

@@ -37,11 +37,11 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The timeline of one device of a recording. `own` holds the recorded run's settings and limit, and `requests` holds its
-    /// requests. A device without a trace has a single moment, that of its final segments.
+    /// Returns the timeline of one device of a recording. `own` holds the recorded run's settings and limit, and `requests`
+    /// holds its requests. A device without a trace has a single moment, that of its final segments.
     ///
     /// # Errors
-    /// If the recording cannot be replayed.
+    /// Fails if the recording cannot be replayed.
     pub fn of_device(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Result<Timeline, VerifyError> {
         let entries = recording.trace.len();
         if entries == 0 {
@@ -86,7 +86,7 @@ pub struct Marker {
     pub bytes: Option<u64>,
 }
 
-/// The markers of a device's recording, by moment. `retries` are the moments after the requests that were retried.
+/// Returns the markers of a device's recording, by moment. `retries` are the moments after the requests that were retried.
 fn markers(recording: &DeviceRecording, retries: &[u32], requests: &Requests) -> Vec<Marker> {
     let mut markers: Vec<Marker> = Vec::new();
     for (at, entry) in recording.trace.iter().enumerate().filter(|(_, entry)| entry.action == Action::Oom) {
@@ -139,7 +139,7 @@ pub struct Curve {
 }
 
 impl HeapLog {
-    /// The levels at every moment of a run with this many entries.
+    /// Returns the levels at every moment of a run with this many entries.
     fn levels(&self, entries: usize) -> Levels {
         let blocks = || self.blocks.iter();
         Levels {
@@ -150,8 +150,8 @@ impl HeapLog {
     }
 }
 
-/// For each moment, the total size of everything that exists then. A lifetime includes its first moment and excludes the
-/// moment at its end.
+/// Returns, for each moment, the total size of everything that exists then. A lifetime includes its first moment and excludes
+/// the moment at its end.
 fn sum_of(lives: impl Iterator<Item = (u32, u32, u64)>, entries: usize) -> Vec<u64> {
     let mut changes = vec![0_u64; entries + 1];
     for (born, gone, size) in lives {
@@ -187,7 +187,7 @@ impl Curve {
         Curve { buckets: (0..count).map(bucket).collect(), moments }
     }
 
-    /// The highest value at any moment, in bytes.
+    /// Returns the highest value at any moment, in bytes.
     #[must_use]
     pub fn peak(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.max).max().unwrap_or(0)
@@ -195,7 +195,7 @@ impl Curve {
 }
 
 impl Levels {
-    /// The first moment at which a level is at its highest.
+    /// Returns the first moment at which a level is at its highest.
     #[must_use]
     pub fn peak_moment(level: &[u64]) -> usize {
         let peak = level.iter().max();
@@ -245,21 +245,21 @@ pub struct Rest {
 }
 
 impl Span {
-    /// All entries of a recording.
+    /// Returns all entries of a recording.
     #[must_use]
     pub const fn recorded(entries: usize) -> Span {
         Span { entries, rest: None }
     }
 
-    /// The entries up to the one at which the run died, and the estimated entries among these requests, which begin at the
-    /// entry `first`.
+    /// Returns the entries up to the one at which the run died, and the estimated entries among these requests, which begin
+    /// at the entry `first`.
     #[must_use]
     pub fn continued(requests: &Requests, died_at: usize, first: usize) -> Span {
         let last = requests.operations.last().map_or(0, |&(entry, _)| entry);
         Span { entries: died_at + 1 + (last + 1).saturating_sub(first), rest: Some(Rest { died_at, first }) }
     }
 
-    /// The moment after one of the requests' entries.
+    /// Returns the moment after one of the requests' entries.
     #[must_use]
     pub fn moment(&self, entry: usize) -> usize {
         match self.rest {
@@ -308,8 +308,8 @@ pub fn what_if(what: &WhatIf<'_>, settings: &Settings, most_buckets: usize) -> W
     WhatIfRun { reserved: curve.end(), prediction: run.prediction() }
 }
 
-/// The bytes that the requests keep in use, with each block rounded up as PyTorch rounds it (spec 1.2). A request that fails
-/// in the recording does not count.
+/// Returns the bytes that the requests keep in use, with each block rounded up as PyTorch rounds it (spec 1.2). A request
+/// that fails in the recording does not count.
 #[must_use]
 pub fn in_use(requests: &Requests, span: Span, most_buckets: usize) -> Curve {
     let mut curve = Running::over(span, most_buckets);

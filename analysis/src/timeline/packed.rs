@@ -54,8 +54,8 @@ const SEGMENT_FIELDS: [&str; 7] =
 const UNIT: u64 = 512;
 
 impl HeapLog {
-    /// The part of the log that exists at any of these moments, which must be in order, and the indices in this log of its
-    /// blocks.
+    /// Returns the part of the log that exists at any of these moments, which must be in order, and the indices of its blocks
+    /// in this log.
     #[must_use]
     pub fn only(&self, moments: &[u32]) -> (HeapLog, Vec<usize>) {
         let is_seen = |born: u32, gone: u32| {
@@ -124,7 +124,7 @@ impl Packed {
     /// Unpacks the log.
     ///
     /// # Errors
-    /// If a column is missing or damaged.
+    /// Fails if a column is missing or damaged.
     pub fn unpack(&self) -> Result<HeapLog, PackedError> {
         let mut log = HeapLog::default();
         let mut fields = self.readers(BLOCK_FIELDS)?;
@@ -263,19 +263,19 @@ impl<'a> Reader<'a> {
         Err(PackedError::Damaged(self.name))
     }
 
-    /// A number stored as the difference from `before`.
+    /// Reads a number stored as the difference from `before`.
     fn signed(&mut self, before: u64) -> Result<u64, PackedError> {
         let folded = self.number()?;
         Ok(before.wrapping_add(folded >> 1 ^ (folded & 1).wrapping_neg()))
     }
 
-    /// A moment stored as the difference from `before`.
+    /// Reads a moment stored as the difference from `before`.
     fn later(&mut self, before: u32) -> Result<u32, PackedError> {
         let later = u64::from(before).checked_add(self.number()?).and_then(|moment| u32::try_from(moment).ok());
         later.ok_or(PackedError::Damaged(self.name))
     }
 
-    /// A moment stored by [`put_moment`].
+    /// Reads a moment stored by [`put_moment`].
     fn moment(&mut self, since: u32) -> Result<u32, PackedError> {
         match self.number()?.checked_sub(1) {
             None => Ok(NEVER),
@@ -286,7 +286,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The element of `list` to which a number read from this column refers.
+    /// Returns the element of `list` to which a number read from this column refers.
     fn look_up<T: Copy>(&self, number: u64, list: &[T]) -> Result<T, PackedError> {
         let value = usize::try_from(number).ok().and_then(|place| list.get(place));
         value.copied().ok_or(PackedError::Damaged(self.name))

@@ -1,5 +1,5 @@
-//! Reads the keys and values of dicts from untrusted sources: found by name, type-checked, and limited in size; and the errors
-//! of a snapshot whose pickle is sound, with their position in the snapshot.
+//! Reads the keys and values of dicts from untrusted sources: finds keys by name, checks types and limits sizes. Also defines
+//! the errors for a snapshot whose pickle is valid, with their position in the snapshot.
 //!
 //! The reader looks up keys once for each shape of dict, not once for each dict. Every error names the key.
 
@@ -18,7 +18,7 @@ pub struct FormatError {
     pub problem: FormatProblem,
 }
 
-/// A position in a snapshot. Numbers count from 0, as in Python.
+/// A position in a snapshot. Indices start at 0, as in Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Place {
     /// The entire snapshot.
@@ -68,8 +68,8 @@ pub enum Place {
 pub enum FormatProblem {
     /// The file is not a snapshot.
     #[error(
-        "it is {found}, not the dict of torch.cuda.memory._snapshot() with `segments` or `device_traces`, \
-         nor the list of memory_snapshot(); dump one of these"
+        "it is {found}, not the dict with `segments` or `device_traces` that torch.cuda.memory._snapshot() returns, \
+         nor the list that memory_snapshot() returns; dump one of these"
     )]
     NotASnapshot {
         /// A description of the contents, with its article.
@@ -82,13 +82,13 @@ pub enum FormatProblem {
         count: usize,
     },
     /// A required key is missing.
-    #[error("`{key}` is missing; no PyTorch version omits it")]
+    #[error("`{key}` is missing; every PyTorch version writes it")]
     Missing {
         /// The key.
         key: &'static str,
     },
     /// A value of the wrong type.
-    #[error("`{key}` is {} and should be {}", with_article(found), with_article(expected))]
+    #[error("`{key}` is {} but should be {}", with_article(found), with_article(expected))]
     WrongType {
         /// The key.
         key: &'static str,
@@ -98,7 +98,7 @@ pub enum FormatProblem {
         found: &'static str,
     },
     /// A number out of range.
-    #[error("`{key}` is {value} and should be {range}")]
+    #[error("`{key}` is {value} but should be {range}")]
     OutOfRange {
         /// The key.
         key: &'static str,
@@ -162,7 +162,7 @@ pub enum FormatProblem {
     Repeated,
 }
 
-/// A type's name with its article.
+/// Returns a type's name with its article.
 pub(crate) fn with_article(name: &str) -> String {
     match name {
         "None" => name.to_owned(),
@@ -210,10 +210,10 @@ impl<const N: usize> Fields<N> {
         Fields { part: Some(part), ..Fields::new(names, ignored) }
     }
 
-    /// The values of the keys; [`Value::ABSENT`] for keys that the dict does not have.
+    /// Returns the values of the keys; [`Value::ABSENT`] for keys that the dict does not have.
     ///
     /// # Errors
-    /// If the value is not a dict, or has too many keys. `key` is the value's name in messages.
+    /// Fails if the value is not a dict, or has too many keys. `key` is the value's name in messages.
     #[inline]
     pub(crate) fn look_up(&mut self, loaded: &Loaded, dict: Value, key: &'static str) -> Result<[Value; N], FormatProblem> {
         match loaded.objects.as_dict(dict) {
@@ -284,7 +284,7 @@ impl<const N: usize> Fields<N> {
         Ok(found)
     }
 
-    /// The dated keys that the dicts had.
+    /// Returns the dated keys that the dicts had.
     pub(crate) fn dated(&self, loaded: &Loaded) -> FileFields {
         let mut dated = self.loose;
         let Some(part) = self.part else { return dated };
@@ -305,7 +305,7 @@ impl<const N: usize> Fields<N> {
         self.ignored.iter().any(|name| name.as_bytes() == text)
     }
 
-    /// The unknown keys, and the number of times that each occurred.
+    /// Returns the unknown keys, and the number of times that each occurred.
     pub(crate) fn into_unknown(self) -> BTreeMap<String, u64> {
         let mut unknown = self.unknown;
         for places in self.places.into_iter().flatten() {
@@ -319,7 +319,7 @@ impl<const N: usize> Fields<N> {
 
 type Found<T> = Result<T, FormatProblem>;
 
-/// `None` for an absent value or Python's None; for other values, the result of `read`.
+/// Returns `None` for an absent value or Python's None, and the result of `read` for other values.
 #[inline]
 pub(crate) fn optional<T>(value: Value, read: impl FnOnce(Value) -> Found<T>) -> Found<Option<T>> {
     match value.tag() {
@@ -346,7 +346,7 @@ fn integer(loaded: &Loaded, value: Value, key: &'static str, range: &'static str
     }
 }
 
-/// An address, a size or a time: 0 to 2^64 - 1.
+/// Reads an address, a size or a time: 0 to 2^64 - 1.
 #[inline]
 pub(crate) fn unsigned(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     if value.tag() == Tag::Int && value.as_small_int() >= 0 {
@@ -362,7 +362,7 @@ fn unsigned_slow(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64>
     u64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
 
-/// A size of at least 1.
+/// Reads a size of at least 1.
 #[inline]
 pub(crate) fn positive(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     match unsigned(loaded, value, key)? {
@@ -371,14 +371,14 @@ pub(crate) fn positive(loaded: &Loaded, value: Value, key: &'static str) -> Foun
     }
 }
 
-/// A signed number, -2^63 to 2^63 - 1.
+/// Reads a signed number, -2^63 to 2^63 - 1.
 pub(crate) fn signed(loaded: &Loaded, value: Value, key: &'static str) -> Found<i64> {
     const RANGE: &str = "a whole number from -2^63 to 2^63 - 1";
     let number = integer(loaded, value, key, RANGE)?;
     i64::try_from(number).map_err(|_| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
 
-/// A 64-bit number, signed or unsigned, such as a stream's handle. A negative number keeps its bits.
+/// Reads a 64-bit number, signed or unsigned, such as a stream's handle. A negative number keeps its bits.
 #[inline]
 pub(crate) fn bits(loaded: &Loaded, value: Value, key: &'static str) -> Found<u64> {
     if value.tag() == Tag::Int {
@@ -390,7 +390,7 @@ pub(crate) fn bits(loaded: &Loaded, value: Value, key: &'static str) -> Found<u6
     bits.ok_or_else(|| FormatProblem::OutOfRange { key, value: number.to_string(), range: RANGE })
 }
 
-/// A device number, at most 127: `c10::DeviceIndex` is a signed byte.
+/// Reads a device number, at most 127: `c10::DeviceIndex` is a signed byte.
 pub(crate) fn device(loaded: &Loaded, value: Value, key: &'static str) -> Found<u32> {
     const RANGE: &str = "a whole number from 0 to 127";
     let number = integer(loaded, value, key, RANGE)?;
@@ -400,7 +400,7 @@ pub(crate) fn device(loaded: &Loaded, value: Value, key: &'static str) -> Found<
     }
 }
 
-/// A boolean, or 0 or 1.
+/// Reads a boolean, or 0 or 1.
 pub(crate) fn boolean(loaded: &Loaded, value: Value, key: &'static str) -> Found<bool> {
     match (value.tag(), loaded.objects.as_int(value)) {
         (Tag::Bool, _) => Ok(value == Value::boolean(true)),
@@ -409,23 +409,23 @@ pub(crate) fn boolean(loaded: &Loaded, value: Value, key: &'static str) -> Found
     }
 }
 
-/// A number that may be a float.
+/// Reads a number that may be a float.
 pub(crate) fn float(loaded: &Loaded, value: Value, key: &'static str) -> Found<f64> {
     loaded.objects.as_float(value).ok_or_else(|| wrong_type(loaded, value, key, "float"))
 }
 
-/// The bytes of a text.
+/// Returns the bytes of a string.
 #[inline]
 pub(crate) fn text<'l>(loaded: &'l Loaded, value: Value, key: &'static str) -> Found<&'l [u8]> {
     loaded.texts.get(value).ok_or_else(|| wrong_type(loaded, value, key, "str"))
 }
 
-/// The items of a list or a tuple.
+/// Returns the items of a list or a tuple.
 pub(crate) fn items<'l>(loaded: &'l Loaded, value: Value, key: &'static str) -> Found<&'l [Value]> {
     loaded.objects.as_items(value).ok_or_else(|| wrong_type(loaded, value, key, "list"))
 }
 
-/// A pool id: a pair of numbers.
+/// Reads a pool id: a pair of numbers.
 pub(crate) fn pool(loaded: &Loaded, value: Value, key: &'static str) -> Found<(u64, u64)> {
     match loaded.objects.as_items(value) {
         Some(&[first, second]) => Ok((unsigned(loaded, first, key)?, unsigned(loaded, second, key)?)),
@@ -433,13 +433,13 @@ pub(crate) fn pool(loaded: &Loaded, value: Value, key: &'static str) -> Found<(u
     }
 }
 
-/// The end of a range of memory, which must be within 64 bits.
+/// Returns the end of a range of memory, which must be within 64 bits.
 #[inline]
 pub(crate) fn check_end(address: u64, size: u64) -> Found<u64> {
     address.checked_add(size).ok_or(FormatProblem::EndsBeyond { address, size })
 }
 
-/// The problem for a name that is not one of the known ones.
+/// Returns the problem for a name that is not one of the known ones.
 #[cold]
 pub(crate) fn unknown_name(key: &'static str, value: &[u8], known: &'static str) -> FormatProblem {
     FormatProblem::UnknownName { key, value: shown_name(value), known }
@@ -452,7 +452,7 @@ const MOST_NAMES: usize = 256;
 /// The name under which all other names are counted.
 const OTHERS: &str = "...";
 
-/// A text for display: truncated, with replacement characters for bytes that are not UTF-8.
+/// Returns a string for display: truncated, with replacement characters for bytes that are not UTF-8.
 pub(crate) fn shown_name(text: &[u8]) -> String {
     let cut = text.get(..LONGEST_NAME).unwrap_or(text);
     let mut shown = String::from_utf8_lossy(cut).into_owned();
@@ -462,7 +462,7 @@ pub(crate) fn shown_name(text: &[u8]) -> String {
     shown
 }
 
-/// Counts a name; the number of names remains bounded.
+/// Counts a name, while keeping the number of names bounded.
 pub(crate) fn count_name(names: &mut BTreeMap<String, u64>, name: String, times: u64) {
     let name = if names.len() < MOST_NAMES || names.contains_key(&name) { name } else { OTHERS.to_owned() };
     *names.entry(name).or_insert(0) += times;

@@ -6,9 +6,9 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `snapshot` | from the root, which form the file has, to its devices and the parts; what a file may expand to |
-//! | `fields` | looking up keys, typed values, names from a stranger's file; what can be wrong with a snapshot |
-//! | `write` | a recording back to a snapshot |
+//! | `snapshot` | recognises the file's form at its root, reads its devices and their parts, and limits what a file may expand to |
+//! | `fields` | looks up keys, typed values and names from untrusted files; the errors in a snapshot |
+//! | `write` | converts a recording back to a snapshot |
 
 mod fields;
 mod snapshot;

@@ -4,10 +4,10 @@
 //! devices (spec 7.4), which make up most of every recording; the allocator's settings and the annotations (spec 7.5); and
 //! the stacks that these parts refer to (spec 7.3). Most stacks are shared: each list and each frame is read once.
 //!
-//! The `forward_frames` of an entry are calls in the form of Python's tracebacks, the outermost first: a text for each call,
-//! ` File "model.py", line 12, in forward`, followed by the source line. They are the calls of the forward pass that created
-//! the autograd node in which memory was allocated (spec 7.4). They only help to name a block, so the reader ignores any
-//! other text.
+//! The `forward_frames` of an entry are calls in the form of Python's tracebacks, the outermost first: a string for each
+//! call, ` File "model.py", line 12, in forward`, followed by the source line. They are the calls of the forward pass that
+//! created the autograd node in which memory was allocated (spec 7.4). They only help to name a block, so the reader ignores
+//! any other string.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ const PYTHON_PROTOCOL: u8 = 3;
 /// Builds a recording from a pickle.
 ///
 /// # Errors
-/// [`FormatError`], with the segment, block or entry, for contents that no recording can represent.
+/// Returns [`FormatError`], with the segment, block or entry, for contents that no recording can represent.
 pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     let whole = |problem| FormatError { place: Place::Snapshot, problem };
     let root = root(loaded).map_err(whole)?;
@@ -81,10 +81,10 @@ pub(crate) fn read_snapshot(loaded: &Loaded) -> Result<Recording, FormatError> {
     Ok(Recording { devices, settings, annotations, stacks: stacks.into_table(), run_limit, fields, tolerated })
 }
 
-/// The keys of a complete snapshot: PyTorch's keys, and the key of what parkade adds.
+/// The keys of a complete snapshot: PyTorch's keys, and the key under which parkade adds its own data.
 const NAMES: [&str; 5] = ["segments", "device_traces", "allocator_settings", "external_annotations", "parkade"];
 
-/// Whether a value is a complete snapshot rather than a segment.
+/// Returns whether a value is a complete snapshot rather than a segment.
 fn is_snapshot(loaded: &Loaded, value: Value) -> bool {
     let found = Fields::of(Part::Snapshot, NAMES, &[]).look_up(loaded, value, "snapshot");
     found.is_ok_and(|[segments, traces, ..]| segments != Value::ABSENT || traces != Value::ABSENT)
@@ -136,8 +136,8 @@ fn root<'l>(loaded: &'l Loaded) -> Result<Root<'l>, FormatProblem> {
     })
 }
 
-/// The limit stored by the program that wrote the snapshot. If the source is unknown to this reader, so is the meaning of its
-/// number.
+/// Returns the limit stored by the program that wrote the snapshot. If the source is unknown to this reader, so is the
+/// meaning of its number.
 fn read_run_limit(loaded: &Loaded, dict: Value) -> Result<Option<RunLimit>, FormatProblem> {
     let mut fields = Fields::new(["limit_bytes", "limit_source"], &[]);
     let [bytes, source] = fields.look_up(loaded, dict, NAMES[4])?;
@@ -231,7 +231,7 @@ impl SegmentReader {
     /// Reads the list of segments, sorted by device and address.
     ///
     /// # Errors
-    /// [`FormatError`] at the first invalid segment or block, or if two segments overlap.
+    /// Returns [`FormatError`] at the first invalid segment or block, or if two segments overlap.
     fn read(
         &mut self,
         loaded: &Loaded,
@@ -307,7 +307,7 @@ impl SegmentReader {
         for (index, &dict) in list.iter().enumerate() {
             let place = Place::Block { segment: number, block: index };
             let block = self.block(loaded, dict, end, stacks).map_err(|problem| FormatError { place, problem })?;
-            end = block.address + block.size; // Checked as the block was read.
+            end = block.address + block.size; // Checked when the block was read.
             blocks.push(block);
         }
         let (sum, total) = (end - segment.address, segment.total_bytes);
@@ -346,7 +346,8 @@ impl SegmentReader {
         Ok(Block { address, size, requested, state, stack })
     }
 
-    /// The request that a block serves, in files of 1.x and 2.0: the first one in its `history`, as in PyTorch's viewers.
+    /// Returns the request that a block serves, in files of 1.x and 2.0: the first one in its `history`, as in PyTorch's
+    /// viewers.
     fn last_request(
         &mut self,
         loaded: &Loaded,
@@ -363,14 +364,14 @@ impl SegmentReader {
         Ok(Some((fields::unsigned(loaded, real_size, "real_size")?, stacks.read(loaded, frames)?)))
     }
 
-    /// The dated keys of the segments and blocks.
+    /// Returns the dated keys of the segments and blocks.
     fn dated(&self, loaded: &Loaded) -> FileFields {
         let mut dated = self.fields.dated(loaded);
         dated.add(self.block_fields.dated(loaded));
         dated
     }
 
-    /// The unknown keys of segments, and those of blocks.
+    /// Returns the unknown keys of segments, and those of blocks.
     fn finish(self) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
         (self.fields.into_unknown(), self.block_fields.into_unknown())
     }
@@ -381,7 +382,7 @@ fn check_overlap(heads: &[(usize, Head)]) -> Result<(), FormatError> {
         let [(other, before), (number, after)] = pair else {
             continue;
         };
-        let end = before.segment.address + before.segment.total_bytes; // Checked as the head was read.
+        let end = before.segment.address + before.segment.total_bytes; // Checked when the head was read.
         if before.device == after.device && after.segment.address < end {
             let address = after.segment.address;
             let problem = FormatProblem::Overlap { other: *other, device: after.device, address };
@@ -396,16 +397,16 @@ struct TraceReader {
     fields: Fields<9>,
     pools: PoolTable,
     unknown_actions: BTreeMap<String, u64>,
-    /// The actions that occurred, of those that only some releases have.
+    /// The actions that occurred, among those that only some releases have.
     actions: FileFields,
-    /// The text objects last seen as `action`, and the actions that they name.
+    /// The string objects most recently seen as `action`, and the actions that they name.
     recent: [(Value, Option<Action>); RECENT],
     next_recent: usize,
-    /// The pool object last seen, and its index.
+    /// The pool object most recently seen, and its index.
     last_pool: (Value, PoolId),
 }
 
-/// The number of action texts to remember. There are nine actions, and most files share one text object for each.
+/// The number of action strings to remember. There are nine actions, and most files share one string object for each.
 const RECENT: usize = 12;
 
 /// An action added in 2.14: a note that the program attaches to an allocation and that affects no decision.
@@ -430,7 +431,7 @@ impl TraceReader {
     /// Reads one device's entries, except those with unknown actions.
     ///
     /// # Errors
-    /// [`FormatError`] for the first invalid entry.
+    /// Returns [`FormatError`] for the first invalid entry.
     fn read(
         &mut self,
         loaded: &Loaded,
@@ -516,14 +517,14 @@ impl TraceReader {
         Ok(place)
     }
 
-    /// The dated keys of the entries.
+    /// Returns the dated keys of the entries.
     fn dated(&self, loaded: &Loaded) -> FileFields {
         let mut dated = self.fields.dated(loaded);
         dated.add(self.actions);
         dated
     }
 
-    /// The pools, the unknown keys and the unknown actions that were seen.
+    /// Returns the pools, the unknown keys and the unknown actions that were seen.
     fn finish(self) -> (PoolTable, BTreeMap<String, u64>, BTreeMap<String, u64>) {
         (self.pools, self.fields.into_unknown(), self.unknown_actions)
     }
@@ -536,7 +537,7 @@ pub(crate) const DIVISION_KEYS: [&str; 16] =
 /// Reads the allocator settings and which dated keys they have.
 ///
 /// # Errors
-/// [`FormatError`] if a setting has the wrong type.
+/// Returns [`FormatError`] if a setting has the wrong type.
 fn read_settings(loaded: &Loaded, dict: Value) -> Result<(RecordedSettings, FileFields), FormatError> {
     settings(loaded, dict).map_err(|problem| FormatError { place: Place::Settings, problem })
 }
@@ -580,10 +581,10 @@ fn read_divisions(loaded: &Loaded, dict: Value, key: &'static str) -> Result<[u6
     Ok(divisions)
 }
 
-/// Reads the annotations. Equal texts are stored once: a scope's name may occur a million times.
+/// Reads the annotations. Equal strings are stored once: a scope's name may occur a million times.
 ///
 /// # Errors
-/// [`FormatError`] for the first invalid annotation.
+/// Returns [`FormatError`] for the first invalid annotation.
 fn read_annotations(loaded: &Loaded, list: &[Value], stacks: &mut StackReader) -> Result<Vec<Annotation>, FormatError> {
     let mut fields = Fields::new(["name", "stage", "device", "time_us"], &[]);
     let mut annotation = |dict: Value| -> Result<Annotation, FormatProblem> {
@@ -608,11 +609,11 @@ const MOST_PAIRED: usize = 1000;
 /// The reader of stacks, which collects them in a table.
 struct StackReader {
     fields: Fields<3>,
-    /// Stacks by list object, frames by dict object, and texts by text object.
+    /// Stacks by list object, frames by dict object, and strings by string object.
     lists: HashMap<Value, StackId>,
     frames: HashMap<Value, u32>,
     texts: HashMap<Value, Arc<str>>,
-    /// Stacks of the forward pass by list object, and their calls by text object.
+    /// Stacks of the forward pass by list object, and their calls by string object.
     forward_lists: HashMap<Value, StackId>,
     forward_calls: HashMap<Value, Option<u32>>,
     table: StackTable,
@@ -632,12 +633,12 @@ impl StackReader {
         }
     }
 
-    /// The stacks read so far.
+    /// Returns the stacks read so far.
     fn into_table(self) -> StackTable {
         self.table
     }
 
-    /// The stack of a `frames` value; [`StackId::NONE`] if the value is absent, None or empty.
+    /// Returns the stack of a `frames` value, or [`StackId::NONE`] if the value is absent, None or empty.
     #[inline]
     fn read(&mut self, loaded: &Loaded, frames: Value) -> Result<StackId, FormatProblem> {
         if frames == Value::ABSENT {
@@ -662,8 +663,8 @@ impl StackReader {
         Ok(stack)
     }
 
-    /// A stack, extended by its `forward_frames`. Ignores any values there that are not calls, because they only help to
-    /// name a block.
+    /// Returns a stack, extended by its `forward_frames`. Ignores any values there that are not calls, because they only help
+    /// to name a block.
     fn with_forward(&mut self, loaded: &Loaded, stack: StackId, list: Value) -> StackId {
         if self.table.calls(stack).len() > MOST_PAIRED {
             return stack;
@@ -709,7 +710,8 @@ impl StackReader {
         Ok(number)
     }
 
-    /// A text, shared with equal texts; empty if absent. File names need not be UTF-8: invalid bytes are replaced.
+    /// Returns a string, shared with equal strings; empty if absent. File names need not be UTF-8: invalid bytes are
+    /// replaced.
     fn text(&mut self, loaded: &Loaded, value: Value, key: &'static str) -> Result<Arc<str>, FormatProblem> {
         if let Some(text) = self.texts.get(&value) {
             return Ok(Arc::clone(text));
@@ -739,7 +741,7 @@ impl Budget {
     /// The minimum number of bytes for a trace entry (action, address, size, stream).
     const ENTRY: usize = 19;
 
-    /// The budget for a file of this length, in bytes.
+    /// Returns the budget for a file of this length, in bytes.
     fn new(length: usize) -> Self {
         Budget { left: length.saturating_add(1 << 16) }
     }
@@ -747,7 +749,7 @@ impl Budget {
     /// Uses up the bytes for `dicts` dicts of one kind.
     ///
     /// # Errors
-    /// [`FormatProblem::Repeated`] if the file is too short to contain them all.
+    /// Returns [`FormatProblem::Repeated`] if the file is too short to contain them all.
     fn spend(&mut self, dicts: usize, bytes_each: usize) -> Result<(), FormatProblem> {
         let left = self.left.checked_sub(dicts.saturating_mul(bytes_each));
         self.left = left.ok_or(FormatProblem::Repeated)?;
@@ -755,7 +757,7 @@ impl Budget {
     }
 }
 
-/// The call that a text describes; `None` if it describes none.
+/// Returns the call that a string describes, or `None` if it describes none.
 pub(super) fn read(text: &[u8]) -> Option<Frame> {
     let line = text.split(|&byte| byte == b'\n').next()?;
     let line = String::from_utf8_lossy(line);
@@ -765,7 +767,7 @@ pub(super) fn read(text: &[u8]) -> Option<Frame> {
     Some(Frame { filename: filename.into(), line, name: name.into() })
 }
 
-/// The text of a call, without the source line.
+/// Returns the text of a call, without the source line.
 pub(super) fn written(frame: &Frame) -> String {
     format!("  File \"{}\", line {}, in {}\n", frame.filename, frame.line, frame.name)
 }

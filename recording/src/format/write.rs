@@ -1,5 +1,5 @@
 //! Converts a [`Recording`] back to a snapshot, in the form written by PyTorch 2.11 (spec 7.3 to 7.5), with the keys of the
-//! recording's release ([`FileFields`](crate::FileFields)) where these differ from those of 2.11.
+//! recording's release ([`FileFields`](crate::FileFields)) where these differ from 2.11's keys.
 //!
 //! Reading the result produces an equal recording, except for the parts that [`Tolerated`](crate::Tolerated) counts.
 
@@ -32,7 +32,7 @@ pub fn write(recording: &Recording, style: Style) -> Vec<u8> {
 struct Writer<'r> {
     pickler: Pickler,
     recording: &'r Recording,
-    /// Texts that this reader does not keep: their keys, the value to write, and whether the release writes the keys.
+    /// Strings that this reader does not keep: their keys, the value to write, and whether the release writes the keys.
     texts: [(&'static str, &'static str, bool); 2],
     stacks: HashMap<StackId, u32>,
     forwards: HashMap<StackId, u32>,
@@ -72,7 +72,8 @@ impl<'r> Writer<'r> {
         self.pickler.end_dict();
     }
 
-    /// The traces by device number; empty for a device that is not in the recording. Each position in the list is a device.
+    /// Returns the traces by device number: each position in the list is a device, and is empty for a device that is not in
+    /// the recording.
     fn traces(&self) -> Vec<Option<&'r DeviceRecording>> {
         let mut traces = Vec::new();
         for device in self.recording.devices.iter().filter(|device| device.device < 128) {

@@ -55,7 +55,7 @@ pub enum Source {
     Hip,
     /// Level Zero, the driver for Intel GPUs.
     LevelZero,
-    /// The driver of a different accelerator.
+    /// The driver of another accelerator.
     Driver,
     /// A kernel that needs more of a multiprocessor's memory than exists; no allocator manages that memory.
     Kernel,
@@ -64,7 +64,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// Its name, for use in a sentence.
+    /// Returns its name, for use in a sentence.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -95,13 +95,13 @@ impl Source {
         }
     }
 
-    /// Whether the figures in its messages are identified by words, as in those of PyTorch's GPU allocator.
+    /// Returns whether the figures in its messages are identified by words, as in messages from PyTorch's GPU allocator.
     pub(super) const fn has_figures(self) -> bool {
         matches!(self, Source::CudaMallocAsync | Source::Mps | Source::Summary | Source::Driver)
     }
 
-    /// Whether its signs are words that also occur in or around PyTorch's own messages; they count only in a log that has
-    /// none of those messages.
+    /// Returns whether its signs are words that also occur in or around PyTorch's own messages; they count only in a log that
+    /// has none of those messages.
     pub(super) const fn is_general(self) -> bool {
         use Source::{Assertion, Cuda, Driver, Hip, Kernel, LevelZero, Library, Nccl, Plain, Retry, Server, Summary};
         matches!(self, Cuda | Hip | Plain | Library | Nccl | Retry | Assertion | Server | LevelZero | Driver | Kernel | Summary)
@@ -156,7 +156,7 @@ pub struct ProcessUse {
     pub used: Size,
 }
 
-/// Why a text could not be read as an out-of-memory message.
+/// Why no out-of-memory message could be read from a text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MessageError {
     /// The text does not contain a message.
@@ -186,7 +186,7 @@ const ENDS: [&str; 6] = [
 ];
 
 impl OutOfMemoryMessage {
-    /// A message without a figure.
+    /// Returns a message without figures.
     #[must_use]
     pub const fn of(source: Source) -> OutOfMemoryMessage {
         OutOfMemoryMessage {
@@ -211,7 +211,7 @@ impl OutOfMemoryMessage {
     /// Reads the first complete message from PyTorch's GPU allocator in a text.
     ///
     /// # Errors
-    /// [`MessageError`] if the text contains none.
+    /// Returns [`MessageError`] if the text contains none.
     pub fn parse(text: &str) -> Result<OutOfMemoryMessage, MessageError> {
         // A log may have broken the message into lines, and the message itself contains double spaces.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -230,8 +230,8 @@ impl OutOfMemoryMessage {
         Err(error)
     }
 
-    /// The message from PyTorch's GPU allocator that continues with this text after `out of memory. `, if it is one and has a
-    /// figure.
+    /// Returns the message from PyTorch's GPU allocator that continues with this text after `out of memory. `, if it is one
+    /// and has a figure.
     pub(super) fn after_mark(rest: &str) -> Option<OutOfMemoryMessage> {
         if rest.starts_with(REJECTED) {
             let mut message = OutOfMemoryMessage::of(Source::Fraction);
@@ -248,7 +248,7 @@ impl OutOfMemoryMessage {
         (!message.is_empty()).then_some(message)
     }
 
-    /// The figures in a text without line breaks, up to the end of the first message that ends there.
+    /// Returns the figures in a text without line breaks, up to the end of the first message that ends there.
     pub(super) fn read(source: Source, text: &str) -> OutOfMemoryMessage {
         let mut message = OutOfMemoryMessage::of(source);
         let end = end_of_figures(text);
@@ -293,13 +293,13 @@ impl OutOfMemoryMessage {
         }
     }
 
-    /// Whether the message has the figures that every message from its source has.
+    /// Returns whether the message has the figures that every message from its source has.
     fn has_all(&self) -> bool {
         let is_there = [self.tried, self.allocated, self.total.or(self.limit)].iter().all(Option::is_some);
         is_there && (self.reserved.is_some() || self.source != Source::PyTorch)
     }
 
-    /// Whether all figures are also in this message.
+    /// Returns whether all of its figures are also in `whole`.
     pub(super) fn is_part_of(&self, whole: &OutOfMemoryMessage) -> bool {
         let figures = |message: &OutOfMemoryMessage| {
             let OutOfMemoryMessage { tried, total, free, limit, allocated, reserved, unallocated, private_pools, .. } = *message;
@@ -311,7 +311,7 @@ impl OutOfMemoryMessage {
             && figures(self).into_iter().zip(figures(whole)).all(is_part)
     }
 
-    /// Whether there are no figures.
+    /// Returns whether there are no figures.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lacks().iter().all(|(is_missing, _)| *is_missing)
@@ -319,7 +319,7 @@ impl OutOfMemoryMessage {
             && self.processes.is_empty()
     }
 
-    /// The parts, in words, that a complete message would have but this one lacks.
+    /// Returns the parts, in words, that a complete message would have but this one lacks.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         if self.is_complete {
@@ -339,22 +339,22 @@ impl OutOfMemoryMessage {
         ]
     }
 
-    /// Whether the message would show a limit if there were one: the limit is stated between the free and the reserved
-    /// memory.
+    /// Returns whether the message would show a limit if there were one: the limit is stated between the free and the
+    /// reserved memory.
     #[must_use]
     pub fn is_limit_known(&self) -> bool {
         self.is_complete || self.limit.is_some() || (self.free.is_some() && self.reserved.is_some())
     }
 
-    /// Whether the message would show the memory of private pools if there were any: it is stated between the allocated and
-    /// the unallocated memory.
+    /// Returns whether the message would show the memory of private pools if there were any: it is stated between the
+    /// allocated and the unallocated memory.
     #[must_use]
     pub fn is_private_known(&self) -> bool {
         self.is_complete || self.is_old || self.private_pools.is_some() || (self.allocated.is_some() && self.reserved.is_some())
     }
 
-    /// Whether the reserved but unallocated memory is at least the size of the failed allocation: there was enough memory,
-    /// but it was fragmented or pending.
+    /// Returns whether the reserved but unallocated memory is at least the size of the failed allocation: there was enough
+    /// memory, but it was fragmented or pending.
     #[must_use]
     pub fn is_fragmentation(&self) -> bool {
         self.unallocated.zip(self.tried).is_some_and(|(unallocated, tried)| unallocated.bytes >= tried.bytes)
@@ -362,7 +362,7 @@ impl OutOfMemoryMessage {
 }
 
 impl fmt::Display for OutOfMemoryMessage {
-    /// The allocator's figures in the message, without those for the device and for other processes.
+    /// Returns the allocator's figures in the message, without those for the device and for other processes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let private = self.private_pools.map_or_else(String::new, |private| format!(" ({private} of it in private pools)"));
         let parts = [
@@ -415,23 +415,23 @@ const BEFORE: [(&str, Place); 16] = [
     ("memoryfraction):", |message| &mut message.limit),
 ];
 
-/// The number of bytes of the words around a figure that identify it.
+/// The number of bytes before and after a figure that are searched for the words that identify it.
 const NEAR: usize = 64;
 
-/// Whether the text begins with these words, ignoring white space and case.
+/// Returns whether the text begins with these words, ignoring white space and case.
 fn is_next(text: &str, words: &str) -> bool {
     let mut letters = text.bytes().take(NEAR).filter(|byte| !byte.is_ascii_whitespace()).map(|byte| byte.to_ascii_lowercase());
     words.bytes().all(|word| letters.next() == Some(word))
 }
 
-/// Whether the text ends with these words.
+/// Returns whether the text ends with these words.
 fn is_last(text: &str, words: &str) -> bool {
     let mut letters =
         text.bytes().rev().take(NEAR).filter(|byte| !byte.is_ascii_whitespace()).map(|byte| byte.to_ascii_lowercase());
     words.bytes().rev().all(|word| letters.next() == Some(word))
 }
 
-/// The position after the words that end a message's figures.
+/// Returns the position after the words that end a message's figures.
 fn end_of_figures(text: &str) -> Option<usize> {
     let letters: Vec<(usize, u8)> = text.bytes().enumerate().filter(|(_, byte)| !byte.is_ascii_whitespace()).collect();
     let starts = ENDS.map(|words| words.as_bytes()[0]);
@@ -444,14 +444,14 @@ fn end_of_figures(text: &str) -> Option<usize> {
     })
 }
 
-/// `GPU 0;` and similar words, which precede the device's memory.
+/// Returns whether a text ends with `GPU 0;` or similar words, which precede the device's memory.
 fn names_device(before: &str) -> bool {
     let Some(rest) = before.trim_end().strip_suffix(';') else { return false };
     let name = rest.trim_end_matches(|c: char| c.is_ascii_digit());
     name.len() < rest.len() && name.ends_with(' ') && name.trim_end().ends_with(|c: char| c.is_ascii_uppercase())
 }
 
-/// The device's index: `GPU 0;`, `NPU 3 has a total`, `on device 5 would`.
+/// Returns the device's index: `GPU 0;`, `NPU 3 has a total`, `on device 5 would`.
 fn device(text: &str) -> Option<u32> {
     text.match_indices(' ').find_map(|(at, _)| {
         let (before, rest) = (&text[..at], &text[at + 1..]);
@@ -463,7 +463,7 @@ fn device(text: &str) -> Option<u32> {
     })
 }
 
-/// The process named before `17.00 GiB memory in use`.
+/// Returns the process named before `17.00 GiB memory in use`.
 fn process(before: &str, used: Size) -> Option<ProcessUse> {
     let words = before.trim_end().strip_suffix("has")?.trim_end();
     if is_last(words, "thisprocess") {
@@ -488,8 +488,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// A size of `whole` units and `hundredths` of a unit, where a unit is 2^`shift` bytes. `None` if it does not fit in 64
-    /// bits.
+    /// Creates a size of `whole` units and `hundredths` of a unit, where a unit is 2^`shift` bytes. Returns `None` if it does
+    /// not fit in 64 bits.
     pub(super) fn new(whole: u64, hundredths: u64, shift: u32) -> Option<Size> {
         let hundredths = u128::from(whole) * 100 + u128::from(hundredths);
         // Each factor is below 2^71 and 2^30.
@@ -501,31 +501,31 @@ impl Size {
         Some(Size { bytes, within })
     }
 
-    /// The smallest possible number of bytes.
+    /// Returns the smallest possible number of bytes.
     #[must_use]
     pub const fn least(self) -> u64 {
         self.bytes.saturating_sub(self.within)
     }
 
-    /// The largest possible number of bytes.
+    /// Returns the largest possible number of bytes.
     #[must_use]
     pub const fn most(self) -> u64 {
         self.bytes.saturating_add(self.within)
     }
 
-    /// The sum; the uncertainties add up.
+    /// Returns the sum; the uncertainties add up.
     pub fn plus(self, other: Size) -> Size {
         Size { bytes: self.bytes.saturating_add(other.bytes), within: self.within.saturating_add(other.within) }
     }
 
-    /// The difference, at least 0; the uncertainties add up.
+    /// Returns the difference, at least 0; the uncertainties add up.
     pub fn minus(self, other: Size) -> Size {
         Size { bytes: self.bytes.saturating_sub(other.bytes), within: self.within.saturating_add(other.within) }
     }
 }
 
 impl fmt::Display for Size {
-    /// Uses the message's unit: a smaller unit would show digits that the message does not contain.
+    /// Uses the message's unit, because a smaller unit would show digits that the message does not contain.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_in_gibibytes = self.within >= (1 << 30) / 200;
         if is_in_gibibytes && self.bytes <= 1 << 30 {
@@ -542,8 +542,8 @@ pub(super) struct Found {
     pub(super) size: Size,
 }
 
-/// The sizes in a text, such as `1024 bytes` or `4.88 GiB`. Ignores a number at the very beginning, because its first digits
-/// may be missing, and a number that does not fit in 64 bits.
+/// Returns the sizes in a text, such as `1024 bytes` or `4.88 GiB`. Ignores a number at the very beginning, because its first
+/// digits may be missing, and a number that does not fit in 64 bits.
 pub(super) fn sizes(text: &str) -> Vec<Found> {
     let (bytes, mut found, mut at) = (text.as_bytes(), Vec::new(), 1);
     while let Some(start) = (at..bytes.len()).find(|&at| bytes[at].is_ascii_digit() && !is_of_number(bytes[at - 1])) {
@@ -554,12 +554,12 @@ pub(super) fn sizes(text: &str) -> Vec<Found> {
     found
 }
 
-/// Whether this byte belongs to a number, so that a number before it continues.
+/// Returns whether this byte belongs to a number, so that a number before it continues.
 fn is_of_number(byte: u8) -> bool {
     byte.is_ascii_digit() || byte == b'.'
 }
 
-/// The size whose number begins at this position, and the position after it.
+/// Returns the size whose number begins at this position, and the position after it.
 fn size_at(text: &str, start: usize) -> (usize, Option<Size>) {
     let digits_from = |from: usize| text[from..].bytes().take_while(u8::is_ascii_digit).count();
     let whole_end = start + digits_from(start);
@@ -770,7 +770,7 @@ mod tests {
         (any::<Option<u32>>(), any::<u64>()).prop_map(|(pid, used)| ProcessMemory { pid, used: Bytes(used) })
     }
 
-    /// Any size; most are in the range of real devices.
+    /// Generates any size; most are in the range of real devices.
     fn any_bytes() -> impl Strategy<Value = u64> {
         prop_oneof![0..1_u64 << 11, 0..1_u64 << 21, 0..1_u64 << 31, 0..1_u64 << 40, any::<u64>()]
     }

@@ -34,7 +34,7 @@ pub(super) struct Decoder {
 }
 
 impl Encoding {
-    /// UTF-16 begins with a byte order mark or has letters in which every other byte is zero.
+    /// Determines the encoding. UTF-16 begins with a byte order mark or has letters in which every other byte is zero.
     fn of(first: &[u8]) -> Encoding {
         match first {
             [0xff, 0xfe, ..] => Encoding::Little,
@@ -47,7 +47,7 @@ impl Encoding {
 }
 
 impl Decoder {
-    /// The next bytes, in UTF-8 if the log is UTF-16.
+    /// Returns the next bytes, in UTF-8 if the log is UTF-16.
     pub(super) fn read<'b>(&mut self, bytes: &'b [u8]) -> Cow<'b, [u8]> {
         match self.encoding {
             Some(Encoding::Utf8) => return Cow::Borrowed(bytes),
@@ -63,7 +63,7 @@ impl Decoder {
         self.decode(false)
     }
 
-    /// The remaining bytes at the end of the log.
+    /// Returns the remaining bytes at the end of the log.
     pub(super) fn end(&mut self) -> Cow<'static, [u8]> {
         self.encoding.get_or_insert_with(|| Encoding::of(&self.kept));
         self.decode(true)
@@ -88,7 +88,7 @@ impl Decoder {
     }
 }
 
-/// A rank before a line, captured in one of the groups.
+/// A rank at the start of a line, captured in one of the groups.
 static RANK: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
         r"(?x)^(?:
@@ -103,9 +103,9 @@ static RANK: LazyLock<Regex> = LazyLock::new(|| {
 /// A rank within a line.
 static NAMED_RANK: LazyLock<Regex> =
     LazyLock::new(|| compiled(r"(?i)(?:^|[^a-z])(local[_ ]|global[_ ])?rank[\x22']?[ :=]{0,3}([0-9]{1,9})(?:[^0-9]|$)"));
-/// Every text that matches contains this stem; the next letter has a third form.
+/// Every match contains this stem. The stem leaves out the `k`, which has a third form in Unicode.
 const STEM: Stems = Stems::of(&["ran"]);
-/// A time before a line: the parts of the date, those of the time, the fraction, the zone.
+/// A time at the start of a line: the parts of the date, the parts of the time, the fraction and the zone.
 static TIME: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
         r"(?x)^\[?[EWIFD]?(
@@ -156,17 +156,17 @@ impl LogTime {
         }
     }
 
-    /// The parts that the time states: a year, a day, a zone. Times that state the same parts can be ordered.
+    /// Returns the parts that the time states: a year, a day, a zone. Times that state the same parts can be ordered.
     pub(super) fn form(&self) -> (bool, bool, &str) {
         (self.date.0 > 0, self.date.1 > 0, &self.zone)
     }
 
-    /// The date and the nanoseconds since midnight. Times of day alone do not show whether midnight is between them.
+    /// Returns the date and the nanoseconds since midnight. Times of day alone do not show whether midnight is between them.
     pub(super) fn moment(&self) -> ((u32, u32, u32), u64) {
         (self.date, self.nanoseconds)
     }
 
-    /// The time of day, in nanoseconds since midnight, if no other part is stated.
+    /// Returns the time of day, in nanoseconds since midnight, if no other part is stated.
     pub(super) fn time_of_day(&self) -> Option<u64> {
         (self.date.1 == 0).then_some(self.nanoseconds)
     }
@@ -179,7 +179,7 @@ struct Prefix<'a> {
     rest: &'a str,
 }
 
-/// The line without terminal colours.
+/// Returns the line without terminal colours.
 fn plain(line: &str) -> Cow<'_, str> {
     if line.contains('\x1b') { COLOUR.replace_all(line, "") } else { Cow::Borrowed(line) }
 }
@@ -230,7 +230,8 @@ impl NamedRank {
     /// The longest name.
     const LONGEST: usize = 64;
 
-    /// The rank that the line names up to this position. Earlier calls for the same line must have used positions before it.
+    /// Returns the rank that the line names up to this position. Earlier calls for the same line must have used positions
+    /// before it.
     pub(super) fn before(&mut self, line: &str) -> Option<u32> {
         let named = |captures: &Captures<'_>| {
             let is_local = captures.get(1).is_some_and(|word| word.as_str().starts_with(['l', 'L']));
@@ -366,7 +367,7 @@ impl Lines {
         }
     }
 
-    /// A view of the kept text.
+    /// Returns a view of the kept text.
     pub(super) fn view(&self) -> View<'_> {
         View { text: &self.text, lines: &self.lines }
     }
@@ -382,7 +383,7 @@ impl Lines {
     }
 }
 
-/// Whether these bytes are ASCII words separated by single spaces, as nearly all lines are.
+/// Returns whether these bytes are ASCII words separated by single spaces, as nearly all lines are.
 fn is_normal(words: &str) -> bool {
     let mut is_after_blank = true;
     for byte in words.bytes() {
@@ -395,7 +396,8 @@ fn is_normal(words: &str) -> bool {
     !is_after_blank
 }
 
-/// The position at which to end a piece of a line: after a word, or at a point where no character or colour sequence is cut.
+/// Returns the position at which to end a piece of a line: after a word, or at a point where no character or colour sequence
+/// is cut.
 fn end_of_piece(piece: &[u8]) -> usize {
     let half = piece.len() / 2;
     if let Some(blank) = piece[half..].iter().rposition(u8::is_ascii_whitespace) {
@@ -430,28 +432,28 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// The line at a position in the text.
+    /// Returns the line at a position in the text.
     pub(super) fn line_at(self, at: usize) -> usize {
         self.lines.partition_point(|line| line.at <= at).saturating_sub(1)
     }
 
-    /// The position at which a line begins.
+    /// Returns the position at which a line begins.
     fn start_of(self, place: usize) -> usize {
         self.lines.get(place).map_or(0, |line| line.at)
     }
 
-    /// The position at which a line ends.
+    /// Returns the position at which a line ends.
     pub(super) fn end_of(self, place: usize) -> usize {
         self.lines.get(place + 1).map_or(self.text.len(), |next| next.at.min(self.text.len()))
     }
 
-    /// The text of a line.
+    /// Returns the text of a line.
     pub(super) fn line(self, place: usize) -> &'a str {
         self.text.get(self.start_of(place)..self.end_of(place)).unwrap_or("")
     }
 }
 
-/// The beginning of a text, at most this many bytes.
+/// Returns at most this many bytes from the beginning of a text.
 pub(super) fn beginning(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }

@@ -84,8 +84,8 @@ pub struct MessageLog {
 }
 
 impl MessageLog {
-    /// The message to explain: that of the first failure; if there is none, the first complete message; failing that, the
-    /// first message.
+    /// Returns the message to explain: the first failure's message; if there is none, the first complete message; failing
+    /// that, the first message.
     #[must_use]
     pub fn explained(&self) -> Option<usize> {
         let complete = |message: &LoggedMessage| message.message.is_complete;
@@ -139,7 +139,7 @@ impl Messages {
         }
     }
 
-    /// The distinct messages in log order, and the counts of the other messages.
+    /// Returns the distinct messages in log order, and the counts of the other messages.
     pub(super) fn end(self) -> (Vec<LoggedMessage>, LeftOut) {
         let mut kept: Vec<_> = self.kept.into_iter().collect();
         kept.sort_by_cached_key(|(_, kept)| kept.order);
@@ -175,19 +175,19 @@ impl LeftOut {
         }
     }
 
-    /// The times between which the other messages lie; `None` if these times are unknown.
+    /// Returns the times between which the other messages lie, or `None` if these times are unknown.
     fn times(&self) -> Option<Vec<&LogTime>> {
         let times = self.times.iter().flat_map(|(earliest, latest)| [earliest, latest]).collect();
         (!self.is_open).then_some(times)
     }
 }
 
-/// The rank and the figures of a complete message.
+/// Returns the rank and the figures of a complete message.
 fn of_whole(message: &LoggedMessage) -> Option<(Option<u32>, &OutOfMemoryMessage)> {
     message.message.is_complete.then_some((message.rank, &message.message))
 }
 
-/// The messages without repetitions. A repetition without a rank counts towards a message from any rank with the same
+/// Returns the messages without repetitions. A repetition without a rank counts towards a message from any rank with the same
 /// figures. A truncated repetition counts towards a message whose figures include its own.
 fn distinct(mut messages: Vec<LoggedMessage>) -> Vec<LoggedMessage> {
     messages.sort_by_cached_key(|message| (!message.message.is_complete, message.rank.is_none(), message.line));
@@ -209,7 +209,7 @@ fn distinct(mut messages: Vec<LoggedMessage>) -> Vec<LoggedMessage> {
     kept
 }
 
-/// For each message, the position of the message that it repeats; its own position if it repeats none.
+/// Returns, for each message, the position of the message that it repeats, or its own position if it repeats none.
 fn first_of_each(messages: &[LoggedMessage]) -> Vec<usize> {
     let mut places: HashMap<(Option<u32>, &OutOfMemoryMessage), usize> = HashMap::new();
     let mut kept: Vec<usize> = Vec::new();
@@ -236,14 +236,14 @@ fn first_of_each(messages: &[LoggedMessage]) -> Vec<usize> {
     firsts
 }
 
-/// The first failure that torchrun observed; its summary states the rank and the time.
+/// Returns the first failure that torchrun observed; its summary states the rank and the time.
 pub(super) fn by_launcher(summary: Option<(u32, Option<LogTime>)>, messages: &[LoggedMessage]) -> Option<FirstFailure> {
     let (rank, time) = summary?;
     let message = messages.iter().position(|message| message.rank == Some(rank));
     Some(FirstFailure { rank: Some(rank), time: time?.text, message, told_by: ToldBy::Launcher })
 }
 
-/// The first message, if all messages have times of the same form and one message precedes the others.
+/// Returns the first message, if all messages have times of the same form and one message precedes the others.
 pub(super) fn by_times(messages: &[LoggedMessage], left_out: &LeftOut) -> Option<FirstFailure> {
     /// Times of day that are within half a day of each other are assumed to be on the same day, or on two consecutive days in
     /// this order.

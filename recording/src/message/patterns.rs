@@ -1,16 +1,16 @@
-//! Searches a text with regular expressions, after a quick check of whether the text may contain a match.
+//! Searches text with regular expressions, after a quick check of whether the text may contain a match.
 
 use regex::Regex;
 
-/// A pattern of this crate.
+/// Compiles one of this crate's patterns.
 ///
 /// # Panics
-/// If it is not a valid regular expression, which the tests rule out.
+/// Panics if it is not a valid regular expression, which the tests rule out.
 pub(super) fn compiled(pattern: &str) -> Regex {
     Regex::new(pattern).expect("a regular expression")
 }
 
-/// Parts of words, in upper or lower case. Every text that the search looks for contains at least one of them.
+/// Parts of words, in upper or lower case. Every match of the search contains at least one of them.
 pub(super) struct Stems {
     stems: &'static [&'static str],
     /// The number of bytes of each stem that are compared first: the length of the shortest stem.
@@ -19,13 +19,13 @@ pub(super) struct Stems {
     shifts: [u8; 1 << 10],
 }
 
-/// The index of two bytes in the table; upper-case and lower-case letters have the same index.
+/// Returns the index of two bytes in the table; upper-case and lower-case letters have the same index.
 const fn place(first: u8, second: u8) -> usize {
     ((first as usize & 31) << 5) | (second as usize & 31)
 }
 
 impl Stems {
-    /// Stems of at least two lower-case ASCII letters each.
+    /// Creates stems, each of at least two lower-case ASCII letters.
     pub(super) const fn of(stems: &'static [&'static str]) -> Stems {
         let (mut compared, mut stem) = (u8::MAX as usize, 0);
         while stem < stems.len() {
@@ -47,7 +47,7 @@ impl Stems {
         Stems { stems, compared, shifts }
     }
 
-    /// Whether the text contains one of the stems.
+    /// Returns whether the text contains one of the stems.
     pub(super) fn are_in(&self, text: &str) -> bool {
         let text = text.as_bytes();
         let is_at = |rest: &[u8]| {

@@ -32,7 +32,7 @@ impl MessageLog {
     /// other characters.
     ///
     /// # Errors
-    /// Any error from the source; the rest of the log is then unknown.
+    /// Returns any error from the source; the rest of the log is then unknown.
     pub fn read_from(mut source: impl Read) -> io::Result<MessageLog> {
         let (mut reader, mut buffer) = (LogReader::default(), vec![0; BUFFER]);
         loop {
@@ -99,7 +99,7 @@ const LONGEST: usize = 8 << 10;
 /// The amount of text that is kept around a part that is searched: after it, a message and more; and before it, the size that
 /// another framework's message states before its sign.
 const AROUND: usize = LONGEST + (2 << 10);
-/// The maximum number of lines, of its rank and of others, within which a message that is broken into lines ends.
+/// The maximum number of lines, including those from other ranks, over which a message may be broken.
 const MOST_LINES: usize = 200;
 /// The maximum number of messages from other frameworks to name.
 const MOST_OTHERS: usize = 100;
@@ -141,7 +141,7 @@ struct Scan {
     beginning: Beginning,
     /// The number of lines that have begun.
     lines: usize,
-    /// The number of the line in which a rank was last looked for, and the ranks in that line.
+    /// The number of the line that was last searched for a rank, and the ranks in that line.
     named: (usize, NamedRank),
     summary: Option<(u32, Option<LogTime>)>,
     signs: Signs,
@@ -244,7 +244,7 @@ impl Scan {
             self.beginning.first = found.map(|found| self.logged(view, tried, found));
         }
         if self.lines == 0 && !self.beginning.is_tried {
-            // A person would recognise a mark that has lost letters.
+            // A person would recognise a mark with missing letters.
             self.beginning.first = headless(from(view.text, 0, mark)).map(|found| self.logged(view, 0, found));
         }
         if mark < part.end {
@@ -330,7 +330,7 @@ impl Scan {
         LoggedMessage { rank, time, line: number, times: 1, message }
     }
 
-    /// The rank that a line names before a position in the text.
+    /// Returns the rank that a line names before a position in the text.
     fn rank_before(&mut self, view: View<'_>, place: usize, at: usize) -> Option<u32> {
         let line = view.lines.get(place)?;
         if line.rank.is_some() {
@@ -374,18 +374,19 @@ impl Others {
     }
 }
 
-/// The text starting at a position, up to the maximum length of a message.
+/// Returns the text starting at a position, up to the maximum length of a message.
 fn from(text: &str, start: usize, end: usize) -> &str {
     text.get(start..end.max(start)).map_or("", |rest| beginning(rest, LONGEST))
 }
 
-/// The rest of a message; nothing if it has no figure.
+/// Returns the rest of a message; nothing if it has no figure.
 fn what_is_left(rest: &str, is_beginning: bool) -> Option<OutOfMemoryMessage> {
-    // This is a message cut before its first figure, or no message: other uses of the words do not count.
+    // This is either a message that is cut off before its first figure or not a message at all: other uses of the words do
+    // not count.
     OutOfMemoryMessage::after_mark(rest).or_else(|| is_beginning.then(|| OutOfMemoryMessage::of(Source::PyTorch)))
 }
 
-/// The figures of a message without its beginning.
+/// Returns the figures of a message without its beginning.
 fn headless(text: &str) -> Option<OutOfMemoryMessage> {
     let message = OutOfMemoryMessage { is_complete: false, ..OutOfMemoryMessage::read(Source::PyTorch, text) };
     // A single figure could come from any program; PyTorch's name or two figures could not.
@@ -394,7 +395,8 @@ fn headless(text: &str) -> Option<OutOfMemoryMessage> {
     (is_of_pytorch && !is_foreign()).then_some(message)
 }
 
-/// Whether this is all that is left of a message on its line, and it is cut before the end of the failed allocation's size.
+/// Returns whether this is all that is left of a message on its line, and whether it is cut off before the end of the failed
+/// allocation's size.
 fn is_beginning(rest: &str) -> bool {
     static CUT_SIZE: LazyLock<Regex> =
         LazyLock::new(|| compiled(r"^(?:[0-9]{1,20}(?:\.[0-9]{0,2})?(?: (?:[KMG]i?|b(?:y(?:t(?:e)?)?)?)?)?)?$"));
@@ -421,7 +423,7 @@ mod tests {
     use crate::message::lines::PIECE;
     use crate::message::{OutOfMemoryMessage, Size, Source, ToldBy};
 
-    /// A message from PyTorch 2.1 or later, with a given size.
+    /// Creates a message from PyTorch 2.1 or later, with a given size.
     fn new(device: u32, tried: &str) -> String {
         format!(
             "CUDA out of memory. Tried to allocate {tried}. GPU {device} has a total capacity of 24.00 GiB of which 1.00 GiB is free. Process \
@@ -437,7 +439,7 @@ mod tests {
         )
     }
 
-    /// The rank, the line, the number of occurrences, and whether the message is complete.
+    /// Returns the rank, the line, the number of occurrences, and whether the message is complete.
     fn found(log: &MessageLog) -> Vec<(Option<u32>, usize, usize, bool)> {
         log.messages.iter().map(|one| (one.rank, one.line, one.times, one.message.is_complete)).collect()
     }
@@ -671,7 +673,7 @@ mod tests {
         assert_eq!(log.messages.len(), 1);
     }
 
-    /// A different message for each number.
+    /// Returns a different message for each number.
     fn message(number: usize) -> String {
         format!(
             "CUDA out of memory. Tried to allocate {}.{:02} GiB. GPU 0 has a total capacity of 24.00 GiB of which 1.00 GiB is free. Of the \
@@ -681,7 +683,7 @@ mod tests {
         )
     }
 
-    /// This many bytes of words that are not a message.
+    /// Returns this many bytes of words that are not a message.
     fn words(bytes: usize) -> String {
         "epoch 7, loss 0.25 ".repeat(bytes / 19 + 1)[..bytes].to_owned()
     }
@@ -708,7 +710,7 @@ mod tests {
         MessageLog::read_from(Pieces { rest: bytes, lengths, turn: 0 }).expect("it can be read")
     }
 
-    /// Wherever a message is in a log, in one line or across lines, reading the log gives the same result as reading the
+    /// Wherever a message is in a log, in one line or across lines, reading the log produces the same result as reading the
     /// message alone.
     #[test]
     fn a_message_is_found_across_every_border() {

@@ -136,14 +136,14 @@ const NEAR: usize = 400;
 const FIGURES_NEAR: usize = 2000;
 
 impl OutOfMemoryMessage {
-    /// The first message from another source in a text without line breaks. Does not look for messages from PyTorch's own
-    /// allocator.
+    /// Returns the first message from another source in a text without line breaks. Does not look for messages from PyTorch's
+    /// own allocator.
     pub(super) fn find_foreign(text: &str) -> Option<OutOfMemoryMessage> {
         let mut signs = SIGNS.iter();
         signs.find_map(|sign| Some(OutOfMemoryMessage::at(sign.source, text, sign.pattern.find(text)?.range())))
     }
 
-    /// The message whose sign is at this position.
+    /// Returns the message whose sign is at this position.
     pub(super) fn at(source: Source, text: &str, sign: Range<usize>) -> OutOfMemoryMessage {
         let end = text.floor_char_boundary(sign.end.saturating_add(FIGURES_NEAR));
         match source {
@@ -172,7 +172,8 @@ impl OutOfMemoryMessage {
         }
     }
 
-    /// `memory allocation failed with OOM on device 1 while trying to allocate 20971520 bytes (free: 15794176, total: 150111977472)`
+    /// Reads `memory allocation failed with OOM on device 1 while trying to allocate 20971520 bytes (free: 15794176, total:
+    /// 150111977472)`.
     fn retry(text: &str) -> OutOfMemoryMessage {
         let mut message = OutOfMemoryMessage::of(Source::Retry);
         let number = |words: &str| -> Option<u64> {
@@ -187,8 +188,8 @@ impl OutOfMemoryMessage {
         message
     }
 
-    /// The rows `Allocated memory`, `Active memory` and `GPU reserved memory` of a table of statistics, with their current
-    /// values.
+    /// Returns the rows `Allocated memory`, `Active memory` and `GPU reserved memory` of a table of statistics, with their
+    /// current values.
     fn summary(text: &str) -> OutOfMemoryMessage {
         let mut message = OutOfMemoryMessage::of(Source::Summary);
         let row = |name: &str| {
@@ -209,7 +210,7 @@ impl OutOfMemoryMessage {
     }
 }
 
-/// The specificity of a source's signs: of the messages in one line, the one with the lowest number counts.
+/// Returns the specificity of a source's signs: of the messages in one line, the one with the lowest number counts.
 pub(super) fn order(of: Source) -> usize {
     SIGNS.iter().position(|sign| sign.source == of).unwrap_or(SIGNS.len())
 }
@@ -225,8 +226,8 @@ pub(super) struct Signs {
 }
 
 impl Signs {
-    /// The signs that begin in one part of a text that extends further on either side, in text order: all signs of named
-    /// sources and, if `is_all`, the first sign of each general source.
+    /// Returns the signs that begin in one part of a longer text, in text order: all signs of named sources and, if `is_all`,
+    /// the first sign of each general source.
     pub(super) fn read(&mut self, text: &str, part: Range<usize>, is_all: bool) -> Vec<(Range<usize>, Source)> {
         let mut found_signs = Vec::new();
         let near = &text[..text.floor_char_boundary(part.end + LONGEST_SIGN)];
@@ -256,13 +257,13 @@ fn wanted_size(text: &str) -> Option<Size> {
     wanted(text).map(exactly)
 }
 
-/// The requested size; exact if the message also states it in bytes.
+/// Returns the requested size; exact if the message also states it in bytes.
 fn wanted(text: &str) -> Option<u64> {
     let captures = WANTED.captures(text)?;
     captures.get(3).and_then(|bytes| bytes.as_str().parse().ok()).or_else(|| in_units(&captures))
 }
 
-/// A size such as `8,000 bytes`, `2.00GiB` or `7.48G`: all these frameworks count in powers of 1024.
+/// Returns a size such as `8,000 bytes`, `2.00GiB` or `7.48G`: all these frameworks count in powers of 1024.
 fn in_units(captures: &Captures<'_>) -> Option<u64> {
     let number = captures[1].replace(',', "");
     let shift = match captures[2].as_bytes()[0].to_ascii_uppercase() {
@@ -276,7 +277,7 @@ fn in_units(captures: &Captures<'_>) -> Option<u64> {
     Some((number * (1_u64 << shift) as f64).round() as u64)
 }
 
-/// The size of the tensor: the product of its dimensions and its type's size.
+/// Returns the size of the tensor: the product of its dimensions and its type's size.
 fn tensor_bytes(text: &str) -> Option<u64> {
     let captures = TENSOR.captures(text)?;
     let element: u64 = match &captures[2] {

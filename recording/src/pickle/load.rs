@@ -6,7 +6,7 @@ use super::machine::{Machine, Outcome, Template};
 use super::objects::{Objects, Texts, Value};
 use super::opcode::*;
 
-/// The maximum memory that reading a pickle of `length` bytes may use in addition to the file, in bytes.
+/// Returns the maximum memory that reading a pickle of `length` bytes may use in addition to the file, in bytes.
 ///
 /// Four times the length, or 64 MiB for small files; real recordings use less than twice their length. Only memory in use
 /// counts; the vectors may reserve up to twice as much address space.
@@ -28,7 +28,7 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
-    /// Python's name of a value's type, for messages.
+    /// Returns Python's name for a value's type, for use in messages.
     pub(crate) fn type_name(&self, value: Value) -> &'static str {
         self.objects.type_name(value)
     }
@@ -39,7 +39,7 @@ impl Loaded {
 /// bytes that have arrived so far.
 ///
 /// # Errors
-/// [`PickleError`], with the byte offset, for anything that is not a complete pickle of plain data.
+/// Returns [`PickleError`], with the byte offset, for anything that is not a complete pickle of plain data.
 pub(crate) fn load(length: Length, next_piece: NextPiece<'_>) -> Result<Loaded, PickleError> {
     let machine = Machine::new(length.expected(), next_piece);
     let mut loader = Loader { machine, template: Template::new(), length };
@@ -64,14 +64,14 @@ pub(crate) enum Length {
 }
 
 impl Length {
-    /// The length for which to reserve memory.
+    /// Returns the length for which to reserve memory.
     fn expected(self) -> usize {
         match self {
             Length::Known(length) | Length::Estimated(length) => length,
         }
     }
 
-    /// The maximum memory that may be in use after `fetched` bytes.
+    /// Returns the maximum memory that may be in use after `fetched` bytes.
     fn memory_bound(self, fetched: u64) -> u64 {
         match self {
             Length::Known(length) => memory_bound(length),
@@ -83,7 +83,7 @@ impl Length {
 /// Reads a pickle that is in memory.
 ///
 /// # Errors
-/// As [`load`].
+/// Fails in the same cases as [`load`].
 pub(crate) fn load_bytes(bytes: &[u8]) -> Result<Loaded, PickleError> {
     let mut pieces = bytes.chunks(PIECE);
     load(Length::Known(bytes.len()), &mut |input| input.extend_from_slice(pieces.next().unwrap_or_default()))
@@ -111,7 +111,7 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// Whether another pickle follows, judging by the first opcode, which all but the oldest protocols write.
+    /// Returns whether another pickle follows, judging by the first opcode, which all but the oldest protocols write.
     fn begins_another(&mut self) -> bool {
         self.machine.cursor.look_ahead();
         matches!(self.machine.cursor.rest(), [PROTO, 2..=5, ..])
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
     use crate::pickle::Dict;
 
-    /// The only key and value of each dict in a list that begins with two texts, `a` in slot 0 and `b` in slot 1.
+    /// Returns the only key and value of each dict in a list that begins with two strings, `a` in slot 0 and `b` in slot 1.
     fn read(items: &[&[u8]]) -> Vec<(Vec<u8>, i64)> {
         let mut bytes = b"\x80\x02](\x8c\x01aq\x00\x8c\x01bq\x01".to_vec();
         bytes.extend(items.concat());
@@ -358,7 +358,7 @@ mod tests {
         read_pickle(&bytes)
     }
 
-    /// The only key and value of each dict in a list.
+    /// Returns the only key and value of each dict in a list.
     fn read_pickle(bytes: &[u8]) -> Vec<(Vec<u8>, i64)> {
         let mut bytes = bytes.to_vec();
         // There are bytes after the end so that the shortcut can read ahead.
@@ -400,7 +400,7 @@ mod tests {
         assert_eq!(read_pickle(bytes), pairs(&[("a", 1), ("b", 2), ("b", 3)]));
     }
 
-    /// A text is memoised only once, even if the dict is read a second time: the next slots are 2 and 3.
+    /// A string is memoised only once, even if the dict is read a second time: the next slots are 2 and 3.
     #[test]
     fn a_text_read_before_a_dict_turns_out_different_is_memoised_once() {
         let texts: [&[u8]; 3] = [b"}(h\x00\x8c\x01x\x94u", b"}(h\x00\x8c\x01y\x94u", b"}(h\x00\x8c\x01z\x94h\x01K\x00u"];

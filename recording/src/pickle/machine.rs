@@ -61,13 +61,13 @@ impl<'a> Machine<'a> {
         (self.fence, self.protocol) = (0, 0);
     }
 
-    /// The bytes of memory in use, without the input.
+    /// Returns the bytes of memory in use, excluding the input.
     pub(crate) fn held(&self) -> u64 {
         let values = self.stack.len() * size_of::<Value>() + self.marks.len() * size_of::<usize>();
         (values + self.objects.held() + self.memo.held() + self.texts.held()) as u64
     }
 
-    /// LONG1. It usually consists of the six or seven bytes of an address or a time.
+    /// Reads a LONG1, usually the six or seven bytes of an address or a time.
     #[inline]
     pub(crate) fn long1(&mut self) -> Result<Value, PickleProblem> {
         let length = self.cursor.byte()?;
@@ -131,7 +131,7 @@ impl Machine<'_> {
         Ok(self.stack.swap_remove(start))
     }
 
-    /// The stack height below the top `count` values.
+    /// Returns the stack height below the top `count` values.
     pub(crate) fn checked_below_top(&self, count: usize, code: u8) -> Result<usize, PickleProblem> {
         match self.stack.len().checked_sub(count) {
             Some(start) if start >= self.fence => Ok(start),
@@ -153,7 +153,7 @@ impl Machine<'_> {
         Ok(start)
     }
 
-    /// A tuple, list or dict of everything above a stack height.
+    /// Returns a tuple, list or dict of everything above a stack height.
     pub(crate) fn gather(&mut self, start: usize, code: u8) -> Result<Value, PickleProblem> {
         if code == TUPLE {
             return Ok(self.objects.new_tuple(&self.stack[start..]));
@@ -202,7 +202,7 @@ impl Machine<'_> {
         if self.objects.extend_dict(dict, items, &self.texts) { Ok(()) } else { Err(self.wrong_target(dict, "dict", code)) }
     }
 
-    /// The value directly below a MARK.
+    /// Returns the value directly below a MARK.
     fn target_below(&self, start: usize, code: u8) -> Result<Value, PickleProblem> {
         match start.checked_sub(1) {
             Some(below) if below >= self.fence && start <= self.stack.len() => Ok(self.stack[below]),
@@ -241,12 +241,12 @@ pub(crate) struct Memo {
 }
 
 impl Memo {
-    /// An empty memo, with the capacity that a recording of `length` bytes needs.
+    /// Creates an empty memo, with the capacity that a recording of `length` bytes needs.
     fn for_input(length: usize) -> Self {
         Memo { dense: Vec::with_capacity(length / 30), sparse: BTreeMap::new(), changes: 0 }
     }
 
-    /// MEMOIZE: writes the next slot, whose number is the number of slots.
+    /// Executes MEMOIZE: writes the next slot, whose number is the number of slots.
     #[inline]
     pub(crate) fn push(&mut self, value: Value) {
         if self.sparse.is_empty() {
@@ -256,7 +256,7 @@ impl Memo {
         }
     }
 
-    /// PUT, BINPUT and LONG_BINPUT: writes a slot by number.
+    /// Executes PUT, BINPUT or LONG_BINPUT: writes a slot by number.
     #[inline]
     pub(crate) fn put(&mut self, index: u64, value: Value) {
         let next = self.dense.len() as u64;
@@ -279,7 +279,7 @@ impl Memo {
         }
     }
 
-    /// The value of a slot; `None` if it was never written.
+    /// Returns the value of a slot, or `None` if it was never written.
     #[inline]
     pub(crate) fn get(&self, index: u64) -> Option<Value> {
         match self.dense.get(index as usize) {
@@ -288,19 +288,19 @@ impl Memo {
         }
     }
 
-    /// A count that stays the same as long as no slot changes its value. It may also grow when no value changes.
+    /// Returns a count that stays the same as long as no slot changes its value. It may also grow when no value changes.
     #[inline]
     fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Whether there are slots beyond a gap.
+    /// Returns whether there are slots beyond a gap.
     #[inline]
     fn has_gaps(&self) -> bool {
         !self.sparse.is_empty()
     }
 
-    /// The number of slots before the first gap.
+    /// Returns the number of slots before the first gap.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         self.dense.len()
@@ -311,7 +311,7 @@ impl Memo {
         self.dense.truncate(length);
     }
 
-    /// Bytes of memory in use.
+    /// Returns the number of bytes of memory in use.
     fn held(&self) -> usize {
         self.dense.len() * size_of::<Value>() + self.sparse.len() * 4 * size_of::<u64>()
     }
@@ -422,7 +422,7 @@ impl Template {
         true
     }
 
-    /// The keys and values of a dict after its MARK.
+    /// Reads the keys and values of a dict after its MARK.
     fn pairs(&mut self, machine: &mut Machine<'_>, dict: Value) {
         let start = machine.objects.slots.len();
         let mut shape = EMPTY_SHAPE;
@@ -558,7 +558,7 @@ fn value_after(key: &Key, input: &[u8], at: &mut usize, memo: &mut Memo, texts: 
         SHORT_BINUNICODE => {
             let bytes = argument & 0xff;
             let end = *at + 1 + bytes as usize;
-            // The text must be complete.
+            // The string must be complete.
             let text = texts.copy(input.get(*at + 1..end)?);
             let is_memoised = input.get(end) == Some(&MEMOIZE);
             if is_memoised {

@@ -6,12 +6,12 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `load` | a whole pickle, in one piece or many: the entry point, and the loop over the opcodes |
-//! | `machine` | the pickle machine: its state, and a short cut for the dicts that most of a recording consists of |
+//! | `load` | reads an entire pickle, in one or more pieces: the entry point, and the loop over the opcodes |
+//! | `machine` | the pickle machine: its state, and a shortcut for the dicts that make up most of a recording |
 //! | `objects` | the values read so far, and how they are stored |
 //! | `skim` | what the beginning of a pickle shows about the rest |
-//! | `opcode` | opcode names, and their arguments in the input; what can be wrong with a pickle |
-//! | `writer` | writing pickles |
+//! | `opcode` | opcode names, and their arguments in the input; the errors in a pickle |
+//! | `writer` | writes pickles |
 
 mod load;
 mod machine;

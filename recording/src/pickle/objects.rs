@@ -2,9 +2,9 @@
 //! number.
 //!
 //! A value has a tag in the low four bits and a payload in the other sixty. Integers of more than 60 bits and floats do not
-//! fit: they are stored in a table, and the payload is their index. Texts are stored one after another, because the file itself
-//! is not kept; the payload is a text's position, or the index of a very long text. Values are plain copies, so a tree of any
-//! depth is dropped without recursion.
+//! fit: they are stored in a table, and the payload is their index. Strings are stored one after another, because the file
+//! itself is not kept; the payload is a string's position, or the index of a very long string. Values are plain copies, so a
+//! tree of any depth is dropped without recursion.
 //!
 //! Nearly all containers are filled in one go. These containers are ranges of one large vector (`slots`); a dict has only its
 //! values there, and a [shape](Shapes) for its keys. If a container grows again after something else has been written, it
@@ -36,11 +36,11 @@ pub(crate) enum Tag {
     /// An integer of more than 128 bits. Its value is not kept, because nothing in a snapshot is that large.
     HugeInt = 5,
     Float = 6,
-    /// A text: 36 bits of offset and 24 bits of length.
+    /// A string: 36 bits of offset and 24 bits of length.
     Text = 7,
-    /// A text that is too long for [`Tag::Text`], or too far into the file; an index.
+    /// A string that is too long for [`Tag::Text`], or too far into the file; an index.
     LongText = 8,
-    /// Bytes. Only the type is kept, because nothing in a snapshot is bytes.
+    /// Bytes. Only the type is kept, because a snapshot contains no bytes objects.
     Bytes = 9,
     /// A list, dict or tuple; an index.
     Container = 10,
@@ -85,7 +85,7 @@ impl Value {
         TAGS[(self.0 & 15) as usize]
     }
 
-    /// A value whose payload is an index (or a boolean).
+    /// Returns a value whose payload is an index (or a boolean).
     #[inline]
     fn with_index(tag: Tag, index: u32) -> Value {
         Value((u64::from(index) << TAG_BITS) | tag as u64)
@@ -95,19 +95,19 @@ impl Value {
         Value::with_index(Tag::Bool, u32::from(value))
     }
 
-    /// An integer, if it fits in the payload.
+    /// Returns an integer, if it fits in the payload.
     #[inline]
     pub(crate) fn small_int(value: i64) -> Option<Value> {
         if (-INT_LIMIT..INT_LIMIT).contains(&value) { Some(Value(((value << TAG_BITS) as u64) | Tag::Int as u64)) } else { None }
     }
 
-    /// An integer that always fits.
+    /// Returns an integer that always fits.
     #[inline]
     pub(crate) fn int32(value: i32) -> Value {
         Value(((i64::from(value) << TAG_BITS) as u64) | Tag::Int as u64)
     }
 
-    /// A text by offset and length, if they fit in the payload.
+    /// Returns a string by offset and length, if they fit in the payload.
     #[inline]
     fn text(offset: u64, length: u64) -> Option<Value> {
         if offset < TEXT_OFFSET_LIMIT && length < 1 << TEXT_LENGTH_BITS {
@@ -117,26 +117,27 @@ impl Value {
         }
     }
 
-    /// The payload of an index tag; meaningless for others.
+    /// Returns the payload of an index tag; meaningless for other tags.
     #[inline]
     fn index(self) -> usize {
         (self.0 >> TAG_BITS) as usize
     }
 
-    /// The payload of [`Tag::Int`]; meaningless for others.
+    /// Returns the payload of [`Tag::Int`]; meaningless for other tags.
     #[inline]
     pub(crate) fn as_small_int(self) -> i64 {
         (self.0 as i64) >> TAG_BITS
     }
 
-    /// Offset and length of a [`Tag::Text`]; meaningless for others.
+    /// Returns the offset and length of a [`Tag::Text`]; meaningless for other tags.
     #[inline]
     fn text_place(self) -> (usize, usize) {
         let payload = self.0 >> TAG_BITS;
         ((payload >> TEXT_LENGTH_BITS) as usize, (payload & ((1 << TEXT_LENGTH_BITS) - 1)) as usize)
     }
 
-    /// Python's name of the type, for messages; "container" for a list, dict or tuple, which `Objects` tells apart.
+    /// Returns Python's name for the type, for use in messages, or "container" for a list, dict or tuple, which `Objects`
+    /// distinguishes.
     pub(crate) fn type_name(self) -> &'static str {
         match self.tag() {
             Tag::Absent => "missing value",
@@ -152,25 +153,25 @@ impl Value {
     }
 }
 
-/// The bytes of every text value of one pickle.
+/// The bytes of all strings in one pickle.
 #[derive(Default)]
 pub(crate) struct Texts {
     bytes: Vec<u8>,
     /// The number of these bytes that are also in the file, unchanged.
     copied: usize,
-    /// Offset and length of the texts that do not fit in a value.
+    /// The offset and length of each string that does not fit in a value.
     long: Vec<(usize, usize)>,
 }
 
 impl Texts {
-    /// Stores a text that is in the file unchanged, and returns its value.
+    /// Stores a string that is in the file unchanged, and returns its value.
     #[inline]
     pub(crate) fn copy(&mut self, text: &[u8]) -> Value {
         self.copied += text.len();
         self.keep(text)
     }
 
-    /// Stores a decoded text and returns its value.
+    /// Stores a decoded string and returns its value.
     #[inline]
     pub(crate) fn keep(&mut self, text: &[u8]) -> Value {
         let offset = self.bytes.len();
@@ -178,13 +179,13 @@ impl Texts {
         Value::text(offset as u64, text.len() as u64).unwrap_or_else(|| self.long_text(offset, text.len()))
     }
 
-    /// Forgets the texts that have been copied since there were `length` bytes.
+    /// Forgets the strings that have been copied since there were `length` bytes.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.copied -= self.bytes.len() - length;
         self.bytes.truncate(length);
     }
 
-    /// The number of bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub(crate) fn length(&self) -> usize {
         self.bytes.len()
@@ -192,13 +193,13 @@ impl Texts {
 
     #[cold]
     fn long_text(&mut self, offset: usize, length: usize) -> Value {
-        let index = self.long.len() as u32; // Fits: each long text takes 16 MiB.
+        let index = self.long.len() as u32; // Fits: each long string takes 16 MiB.
         self.long.push((offset, length));
         Value::with_index(Tag::LongText, index)
     }
 
-    /// The bytes of a text; `None` if the value is not a text. They are UTF-8 except in malicious or very unusual
-    /// files.
+    /// Returns the bytes of a string, or `None` if the value is not a string. They are UTF-8 except in malicious or very
+    /// unusual files.
     #[inline]
     pub(crate) fn get(&self, value: Value) -> Option<&[u8]> {
         let (offset, length) = match value.tag() {
@@ -209,7 +210,7 @@ impl Texts {
         self.bytes.get(offset..offset + length)
     }
 
-    /// The bytes of memory in use, except those that are also in the file.
+    /// Returns the bytes of memory in use, except those that are also in the file.
     pub(crate) fn held(&self) -> usize {
         self.bytes.len() - self.copied + self.long.len() * size_of::<(usize, usize)>()
     }
@@ -247,7 +248,8 @@ pub(crate) enum Dict<'h> {
 }
 
 impl Objects {
-    /// Empty tables, with the capacity that a recording of `length` bytes needs. Memory is used only as the tables fill.
+    /// Creates empty tables, with the capacity that a recording of `length` bytes needs. Memory is used only as the tables
+    /// fill.
     pub(crate) fn for_input(length: usize) -> Self {
         Objects {
             slots: Vec::with_capacity(length / 7),
@@ -261,7 +263,7 @@ impl Objects {
         }
     }
 
-    /// Bytes of memory in use.
+    /// Returns the number of bytes of memory in use.
     pub(crate) fn held(&self) -> usize {
         (self.slots.len() + self.loose_values + self.floats.len()) * size_of::<Value>()
             + self.containers.len() * size_of::<Container>()
@@ -269,7 +271,7 @@ impl Objects {
             + (self.loose_lists.len() + self.loose_dicts.len()) * 4 * size_of::<Vec<Value>>()
     }
 
-    /// Whether the next 65,536 steps, each with at most 64 keys, could overflow a `u32` index.
+    /// Returns whether the next 65,536 steps, each with at most 64 keys, could overflow a `u32` index.
     pub(crate) fn full(&self) -> bool {
         const NEARLY: usize = u32::MAX as usize - (1 << 23);
         self.slots.len() > NEARLY || self.containers.len() > NEARLY || self.wide_ints.len() > NEARLY
@@ -311,7 +313,7 @@ impl Objects {
         Value::with_index(Tag::Float, self.floats.len() as u32 - 1)
     }
 
-    /// The value of an integer of at most 128 bits; `None` for anything else.
+    /// Returns the value of an integer of at most 128 bits, or `None` for anything else.
     #[inline]
     pub(crate) fn as_int(&self, value: Value) -> Option<i128> {
         match value.tag() {
@@ -338,7 +340,7 @@ impl Objects {
         self.slots.get(start as usize..start as usize + length).unwrap_or(&[])
     }
 
-    /// The items of a list, or of a tuple.
+    /// Returns the items of a list, or of a tuple.
     pub(crate) fn as_items(&self, value: Value) -> Option<&[Value]> {
         match self.container(value)? {
             Container::List { start, length } | Container::Tuple { start, length } => Some(self.range(start, length as usize)),
@@ -347,7 +349,7 @@ impl Objects {
         }
     }
 
-    /// The contents of a dict.
+    /// Returns the contents of a dict.
     #[inline]
     pub(crate) fn as_dict(&self, value: Value) -> Option<Dict<'_>> {
         match self.container(value)? {
@@ -359,7 +361,7 @@ impl Objects {
         }
     }
 
-    /// Python's name of the type.
+    /// Returns Python's name for the type.
     pub(crate) fn type_name(&self, value: Value) -> &'static str {
         match self.container(value) {
             Some(Container::List { .. } | Container::LooseList { .. }) => "list",
@@ -498,14 +500,14 @@ impl Shapes {
         Shapes { nodes: vec![root], children: HashMap::new(), key_numbers: HashMap::new() }
     }
 
-    /// The number of keys of a shape.
+    /// Returns the number of keys of a shape.
     #[inline]
     fn length(&self, shape: u32) -> usize {
         self.nodes.get(shape as usize).map_or(0, |node| node.length as usize)
     }
 
-    /// The shape with one more key. `None` if there is no such shape, because the key is not a short text or there are too
-    /// many shapes; the dict must then be loose.
+    /// Returns the shape with one more key. Returns `None` if there is no such shape, because the key is not a short string
+    /// or there are too many shapes; the dict must then be loose.
     #[inline]
     pub(crate) fn step(&mut self, shape: u32, key: Value, texts: &Texts) -> Option<u32> {
         let node = self.nodes.get(shape as usize)?;
@@ -555,7 +557,7 @@ impl Shapes {
         Some(child)
     }
 
-    /// The keys of a shape, in the order in which they were added. A key may occur twice; the later one counts.
+    /// Returns the keys of a shape, in the order in which they were added. A key may occur twice; the later one counts.
     pub(crate) fn keys(&self, shape: u32) -> Vec<Value> {
         let mut keys = Vec::with_capacity(self.length(shape));
         let mut at = shape;

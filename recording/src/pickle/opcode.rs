@@ -15,7 +15,7 @@ macro_rules! opcodes {
     ($($name:ident = $code:literal),* $(,)?) => {
         $(pub(crate) const $name: u8 = $code;)*
 
-        /// The name of an opcode, or `None` if no protocol up to 5 has it.
+        /// Returns the name of an opcode, or `None` if no protocol up to 5 has it.
         fn name(code: u8) -> Option<&'static str> {
             match code {
                 $($code => Some(stringify!($name)),)*
@@ -39,7 +39,7 @@ opcodes! {
     BYTEARRAY8 = 0x96, NEXT_BUFFER = 0x97, READONLY_BUFFER = 0x98,
 }
 
-/// Whether an opcode would import a name, call something, or use data from outside the file.
+/// Returns whether an opcode would import a name, call something, or use data from outside the file.
 ///
 /// `GLOBAL` and `REDUCE` are among them. The machine accepts one harmless use of them (`restore_type_tag`, spec 7.6)
 /// before it calls this function.
@@ -78,20 +78,20 @@ pub struct PickleError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PickleProblem {
     /// The file ends before the opcode or its argument is complete.
-    #[error("the file ends where {needed} more bytes are needed ({left} left); it was cut short: copy or dump it again")]
+    #[error("{needed} more bytes are needed, but only {left} are left; the file was cut short: copy or dump it again")]
     Truncated {
         /// The number of bytes that the opcode needs.
         needed: u64,
         /// The number of bytes left in the file.
         left: u64,
     },
-    /// A text argument has no end of line.
+    /// A line argument has no line ending.
     #[error("the file ends within a line of text; it was cut short: copy or dump it again")]
     UnfinishedLine,
     /// The opcode would import or call Python code.
     #[error(
         "opcode {} (0x{code:02x}) would import or call code, which this reader never does; \
-         dump the plain dict of torch.cuda.memory._snapshot() instead",
+         dump the plain dict that torch.cuda.memory._snapshot() returns instead",
         name(*code).unwrap_or("?")
     )]
     Refused {
@@ -99,7 +99,7 @@ pub enum PickleProblem {
         code: u8,
     },
     /// The opcode is valid in a pickle, but no snapshot contains it (sets).
-    #[error("opcode {} (0x{code:02x}) has no place in a memory snapshot", name(*code).unwrap_or("?"))]
+    #[error("opcode {} (0x{code:02x}) does not belong in a memory snapshot", name(*code).unwrap_or("?"))]
     Unsupported {
         /// The opcode's byte.
         code: u8,
@@ -123,7 +123,7 @@ pub enum PickleProblem {
         code: u8,
     },
     /// An opcode needs all values since the last MARK, and there is no MARK.
-    #[error("opcode {} has no MARK to go back to; the file is damaged", name(*code).unwrap_or("?"))]
+    #[error("opcode {} needs a MARK, but there is none; the file is damaged", name(*code).unwrap_or("?"))]
     MissingMark {
         /// The opcode's byte.
         code: u8,
@@ -156,11 +156,11 @@ pub enum PickleProblem {
         /// The key's type.
         found: &'static str,
     },
-    /// A text that should be a number but is not.
-    #[error("the text is not a number; the file is damaged")]
+    /// A string that should be a number but is not.
+    #[error("the string is not a number; the file is damaged")]
     BadNumber,
-    /// A quoted or escaped text that cannot be decoded.
-    #[error("the text has a bad quote or escape; the file is damaged")]
+    /// A quoted or escaped string that cannot be decoded.
+    #[error("the string has an invalid quote or escape; the file is damaged")]
     BadText,
     /// A length below zero.
     #[error("the length {length} is negative; the file is damaged")]
@@ -201,12 +201,12 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
-    /// The position in the entire input.
+    /// Returns the position in the entire input.
     pub(crate) fn offset(&self) -> u64 {
         self.before + self.at as u64
     }
 
-    /// The number of bytes of the entire input that have been fetched.
+    /// Returns the number of bytes of the entire input that have been fetched.
     pub(crate) fn fetched(&self) -> u64 {
         self.before + self.input.len() as u64
     }
@@ -261,13 +261,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// All remaining bytes.
+    /// Returns all remaining bytes.
     #[inline]
     pub(crate) fn rest(&self) -> &[u8] {
         self.input.get(self.at..).unwrap_or(&[])
     }
 
-    /// The next byte, without consuming it; at the end, 0, which is not an opcode.
+    /// Returns the next byte, without consuming it; at the end, 0, which is not an opcode.
     #[inline]
     pub(crate) fn peek(&self) -> u8 {
         self.input.get(self.at).copied().unwrap_or(0)
@@ -296,14 +296,14 @@ impl<'a> Cursor<'a> {
         Ok(start..self.at)
     }
 
-    /// The next `length` bytes.
+    /// Returns the next `length` bytes.
     #[inline]
     pub(crate) fn bytes(&mut self, length: u64) -> Result<&[u8], PickleProblem> {
         let range = self.skip(length)?;
         Ok(self.input.get(range).unwrap_or(&[]))
     }
 
-    /// A line, without its line feed.
+    /// Reads a line, without its line feed.
     pub(crate) fn line(&mut self) -> Result<&[u8], PickleProblem> {
         let start = self.at;
         match self.rest().iter().position(|&byte| byte == b'\n') {
@@ -315,14 +315,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A four-byte length that Python writes as signed (BINSTRING, LONG4).
+    /// Reads a four-byte length that Python writes as signed (BINSTRING, LONG4).
     pub(crate) fn signed_length(&mut self) -> Result<u64, PickleProblem> {
         let length = i32::from_le_bytes(self.array()?);
         u64::try_from(length).map_err(|_| PickleProblem::NegativeLength { length })
     }
 }
 
-/// A little-endian two's complement integer of any length (LONG1, LONG4). A value over 128 bits is not kept.
+/// Reads a little-endian two's complement integer of any length (LONG1, LONG4). A value over 128 bits is not kept.
 pub(crate) fn integer_from_bytes(bytes: &[u8], objects: &mut Objects) -> Value {
     let negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
     let fill: u8 = if negative { 0xff } else { 0 };
@@ -333,7 +333,7 @@ pub(crate) fn integer_from_bytes(bytes: &[u8], objects: &mut Objects) -> Value {
     if high.iter().all(|&byte| byte == fill) && (value < 0) == negative { objects.wide_int(value) } else { Value::HUGE_INT }
 }
 
-/// The line of INT (`42`, and `00` / `01` for booleans) or LONG (`42L`).
+/// Returns the line of INT (`42`, and `00` / `01` for booleans) or LONG (`42L`).
 pub(crate) fn integer_from_line(line: &[u8], objects: &mut Objects) -> Result<Value, PickleProblem> {
     match line {
         b"00" => return Ok(Value::boolean(false)),
@@ -352,19 +352,19 @@ pub(crate) fn integer_from_line(line: &[u8], objects: &mut Objects) -> Result<Va
     Err(PickleProblem::BadNumber)
 }
 
-/// The line of FLOAT, in Python's notation.
+/// Returns the line of FLOAT, in Python's notation.
 pub(crate) fn float_from_line(line: &[u8], objects: &mut Objects) -> Result<Value, PickleProblem> {
     let text = std::str::from_utf8(line).map_err(|_| PickleProblem::BadNumber)?;
     text.trim().parse().map(|value| objects.float(value)).map_err(|_| PickleProblem::BadNumber)
 }
 
-/// The line of GET or PUT.
+/// Returns the line of GET or PUT.
 pub(crate) fn memo_index(line: &[u8]) -> Result<u64, PickleProblem> {
     let text = std::str::from_utf8(line).map_err(|_| PickleProblem::BadNumber)?;
     text.trim().parse().map_err(|_| PickleProblem::BadNumber)
 }
 
-/// The line of STRING: a quoted Python 2 string with backslash escapes.
+/// Returns the line of STRING: a quoted Python 2 string with backslash escapes.
 pub(crate) fn quoted(line: &[u8]) -> Result<Vec<u8>, PickleProblem> {
     let line = line.trim_ascii();
     let inner = match line {
@@ -396,7 +396,7 @@ pub(crate) fn quoted(line: &[u8]) -> Result<Vec<u8>, PickleProblem> {
     Ok(text)
 }
 
-/// The line of UNICODE: Python's "raw-unicode-escape", Latin-1 with `\uXXXX` and `\UXXXXXXXX`.
+/// Returns the line of UNICODE: Python's "raw-unicode-escape", Latin-1 with `\uXXXX` and `\UXXXXXXXX`.
 pub(crate) fn raw_unicode_escape(line: &[u8]) -> Result<Vec<u8>, PickleProblem> {
     let mut text = Vec::with_capacity(line.len());
     let mut rest = line;
@@ -429,7 +429,7 @@ fn hex(rest: &mut &[u8], digits: usize) -> Result<u32, PickleProblem> {
     })
 }
 
-/// Up to three octal digits, of which the first has already been read.
+/// Reads an octal escape of up to three digits, the first of which has already been read.
 fn octal(first: u8, rest: &mut &[u8]) -> u8 {
     let mut code = u32::from(first - b'0');
     for _ in 0..2 {

@@ -1,12 +1,12 @@
 //! Steps through the opcodes of a pickle without building anything, while the pickle is still being decompressed.
 //!
 //! A few kilobytes can decompress to gigabytes. The bytes so far show whether it is worth reading more: all opcodes must
-//! exist, texts must not be longer than those in a snapshot, and the number of values must be in proportion to the number of
-//! bytes.
+//! exist, strings must not be longer than those in a snapshot, and the number of values must be in proportion to the number
+//! of bytes.
 
 use super::opcode::*;
 
-/// The maximum length of a text, in bytes: 16 MiB. The longest text in a snapshot is its settings string.
+/// The maximum length of a string, in bytes: 16 MiB. The longest string in a snapshot is its settings string.
 const LONGEST_TEXT: u64 = 16 << 20;
 /// The maximum number of values that one list, dict or tuple opcode takes from the stack. Python's picklers write 1,000 at a
 /// time.
@@ -39,7 +39,7 @@ enum Follows {
 }
 
 impl Skim {
-    /// The number of bytes that have been processed. These bytes are not needed again.
+    /// Returns the number of bytes that have been processed. These bytes are not needed again.
     pub(crate) fn done(&self) -> u64 {
         self.at
     }
@@ -57,7 +57,8 @@ impl Skim {
         self.ended
     }
 
-    /// The length of an opcode's operand, in bytes. `None` if the bytes so far do not contain it, or if the pickle ends.
+    /// Returns the length of an opcode's operand, in bytes. Returns `None` if the bytes so far do not contain it, or if the
+    /// pickle ends.
     fn length(&mut self, code: u8, operand: &[u8]) -> Option<u64> {
         match follows(code) {
             None => {
@@ -87,7 +88,7 @@ impl Skim {
 
     fn check_text(&mut self, length: u64) -> Option<()> {
         if length > LONGEST_TEXT {
-            self.ended = Some((self.at, "there is a text longer than 16 MiB"));
+            self.ended = Some((self.at, "there is a string longer than 16 MiB"));
             return None;
         }
         Some(())
@@ -109,7 +110,7 @@ impl Skim {
     }
 }
 
-/// The operand of an opcode; `None` for STOP, and for opcodes that are refused or do not exist.
+/// Returns the operand of an opcode, or `None` for STOP, and for opcodes that are refused or do not exist.
 fn follows(code: u8) -> Option<Follows> {
     Some(match code {
         PROTO | BINGET | BINPUT | BININT1 => Follows::Bytes(1),
@@ -132,7 +133,7 @@ fn follows(code: u8) -> Option<Follows> {
 mod tests {
     use super::*;
 
-    /// The end of a pickle whose bytes arrive in pieces.
+    /// Returns the end of a pickle whose bytes arrive in pieces.
     fn end(bytes: &[u8]) -> Option<(u64, &'static str)> {
         let mut skim = Skim::default();
         for so_far in (0..bytes.len()).step_by(1 + bytes.len() / 50) {
@@ -162,8 +163,8 @@ mod tests {
         assert_eq!(said(&b"](]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]e0".repeat(1 << 18)), Some((true, many)));
         assert_eq!(
             said(&[&b"\x8e"[..], &u64::MAX.to_le_bytes(), b"A"].concat()),
-            Some((true, "there is a text longer than 16 MiB"))
+            Some((true, "there is a string longer than 16 MiB"))
         );
-        assert_eq!(said(&[&b"V"[..], &vec![b'A'; 17 << 20]].concat()), Some((true, "there is a text longer than 16 MiB")));
+        assert_eq!(said(&[&b"V"[..], &vec![b'A'; 17 << 20]].concat()), Some((true, "there is a string longer than 16 MiB")));
     }
 }

@@ -7,9 +7,10 @@ use super::opcode::*;
 /// The kind of pickles to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Pickles like those of Python's `_dump_snapshot`: protocol 4, MEMOIZE, integers as short as possible.
+    /// Pickles like the ones that Python's `_dump_snapshot` writes: protocol 4, MEMOIZE, integers as short as possible.
     Python,
-    /// Pickles like those of C++'s `_memory_snapshot_pickled`: protocol 2, BINPUT, integers of more than 32 bits in 8 bytes.
+    /// Pickles like the ones that C++'s `_memory_snapshot_pickled` writes: protocol 2, BINPUT, integers of more than 32 bits
+    /// in 8 bytes.
     Cpp,
 }
 
@@ -69,7 +70,7 @@ impl Pickler {
         }
     }
 
-    /// Writes a text the first time, and a reference to it after that.
+    /// Writes a string the first time, and a reference to it after that.
     pub(crate) fn text(&mut self, text: &str) {
         if let Some(&slot) = self.texts.get(text) {
             return self.again(slot);

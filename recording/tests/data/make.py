@@ -120,7 +120,7 @@ def snapshot():
 
 
 def old():
-    """2.0: history in place of address, requested_size and frames."""
+    """A 2.0 snapshot: it has history in place of address, requested_size and frames."""
     return {
         "segments": [
             {

@@ -1,9 +1,9 @@
-//! Flushes: cached memory that went back to the device right before a request which then took more memory than had ever been
-//! reserved; and what a recording shows about their reasons.
+//! Flushes: releases of cached memory to the device right before a request that then takes more memory than had ever been
+//! reserved; and what a recording shows about the reasons for them.
 //!
-//! No entry shows why. Either the device refused the request, so that the allocator released its cache and asked again (a
-//! retry), or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. Both leave the same entries,
-//! except for the stacks, if the recording has stacks.
+//! No entry shows why. Either the device refused the request, and the allocator released its cache and asked again (a retry),
+//! or the program called `empty_cache`, as `torch.cuda.graph` does before each capture. Both leave the same entries, except
+//! for the stacks, if the recording has stacks.
 //!
 //! The device's capacity decides some cases: the device cannot have refused an amount that the process had reserved at some
 //! other time. If that much was never reserved, a call is likelier if a capture follows, because `torch.cuda.graph` empties the
@@ -31,8 +31,8 @@ pub struct Flush {
 }
 
 impl Flush {
-    /// The flush according to its final reading: as a call to `empty_cache` or as a retry after a refusal. `None` if it was
-    /// neither, for example garbage collection.
+    /// Returns the flush according to its final reading: as a call to `empty_cache` or as a retry after a refusal. Returns
+    /// `None` if it was neither, for example garbage collection.
     pub(super) fn read_as(self, is_call: bool, is_retry: bool) -> Option<Flush> {
         match (is_call, is_retry) {
             (false, false) => None,
@@ -44,7 +44,7 @@ impl Flush {
     }
 }
 
-/// If this many requests each needed more than had ever been reserved, it is no coincidence that memory went back right
+/// If this many requests each needed more than had ever been reserved, it is no coincidence that memory was released right
 /// before them.
 const OFTEN: usize = 3;
 
@@ -82,8 +82,8 @@ pub enum FlushReason {
 }
 
 impl FlushReason {
-    /// What the stacks of a request's entries show; the last entry is the request. `None` if some entry has no stack, or if
-    /// no entry releases memory.
+    /// Returns what the stacks of a request's entries show; the last entry is the request. Returns `None` if some entry has
+    /// no stack, or if no entry releases memory.
     ///
     /// All entries of one request have its stack. The entries of `empty_cache` have its own stack or, if the recording has
     /// stacks only for requests, the stack of the request that first took the memory (spec 7.4).
@@ -97,13 +97,13 @@ impl FlushReason {
         Some(if given.all(|given| given == stack) { FlushReason::StackOfRequest } else { FlushReason::OtherStack })
     }
 
-    /// Whether the flush was read as a retry.
+    /// Returns whether the flush was read as a retry.
     #[must_use]
     pub const fn is_retry(self) -> bool {
         !matches!(self, FlushReason::CaptureFollows | FlushReason::OftenEmptied | FlushReason::OtherStack | FlushReason::NoRetry)
     }
 
-    /// Whether the flush may have been a call rather than a retry, or the reverse.
+    /// Returns whether the flush may have been a call rather than a retry, or the reverse.
     #[must_use]
     pub const fn is_doubtful(self) -> bool {
         matches!(self, FlushReason::CaptureFollows | FlushReason::OftenEmptied | FlushReason::NeverHadMore)
@@ -124,14 +124,14 @@ parkade_recording::names! {
     }
 }
 
-/// If memory goes back before requests that the device had room for at least this many times as often as before requests that
-/// it may have refused, all flushes count as calls to `empty_cache`.
+/// If memory is released before requests that the device had room for at least this many times as often as before requests
+/// that it may have refused, all flushes count as calls to `empty_cache`.
 ///
 /// In known recordings without errors, the ratio is at least 6 if nothing was refused, and 0 if a limit was near.
 const MOSTLY: u64 = 4;
 
-/// The weight of memory that goes back before a request which a cached block then serves: no allocator rule does that. Memory
-/// that goes back before any other request may show that the device had less memory for a while.
+/// The weight of a release before a request that a cached block then serves: no allocator rule leads to that. A release
+/// before any other request may show that the device had less memory for a while.
 const CERTAIN: u64 = 2;
 
 /// Before a capture, `torch.cuda.graph` empties the cache, and PyTorch then creates a few tensors for random numbers. The
@@ -153,7 +153,7 @@ pub(crate) struct Capacity {
     before_capture: BTreeSet<usize>,
 }
 
-/// The bytes reserved after an entry.
+/// Returns the bytes reserved after an entry.
 fn after(reserved: u64, entry: &Entry) -> u64 {
     if takes_memory(entry) {
         reserved.saturating_add(entry.size)
@@ -182,7 +182,7 @@ impl Capacity {
         capacity
     }
 
-    /// Learns from the flushes, the places where memory goes back.
+    /// Learns from the flushes, the points at which memory is released.
     fn learn_from_flushes(&mut self, trace: &[Entry], reserved_bytes: u64, pools: &RecordedPools, settings: &Settings) {
         // Garbage collection and requests for oversize blocks release memory before they take memory.
         let is_plain = settings.garbage_collection_threshold <= 0.0 && settings.max_split_bytes == u64::MAX;
@@ -211,13 +211,13 @@ impl Capacity {
         self.before_capture = captures.found;
     }
 
-    /// Whether the device may have lacked room for this many reserved bytes, because that many were never reserved.
+    /// Returns whether the device may have lacked room for this many reserved bytes, because that many were never reserved.
     pub(crate) fn may_lack(&self, bytes: u64) -> bool {
         bytes > self.most_reserved
     }
 
-    /// The probable reason why memory went back before a request (given by its entry) that would have raised the reserved
-    /// bytes to `bytes`. `None` if the device had room; then the program certainly called `empty_cache`.
+    /// Returns the probable reason why memory was released before a request (given by its entry) that would have raised the
+    /// reserved bytes to `bytes`. Returns `None` if the device had room; then the program certainly called `empty_cache`.
     pub(crate) fn reason(&self, bytes: u64, request: usize) -> Option<FlushReason> {
         if !self.may_lack(bytes) {
             return None;
@@ -317,15 +317,15 @@ mod tests {
     const NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 10), (Action::SegmentAlloc, 20), (Action::Alloc, 20)];
     const NOT_NEEDED: &[(Action, u64)] = &[(Action::SegmentFree, 4), (Action::SegmentAlloc, 4), (Action::Alloc, 4)];
 
-    /// Memory goes back, and then a cached block serves a request.
+    /// Memory is released, and then a cached block serves a request.
     const ONLY_GIVES: &[(Action, u64)] = &[(Action::SegmentFree, 1), (Action::Alloc, 1)];
 
-    /// The capacity shown by a trace that begins with 20 MiB reserved and never has more than 30 MiB.
+    /// Returns the capacity shown by a trace that begins with 20 MiB reserved and never has more than 30 MiB.
     fn capacity(parts: &[&[(Action, u64)]], settings: &Settings) -> Capacity {
         Capacity::of(&trace(&parts.concat()), 20 * MIB, &RecordedPools::default(), settings)
     }
 
-    /// Why memory went back before a request that no capture follows.
+    /// Returns why memory was released before a request that no capture follows.
     fn reason(parts: &[&[(Action, u64)]], settings: &Settings, mib: u64) -> Option<FlushReason> {
         capacity(parts, settings).reason(mib * MIB, usize::MAX)
     }
@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(reason(&for_cached, &collecting, 31), Some(FlushReason::OftenEmptied), "nothing else does this");
     }
 
-    /// A trace of requests with their pools: the flush and its request, then these.
+    /// Returns whether a capture follows a flush right before the fourth of these requests, each given by its pool.
     fn before_capture(pools: &[u64]) -> bool {
         let mut captures = Captures::default();
         for (request, &pool) in pools.iter().enumerate() {

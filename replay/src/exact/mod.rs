@@ -2,11 +2,11 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `verify` | the entry points: a verdict on a recording; the replayed heap after every operation; whole replays, repeated if the file can be read in several ways |
+//! | `verify` | the entry points: a verdict on a recording; the replayed heap after every operation; complete replays, repeated if the file can be read in several ways |
 //! | `runner` | the operations of the program, one by one; ambiguous entries; restored checkpoints of private pools, which no entry names |
-//! | `recorded_core` | a core that compares its decisions with the recording, on a device that takes its answers from there |
-//! | `tally` | counting; comparing the final heap and the stats |
-//! | `flushes` | memory given back before a request that the device may have refused: a retry, or a call of empty_cache; whether the recorded device may have been out of room |
+//! | `recorded_core` | a core that compares its decisions with the recording, on a device that takes its answers from the recording |
+//! | `tally` | counts mismatches; compares the final heap and the stats |
+//! | `flushes` | memory released before a request that the device may have refused: a retry, or a call to `empty_cache`; whether the recorded device may have been full |
 
 mod flushes;
 mod recorded_core;

@@ -1,4 +1,4 @@
-//! The allocator that a replay runs: a core whose outside world is the recording.
+//! The allocator that a replay runs: a core for which the recording takes the place of the device.
 //!
 //! Its rules are PyTorch's. The recording supplies the device's answers, the facts that the rules cannot know, and the
 //! position of the replay. The core's observer compares each decision with the recording's next entry.
@@ -37,7 +37,7 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// The first entry, starting at the next one, that maps pages.
+    /// Returns the first entry, starting at the next one, that maps pages.
     fn next_map(&self, trace: &[Entry]) -> Option<usize> {
         let next = self.next.get();
         if let Some((from, known)) = self.mapped.get()
@@ -143,8 +143,8 @@ impl<'a> RecordedDevice<'a> {
         self.reserved.insert(address, end);
     }
 
-    /// The beginning of the next reserved range: the first mapped address that no range reserved so far grows into. A range
-    /// grows upwards from its lowest address without gaps (spec 4.2), so its end shows which addresses belong to it.
+    /// Returns the beginning of the next reserved range: the first mapped address that no range reserved so far grows into. A
+    /// range grows upwards from its lowest address without gaps (spec 4.2), so its end shows which addresses belong to it.
     fn next_base(&self) -> Option<u64> {
         let first = self.position.next_map(self.trace)?;
         if self.reserved.range(..=self.trace[first].address).next_back().is_none_or(|(_, end)| self.trace[first].address > *end) {
@@ -155,7 +155,7 @@ impl<'a> RecordedDevice<'a> {
         maps.find(|entry| !grow(&mut reserved, entry.address, entry.size)).map(|entry| entry.address)
     }
 
-    /// The number of entries in the recording.
+    /// Returns the number of entries in the recording.
     pub(crate) fn recorded_entries(&self) -> usize {
         self.trace.len()
     }
@@ -165,7 +165,7 @@ impl<'a> RecordedDevice<'a> {
     }
 }
 
-/// Records that addresses are mapped. Returns false if they belong to no range.
+/// Records that addresses are mapped. Returns false if the addresses belong to no range.
 fn grow(reserved: &mut BTreeMap<u64, u64>, address: u64, size: u64) -> bool {
     match reserved.range_mut(..=address).next_back() {
         Some((_, end)) if address <= *end => {
@@ -182,8 +182,8 @@ impl DeviceBackend for RecordedDevice<'_> {
     /// A recording does not distinguish pieces of physical memory.
     type Physical = ();
 
-    /// Each waiting block has a separate stream, whose handle is the entry at which the block becomes free. Without
-    /// this, a replay with a hundred thousand waiting blocks would poll each of them at every request.
+    /// Returns true: each waiting block has a separate stream, whose handle is the entry at which the block becomes free.
+    /// Without this, a replay with a hundred thousand waiting blocks would poll each of them at every request.
     fn completes_by_handle(&self) -> bool {
         true
     }
@@ -200,7 +200,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         Bytes(TOTAL_MEMORY)
     }
 
-    /// The free bytes at the recorded failure. A recording does not contain the total.
+    /// Returns the free bytes at the recorded failure. A recording does not contain the total.
     fn memory_info(&mut self) -> Result<MemoryInfo, BackendError> {
         let free = self.next_entry().filter(|entry| entry.action == Action::Oom).map_or(0, |entry| entry.address);
         Ok(MemoryInfo { free: Bytes(free), total: Bytes::MAX })
@@ -264,7 +264,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         u64::MAX
     }
 
-    /// All or none: the recording contains a single answer to whether a request found memory.
+    /// Returns all or none: the recording contains a single answer to whether a request found memory.
     fn create_run(&mut self, page: Bytes, pages: u64) -> Result<((), u64), BackendError> {
         self.create(page).map(|()| ((), pages))
     }
@@ -281,7 +281,7 @@ impl DeviceBackend for RecordedDevice<'_> {
         Ok(usize::MAX)
     }
 
-    /// The stream that a replay records on a block represents the entry at which the block became free.
+    /// Records an event. The stream that a replay records on a block represents the entry at which the block became free.
     fn record_event(&mut self, event: &mut usize, stream: StreamId) -> Result<(), BackendError> {
         *event = completion_of(stream);
         Ok(())
@@ -302,8 +302,8 @@ impl DeviceBackend for RecordedDevice<'_> {
 ///
 /// A collection chooses free blocks by age (spec 2.7). The age of a block that has been free since before the first entry is
 /// unknown, except that no other block is older. If such a block is a candidate, the victims are therefore those that the
-/// recording releases next, provided that PyTorch would release them at some ages. All other decisions, and all collections
-/// once the ages are known, follow the rules.
+/// recording releases next, provided that PyTorch would release them for some block ages. All other decisions, and all
+/// collections once the ages are known, follow the rules.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded<'a> {
     rules: PyTorch,
@@ -319,7 +319,7 @@ impl<'a> Recorded<'a> {
         Recorded { rules, trace, position, has_lost_beginning, assumed: 0 }
     }
 
-    /// The maximum number of bytes that PyTorch requests from the device for a block of this size.
+    /// Returns the maximum number of bytes that PyTorch requests from the device for a block of this size.
     ///
     /// With expandable segments this includes one page: the limit counts sizes, but whole pages are mapped, so the
     /// recorded run may have reserved that much more than its limit.
@@ -329,7 +329,7 @@ impl<'a> Recorded<'a> {
         Bytes(self.rules.segment_for(block).unwrap_or(Bytes::MAX).get().saturating_add(beyond))
     }
 
-    /// The blocks that a due collection releases, if only the recording shows them; `None` if the rules decide.
+    /// Returns the blocks that a due collection releases, if only the recording shows them, or `None` if the rules decide.
     fn recorded_victims(&self, heap: &Heap) -> Option<Vec<BlockId>> {
         let target = self.rules.collection_target(heap)?;
         let pool = PoolSlot::default_pool(PoolClass::Large);
@@ -350,7 +350,8 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// Whether a block has been free since before the first search, as every block that was free before the first entry has been.
+/// Returns whether a block has been free since before the first search, as every block that was free before the first entry
+/// has been.
 fn is_of_unknown_age(block: &BlockView) -> bool {
     block.stamp == 0
 }
@@ -361,7 +362,7 @@ fn released_by(entry: &Entry, candidates: &[BlockView]) -> Option<BlockView> {
     candidates.iter().find(is_it).copied().filter(|_| entry.action == Action::SegmentFree)
 }
 
-/// Whether a collection would release exactly these blocks at some ages.
+/// Returns whether a collection would release exactly these blocks for some block ages.
 ///
 /// Each pass of a collection releases all blocks above some age. The blocks that are kept are therefore younger than those
 /// that are released, and blocks of the same known age are released together. The collection ends when enough has been
@@ -408,7 +409,7 @@ pub(crate) type ReplayCore<'a> = Allocator<RecordedDevice<'a>, Recorded<'a>, Com
 pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHashMap<u64, Allocation>, VerifyError> {
     let mut live = FxHashMap::default();
     for pool in start.pools.private() {
-        let problem = "is one of too many private pools";
+        let problem = "exceeds the maximum number of private pools";
         core.create_pool(pool).map_err(|_| VerifyError::Start { what: "pool", address: pool.0, problem, missing: &[] })?;
     }
     if start.lost.is_none() {
@@ -445,7 +446,7 @@ pub(crate) fn restore(start: &Start, core: &mut ReplayCore<'_>) -> Result<FxHash
     Ok(live)
 }
 
-/// The end of the mapped memory of an expandable segment.
+/// Returns the end of the mapped memory of an expandable segment.
 fn end_of_memory(segment: &AdoptedSegment) -> u64 {
     let (mut at, mut end) = (segment.address.get(), segment.address.get());
     for block in &segment.blocks {

@@ -1,8 +1,8 @@
 //! A replay in progress: the operations of the recorded program, one by one.
 //!
-//! A trace shows the allocator's actions, not the program's calls: a call to `empty_cache` shows only as released segments,
-//! and the completion of an event only as a block that becomes free. The runner therefore first groups the entries into
-//! operations and then repeats each operation on the core.
+//! A trace shows the allocator's actions, not the program's calls: a call to `empty_cache` is visible only as released
+//! segments, and the completion of an event only as a block that becomes free. The runner therefore first groups the entries
+//! into operations and then repeats each operation on the core.
 //!
 //! A run of entries that ends in a request may have several readings: no entry shows whether `empty_cache` was called before
 //! the request, or which events were complete when it began. The runner tries each reading on a copy of the core and takes
@@ -86,7 +86,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// The number of the next entry; the trace's length at the end.
+    /// Returns the number of the next entry; the trace's length at the end.
     pub(crate) fn at(&self) -> usize {
         self.position.next.get()
     }
@@ -298,7 +298,7 @@ impl Runner<'_> {
         self.close(at, end);
     }
 
-    /// Whether to try several readings. They copy the whole state, so a replay that already differs stops trying them
+    /// Returns whether to try several readings. They copy the entire state, so a replay that already differs stops trying them
     /// after some number of copies.
     fn is_worth_reading(&self) -> bool {
         self.tally.mismatches == 0 || self.position.copied.get() < MOST_COPIED
@@ -316,7 +316,7 @@ impl Runner<'_> {
             self.tally.first.get_or_insert(Mismatch {
                 entry: Some(at),
                 recorded: format!("{} with no request after it", Decision::from(&self.trace[at])),
-                replayed: format!("nothing, or all waiting blocks would become free; {} more wait", self.waiting),
+                replayed: format!("no waiting block or every waiting block would become free; {} more are waiting", self.waiting),
                 addresses: vec![self.trace[at].address],
             });
         }
@@ -379,8 +379,8 @@ impl Runner<'_> {
 /// no pool while requests are routed to one.
 const WITHOUT_MEMORY: PoolId = PoolId(u64::MAX, u64::MAX);
 
-/// The pool for one of these requests when the program is replayed under other settings, which may serve it. Each request
-/// gets a different pool, because the program may have used a separate pool for each.
+/// Returns the pool for one of these requests when the program is replayed under other settings, which may serve it. Each
+/// request gets a different pool, because the program may have used a separate pool for each.
 fn new_pool(request: usize) -> PoolId {
     PoolId(u64::MAX, request as u64)
 }
@@ -401,7 +401,7 @@ enum Reading {
 }
 
 impl<'a> Runner<'a> {
-    /// The readings to try, in order.
+    /// Returns the readings to try, in order.
     ///
     /// The last rung of the retry ladder (what the allocator tries when no free block serves a request) and a call to
     /// `empty_cache` before the request leave the same entries. With a limit, it was the ladder if the limit required it.
@@ -453,13 +453,13 @@ impl<'a> Runner<'a> {
         readings
     }
 
-    /// The bytes that would be reserved if the request's entries, starting at `at`, took memory but released none.
+    /// Returns the bytes that would be reserved if the request's entries, starting at `at`, took memory but released none.
     fn wanted_bytes(&self, at: usize, request: usize) -> u64 {
         let takes = self.trace[at..request].iter().filter(|entry| takes_memory(entry));
         takes.fold(self.core.heap().reserved().get(), |sum, entry| sum.saturating_add(entry.size))
     }
 
-    /// The flush in these entries, if there is one that may be a retry. If there is a limit, the limit decides.
+    /// Returns the flush in these entries, if there is one that may be a retry. If there is a limit, the limit decides.
     fn flush(&self, at: usize, request: usize) -> Option<Flush> {
         let inner = &self.trace[at..request];
         let is_served = self.trace[request].action == Action::Alloc;
@@ -470,8 +470,8 @@ impl<'a> Runner<'a> {
         Some(Flush { entry: request, wanted_bytes: self.wanted_bytes(at, request), reason: self.reason(at, request)? })
     }
 
-    /// The probable reason why memory went back in the request's entries, starting at `at`. `None` if the device had room;
-    /// then it was a call to `empty_cache`.
+    /// Returns the probable reason why memory was released in the request's entries, starting at `at`. Returns `None` if the
+    /// device had room; then it was a call to `empty_cache`.
     fn reason(&self, at: usize, request: usize) -> Option<FlushReason> {
         let likely = self.capacity.reason(self.wanted_bytes(at, request), request);
         match FlushReason::of_stacks(&self.trace[at..=request]) {
@@ -480,14 +480,14 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Whether the limit or the device may have lacked room for a new segment for a request of this many bytes.
+    /// Returns whether the limit or the device may have lacked room for a new segment for a request of this many bytes.
     fn may_lack_a_segment(&self, bytes: u64) -> bool {
         let asked = self.core.policy().most_asked_for(Bytes(bytes));
         let then = self.core.heap().reserved().get().saturating_add(asked.get());
         self.core.heap().limit().map_or_else(|| self.capacity.may_lack(then), |limit| then > limit.get())
     }
 
-    /// The pool of the first request at or after this entry that is served, if that pool is private.
+    /// Returns the pool of the first request at or after this entry that is served, if that pool is private.
     fn next_private(&self, from: usize) -> Option<PoolId> {
         let rest = &self.trace[from..];
         let end = rest.iter().position(|entry| entry.action == Action::Alloc)?;
@@ -495,7 +495,7 @@ impl<'a> Runner<'a> {
         Some(self.pools.of_request(from + end - own, &rest[end - own..=end])).filter(|&pool| pool != PoolId::DEFAULT)
     }
 
-    /// A copy of the state, to return to.
+    /// Returns a copy of the state, which [`return_to`](Self::return_to) restores.
     fn copy(&self) -> (ReplayCore<'a>, Mark) {
         self.count_copy();
         (self.core.clone(), self.tally.mark())
@@ -644,7 +644,7 @@ struct Restores {
     history: Option<History>,
 }
 
-/// Everything that happened before, if the recording has its beginning.
+/// Everything that happened before, if the recording's oldest entries are not missing.
 struct History {
     /// The blocks that were ever handed out, by address and size.
     handed_out: FxHashSet<(u64, u64)>,
@@ -674,9 +674,9 @@ impl Restores {
 }
 
 impl History {
-    /// Whether a pool may have been in this state before the entry `at`, given the other segments that it also has there. The
-    /// state's blocks in use must have been handed out. A checkpoint contains all segments of its time, so the other segments
-    /// must be newer.
+    /// Returns whether a pool may have been in this state before the entry `at`, given the other segments that it also has
+    /// there. The state's blocks in use must have been handed out. A checkpoint contains all segments of its time, so the
+    /// other segments must be newer.
     fn allows(&self, checkpoint: &PoolCheckpoint, others: impl Iterator<Item = u64>, at: usize) -> bool {
         let saved = || checkpoint.segments.iter().map(|segment| segment.address.get());
         let newest = saved().filter_map(|address| self.made_at(address, at)).max();
@@ -691,7 +691,7 @@ impl History {
         newest.zip(oldest).is_none_or(|(newest, oldest)| newest < oldest) && checkpoint.segments.iter().all(was_in_use)
     }
 
-    /// The entry that created the segment at this address, before the entry `at`.
+    /// Returns the entry that created the segment at this address, before the entry `at`.
     fn made_at(&self, address: u64, at: usize) -> Option<usize> {
         let end = self.made.partition_point(|&made| made < (address, at));
         self.made[..end].last().filter(|made| made.0 == address).map(|made| made.1)
@@ -722,12 +722,12 @@ impl Runner<'_> {
         agrees
     }
 
-    /// Whether to look for a restore that ends at this entry.
+    /// Returns whether to look for a restore that ends at this entry.
     fn is_looked_for(&self, end: usize) -> bool {
         self.restores.as_ref().is_some_and(|restores| end > restores.from)
     }
 
-    /// Whether the pool may have been in this state before.
+    /// Returns whether the pool may have been in this state before.
     fn was_possible(&self, checkpoint: &PoolCheckpoint, at: usize) -> bool {
         let Some(history) = self.restores.as_ref().and_then(|restores| restores.history.as_ref()) else { return true };
         let saved: FxHashSet<u64> = checkpoint.segments.iter().map(|segment| segment.address.get()).collect();
@@ -773,7 +773,7 @@ impl Runner<'_> {
         self.at() == entry && self.core.observer().stray.is_none()
     }
 
-    /// The checkpoint that the entries starting at `at` describe, and the entry where they end.
+    /// Returns the checkpoint that the entries starting at `at` describe, and the entry where they end.
     fn checkpoint_at(&self, at: usize) -> Option<(PoolCheckpoint, usize)> {
         let (first, next) = (self.trace.get(at)?, self.trace.get(at + 1)?);
         if next.action != Action::Alloc && !is_free_of(next, first.address) {
@@ -792,7 +792,7 @@ impl Runner<'_> {
         (end > at).then_some((PoolCheckpoint { pool, segments }, end))
     }
 
-    /// Whether a free block of a private pool begins at this address and may be an entire segment.
+    /// Returns whether a free block of a private pool begins at this address and may be an entire segment.
     fn begins_segment(&self, address: u64) -> bool {
         let heap = self.core.heap();
         let is_default = |slot: PoolSlot| slot == PoolSlot::default_pool(slot.class());
@@ -800,7 +800,7 @@ impl Runner<'_> {
         free.any(|block| block.address.get() == address && (block.is_expandable || !block.is_split))
     }
 
-    /// The first bytes of the pool's segments; `None` if any block of the pool is in use.
+    /// Returns the first bytes of the pool's segments, or `None` if any block of the pool is in use.
     fn starts_of(&self, pool: PoolId) -> Option<BTreeMap<u64, FreeSegment>> {
         let mut starts = BTreeMap::new();
         for segment in self.core.segments().into_iter().filter(|segment| segment.pool == pool) {
@@ -816,8 +816,9 @@ impl Runner<'_> {
         Some(starts)
     }
 
-    /// The saved segment that the entries starting at `at` describe, and the entry where they end. They hand out blocks
-    /// without gaps, starting from the first byte of one of these segments, and then free some of them in the same order.
+    /// Returns the saved segment that the entries starting at `at` describe, and the entry where they end. They hand out
+    /// blocks without gaps, starting from the first byte of one of these segments, and then free some of them in the same
+    /// order.
     fn saved_segment_at(&self, at: usize, starts: &mut BTreeMap<u64, FreeSegment>) -> Option<(SavedSegment, usize)> {
         let address = self.trace.get(at)?.address;
         let FreeSegment { free_bytes, stream, is_expandable } = *starts.get(&address)?;

@@ -5,10 +5,10 @@
 //! file from PyTorch they agree; in a file that was edited by hand they may not.
 //!
 //! The replay compares its stats with PyTorch's at the end of the recorded run, if the recording has any. A call to
-//! `reset_peak_memory_stats` leaves no entry but shows in the stats: every peak is then the largest value since the call. If
-//! recorded peaks differ from those of the entire run, a single reset must explain all of them. For each peak, a reset
-//! explains it if it lies within a range of operations: after the last operation at which the value was higher, and no later
-//! than the last one at which the value was reached. These ranges must have an operation in common.
+//! `reset_peak_memory_stats` leaves no entry but is visible in the stats: every peak is then the largest value since the
+//! call. If recorded peaks differ from those of the entire run, a single reset must explain all of them. For each peak, a
+//! reset explains it if it lies within a range of operations: after the last operation at which the value was higher, and no
+//! later than the last one at which the value was reached. These ranges must have an operation in common.
 
 use parkade::snapshot::{BlockActivity, BlockInfo, SegmentInfo};
 use parkade::stats::{Family, Stats};
@@ -65,13 +65,13 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// The number of events that the replay needed although no entry shows them. Of two readings, the one with fewer is
-    /// likelier.
+    /// Returns the number of events that the replay needed although no entry shows them. Of two readings, the one with fewer
+    /// is likelier.
     pub(crate) fn effort(&self) -> u64 {
         self.releases.len() as u64 + self.refusals + self.restores
     }
 
-    /// Captures the current state, to return to.
+    /// Returns the current state, which [`return_to`](Self::return_to) restores.
     pub(crate) fn mark(&self) -> Mark {
         let lengths = [self.releases.len(), self.failed_in.len(), self.ambiguous.len()];
         let (first, releases, flushes) = (self.first.clone(), Vec::new(), Vec::new());
@@ -172,7 +172,7 @@ fn compare_segment(recorded: &Segment, replayed: &SegmentInfo, tally: &mut Tally
     }
 }
 
-/// Whether two blocks agree. The requested size matters only while a block is in use (spec 7.3).
+/// Returns whether two blocks agree. The requested size matters only while a block is in use (spec 7.3).
 fn agrees(recorded: &Block, replayed: &BlockInfo) -> bool {
     let (state, is_active) = match recorded.state {
         BlockState::ActiveAllocated => (BlockActivity::Allocated, true),
@@ -253,7 +253,7 @@ fn sum(segment: &Segment, of_block: impl Fn(&Block) -> Option<u64>) -> Option<u6
     segment.blocks.iter().filter_map(of_block).try_fold(0_u64, u64::checked_add)
 }
 
-/// The requested bytes of the active blocks; `None` if a block does not state its requested bytes.
+/// Returns the requested bytes of the active blocks, or `None` if a block does not state its requested bytes.
 fn requested(segment: &Segment) -> Option<u64> {
     let mut active = segment.blocks.iter().filter(|block| is_active(block));
     active.try_fold(0_u64, |sum, block| sum.checked_add(block.requested?))
@@ -346,7 +346,7 @@ pub(crate) struct PeakWatch {
     entries: Vec<u32>,
 }
 
-/// All peaks, in a fixed order.
+/// Returns all peaks, in a fixed order.
 fn peaks(stats: &Stats) -> impl Iterator<Item = i64> + '_ {
     let families = Family::ALL.into_iter().flat_map(|family| stats.family(family).levels().map(|(_, stat)| stat.peak));
     families.chain(stats.oversize().map(|(_, stat)| stat.peak))
@@ -382,7 +382,7 @@ impl PeakWatch {
         self.operation += 1;
     }
 
-    /// The first and the last entry before which a single reset explains all recorded peaks; `None` if there is no
+    /// Returns the first and the last entry before which a single reset explains all recorded peaks, or `None` if there is no
     /// such entry.
     pub(crate) fn finish(mut self, core: &ReplayCore<'_>) -> Option<(usize, usize)> {
         for (target, current) in self.targets.iter_mut().zip(currents(core.stats())) {

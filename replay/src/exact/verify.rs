@@ -1,4 +1,4 @@
-//! The entry points, whole replays of a recording: the verdict on it, and an inside view of the recorded run.
+//! The entry points: complete replays of a recording, for a verdict on it and for an inside view of the recorded run.
 //!
 //! An entire recording is replayed more than once if the file can be read in several ways. The heap and the stats after every
 //! operation come from the replay that verifies the recording, so they are as exact as its verdict states.
@@ -24,11 +24,11 @@ use crate::inputs::{StatsFile, VerifyOptions};
 pub struct NotInFile {
     /// What existed before the first entry.
     pub lost_beginning: Option<LostBeginning>,
-    /// Calls to `empty_cache`, which show only as released segments that no request needed.
+    /// Calls to `empty_cache`, which are visible only as released segments that no request needed.
     pub empty_caches: u64,
     /// Requests that the device refused for unknown reasons: a limit that the caller did not specify, or a full device.
     pub refusals: u64,
-    /// Restored checkpoints of private pools (spec 5.8). They show only as blocks handed out in a way that no request
+    /// Restored checkpoints of private pools (spec 5.8). They are visible only as blocks handed out in a way that no request
     /// explains.
     pub restores: u64,
     /// Whether block ages from before the first entry matter: garbage collection depends on them.
@@ -66,13 +66,13 @@ pub struct DeviceVerdict {
 }
 
 impl DeviceVerdict {
-    /// The peak of allocated bytes.
+    /// Returns the peak of allocated bytes.
     #[must_use]
     pub fn peak_allocated_bytes(&self) -> i64 {
         self.stats.family(Family::AllocatedBytes).all.peak
     }
 
-    /// The peak of bytes reserved from the device.
+    /// Returns the peak of bytes reserved from the device.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> i64 {
         self.stats.family(Family::ReservedBytes).all.peak
@@ -85,7 +85,7 @@ impl DeviceVerdict {
 /// be replayed more than once.
 ///
 /// # Errors
-/// [`VerifyError`] if there is no trace, or if it contradicts itself.
+/// Returns [`VerifyError`] if there is no trace, or if it contradicts itself.
 pub fn verify_device(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -114,7 +114,7 @@ pub enum Trial {
 /// It calls `progress` as [`verify_device`] does.
 ///
 /// # Errors
-/// As [`verify_device`].
+/// Fails in the same cases as [`verify_device`].
 pub fn try_device(
     recording: &DeviceRecording,
     options: &VerifyOptions,
@@ -204,20 +204,20 @@ pub struct Moment<'a> {
 }
 
 impl Moment<'_> {
-    /// The heap: the segments in address order, with their blocks.
+    /// Returns the heap: the segments in address order, with their blocks.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         (self.segments)()
     }
 
-    /// The addresses at which the operation took memory from the device, in order, with the pools that the memory was for:
-    /// the first bytes of segments and of mapped pages.
+    /// Returns the addresses at which the operation took memory from the device, in order, with the pools that the memory was
+    /// for: the first bytes of segments and of mapped pages.
     #[must_use]
     pub fn taken(&self) -> &[(u64, PoolId)] {
         self.taken
     }
 
-    /// The stats so far.
+    /// Returns the stats so far.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.stats
@@ -228,7 +228,7 @@ impl Moment<'_> {
 /// have several entries. `own` describes the recorded run.
 ///
 /// # Errors
-/// As [`verify_device`].
+/// Fails in the same cases as [`verify_device`].
 pub fn watch_device(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -290,14 +290,15 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// The cost of a replay. Of two replays that agree with the recording, the one with the lower cost is more likely to be
-    /// right: its stats differ less, it needs fewer events that no entry shows, and its requests change pools less often.
+    /// Returns the cost of a replay. Of two replays that agree with the recording, the one with the lower cost is more likely
+    /// to be right: its stats differ less, it needs fewer events that no entry shows, and its requests change pools less
+    /// often.
     fn cost(&self, options: &VerifyOptions, start: &Start) -> (bool, u64, u64, u64) {
         let is_unsound = self.guess.as_ref().is_some_and(|guess| !guess.is_sound());
         (is_unsound, self.distance(options, start), self.tally.effort(), self.guess.as_ref().map_or(0, |guess| guess.windows))
     }
 
-    /// The amount by which the stats differ from the recorded stats, ignoring peaks.
+    /// Returns the amount by which the stats differ from the recorded stats, ignoring peaks.
     fn distance(&self, options: &VerifyOptions, start: &Start) -> u64 {
         let Some(file) = &options.stats_file else { return 0 };
         let is_reset = || Some((0, 0));
@@ -548,7 +549,7 @@ fn replay(
     Ok(Attempted::Done(Box::new(replayed)))
 }
 
-/// A replay positioned at the recording's first entry.
+/// Returns a replay positioned at the recording's first entry.
 fn make_runner<'a>(
     recording: &'a DeviceRecording,
     options: &VerifyOptions,

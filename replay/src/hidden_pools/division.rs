@@ -1,8 +1,9 @@
-//! The division of the segments into pools: as the entries name them or, in files from earlier releases, guessed.
+//! Divides the segments into pools: those that the entries name or, in files from earlier releases, guessed ones.
 //!
-//! Since PyTorch 2.12, every entry has the id of its pool. Otherwise the evidence is turned into a division with as few
-//! segments in private pools and as few pools as possible. The pools then get ids in the order in which they were freed. Each
-//! guess learns from how the one before it failed. This module also decides whether a guess explains more than it assumes.
+//! Since PyTorch 2.12, every entry has the id of its pool. For files from earlier releases, the evidence is turned into a
+//! division with as few segments in private pools and as few pools as possible. The pools then get ids in the order in which
+//! they were freed. Each guess learns from the failure of the one before it. This module also decides whether a guess
+//! explains more than it assumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -41,7 +42,7 @@ pub struct Guess {
 }
 
 impl Guess {
-    /// Whether the guess explains more than it assumes.
+    /// Returns whether the guess explains more than it assumes.
     ///
     /// With enough pools, any allocator's trace can be explained. Real pools, however, are used in windows of several
     /// requests, most of which a single pool would have served differently. A segment that is wrongly assigned to a private
@@ -113,7 +114,8 @@ impl Guesses {
     /// Gathers the evidence in a trace.
     ///
     /// # Errors
-    /// No segment was freed before the end, no division into pools explains the evidence, or there is too much evidence.
+    /// Fails if no segment was freed before the end, if no division into pools explains the evidence, or if there is too much
+    /// evidence.
     pub(crate) fn of(
         recording: &DeviceRecording,
         start: &Start,
@@ -201,7 +203,7 @@ impl Guesses {
         self.others.extend(stayed.map(|life| self.trial.also_private([life])));
     }
 
-    /// The life of the segment at an address, before the entry `at`, if the file does not name its pool.
+    /// Returns the life of the segment at an address, before the entry `at`, if the file does not name its pool.
     fn life_at(&self, at: usize, address: u64) -> Option<LifeId> {
         let is_it = |life: &Life| {
             let is_there = life.made_at.is_none_or(|made| made < at) && life.gone_at.is_none_or(|gone| gone >= at);
@@ -210,8 +212,8 @@ impl Guesses {
         self.evidence.lives.iter().rposition(is_it)
     }
 
-    /// If a segment that differs is in one of two sets that exclude each other, the variants make the other set
-    /// private.
+    /// Returns the variants for a segment that differs: if it is in one of two sets that exclude each other, the variants
+    /// make the other set private.
     fn by_exclusion(&self, place: usize, addresses: &[u64]) -> Vec<Trial> {
         let is_there = |life: LifeId| {
             let life = &self.evidence.lives[life];
@@ -222,7 +224,7 @@ impl Guesses {
         others.map(|(_, other)| self.settled.also_private(other.iter().copied())).collect()
     }
 
-    /// The possibilities for the memory that was freed together at this point, the likeliest last.
+    /// Returns the possibilities for the memory that was freed together at this point, the likeliest last.
     fn by_release(&self, place: usize) -> Vec<Trial> {
         // A segment that should not have been freed shows up right after those that were.
         let is_there = |run: &&Vec<(usize, LifeId)>| {
@@ -353,7 +355,7 @@ struct Grounds {
     weights: Vec<u64>,
     /// For each life, the lives that were freed together with it.
     goes_with: Vec<BTreeSet<LifeId>>,
-    /// Those of these lives that one pool may have freed in one go with it.
+    /// The lives among these that one pool may have freed at once together with it.
     mates: Vec<BTreeSet<LifeId>>,
 }
 
@@ -388,13 +390,14 @@ struct Trial {
 }
 
 impl Trial {
-    /// The same assumptions, with these lives also private.
+    /// Returns the same assumptions, with these lives also private.
     fn also_private(&self, lives: impl IntoIterator<Item = LifeId>) -> Trial {
         Trial { private: self.private.iter().copied().chain(lives).collect(), ..self.clone() }
     }
 }
 
-/// Chooses a division into pools. `None` if no division agrees with the evidence. Counts the pairs examined in `work`.
+/// Chooses a division into pools. Returns `None` if no division agrees with the evidence. Counts the pairs examined in
+/// `work`.
 fn choose(evidence: &Evidence, grounds: &Grounds, trial: &Trial, work: &mut u64) -> Option<Partition> {
     let private = &trial.private;
     let lives = &evidence.lives;
@@ -433,7 +436,7 @@ fn take_back(both: &Graph, is_private: &mut [bool], mut order: Vec<LifeId>, weig
     }
 }
 
-/// A connected set of lives, in order, that are not private so far and cannot all be in the default pool.
+/// Returns a connected set of lives, in order, that are not private so far and cannot all be in the default pool.
 fn open_component(both: &Graph, is_private: &[bool]) -> Option<Vec<LifeId>> {
     let is_open = |life: LifeId| !is_private[life] && both.neighbours(life).any(|other| !is_private[other]);
     let first = (0..is_private.len()).find(|&life| is_open(life))?;
@@ -452,9 +455,9 @@ fn open_component(both: &Graph, is_private: &[bool]) -> Option<Vec<LifeId>> {
     Some(component)
 }
 
-/// For each life, the weight of evidence that it belongs to the default pool: the number of requests that it served. The
-/// weight is much higher if several pools freed memory at once and this life was among the first to be freed, starting with a
-/// large segment, as `empty_cache` does.
+/// Returns, for each life, the weight of the evidence that it belongs to the default pool: the number of requests that it
+/// served. The weight is much higher if several pools freed memory at once and this life was among the first to be freed,
+/// starting with a large segment, as `empty_cache` does.
 fn weights(evidence: &Evidence) -> Vec<u64> {
     let mut weights: Vec<u64> = evidence.lives.iter().map(|life| life.requests + 1).collect();
     let most: u64 = weights.iter().sum();
@@ -468,8 +471,8 @@ fn weights(evidence: &Evidence) -> Vec<u64> {
     weights
 }
 
-/// Of two parts that exclude each other: first the lighter one, which becomes private, and then the heavier one. If the lives
-/// do not form two parts: the single life that excludes the most others relative to its weight.
+/// Returns two parts that exclude each other: first the lighter one, which becomes private, and then the heavier one. If the
+/// lives do not form two parts, the first part is the single life that excludes the most others relative to its weight.
 fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, Option<Vec<LifeId>>) {
     let mut is_in = vec![false; weights.len()];
     component.iter().for_each(|&life| is_in[life] = true);
@@ -488,7 +491,7 @@ fn parts(both: &Graph, component: &[LifeId], weights: &[u64]) -> (Vec<LifeId>, O
     (most.map(|(life, _)| life).into_iter().collect(), None)
 }
 
-/// For each life in a component, the part (of two) that it is in, if lives in the same part never exclude each other.
+/// Returns, for each life in a component, which of two parts it is in, if lives in the same part never exclude each other.
 fn two_sides(both: &Graph, component: &[LifeId], is_in: &[bool]) -> Option<Vec<Option<bool>>> {
     let mut side: Vec<Option<bool>> = vec![None; is_in.len()];
     let mut rest: Vec<LifeId> = component.first().copied().into_iter().collect();
@@ -533,7 +536,7 @@ fn partition(evidence: &Evidence, grounds: &Grounds, is_private: &[bool], goes_a
     pools
 }
 
-/// Whether a life fits into a pool that no evidence excludes: the pool serves no request after it has been abandoned.
+/// Returns whether a life fits into a pool that no evidence excludes: the pool serves no request after it has been abandoned.
 fn fits(pool: &Pool, life: &Life, lives: &[Life]) -> bool {
     let comes_late = pool.abandoned_at.is_some_and(|abandoned| abandoned < life.last_used_at);
     let goes_early =
@@ -577,8 +580,8 @@ fn best_of(
     open.max_by_key(|&(rank, _)| rank).map(|(_, place)| place)
 }
 
-/// The pools, sorted by the order in which pools released together were freed, if there is one: PyTorch iterates over a hash
-/// map. Each pool comes with the number of pools that must be freed before it.
+/// Returns the pools, sorted by the order in which pools released together were freed, if there is one: PyTorch iterates over
+/// a hash map. Each pool comes with the number of pools that must be freed before it.
 fn in_order(mut pools: Vec<Pool>, evidence: &Evidence) -> Vec<(Pool, u64)> {
     pools.sort_by_key(|pool| pool.abandoned_at.unwrap_or(usize::MAX));
     let mut pool_of = vec![None; evidence.lives.len()];
@@ -640,11 +643,11 @@ fn assumed<'l>(lives: impl Iterator<Item = (&'l Life, &'l PoolId)>) -> AssumedPo
     pools
 }
 
-/// The pools of a trace's segments and failed requests, as named by its entries.
+/// Returns the pools of a trace's segments and failed requests, as named by its entries.
 ///
 /// The order in which several pools release their memory at once follows a hash table of their ids, so it also depends on
-/// pools that no entry names. The result therefore contains the pools twice: with their own ids, and with ids whose order is
-/// that of the trace. Empty if the entries name no private pool, or if a name does not fit the blocks before it.
+/// pools that no entry names. The result therefore contains the pools twice: with their own ids, and with ids in the trace's
+/// order. Empty if the entries name no private pool, or if a name does not fit the blocks before it.
 pub(crate) fn named(recording: &DeviceRecording, start: &Start, policy: &PyTorch) -> Option<[AssumedPools; 2]> {
     let name = |entry: &Entry| recording.pools.get(entry.pool).map(|(first, second)| PoolId(first, second));
     if recording.pools.is_empty() || !recording.trace.iter().filter_map(name).any(|pool| pool != PoolId::DEFAULT) {

@@ -8,10 +8,10 @@
 //! - A pool releases memory in a fixed order, by stream, size and address: the default pool begins with large segments, a
 //!   private pool with small ones.
 //!
-//! [`Layout`] follows the blocks of all segments through the trace, from the trace alone.
-//! The pools affect which block serves a request, but not what then happens to the block: the entry states where the block
-//! begins, the rules determine how much is split off, and free neighbours in one segment coalesce. The blocks of every
-//! segment are therefore known even if its pool is not.
+//! [`Layout`] follows the blocks of all segments through the trace, using only the trace. The pools affect which block serves
+//! a request, but not what then happens to the block: the entry states where the block begins, the rules determine how much
+//! is split off, and free neighbours in one segment coalesce. The blocks of every segment are therefore known even if its
+//! pool is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +78,7 @@ impl Evidence {
     /// each other, every life freed before the first of them therefore excludes every life freed after the second.
     ///
     /// # Errors
-    /// [`Unused::TooMuch`] if there is too much evidence to process.
+    /// Returns [`Unused::TooMuch`] if there is too much evidence to process.
     fn spread(&mut self) -> Result<(), Unused> {
         for run in &self.releases {
             if self.is_too_much() {
@@ -105,7 +105,7 @@ impl Evidence {
         self.apart.len() + self.not_default.len() + self.not_private.len() > MOST_PAIRS
     }
 
-    /// The stretches of a run of releases that the default pool may have freed at once.
+    /// Returns the stretches of a run of releases that the default pool may have freed at once.
     pub(super) fn default_stretches(&self, run: &[(usize, LifeId)]) -> Vec<Vec<LifeId>> {
         let mut stretches: Vec<Vec<LifeId>> = Vec::new();
         for &(_, life) in run {
@@ -135,8 +135,8 @@ struct Walk<'a> {
 /// Gathers the evidence in a trace.
 ///
 /// # Errors
-/// [`Unused::Contradictory`] if no division into pools can explain it: a better block of the same segment was passed
-/// over, or an entry does not fit the blocks. [`Unused::TooMuch`] if there is too much evidence to process.
+/// Returns [`Unused::Contradictory`] if no division into pools can explain it: a better block of the same segment was passed
+/// over, or an entry does not fit the blocks. Returns [`Unused::TooMuch`] if there is too much evidence to process.
 pub(super) fn gather(
     recording: &DeviceRecording,
     start: &Start,
@@ -196,8 +196,8 @@ fn name_known(lives: &mut [Life], recording: &DeviceRecording) {
 }
 
 impl Walk<'_> {
-    /// A pool has one expandable segment for each stream and class (spec 4.1), so expandable segments with the same stream
-    /// and class that exist at the start belong to different pools.
+    /// Adds the evidence of expandable segments: a pool has one for each stream and class (spec 4.1), so those with the same
+    /// stream and class that exist at the start belong to different pools.
     fn tell_ranges_apart(&mut self) {
         let mut alike: BTreeMap<(u64, bool), Vec<LifeId>> = BTreeMap::new();
         for (id, life) in self.layout.lives.iter().enumerate().filter(|(_, life)| life.expandable) {
@@ -207,7 +207,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The entries that belong together, up to the request that they serve.
+    /// Returns the entries that belong together, up to the request that they serve.
     fn group(&mut self, trace: &[Entry], at: usize, end: usize) -> Option<()> {
         let request = trace.get(end).filter(|entry| is_request(entry));
         let class = request.and_then(|entry| self.class_and_size(entry)).map_or(PoolClass::Large, |(class, _)| class);
@@ -282,7 +282,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether the default pool, and whether a private pool, can free `other` directly after `one`.
+    /// Returns whether the default pool, and whether a private pool, can free `other` directly after `one`.
     fn may_follow(
         &self,
         trace: &[Entry],
@@ -293,7 +293,7 @@ impl Walk<'_> {
         match (one.class, other.class) {
             (PoolClass::Large, PoolClass::Small) => (true, false),
             (PoolClass::Small, PoolClass::Large) => (false, true),
-            // Expandable blocks are ordered by their own sizes, which differ from those of the unmapped pages.
+            // Expandable blocks are ordered by their own sizes, which differ from the sizes of the unmapped pages.
             _ if one.expandable || other.expandable => (true, true),
             _ => {
                 let key = |life: &Life, at: usize| (life.stream, trace[at].size, trace[at].address);
@@ -340,7 +340,7 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// Whether a block may not serve a request because it is oversize and the request is not (spec 2.5, rules 4 and
+    /// Returns whether a block may not serve a request because it is oversize and the request is not (spec 2.5, rules 4 and
     /// 5).
     fn is_refused(&self, size: u64, whole: u64) -> bool {
         let settings = &self.policy.settings;
@@ -485,18 +485,18 @@ impl<'a> Layout<'a> {
         self.put(address, block);
     }
 
-    /// The life at an address.
+    /// Returns the life at an address.
     pub(super) fn life_at(&self, address: u64) -> Option<LifeId> {
         let (_, &(end, life)) = self.places.range(..=address).next_back()?;
         (address < end || (self.lives[life].expandable && address == end)).then_some(life)
     }
 
-    /// The free block that begins at an address.
+    /// Returns the free block that begins at an address.
     fn free_at(&self, address: u64) -> Option<Block> {
         self.blocks.get(&address).copied().filter(|block| block.free_since.is_some())
     }
 
-    /// The free blocks of a stream and class with at least `size` bytes, in best-fit order, up to `until` if given.
+    /// Returns the free blocks of a stream and class with at least `size` bytes, in best-fit order, up to `until` if given.
     fn fitting(&self, stream: u64, class: PoolClass, size: u64, until: Option<FreeKey>) -> impl Iterator<Item = (u64, Block)> {
         let large = class == PoolClass::Large;
         let end = until.unwrap_or((stream, large, u64::MAX, u64::MAX));
@@ -504,13 +504,13 @@ impl<'a> Layout<'a> {
         self.free.range(first..end).filter_map(|key| Some((key.3, *self.blocks.get(&key.3)?)))
     }
 
-    /// The number of segments that exist.
+    /// Returns the number of segments that exist.
     fn places(&self) -> usize {
         self.places.len()
     }
 
-    /// The lives that could free memory: a segment that is one free block, or an expandable segment with an entirely free
-    /// page.
+    /// Returns the lives that could free memory: a segment that is one free block, or an expandable segment with an entirely
+    /// free page.
     fn releasable(&self) -> Vec<LifeId> {
         let mut lives: Vec<LifeId> = self
             .free
@@ -611,7 +611,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The existing expandable segments of a stream and class.
+    /// Returns the existing expandable segments of a stream and class.
     fn ranges(&self, stream: u64, class: PoolClass) -> impl Iterator<Item = LifeId> {
         let is_it = move |&life: &LifeId| {
             let life = &self.lives[life];

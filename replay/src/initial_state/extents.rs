@@ -57,8 +57,8 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// The smaller gap that explains why, at `entry`, the recorded allocator did not make the core's decision; `None` if no
-    /// gap explains it.
+    /// Returns the smaller gap that explains why, at `entry`, the recorded allocator did not make the core's decision, or
+    /// `None` if no gap explains it.
     pub(crate) fn explain(&self, entry: usize, decision: &Decision, policy: &PyTorch) -> Option<SmallerGap> {
         if decision.action != Action::Alloc {
             return None;
@@ -81,12 +81,12 @@ impl Extents {
         self.assumed[place].own += by;
     }
 
-    /// The number of assumed blocks that turned out to be longer.
+    /// Returns the number of assumed blocks that turned out to be longer.
     pub(crate) fn inferred(&self) -> usize {
         self.assumed.iter().filter(|assumed| assumed.own > 0).count()
     }
 
-    /// The free block at an address: the index of its segment, and its index in the segment.
+    /// Returns the free block at an address: the index of its segment, and its index in the segment.
     fn find_gap(&self, address: u64) -> Option<(usize, usize)> {
         for (place, segment) in self.segments.iter().enumerate() {
             let mut at = segment.address.get();
@@ -128,7 +128,7 @@ struct Hidden {
 /// `segments` and `blocks` must be in address order.
 ///
 /// # Errors
-/// If segments or blocks overlap, or if a block is in no segment.
+/// Fails if segments or blocks overlap, or if a block is in no segment.
 pub(crate) fn cut(
     segments: &[EarlySegment],
     blocks: &[EarlyBlock],
@@ -302,12 +302,12 @@ impl Range {
         self.runs[0].memory.stream.get()
     }
 
-    /// A run that the recording lists, or the first run if it lists none.
+    /// Returns a run that the recording lists, or the first run if it lists none.
     fn known(&self) -> &Run {
         self.runs.iter().find(|run| run.is_listed).unwrap_or(&self.runs[0])
     }
 
-    /// Whether a run can belong to this range if no range is longer than `longest` bytes.
+    /// Returns whether a run can belong to this range if no range is longer than `longest` bytes.
     fn takes(&self, run: &Run, longest: u64) -> bool {
         let known = self.known();
         let is_alike = !known.is_listed || !run.is_listed || known.key() == run.key();
@@ -316,8 +316,8 @@ impl Range {
     }
 }
 
-/// Whether `low` and `high` may belong to one range, judging by the distance between the beginning of one and the end of the
-/// other.
+/// Returns whether `low` and `high` may belong to one range, judging by the distance between the beginning of one and the end
+/// of the other.
 ///
 /// The memory of two ranges is separated by the addresses that the lower range never mapped. These are less than half of the
 /// range only if it mapped more than half of the device's memory.
@@ -345,8 +345,8 @@ fn join(runs: Vec<Run>, trace: &[Entry], policy: &PyTorch) -> Vec<AdoptedSegment
     ranges.map(|((range, base), class)| cover(base, page(class), reach, class, range)).collect()
 }
 
-/// An upper bound on the length of a range: the distance between two ranges that must be different, because their
-/// streams, classes or pools differ. `None` if no two such ranges are known.
+/// Returns an upper bound on the length of a range: the distance between two ranges that must be different, because their
+/// streams, classes or pools differ. Returns `None` if no two such ranges are known.
 fn longest(runs: &[Run]) -> Option<u64> {
     let mut firsts: BTreeMap<(u64, PoolClass, PoolId), u64> = BTreeMap::new();
     for run in runs.iter().filter(|run| run.is_listed) {
@@ -357,8 +357,8 @@ fn longest(runs: &[Run]) -> Option<u64> {
     bases.windows(2).map(|pair| pair[1] - pair[0]).min()
 }
 
-/// The class of each range: as listed, or as shown by its pages or by the requests that it serves. A run whose size is not a
-/// whole number of large pages consists of small pages.
+/// Returns the class of each range: as listed, or as shown by its pages or by the requests that it serves. A run whose size
+/// is not a whole number of large pages consists of small pages.
 fn classes(ranges: &[Range], trace: &[Entry], policy: &PyTorch) -> Vec<PoolClass> {
     let class_of = |bytes: u64| policy.round(Bytes(bytes.max(1))).map(|size| policy.classify(size));
     let mut classes: Vec<Option<PoolClass>> = ranges.iter().map(|range| of_memory(range, policy, class_of)).collect();
@@ -378,7 +378,7 @@ fn classes(ranges: &[Range], trace: &[Entry], policy: &PyTorch) -> Vec<PoolClass
     classes.into_iter().map(|class| class.unwrap_or(PoolClass::Large)).collect()
 }
 
-/// The class of a range, if its own memory reveals it.
+/// Returns the class of a range, if its own memory reveals it.
 fn of_memory(range: &Range, policy: &PyTorch, class_of: impl Fn(u64) -> Option<PoolClass>) -> Option<PoolClass> {
     let known = range.known();
     if known.is_listed {
@@ -395,7 +395,7 @@ fn of_memory(range: &Range, policy: &PyTorch, class_of: impl Fn(u64) -> Option<P
         .next()
 }
 
-/// The address at which each range begins.
+/// Returns the address at which each range begins.
 ///
 /// A range grows upwards from its lowest address without gaps (spec 4.2). Memory that is mapped beyond the reach of all known
 /// ranges therefore belongs to a new range or lies below the remaining memory of an old one. The request that the memory is
@@ -427,13 +427,13 @@ fn find_bases(ranges: &[Range], classes: &[PoolClass], trace: &[Entry], policy: 
     bases
 }
 
-/// The class of the first request among these entries.
+/// Returns the class of the first request among these entries.
 fn class_of_request(entries: &[Entry], policy: &PyTorch) -> Option<PoolClass> {
     let request = entries.iter().find(|entry| matches!(entry.action, Action::Alloc | Action::Oom))?;
     policy.round(Bytes(request.size.max(1))).map(|size| policy.classify(size))
 }
 
-/// One segment that starts at `base`, with unmapped blocks between its runs and after the last run.
+/// Returns one segment that starts at `base`, with unmapped blocks between its runs and after the last run.
 fn cover(base: u64, page: Bytes, reach: u64, class: PoolClass, range: Range) -> AdoptedSegment {
     let (stream, pool) = (range.runs[0].memory.stream, range.known().memory.pool);
     let mut blocks: Vec<AdoptedBlock> = Vec::new();

@@ -122,7 +122,7 @@ impl Runs {
         true
     }
 
-    /// All runs, in address order.
+    /// Returns all runs, in address order.
     fn into_iter(self) -> impl Iterator<Item = EarlySegment> {
         self.by_address.into_values()
     }
@@ -238,7 +238,7 @@ impl Walk {
                 }
                 Some(_) => Ok(()),
                 None if !self.has_segments => contradiction(
-                    "which is never freed, but the file lists no segments: a snapshot lists all segments that are reserved at its end in `segments`",
+                    "which is never freed, but the file lists no segments: a snapshot lists in `segments` all segments that are reserved at its end",
                 ),
                 None => unless_missing(
                     &[&[Action::FreeRequested, Action::FreeCompleted]],
@@ -261,7 +261,7 @@ impl Walk {
                 if self.runs.remove(entry.address, entry.size) {
                     Ok(())
                 } else {
-                    unless_missing(&[&[Action::SegmentUnmap]], "but there is no memory afterwards")
+                    unless_missing(&[&[Action::SegmentUnmap]], "but there is no memory there afterwards")
                 }
             }
             Action::SegmentUnmap => {
@@ -272,7 +272,7 @@ impl Walk {
                 if self.runs.insert(run) {
                     Ok(())
                 } else {
-                    unless_missing(&[&[Action::SegmentMap]], "but there is still memory afterwards")
+                    unless_missing(&[&[Action::SegmentMap]], "but there is still memory there afterwards")
                 }
             }
             Action::Oom | Action::Snapshot => Ok(()),
@@ -304,7 +304,7 @@ impl Walk {
     fn undo_free_request(&mut self, at: usize, entry: &Entry) -> Result<(), VerifyError> {
         let impossible = |problem| VerifyError::contradiction(at, entry.action, entry.address, problem);
         let Some(live) = self.live(entry.address) else {
-            let problem = "but no block there becomes free, or is waiting to, afterwards";
+            let problem = "but no block there becomes free afterwards or is waiting to";
             return Err(impossible(problem).unless_missing(&[&[Action::FreeCompleted]]));
         };
         if !live.is_pending {
@@ -335,7 +335,7 @@ impl Walk {
     }
 }
 
-/// A segment, or a mapped run of one, that existed before the first entry and that the recording releases.
+/// Returns a segment, or a mapped run of one, that existed before the first entry and that the recording releases.
 fn unlisted(entry: &Entry, large: bool, expandable: bool) -> EarlySegment {
     EarlySegment {
         address: entry.address,

@@ -61,7 +61,7 @@ impl Start {
     /// Reconstructs the state by walking back through the trace.
     ///
     /// # Errors
-    /// [`VerifyError`] if the trace contradicts itself.
+    /// Returns [`VerifyError`] if the trace contradicts itself.
     pub(crate) fn find(recording: &DeviceRecording, policy: &PyTorch) -> Result<Start, VerifyError> {
         let Rewound { mut blocks, mut segments, made, deferred } = rewind(recording, policy.settings.large_segment_bytes)?;
         segments.sort_unstable_by_key(|segment| segment.address);
@@ -103,7 +103,7 @@ impl Start {
         self.pools.assume(&self.extents.segments, assumption);
     }
 
-    /// What existed before the first entry, including what the replay has shown about it.
+    /// Returns what existed before the first entry, including what the replay has shown about it.
     pub(crate) fn lost_beginning(&self) -> Option<LostBeginning> {
         let inferred_sizes = self.extents.inferred();
         let assumed_sizes = self.extents.assumed.len() - inferred_sizes;
@@ -123,7 +123,7 @@ pub(crate) struct EarlyRequest {
 }
 
 impl Start {
-    /// The requests for what was in use before the first entry, in address order within each segment.
+    /// Returns the requests for what was in use before the first entry, in address order within each segment.
     pub(crate) fn early_requests(&self) -> Vec<EarlyRequest> {
         let mut requests = Vec::new();
         for segment in &self.extents.segments {
@@ -163,7 +163,7 @@ const PAGE_BYTES: u64 = 2 << 20;
 /// Checks a trace, starting from the state before its first entry.
 ///
 /// # Errors
-/// [`VerifyError::Contradiction`] for the first entry that is not possible.
+/// Returns [`VerifyError::Contradiction`] for the first entry that is not possible.
 fn check_consistency(trace: &[Entry], before: &[AdoptedSegment]) -> Result<(), VerifyError> {
     let mut map = Map { memory: BTreeMap::new(), blocks: BTreeMap::new(), settled: 0, recent: [(0, 0); RECENT] };
     for segment in before {
@@ -208,7 +208,7 @@ impl Map {
             }
             Action::SegmentAlloc | Action::SegmentMap => {
                 if is_touched(&self.memory, address, end) {
-                    return Err("but there is already memory");
+                    return Err("but there is already memory there");
                 }
                 if entry.action == Action::SegmentMap {
                     self.join(address, end);
@@ -223,7 +223,7 @@ impl Map {
                     return Err("but a block is still in use there");
                 }
                 if !self.take(address, end) {
-                    return Err("but there is no memory at that time");
+                    return Err("but there is no memory there at that time");
                 }
             }
             Action::FreeCompleted | Action::FreeRequested | Action::Oom | Action::Snapshot => {}
@@ -231,7 +231,7 @@ impl Map {
         Ok(())
     }
 
-    /// Brings `blocks` up to date. Blocks that are allocated and freed within these entries are never sorted in.
+    /// Brings `blocks` up to date. Blocks that are allocated and freed within these entries are never added.
     fn settle(&mut self, entries: &[Entry]) {
         let mut young = FxHashMap::default();
         for entry in entries {
@@ -281,7 +281,7 @@ impl Map {
     }
 }
 
-/// Whether any of the ranges overlaps this one.
+/// Returns whether any of the ranges overlaps this one.
 fn is_touched(ranges: &BTreeMap<u64, u64>, address: u64, end: u64) -> bool {
     ranges.range(..end).next_back().is_some_and(|(_, &to)| to > address)
 }

@@ -161,7 +161,7 @@ struct Session {
 }
 
 impl Session {
-    /// A session on a fresh device.
+    /// Creates a session on a fresh device.
     pub(super) fn new(options: &OpsOptions) -> Result<Session, SettingsError> {
         let profile = options.profile;
         let settings = Settings::from_environment_as(&profile.dialect, &options.settings)?;
@@ -195,12 +195,12 @@ impl Session {
     }
 }
 
-/// The handle of the harness's stream `number`.
+/// Returns the handle of the harness's stream `number`.
 fn handle(number: i64) -> StreamId {
     StreamId((number as u64).wrapping_mul(0x1000))
 }
 
-/// The pool named by the line's second and third words, or the default pool if they are missing.
+/// Returns the pool named by the line's second and third words, or the default pool if they are missing.
 fn pool_of(line: &Line<'_>) -> Result<PoolId, Unreadable> {
     if line.len() > 2 { Ok(PoolId(line.number(1)?, line.number(2)?)) } else { Ok(PoolId::DEFAULT) }
 }
@@ -214,7 +214,7 @@ fn release(allocator: &mut Core, held: Held) -> Result<(), Failure> {
     }
 }
 
-/// A callback that, when no free block serves a request, frees the names passed to `oom_free`, once.
+/// Returns a callback that, when no free block serves a request, frees the names passed to `oom_free`, once.
 fn free_on_miss(names: SharedNames) -> impl FnMut(&mut Core) -> bool + Send {
     move |allocator| {
         let chosen = std::mem::take(&mut names.lock().freed_on_miss);
@@ -278,7 +278,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// A request at an address: a number of bytes past the last address of a name.
+    /// Requests memory at an address: a number of bytes past the last address of a name.
     fn alloc_at(&mut self, line: &Line<'_>) -> Answer {
         let stream = handle(line.stream(3)?);
         let name = self.new_name(line, stream)?;
@@ -304,7 +304,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// The name of a request for a stream, which becomes the current stream.
+    /// Returns the name of a request for a stream, which becomes the current stream.
     fn new_name<'a>(&mut self, line: &Line<'a>, stream: StreamId) -> Result<&'a str, Failure> {
         self.current_stream = stream;
         self.look_at_capture();
@@ -399,7 +399,7 @@ impl Session {
     }
 
     fn free_all(&mut self) -> Answer {
-        // The order is that of the names as strings, which is the map's order.
+        // The names are ordered as strings, which is the map's order.
         let live = std::mem::take(&mut self.names.lock().live);
         // An error does not stop the loop; the first one is reported.
         let released = live.into_values().map(|held| release(&mut self.allocator, held)).collect::<Vec<_>>();
@@ -424,7 +424,7 @@ impl Session {
 
 /// Operations on private pools and on their checkpoints.
 impl Session {
-    /// `pool_create`, `pool_begin`, `pool_end`, `pool_release` and `pool_use_count`.
+    /// Runs `pool_create`, `pool_begin`, `pool_end`, `pool_release` or `pool_use_count`.
     fn pool(&mut self, line: &Line<'_>) -> Answer {
         let pool = PoolId(line.number(1)?, line.number(2)?);
         let profile = self.profile;
@@ -454,7 +454,8 @@ impl Session {
         Ok(String::new())
     }
 
-    /// `ckpt_save KEY A B`: saves the live blocks of pool (A, B) as KEY. If that fails, KEY keeps its previous checkpoint.
+    /// Runs `ckpt_save KEY A B`: saves the live blocks of pool (A, B) as KEY. If that fails, KEY keeps its previous
+    /// checkpoint.
     fn save_checkpoint(&mut self, line: &Line<'_>) -> Answer {
         let pool = PoolId(line.number(2)?, line.number(3)?);
         let checkpoint = self.allocator.checkpoint_pool(pool)?;
@@ -462,7 +463,7 @@ impl Session {
         Ok(String::new())
     }
 
-    /// `ckpt_load KEY`: restores the pool. Freed blocks lose their names; restored ones are called `ck_KEY_POINTER`.
+    /// Runs `ckpt_load KEY`: restores the pool. Freed blocks lose their names; restored ones are called `ck_KEY_POINTER`.
     fn load_checkpoint(&mut self, line: &Line<'_>) -> Answer {
         let key = line.word(1)?;
         let checkpoint = self.checkpoints.get(key).ok_or_else(|| Failure::std("map::at"))?;
@@ -496,7 +497,7 @@ impl From<CheckpointError> for Failure {
 
 /// Operations that set something: the allocator's settings and counters, and the state of the simulated device.
 impl Session {
-    /// Operations on the allocator's settings and counters.
+    /// Runs an operation on the allocator's settings and counters.
     fn set(&mut self, line: &Line<'_>) -> Answer {
         match line.name() {
             "set_fraction" => {
@@ -505,7 +506,7 @@ impl Session {
             }
             "get_fraction" => {
                 if self.profile.asks_for_total && self.allocator.heap().limit().is_some() {
-                    // This call shows only in the log.
+                    // This call is visible only in the log.
                     let _ = self.allocator.device_mut().memory_info();
                 }
                 return Ok(format!(",\"fraction\":{}", text::number(self.allocator.memory_fraction(), 17)));
@@ -518,7 +519,7 @@ impl Session {
         Ok(String::new())
     }
 
-    /// Operations on the simulated device rather than on the allocator.
+    /// Runs an operation on the simulated device rather than on the allocator.
     fn control_device(&mut self, line: &Line<'_>) -> Answer {
         let device = self.allocator.device_mut();
         match line.name() {
@@ -634,10 +635,10 @@ pub struct OpsRunner {
 }
 
 impl OpsRunner {
-    /// A runner on a fresh device.
+    /// Creates a runner on a fresh device.
     ///
     /// # Errors
-    /// PyTorch's error if it refuses the settings string.
+    /// Returns PyTorch's error if it refuses the settings string.
     pub fn new(options: &OpsOptions) -> Result<OpsRunner, SettingsError> {
         let asks_for_handle_types = options.profile.handle_types == HandleTypes::Asked;
         Ok(OpsRunner { session: Session::new(options)?, count: 0, asks_for_handle_types })
@@ -691,8 +692,8 @@ impl OpsRunner {
             out.push_str(&format!(",\"ev\":[{}]", text::seen(device, seen, profile)));
         }
         let mut calls: Vec<String> = Vec::new();
-        // The real allocator reads the device's properties when it is created, which shows in the first line, and before it
-        // reserves addresses.
+        // The real allocator reads the device's properties when it is created, which is visible in the first line, and before
+        // it reserves addresses.
         let (index, total) = (device.index(), device.total_memory());
         let properties = || format!("[\"cudaGetDeviceProperties\",0,{index},{total}]");
         // Earlier releases read the properties at different points and any number of times; their answers do not show it.
@@ -728,8 +729,8 @@ fn finished(mut answer: String, changes: &str) -> String {
     answer
 }
 
-/// The digest of an answer's text and numbers: a few digits that represent the answer so that two runs can be compared
-/// without their text.
+/// Returns the digest of an answer's text and numbers: a few digits that represent the answer so that two runs can be
+/// compared without their text.
 ///
 /// The harness has the same function, `put_digest` in `pytorch_harness/src/oracle.cpp`. Text is cheap to compare but
 /// expensive to make. Most of it is statistics, which the digest includes as numbers; it includes all of them, not only those

@@ -29,34 +29,34 @@ pub(super) struct Line<'a> {
 pub(super) type Unreadable = &'static str;
 
 impl<'a> Line<'a> {
-    /// Reads a line; Returns `None` if it contains only spaces and a comment.
+    /// Reads a line. Returns `None` if it contains only spaces and a comment.
     pub(super) fn read(line: &'a str) -> Option<Line<'a>> {
         let text = line.split('#').next().unwrap_or("");
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         (!words.is_empty()).then_some(Line { words, text })
     }
 
-    /// The operation's name.
+    /// Returns the operation's name.
     pub(super) fn name(&self) -> &'a str {
         self.words[0]
     }
 
-    /// The words joined by single spaces.
+    /// Returns the words joined by single spaces.
     pub(super) fn joined(&self) -> String {
         self.words.join(" ")
     }
 
-    /// The words after the first `n`.
+    /// Returns the words after the first `n`.
     pub(super) fn rest(&self, n: usize) -> &[&'a str] {
         self.words.get(n..).unwrap_or(&[])
     }
 
-    /// The number of words.
+    /// Returns the number of words.
     pub(super) fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// The unchanged text after the name and one space; empty if there is no second word.
+    /// Returns the unchanged text after the name and one space; empty if there is no second word.
     pub(super) fn tail(&self) -> &'a str {
         if self.words.len() < 2 {
             return "";
@@ -73,7 +73,7 @@ impl<'a> Line<'a> {
         unsigned(self.word(n)?).ok_or("stoull")
     }
 
-    /// The stream in word `n`; the default stream if the word is missing.
+    /// Returns the stream in word `n`; the default stream if the word is missing.
     pub(super) fn stream_or_default(&self, n: usize) -> Result<i64, Unreadable> {
         if self.words.len() > n { self.stream(n) } else { Ok(0) }
     }
@@ -87,7 +87,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// `strtoull` with base 0: an optional sign, `0x` or `0` for base 16 or 8, then digits up to the first other character.
+/// Reads a number as `strtoull` does with base 0: an optional sign, `0x` or `0` for base 16 or 8, then digits up to the first
+/// other character.
 fn unsigned(word: &str) -> Option<u64> {
     let (negative, digits) = sign(word);
     let hex = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")).filter(|d| leading(d, 16) > 0);
@@ -100,7 +101,7 @@ fn unsigned(word: &str) -> Option<u64> {
     Some(if negative { value.wrapping_neg() } else { value })
 }
 
-/// `strtol` with base 10.
+/// Reads a number as `strtol` does with base 10.
 fn signed(word: &str) -> Option<i64> {
     let (negative, digits) = sign(word);
     let digits = digits.get(..leading(digits, 10))?;
@@ -143,7 +144,7 @@ impl Observer for Watcher {
     }
 }
 
-/// A JSON string, with quotes.
+/// Formats a JSON string, with quotes.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
@@ -163,18 +164,18 @@ pub(super) fn quoted(text: &str) -> String {
     out
 }
 
-/// A number with at most `digits` digits, as the harness prints it. A value that is not a number, such as a fraction of no
-/// memory, becomes `null`.
+/// Formats a number with at most `digits` digits, as the harness prints it. A value that is not a number, such as a fraction
+/// of no memory, becomes `null`.
 pub(super) fn number(value: f64, digits: u8) -> String {
     if value.is_finite() { parkade::texts::format_significant(value, digits) } else { "null".to_owned() }
 }
 
-/// An address as the harness prints it: the number of its `cudaMalloc` and the offset in that range.
+/// Formats an address as the harness prints it: the number of its `cudaMalloc` and the offset in that range.
 pub(super) fn pointer(device: &SimDevice, address: u64) -> String {
     format!("\"{}\"", device.name_address(parkade::units::DeviceAddress(address)))
 }
 
-/// The harness's number for a stream, whose handles are 4096 apart.
+/// Returns the harness's number for a stream, whose handles are 4096 apart.
 pub(super) fn stream_number(stream: StreamId) -> u64 {
     stream.0 / 0x1000
 }
@@ -200,7 +201,7 @@ pub(super) fn seen(device: &SimDevice, seen: &[Seen], profile: &Profile) -> Stri
     parts.join(",")
 }
 
-/// A snapshot, with the memory history if `traces` has one.
+/// Formats a snapshot, with the memory history if `traces` has one.
 pub(super) fn snapshot(
     device: &SimDevice,
     segments: &[SegmentInfo],
@@ -217,7 +218,7 @@ pub(super) fn snapshot(
     format!("{{\"segments\":[{}]{traces}{config}}}", segments.join(","))
 }
 
-/// The settings in a snapshot.
+/// Returns the settings in a snapshot.
 fn config(settings: &Settings, profile: &Profile) -> String {
     let roundup: Vec<String> = settings.roundup_power2_divisions.iter().map(u64::to_string).collect();
     let graph_reuse = if profile.dialect.keys().any(|key| key == "graph_capture_record_stream_reuse") {
@@ -274,8 +275,8 @@ fn segment(device: &SimDevice, info: &SegmentInfo, profile: &Profile) -> String 
     )
 }
 
-/// Calls `each` for each of the stats that precede those of private pools, in the harness's order, with the two parts of the
-/// name and the numbers.
+/// Calls `each` for every stat that precedes the private pools' stats, in the harness's order, with the two parts of the name
+/// and the numbers.
 fn each_stat(stats: &Stats, profile: &Profile, mut each: impl FnMut(&'static str, &'static str, &[i64])) {
     for family in Family::ALL {
         let set = stats.family(family);
@@ -298,7 +299,7 @@ fn each_stat(stats: &Stats, profile: &Profile, mut each: impl FnMut(&'static str
     }
 }
 
-/// The numbers of all stats except those of private pools.
+/// Returns the numbers of all stats except the private pools' stats.
 pub(super) fn stat_values(stats: &Stats, profile: &Profile) -> Vec<i64> {
     let mut all = Vec::with_capacity(128);
     each_stat(stats, profile, |_, _, values| all.extend(values));
@@ -306,7 +307,7 @@ pub(super) fn stat_values(stats: &Stats, profile: &Profile) -> Vec<i64> {
     all
 }
 
-/// The bytes reserved in each private pool, by name.
+/// Returns the bytes reserved in each private pool, by name.
 fn by_private_pool(stats: &Stats, profile: &Profile) -> BTreeMap<String, [i64; 4]> {
     let mut all = BTreeMap::new();
     for (pool, set) in stats.reserved_by_pool.iter().filter(|_| profile.counts_private_pools) {
@@ -321,24 +322,24 @@ fn by_private_pool(stats: &Stats, profile: &Profile) -> BTreeMap<String, [i64; 4
 /// The values of the stats when they were last printed. A stat that has never been printed counts as zero.
 #[derive(Debug, Default)]
 pub(super) struct Printed {
-    /// The stats that precede those of private pools.
+    /// The stats that precede the private pools' stats.
     values: Vec<i64>,
     max_split_size: i64,
     of_pools: BTreeMap<String, [i64; 4]>,
 }
 
 impl Printed {
-    /// All stats.
+    /// Formats all stats.
     pub(super) fn all(&mut self, stats: &Stats, profile: &Profile) -> String {
         format!("{{{}}}", self.print(stats, profile, false))
     }
 
-    /// The stats that have changed since they were last printed; empty if none have.
+    /// Returns the stats that have changed since they were last printed; empty if none have.
     pub(super) fn changes(&mut self, stats: &Stats, profile: &Profile) -> String {
         self.print(stats, profile, true)
     }
 
-    /// The private pools' stats that have changed.
+    /// Returns the private pools' stats that have changed.
     pub(super) fn changes_of_pools(&mut self, stats: &Stats, profile: &Profile) -> String {
         let mut out = String::new();
         self.print_pools(&mut out, stats, profile, true);

@@ -6,10 +6,10 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `outlook` | the entry point: everything about one device's recording in one call; how much the timing matters |
+//! | `outlook` | the entry point: predicts everything about one device's recording in one call; how much the timing matters |
 //! | `requests` | the requests of the recorded program, and the slots in which a run keeps their memory |
-//! | `predicted_run` | the settings of a prediction; the run, operation by operation; a device that places segments where the recorded driver did, and one on which blocks become free at given moments |
-//! | `pace` | the operations of the recorded program; how fast the recorded program and its GPU went, from the times of the entries; and the times at which memory becomes free in a run that differs from the recorded one |
+//! | `predicted_run` | the settings of a prediction; the run, operation by operation; a device that places segments where the recorded driver did, and one on which blocks become free at given times |
+//! | `pace` | the operations of the recorded program; how fast the recorded program and its GPU were, from the times of the entries; and the times at which memory becomes free in a run that differs from the recorded one |
 //! | `self_check` | whether a prediction under the recorded run's own settings needs what the run needed |
 
 mod outlook;

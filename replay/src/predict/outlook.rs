@@ -55,13 +55,14 @@ pub struct Extreme {
 }
 
 impl Extreme {
-    /// The result of a run.
+    /// Returns the result of a run.
     #[must_use]
     pub fn of(prediction: &Prediction) -> Extreme {
         Extreme { peak_reserved_bytes: prediction.peak_reserved_bytes(), fits: prediction.first_failure.is_none() }
     }
 
-    /// Whether one of the results serves a request that the other does not, or whether the peaks differ by more than 1 %.
+    /// Returns whether one of the results serves a request that the other does not, or whether the peaks differ by more than
+    /// 1 %.
     #[must_use]
     pub fn is_another_answer_than(&self, other: Extreme) -> bool {
         let permille = u64::try_from(other.peak_reserved_bytes).unwrap_or(0) / 1000;
@@ -96,7 +97,8 @@ pub(super) struct Likely {
 }
 
 impl TimingRange {
-    /// The range of the results of [`TIMINGS`] and of likely runs; `None` if all equal that of the recorded timing.
+    /// Returns the range of the results of [`TIMINGS`] and of likely runs, or `None` if all equal the recorded timing's
+    /// result.
     pub(super) fn of(recorded: Extreme, tried: [Extreme; TIMINGS.len()], likely: Option<&Likely>) -> Option<TimingRange> {
         let point = recorded.peak_reserved_bytes;
         let peaks = likely.map_or(&[][..], |likely| &likely.peaks);
@@ -149,7 +151,7 @@ pub struct Outlook {
 }
 
 impl Outlook {
-    /// Whether no request runs out of memory.
+    /// Returns whether no request runs out of memory.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.prediction.first_failure.is_none()
@@ -162,7 +164,7 @@ impl Outlook {
 /// periodically with the number of entries read so far.
 ///
 /// # Errors
-/// As [`verify_device`](crate::verify_device).
+/// Fails in the same cases as [`verify_device`](crate::verify_device).
 pub fn replay_device(
     recording: &DeviceRecording,
     options: &OutlookOptions,
@@ -192,9 +194,9 @@ pub fn replay_device(
 /// The amount by which the peaks of two readings of a recording may differ while counting as the same answer, in permille.
 const SAME_ANSWER_PERMILLE: u64 = 10;
 
-/// The outlook's result if every doubtful flush ([`Requests::flushes`]) is read the other way, as a call to `empty_cache` or
-/// as a retry. `None` if no flush is doubtful, or if the answer stays the same: the run fits in both readings or fails in
-/// both, and the peak is within 1 %. `options` are the outlook's.
+/// Returns the outlook's result if every doubtful flush ([`Requests::flushes`]) is read the other way, as a call to
+/// `empty_cache` or as a retry. Returns `None` if no flush is doubtful, or if the answer stays the same: the run fits in both
+/// readings or fails in both, and the peak is within 1 %. `options` are the outlook's.
 #[must_use]
 pub fn read_otherwise(recording: &DeviceRecording, outlook: &Outlook, options: &OutlookOptions) -> Option<Extreme> {
     let requests = outlook.requests.read_otherwise(recording)?;

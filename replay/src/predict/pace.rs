@@ -26,7 +26,7 @@ use crate::entries::{gives_memory, is_inner, is_request, takes_memory};
 /// When memory that was freed becomes free for reuse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Completion {
-    /// At once.
+    /// Immediately.
     AtOnce,
     /// At this entry: other streams use it until then.
     AtEntry(u32),
@@ -132,15 +132,16 @@ const HELD_UP_PERMILLE: u64 = 160;
 const MOST_HELD_UP_PERMILLE: u64 = 100;
 
 impl Pace {
-    /// The amount by which a peak may lie outside the peaks of likely runs, in permille. `None` if the recorded run was held
-    /// up for so long that no run is likely.
+    /// Returns the amount by which a peak may lie outside the peaks of likely runs, in permille. Returns `None` if the
+    /// recorded run was held up for so long that no run is likely.
     pub(crate) fn uncertain_permille(&self) -> Option<u64> {
         let all = self.steps.last().map_or(0, Step::end_ns).max(1);
         let held_up = (u128::from(self.held_up_ns.min(all)) * 1000 / u128::from(all)) as u64;
         (held_up <= MOST_HELD_UP_PERMILLE).then_some(UNCERTAIN_PERMILLE + HELD_UP_PERMILLE * held_up / 1000)
     }
 
-    /// The pace of a trace. `None` if an entry has no time, if no free waited, or if the times cannot belong to one run.
+    /// Returns the pace of a trace. Returns `None` if an entry has no time, if no free waited, or if the times cannot belong
+    /// to one run.
     pub(crate) fn of(trace: &[Entry], operations: &[(usize, Operation)]) -> Option<Pace> {
         let waits = |operation: &Operation| matches!(operation, Operation::Free { completion: Completion::AtEntry(_), .. });
         if !operations.iter().any(|(_, operation)| waits(operation)) {
@@ -284,8 +285,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The time that the allocator took in these entries, when the GPU was drained, and the first entry whose completions are
-    /// due to a wait by the allocator.
+    /// Returns the time that the allocator took in these entries, when the GPU was drained, and the first entry whose
+    /// completions are due to a wait by the allocator.
     fn of_allocator(&self, inner: &std::ops::Range<usize>, end_ns: u64) -> (u64, Option<u64>, usize) {
         let gap = |at: usize| if at == 0 { 0 } else { self.times_ns[at] - self.times_ns[at - 1] };
         let last_giving = inner.clone().rev().find(|&at| gives_memory(&self.trace[at]));
@@ -356,7 +357,7 @@ fn takes_or_gives(entry: &Entry) -> bool {
     takes_memory(entry) || gives_memory(entry)
 }
 
-/// The simulated device's price for the driver calls of an entry that takes memory.
+/// Returns the simulated device's price for the driver calls of an entry that takes memory.
 fn price_ns(entry: &Entry) -> u64 {
     let size = entry.size.min(LARGEST_BYTES);
     if entry.action == Action::SegmentAlloc {
@@ -378,8 +379,7 @@ pub struct Variation {
     pub gpu_permille: u32,
     /// The driver's time, in permille of the recorded time.
     pub driver_permille: u32,
-    /// The moment at which work finished, between the last check that found it unfinished (0) and the first that
-    /// found it done.
+    /// When work finished, between the last check that found it unfinished (0) and the first that found it done.
     pub place_permille: u32,
     /// The maximum time between the beginning of the work and the free that waits for it, in permille of the work's lag.
     pub reach_permille: u32,
@@ -414,7 +414,7 @@ impl Variation {
         seed: 0,
     };
 
-    /// A likely run, by its number from 1. The same number always produces the same run.
+    /// Returns a likely run, by its number from 1. The same number always produces the same run.
     #[must_use]
     pub fn likely(number: u32) -> Variation {
         let part = |dimension: usize, width: u32| {
@@ -448,7 +448,7 @@ impl Clock {
         Clock { variation, gpu_shift: 0, done_ns: 0 }
     }
 
-    /// When an operation begins if the previous operation ended at `now_ns`.
+    /// Returns when an operation begins if the previous operation ended at `now_ns`.
     pub(crate) fn begins(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         if step.has_waited {
@@ -460,7 +460,7 @@ impl Clock {
         now_ns + step.own_ns * u64::from(self.variation.program_permille) / 1000 * noise / 1000
     }
 
-    /// When the work that the memory freed by an operation waits for is finished.
+    /// Returns when the GPU finishes the work that an operation's freed memory waits for.
     pub(crate) fn completes(&mut self, pace: &Pace, operation: usize, now_ns: u64) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         let within = step.done_before_ns - 1 - step.done_after_ns;
@@ -479,8 +479,8 @@ impl Clock {
         (done + self.gpu_shift).max(now_ns as i64) as u64
     }
 
-    /// When an operation that began at `began_ns` and waited until `now_ns` ends. `driver_ns` is the time that the driver
-    /// took, if its calls differ from those in the recorded run.
+    /// Returns when an operation that began at `began_ns` and waited until `now_ns` ends. `driver_ns` is the time that the
+    /// driver took, if its calls differ from those in the recorded run.
     pub(crate) fn ends(&mut self, pace: &Pace, operation: usize, began_ns: u64, now_ns: u64, driver_ns: Option<u64>) -> u64 {
         let Some(step) = pace.steps.get(operation) else { return now_ns };
         self.done_ns = self.done_ns.max(step.drained_ns.map_or(0, |ns| ns as i64));
@@ -490,7 +490,7 @@ impl Clock {
         }
     }
 
-    /// A number around 1000 that depends on the operation and the seed.
+    /// Returns a number around 1000 that depends on the operation and the seed.
     fn noise(&self, operation: usize) -> u64 {
         let width = u64::from(self.variation.noise_permille);
         if width == 0 {
@@ -518,7 +518,8 @@ mod tests {
         entry
     }
 
-    /// Two blocks are freed while another stream uses them; one request finds that both are done.
+    /// Returns a run in which two blocks are freed while another stream uses them, and one request finds the work on both
+    /// finished.
     fn run() -> (Vec<Entry>, Vec<(usize, Operation)>) {
         let times = [
             (Action::Alloc, 1, 1000),
@@ -586,7 +587,7 @@ mod tests {
         }
     }
 
-    /// At 10, 20 and 30 us, the program frees memory whose work finishes at 25, 40 and 41 us.
+    /// Returns the pace of a program that, at 10, 20 and 30 us, frees memory whose work finishes at 25, 40 and 41 us.
     fn pace() -> Pace {
         let step = |began_ns, done_ns| Step {
             own_ns: 10_000,
@@ -603,7 +604,7 @@ mod tests {
         }
     }
 
-    /// When the work is finished if the driver takes `driver_ns` in the first operation.
+    /// Returns when the work is finished if the driver takes `driver_ns` in the first operation.
     fn done(pace: &Pace, variation: Variation, driver_ns: Option<u64>) -> Vec<u64> {
         let mut clock = Clock::new(variation);
         let mut now_ns = 0;

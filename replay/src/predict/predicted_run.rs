@@ -1,7 +1,7 @@
 //! Replays a predicted run, operation by operation, on a simulated device; also defines its settings and its result.
 //!
 //! One simulated device places segments where the recorded process's driver would have placed them. The other also makes
-//! waiting blocks become free at given moments.
+//! waiting blocks become free at given times.
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo, ProcessMemory};
 use parkade::policy::PyTorch;
@@ -79,13 +79,13 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// The peak of bytes reserved from the device.
+    /// Returns the peak of bytes reserved from the device.
     #[must_use]
     pub fn peak_reserved_bytes(&self) -> i64 {
         self.stats.family(Family::ReservedBytes).all.peak
     }
 
-    /// The peak of allocated bytes.
+    /// Returns the peak of allocated bytes.
     #[must_use]
     pub fn peak_allocated_bytes(&self) -> i64 {
         self.stats.family(Family::AllocatedBytes).all.peak
@@ -134,7 +134,7 @@ impl<O: Observer> Drop for PredictedRun<'_, O> {
 }
 
 impl<'a, O: Observer> PredictedRun<'a, O> {
-    /// A run before its first operation. `observer` observes the core.
+    /// Creates a run before its first operation. `observer` observes the core.
     #[must_use]
     pub fn new(requests: &'a Requests, device: SimDevice, options: &PredictOptions, observer: O) -> PredictedRun<'a, O> {
         PredictedRun::with_slots(requests, &Slots::of(requests), device, options, observer)
@@ -202,61 +202,61 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.clock = Some(clock);
     }
 
-    /// All bytes taken from the device so far, and all bytes released.
+    /// Returns all bytes taken from the device so far, and all bytes released.
     fn reserved_so_far(&self) -> (i64, i64) {
         let reserved = self.core.stats().family(Family::ReservedBytes).all;
         (reserved.allocated, reserved.freed)
     }
 
-    /// The next operation, if there is one.
+    /// Returns the next operation, if there is one.
     #[must_use]
     pub fn next_operation(&self) -> Option<Operation> {
         self.requests.operations.get(self.done).map(|&(_, operation)| operation)
     }
 
-    /// The number of operations done so far.
+    /// Returns the number of operations done so far.
     #[must_use]
     pub fn done(&self) -> usize {
         self.done
     }
 
-    /// The recording's entry whose request failed first, if one did.
+    /// Returns the recording's entry whose request failed first, if one did.
     #[must_use]
     pub fn first_failure(&self) -> Option<usize> {
         self.first_failure
     }
 
-    /// The stats so far.
+    /// Returns the stats so far.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         self.core.stats()
     }
 
-    /// The bytes currently reserved.
+    /// Returns the bytes currently reserved.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
         self.core.heap().reserved().get()
     }
 
-    /// The largest number of requests that have been live at once so far.
+    /// Returns the largest number of requests that have been live at once so far.
     #[must_use]
     pub fn most_live(&self) -> usize {
         self.live.len()
     }
 
-    /// The current heap: the segments with their blocks.
+    /// Returns the current heap: the segments with their blocks.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
         self.core.segments()
     }
 
-    /// The core's observer.
+    /// Returns the core's observer.
     #[must_use]
     pub fn observer(&self) -> &O {
         self.core.observer()
     }
 
-    /// Mutable access to the core's observer.
+    /// Returns mutable access to the core's observer.
     pub fn observer_mut(&mut self) -> &mut O {
         self.core.observer_mut()
     }
@@ -266,7 +266,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.core.set_limit(limit_bytes.map(Bytes));
     }
 
-    /// The result so far.
+    /// Returns the result so far.
     #[must_use]
     pub fn prediction(&self) -> Prediction {
         let device = &self.core.device().device;
@@ -320,8 +320,8 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
         self.device_errors += u64::from(self.core.free(allocation).is_err());
     }
 
-    /// For memory that must wait, the moment at which it becomes free, if any. `None` for memory that becomes free
-    /// immediately.
+    /// Returns, for memory that must wait, the time at which it becomes free, if any. Returns `None` for memory that becomes
+    /// free immediately.
     fn completed_at(&mut self, entry: usize, completion: Completion) -> Option<Option<u64>> {
         let entry = entry as u64;
         match (completion, self.timing) {
@@ -356,7 +356,7 @@ impl<'a, O: Observer> PredictedRun<'a, O> {
     }
 }
 
-/// The segments that the recording allocates and frees, each with the entry of the request that it served.
+/// Returns the segments that the recording allocates and frees, each with the entry of the request that it served.
 ///
 /// This excludes expandable segments, because the driver chooses their addresses by different rules.
 #[must_use]
@@ -382,7 +382,7 @@ pub fn placed_steps(recording: &DeviceRecording) -> Vec<PlacementStep> {
 /// More memory than any device has: 4 TiB.
 const LARGEST_BYTES: u64 = 1 << 42;
 
-/// The addresses at which the recorded process's driver places segments, as far as the recording shows them.
+/// Returns the addresses at which the recorded process's driver places segments, as far as the recording shows them.
 ///
 /// Empty for a recording whose oldest entries are missing.
 #[must_use]
@@ -391,7 +391,8 @@ pub fn learned_addresses(recording: &DeviceRecording, requests: &Requests) -> Le
     if knows_all { LearnedAddressSpace::from_steps(&placed_steps(recording)) } else { LearnedAddressSpace::default() }
 }
 
-/// A simulated device that places segments by this layout. Without `capacity_bytes`, it has 4 TiB, more than any real device.
+/// Returns a simulated device that places segments by this layout. Without `capacity_bytes`, it has 4 TiB, more than any real
+/// device.
 #[must_use]
 pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Option<u64>) -> SimDevice {
     let options = SimOptions::new(Bytes(capacity_bytes.unwrap_or(LARGEST_BYTES))).index(index);
@@ -400,9 +401,9 @@ pub fn device_like(index: u32, learned: &LearnedAddressSpace, capacity_bytes: Op
 
 /// A simulated device on which waiting blocks become free at entries of the recording, and the progress of the replay.
 ///
-/// Memory and addresses come from the simulated device. The moment at which other streams finish with a block does not,
-/// because it depended on the recorded program and the GPU. The replay therefore supplies it through the stream that it
-/// records on the block ([`crate::completions`]).
+/// Memory and addresses come from the simulated device. The time at which other streams finish with a block does not, because
+/// it depended on the recorded program and the GPU. The replay therefore supplies it through the stream that it records on
+/// the block ([`crate::completions`]).
 #[derive(Clone, Debug)]
 struct TimedDevice {
     device: SimDevice,
@@ -415,11 +416,11 @@ struct TimedDevice {
 }
 
 impl DeviceBackend for TimedDevice {
-    /// The moment at which the event's block becomes free, in the unit of `now`; the largest number means never.
+    /// The time at which the event's block becomes free, in the unit of `now`; the largest number means never.
     type Event = u64;
     type Physical = SimPhysical;
 
-    /// As in an exact replay: without this, every request would poll every waiting block.
+    /// Works as in an exact replay: without this, every request would poll every waiting block.
     fn completes_by_handle(&self) -> bool {
         true
     }

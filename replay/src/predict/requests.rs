@@ -1,10 +1,10 @@
 //! The requests that a recorded program made, without the answers, and the slots in which a run keeps their memory. There are
 //! only as many slots as requests live at once, so that a copy of a run is small.
 //!
-//! A trace does not contain everything. A call to `empty_cache` shows only if it released memory (the exact replay finds
-//! where), and the completion of an event shows only as a block that becomes free. An out-of-memory entry counts as a request
-//! of the rounded size, which may succeed under other settings. Memory that was in use before the first entry counts as
-//! requested before it.
+//! A trace does not contain everything. A call to `empty_cache` is visible only if it released memory (the exact replay finds
+//! where), and the completion of an event is visible only as a block that becomes free. An out-of-memory entry counts as a
+//! request of the rounded size, which may succeed under other settings. Memory that was in use before the first entry counts
+//! as requested before it.
 
 use std::iter::Peekable;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Requests {
     /// entries done so far.
     ///
     /// # Errors
-    /// As [`verify_device`](crate::verify_device).
+    /// Fails in the same cases as [`verify_device`](crate::verify_device).
     pub fn of_recording(
         recording: &DeviceRecording,
         own: &VerifyOptions,
@@ -93,7 +93,7 @@ impl Requests {
         Ok(requests)
     }
 
-    /// The same requests, with every doubtful flush read the other way. `None` if no flush is doubtful.
+    /// Returns the same requests, with every doubtful flush read the other way. Returns `None` if no flush is doubtful.
     #[must_use]
     pub fn read_otherwise(&self, recording: &DeviceRecording) -> Option<Requests> {
         let mut doubtful = self.flushes.iter().filter(|flush| flush.reason.is_doubtful()).peekable();
@@ -114,7 +114,7 @@ impl Requests {
         Some(Requests { operations, pace, ..self.clone() })
     }
 
-    /// Whether any free waits for other streams, so that the timing of events may matter.
+    /// Returns whether any free waits for other streams, so that the timing of events may matter.
     #[must_use]
     pub fn has_deferred_frees(&self) -> bool {
         let is_deferred =
@@ -251,7 +251,7 @@ impl Slots {
         Slots(slots.into())
     }
 
-    /// The slot of a request; `None` if it is never live.
+    /// Returns the slot of a request, or `None` if it is never live.
     #[inline]
     pub(crate) fn of_request(&self, id: usize) -> Option<usize> {
         self.0.get(id).filter(|&&slot| slot != Slots::NONE).map(|&slot| slot as usize)

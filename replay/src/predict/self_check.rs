@@ -21,19 +21,19 @@ pub struct SelfCheck {
 }
 
 impl SelfCheck {
-    /// Whether the two peaks are equal.
+    /// Returns whether the two peaks are equal.
     #[must_use]
     pub const fn holds(&self) -> bool {
         self.own_settings_peak_bytes == self.recorded_peak_bytes
     }
 
-    /// The percentage by which the prediction is too high; negative if it is too low.
+    /// Returns the percentage by which the prediction is too high; negative if it is too low.
     #[must_use]
     pub fn error_percent(&self) -> f64 {
         self.error_bytes() as f64 / self.recorded_peak_bytes.max(1) as f64 * 100.0
     }
 
-    /// Of the checks of several devices, the one that is furthest off; the first if all of them are exact.
+    /// Returns the least accurate of several devices' checks, or the first if all of them are exact.
     #[must_use]
     pub fn worst(checks: impl IntoIterator<Item = SelfCheck>) -> Option<SelfCheck> {
         let further = |worst: SelfCheck, check: SelfCheck| {
@@ -42,7 +42,7 @@ impl SelfCheck {
         checks.into_iter().reduce(further)
     }
 
-    /// The number of bytes by which the prediction is too high; negative if it is too low.
+    /// Returns the number of bytes by which the prediction is too high; negative if it is too low.
     #[must_use]
     pub const fn error_bytes(&self) -> i64 {
         self.own_settings_peak_bytes.saturating_sub(self.recorded_peak_bytes)
@@ -102,7 +102,7 @@ impl SelfCheck {
     }
 }
 
-/// What failures and retries reveal about the recorded run's memory; `None` if there were none.
+/// Returns what failures and retries reveal about the recorded run's memory, or `None` if there were none.
 fn shown_memory(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> Option<CapacityHint> {
     let failed = capacity_hint(recording, &own.settings);
     let retried = requests.flushes.iter().filter(|flush| flush.reason.is_retry()).min_by_key(|flush| flush.wanted_bytes);
@@ -139,13 +139,14 @@ mod tests {
         [entry(Action::FreeRequested, gib, mib), entry(Action::FreeCompleted, gib, mib)]
     }
 
-    /// Reserves 20 and 40 MiB, releases the 20 MiB, and then takes 22 MiB, which would not have fitted beside the 60 MiB.
+    /// Reserves 20 and 40 MiB, releases the 20 MiB, and then takes 22 MiB, which would not have fitted in addition to the 60
+    /// MiB.
     fn flushed() -> Vec<Entry> {
         let flush = [entry(Action::SegmentFree, 1, 20)];
         [&taken(1, 20)[..], &taken(2, 40), &freed(1, 20), &flush, &taken(3, 22)].concat()
     }
 
-    /// A segment at the end that is entirely in use.
+    /// Returns a segment at the end that is entirely in use.
     fn segment(gib: u64, mib: u64, pool: u64) -> Segment {
         let (address, size) = (gib * GIB, mib * MIB);
         let block = Block { address, size, requested: Some(size), state: BlockState::ActiveAllocated, stack: StackId::NONE };
@@ -169,7 +170,7 @@ mod tests {
         requests.operations.iter().filter(|(_, operation)| *operation == Operation::EmptyCache).count()
     }
 
-    /// The recorded peak, and the peak under the recording's own settings, in MiB.
+    /// Returns the recorded peak, and the peak under the recording's own settings, in MiB.
     fn peaks(recording: &DeviceRecording, own: &VerifyOptions, requests: &Requests) -> (i64, i64) {
         let check = SelfCheck::of(recording, own, requests).unwrap();
         (check.recorded_peak_bytes / MIB as i64, check.own_settings_peak_bytes / MIB as i64)

@@ -18,7 +18,7 @@ const GIB: u64 = 1 << 30;
 /// The maximum number of limits to try.
 const MOST_GUESSES: usize = 8;
 
-/// The number of bytes that an entry adds to reserved memory; negative if the entry releases memory.
+/// Returns the number of bytes that an entry adds to reserved memory; negative if the entry releases memory.
 #[must_use]
 pub fn growth_bytes(entry: &Entry) -> i128 {
     match entry.action {
@@ -28,15 +28,15 @@ pub fn growth_bytes(entry: &Entry) -> i128 {
     }
 }
 
-/// The bytes reserved before the first entry: those of the final segments, traced back through the entries. Negative only if
-/// the recording contradicts itself.
+/// Returns the bytes reserved before the first entry: the bytes in the final segments, traced back through the entries.
+/// Negative only if the recording contradicts itself.
 #[must_use]
 pub fn reserved_at_start(recording: &DeviceRecording) -> i128 {
     let end: i128 = recording.segments.iter().map(|segment| i128::from(segment.total_bytes)).sum();
     end - recording.trace.iter().map(growth_bytes).sum::<i128>()
 }
 
-/// The peak of reserved bytes.
+/// Returns the peak of reserved bytes.
 #[must_use]
 pub fn most_reserved(recording: &DeviceRecording) -> u64 {
     let mut reserved = reserved_at_start(recording);
@@ -48,7 +48,8 @@ pub fn most_reserved(recording: &DeviceRecording) -> u64 {
     u64::try_from(most.max(0)).unwrap_or(u64::MAX)
 }
 
-/// The maximum number of bytes that a request would take from the device: a segment, or pages of an expandable segment.
+/// Returns the maximum number of bytes that a request would take from the device: a segment, or pages of an expandable
+/// segment.
 #[must_use]
 pub fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
     let Some(size) = policy.round(Bytes(request.size)) else { return u64::MAX };
@@ -60,8 +61,8 @@ pub fn segment_bytes(request: &Entry, policy: &PyTorch) -> u64 {
     size.checked_round_up(page).unwrap_or(Bytes::MAX).max(segment).get()
 }
 
-/// The whole gibibytes from `least_bytes` up to, but not including, `below_bytes`; at most [`MOST_GUESSES`] of them, the
-/// smallest first. Users set limits in whole gibibytes, and never a limit of 0.
+/// Returns the whole gibibytes from `least_bytes` up to, but not including, `below_bytes`; at most [`MOST_GUESSES`] of them,
+/// the smallest first. Users set limits in whole gibibytes, and never a limit of 0.
 fn whole_gibibytes(least_bytes: u64, below_bytes: u64) -> impl Iterator<Item = u64> {
     let gibibytes = least_bytes.div_ceil(GIB).max(1)..below_bytes.div_ceil(GIB);
     gibibytes.take(MOST_GUESSES).map(|gibibytes| gibibytes.saturating_mul(GIB))
@@ -75,7 +76,7 @@ const LEAST_LIMIT_BYTES: u64 = 2 << 20;
 pub struct CapacityHint {
     /// The entry of the first error.
     pub entry: usize,
-    /// This many bytes, at least, could be reserved.
+    /// At least this many bytes could be reserved.
     pub least_bytes: u64,
     /// Fewer than this many bytes could be reserved. Equal to `least_bytes` if the device itself was full, because then the
     /// size is known exactly.
@@ -87,8 +88,9 @@ pub struct CapacityHint {
 }
 
 impl CapacityHint {
-    /// The size to assume: the smallest whole gibibyte in the interval, because users set limits in gibibytes. If there is
-    /// none, or if the size is known exactly, it is `least_bytes`. It is at least 2 MiB, unless the error rules that out.
+    /// Returns the size to assume: the smallest whole gibibyte in the interval, because users set limits in gibibytes. If
+    /// there is none, or if the size is known exactly, it is `least_bytes`. It is at least 2 MiB, unless the error rules that
+    /// out.
     #[must_use]
     pub fn assumed_bytes(&self) -> u64 {
         // This does not apply if the error rules it out or if the size is known.
@@ -96,7 +98,7 @@ impl CapacityHint {
         self.whole_gibibytes().next().unwrap_or(self.least_bytes.max(least))
     }
 
-    /// The whole gibibytes that may have been the limit, the smallest first.
+    /// Returns the whole gibibytes that may have been the limit, the smallest first.
     pub fn whole_gibibytes(&self) -> impl Iterator<Item = u64> {
         whole_gibibytes(self.least_bytes, self.below_bytes)
     }
@@ -149,7 +151,7 @@ fn clamped(bytes: i128) -> u64 {
 /// is tried.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// Fails if the recording cannot be replayed.
 pub fn verify_finding_limit(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -158,11 +160,11 @@ pub fn verify_finding_limit(
     finding_limit(recording, own, |verdict: &DeviceVerdict| verdict.mismatches, |own| verify_device(recording, own, progress))
 }
 
-/// The search itself, for any way of replaying the device: `replay` replays it under a limit, and `mismatches` returns the
+/// Runs the search for any way of replaying the device: `replay` replays it under a limit, and `mismatches` returns the
 /// number of decisions that differ.
 ///
 /// # Errors
-/// Any error that `replay` returns.
+/// Returns any error that `replay` returns.
 pub fn finding_limit<T>(
     recording: &DeviceRecording,
     own: &VerifyOptions,
@@ -186,7 +188,7 @@ pub fn finding_limit<T>(
 /// Returns only the limit of [`verify_finding_limit`]. If the run collected no garbage, this replays nothing.
 ///
 /// # Errors
-/// If the recording cannot be replayed.
+/// Fails if the recording cannot be replayed.
 pub fn find_limit(recording: &DeviceRecording, own: &VerifyOptions) -> Result<Option<u64>, VerifyError> {
     let collects = own.settings.settings.garbage_collection_threshold > 0.0;
     if collects { Ok(verify_finding_limit(recording, own, &mut |_| ())?.1) } else { Ok(None) }

@@ -1,6 +1,6 @@
-//! The result of the search for the release that made a recording, its description in words, and the evidence that it begins
-//! with: the releases that the file's own contents allow, which are its keys, its settings string, and the names of its
-//! statistics.
+//! The result of the search for the release that made a recording, its description in words, and the evidence that the search
+//! begins with: the releases that the file's own contents (its keys, its settings string, and the names of its statistics)
+//! allow.
 
 use parkade::profile::{Profile, RELEASES, Release, Scope};
 use parkade::settings::Settings;
@@ -29,7 +29,7 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// The evidence, worded as the end of a sentence: "excluded by the pool_id of its trace entries".
+    /// Returns the evidence, worded as the end of a sentence: "excluded by the pool_id of its trace entries".
     #[must_use]
     pub fn words(&self) -> String {
         match self {
@@ -41,7 +41,7 @@ impl Evidence {
         }
     }
 
-    /// The fact itself, after "although the file has": "pool_id in its trace entries".
+    /// Returns the fact itself, after "although the file has": "pool_id in its trace entries".
     fn fact_words(&self) -> String {
         match self {
             Evidence::Key(FieldEvidence { key, is_present: true }) => format!("{} in {}", key.name, key.part.words()),
@@ -50,7 +50,7 @@ impl Evidence {
         }
     }
 
-    /// Whether this fact rules out that the release made the file.
+    /// Returns whether this fact rules out that the release made the file.
     pub(crate) fn excludes(&self, release: &Release, recording: &Recording) -> bool {
         match self {
             Evidence::Key(fact) => !fact.allows(minor(release)),
@@ -77,7 +77,7 @@ const ALL_SERIES: [Minor; 16] = {
     all
 };
 
-/// The releases that may have made a recording, and its stats file if there is one.
+/// Returns the releases that may have made a recording, and its stats file if there is one.
 #[must_use]
 pub fn possible(recording: &Recording, stats_file: Option<&StatsFile>) -> Possible {
     let statistics = stats_file
@@ -112,8 +112,8 @@ fn allowed(facts: &[FieldEvidence]) -> Vec<&'static Release> {
     RELEASES.iter().filter(|release| facts.iter().all(|fact| fact.allows(minor(release)))).collect()
 }
 
-/// The newest of the present keys and the oldest of the missing keys. Together they exclude every release that the other keys
-/// exclude.
+/// Returns the newest of the present keys and the oldest of the missing keys. Together they exclude every release that the
+/// other keys exclude.
 fn decisive(facts: &[FieldEvidence]) -> Vec<FieldEvidence> {
     let of = |is_present| facts.iter().filter(move |fact| fact.is_present == is_present && fact.key.since.is_some());
     let newest = of(true).max_by_key(|fact| fact.key.since);
@@ -130,7 +130,7 @@ fn accepts(profile: &Profile, text: &str) -> bool {
     Settings::default().apply_as(&profile.dialect, text).is_ok()
 }
 
-/// The first two numbers of a release's version.
+/// Returns the first two numbers of a release's version.
 fn minor(release: &Release) -> Minor {
     let mut numbers = release.name.split('.').map(|number| number.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
@@ -209,7 +209,7 @@ pub struct Differing {
 }
 
 impl Recognition {
-    /// An outcome with these releases and no other facts.
+    /// Creates an outcome with these releases and no other facts.
     pub(crate) fn new(settings: ReplaySettings, basis: Basis, releases: Vec<&'static Release>) -> Recognition {
         let (differing, contradicting) = (Vec::new(), Vec::new());
         Recognition {
@@ -225,13 +225,13 @@ impl Recognition {
         }
     }
 
-    /// The rules in use.
+    /// Returns the rules in use.
     #[must_use]
     pub fn profile(&self) -> &'static Profile {
         self.settings.profile
     }
 
-    /// The distinct rules of `releases`, with those in use first. Under other settings, their predictions may differ.
+    /// Returns the distinct rules of `releases`, with those in use first. Under other settings, their predictions may differ.
     #[must_use]
     pub fn rules(&self) -> Vec<&'static Profile> {
         let mut rules = vec![self.profile()];
@@ -244,19 +244,19 @@ impl Recognition {
         rules
     }
 
-    /// The releases among `releases` that have one of these rules.
+    /// Returns the releases among `releases` that have one of these rules.
     #[must_use]
     pub fn with_rules(&self, profile: &Profile) -> Vec<&'static Release> {
         self.releases.iter().filter(|release| release.profile.decides_like(profile, ANY_REPLAY)).copied().collect()
     }
 
-    /// A sentence without its full stop: "recorded by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 onward". It does not
-    /// mention `refuted_limit`.
+    /// Returns a sentence without its full stop: "recorded by PyTorch 2.4 to 2.9; 2.12 differs from entry 145 onward". It
+    /// does not mention `refuted_limit`.
     #[must_use]
     pub fn words(&self) -> String {
         let mut words = self.made_by_words();
         if let Some(profile) = self.decides_as {
-            words += &format!("; replayed as PyTorch {} decides, as given", profile.name);
+            words += &format!("; replayed under the rules of PyTorch {}, as given", profile.name);
         }
         words
     }
@@ -290,7 +290,7 @@ impl Recognition {
         words + &self.differing_words()
     }
 
-    /// The points at which the other releases differ. Releases that differ at the same point are named together.
+    /// Returns the points at which the other releases differ. Releases that differ at the same point are named together.
     fn differing_words(&self) -> String {
         let mut places: Vec<(u32, Option<usize>)> = Vec::new();
         for Differing { device, entry, .. } in &self.differing {
@@ -308,15 +308,15 @@ impl Recognition {
         places.iter().map(at).collect()
     }
 
-    /// What in the file excludes other releases, as the end of a sentence. `None` if the file's decisions contradict its
-    /// contents.
+    /// Returns what in the file excludes other releases, as the end of a sentence. Returns `None` if the file's decisions
+    /// contradict its contents.
     #[must_use]
     pub fn evidence_words(&self) -> Option<String> {
         let is_believed = self.contradicting.is_empty();
         joined(self.possible.iter().filter(|_| is_believed).flat_map(|possible| &possible.evidence).map(Evidence::words))
     }
 
-    /// What in the file excludes the very releases that explain it, as the end of a sentence.
+    /// Returns what in the file excludes the very releases that explain it, as the end of a sentence.
     #[must_use]
     pub fn contradiction_words(&self) -> Option<String> {
         joined(self.contradicting.iter().map(Evidence::fact_words))
@@ -333,7 +333,7 @@ fn or(names: &str) -> String {
     names.replace(" and ", " or ")
 }
 
-/// The series of a release: `2.11` of `2.11.0`.
+/// Returns the series of a release: `2.11` of `2.11.0`.
 fn series(release: &Release) -> &'static str {
     release.name.rsplit_once('.').map_or(release.name, |(series, _)| series)
 }
@@ -346,7 +346,7 @@ struct Name {
     place: Option<usize>,
 }
 
-/// Oldest first.
+/// Sorts releases, the oldest first.
 pub(crate) fn in_order(releases: impl IntoIterator<Item = &'static Release>) -> Vec<&'static Release> {
     let mut releases: Vec<_> = releases.into_iter().collect();
     releases.sort_by_key(|release| RELEASES.iter().position(|other| other == *release));

@@ -23,7 +23,7 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The settings of the run under the rules of a release.
+    /// Returns the settings of the run under the rules of a release.
     fn settings_under(&self, profile: &'static Profile, recording: &Recording) -> Result<ReplaySettings, VerifyError> {
         match self.settings {
             Some(text) => ReplaySettings::given_as(profile, text),
@@ -61,7 +61,7 @@ impl From<VerifyError> for RecognitionError {
 /// replayed. If there are no such devices, or the caller names the release, this replays nothing.
 ///
 /// # Errors
-/// If the settings cannot be read under the rules of any release.
+/// Fails if the settings cannot be read under the rules of any release.
 pub fn recognise(
     recording: &Recording,
     devices: &[&DeviceRecording],
@@ -92,7 +92,7 @@ pub fn recognise(
 /// over at 0 for each reading of the file that is tried.
 ///
 /// # Errors
-/// If the settings cannot be read, or a device cannot be replayed, under the rules of any release.
+/// Fails if the settings cannot be read, or a device cannot be replayed, under the rules of any release.
 pub fn verify(
     recording: &Recording,
     devices: &[&DeviceRecording],
@@ -141,16 +141,16 @@ impl Failed {
 }
 
 impl Search<'_> {
-    /// The limit that the caller specified, if the recorded run had more reserved on some device.
+    /// Returns the limit that the caller specified, if the recorded run had more reserved on some device.
     fn exceeded_limit(&self) -> Option<RefutedLimit> {
         let limit_bytes = self.asked.limit_bytes?;
         let reserved_bytes = self.devices.iter().map(|device| most_reserved(device)).max()?;
         (reserved_bytes > limit_bytes).then_some(RefutedLimit { limit_bytes, reserved_bytes })
     }
 
-    /// For a recording that no release allowed by the file's contents explains: a reading by the excluded releases, if one of
-    /// them explains it in the first reading. In that case, the file's contents were changed or a different program wrote
-    /// them.
+    /// Returns a reading by the excluded releases, for a recording that no release allowed by the file's contents explains,
+    /// if one of the excluded releases explains it in the first reading. In that case, the file's contents were changed or a
+    /// different program wrote them.
     fn verify_excluded(
         &self,
         found: &Recognition,
@@ -173,7 +173,7 @@ impl Search<'_> {
         Some((explained, devices))
     }
 
-    /// The releases that the file's contents allow, and their groups, the preferred one first.
+    /// Returns the releases that the file's contents allow, and their groups, the preferred one first.
     fn candidates(&self) -> Result<(Option<Possible>, Vec<Group>), VerifyError> {
         let scope = |settings: &ReplaySettings| self.scope(settings);
         if let Some(profile) = self.asked.profile {
@@ -263,7 +263,7 @@ impl Search<'_> {
         self.devices.iter().enumerate().map(on).collect()
     }
 
-    /// The attempts that explain the recording; if none does, those with the fewest differences.
+    /// Returns the attempts that explain the recording; if none does, those with the fewest differences.
     fn conclude(
         &self,
         possible: Option<Possible>,
@@ -324,7 +324,7 @@ struct Group {
     settings: ReplaySettings,
 }
 
-/// The features that the devices of a recording use, or may use under these settings.
+/// Returns the features that the devices of a recording use, or may use under these settings.
 fn scope(devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
     let is_mapped = |device: &&DeviceRecording| {
         let maps = |action| matches!(action, Action::SegmentMap | Action::SegmentUnmap);
@@ -343,10 +343,10 @@ fn scope(devices: &[&DeviceRecording], settings: &ReplaySettings) -> Scope {
     }
 }
 
-/// The groups of these releases, the preferred one first.
+/// Returns the groups of these releases, the preferred one first.
 ///
 /// # Errors
-/// If none of the releases can read the settings.
+/// Fails if none of the releases can read the settings.
 fn groups_of(
     releases: &[&'static Release],
     recording: &Recording,

@@ -61,7 +61,7 @@ impl Bounds {
     /// those smaller than a page.
     ///
     /// # Errors
-    /// [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
+    /// Returns [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
     pub fn of(workload: &Workload, effort: &Effort) -> Result<Bounds, BoundsError> {
         let rounded = buffers(workload, BLOCK_BYTES);
         let pages = PageIdeal::of(&rounded, PAGE_BYTES, effort)?;
@@ -77,14 +77,14 @@ impl Bounds {
     }
 }
 
-/// The buffers of a workload in order of allocation, with each size rounded up to a multiple of `unit` bytes.
+/// Returns the buffers of a workload in order of allocation, with each size rounded up to a multiple of `unit` bytes.
 ///
 /// Times are numbers of events. A buffer is live from its allocation until the event that frees it, or to the end. If another
 /// stream is still using the buffer then, its memory becomes free later; the lifetime here is the shortest possible, so that
 /// the bounds are valid however long the work takes. An event that frees a nonexistent buffer is skipped.
 ///
 /// # Panics
-/// If `unit` is 0.
+/// Panics if `unit` is 0.
 #[must_use]
 pub fn buffers(workload: &Workload, unit: u64) -> Vec<Buffer> {
     let end_of_all = workload.events.len() as u64;
@@ -124,13 +124,13 @@ pub struct PageIdeal {
 }
 
 impl PageIdeal {
-    /// The ideal for these buffers on pages of `page_bytes`. `effort` is the effort for packing the small buffers.
+    /// Returns the ideal for these buffers on pages of `page_bytes`. `effort` is the effort for packing the small buffers.
     ///
     /// # Errors
-    /// [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
+    /// Returns [`BoundsError`] for a buffer of 0 bytes, or for sizes that add up to more than 2^62 bytes.
     ///
     /// # Panics
-    /// If `page_bytes` is 0.
+    /// Panics if `page_bytes` is 0.
     pub fn of(buffers: &[Buffer], page_bytes: u64, effort: &Effort) -> Result<PageIdeal, BoundsError> {
         // Sizes and lifetimes are checked before anything is added up.
         let load = Instance::new(buffers.to_vec()).map_err(BoundsError::Instance)?.load();
@@ -155,7 +155,7 @@ impl PageIdeal {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Change {
     time: u64,
-    /// At equal times, ends come before beginnings, because lifetimes are half open.
+    /// At equal times, ends come before beginnings, because lifetimes are half-open.
     begins: bool,
     kind: Kind,
 }
@@ -172,7 +172,7 @@ impl Change {
     }
 }
 
-/// The most pages in use at once.
+/// Returns the most pages in use at once.
 fn most_pages(mut changes: Vec<Change>, page_bytes: u64) -> u64 {
     changes.sort_unstable();
     let (mut pages, mut small_bytes, mut most) = (0_u64, 0_u64, 0);
@@ -191,7 +191,7 @@ fn most_pages(mut changes: Vec<Change>, page_bytes: u64) -> u64 {
     most
 }
 
-/// The pages of the small buffers in a packing: each page is in use for as long as any of its buffers is live.
+/// Returns the pages of the small buffers in a packing: each page is in use for as long as any of its buffers is live.
 fn pages_of_small(small: Vec<Buffer>, page_bytes: u64, effort: &Effort) -> Result<Vec<Change>, BoundsError> {
     let instance = Instance::new(small).map_err(BoundsError::Instance)?;
     let found = pack_checked(&instance, effort)?;
@@ -235,7 +235,7 @@ impl fmt::Display for BoundsError {
 
 impl std::error::Error for BoundsError {}
 
-/// The best packing found, after the checker has verified it.
+/// Returns the best packing found, after the checker has verified it.
 fn pack_checked(instance: &Instance, effort: &Effort) -> Result<Found, BoundsError> {
     let found = packing::pack(instance, effort);
     packing::check(instance, &found.packing).map_err(BoundsError::Packing)?;
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(bounds(vec![allocate(0, 1 << 61), allocate(1, 1 << 61), allocate(2, 1)]), refused(InstanceError::TooLarge));
     }
 
-    /// The height of the best packing found, divided by the load.
+    /// Returns the height of the best packing found, divided by the load.
     fn packed(workload: &Workload) -> f64 {
         let end = workload.events.len() as u64;
         let mut buffers: Vec<Buffer> = Vec::new();
@@ -376,8 +376,8 @@ mod tests {
 
     const PAGE: u64 = 4;
 
-    /// The smallest number of four-byte pages, found by trying all placements of the small buffers. Buffers of at least a
-    /// page need not be tried, because their pages can be any free pages.
+    /// Returns the smallest number of four-byte pages, found by trying all placements of the small buffers. Buffers of at
+    /// least a page need not be tried, because their pages can be any free pages.
     fn fewest_pages(buffers: &[Buffer]) -> u64 {
         let (large, small): (Vec<Buffer>, Vec<Buffer>) = buffers.iter().partition(|buffer| buffer.size >= PAGE);
         let mut offsets = vec![0; small.len()];
@@ -394,7 +394,7 @@ mod tests {
         }
     }
 
-    /// The most pages in use at once with the small buffers at these offsets; `None` if two of them overlap.
+    /// Returns the most pages in use at once with the small buffers at these offsets, or `None` if two of them overlap.
     fn pages_at(large: &[Buffer], small: &[Buffer], offsets: &[u64]) -> Option<u64> {
         let lives = |buffer: &Buffer, time: u64| buffer.start <= time && time < buffer.end;
         let mut most = 0;

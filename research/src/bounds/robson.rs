@@ -25,7 +25,8 @@ pub struct Robson {
 }
 
 impl Robson {
-    /// The bounds for workloads with these buffers. `None` without buffers, or if the bounds do not fit in 64 bits.
+    /// Returns the bounds for workloads with these buffers. Returns `None` if there are no buffers, or if the bounds do not
+    /// fit in 64 bits.
     #[must_use]
     pub fn of(buffers: &[Buffer]) -> Option<Robson> {
         let smallest_bytes = buffers.iter().map(|buffer| buffer.size).min().filter(|&size| size > 0)?;
@@ -42,15 +43,15 @@ impl Robson {
     }
 }
 
-/// The memory forced by a workload whose sizes are the smallest size, twice that size, and so on up to the largest size; its
-/// load must be a multiple of its largest size.
+/// Returns the memory forced by a workload whose sizes are the smallest size, twice that size, and so on up to the largest
+/// size; its load must be a multiple of its largest size.
 fn forced(load: u64, smallest: u64, largest: u64) -> Option<u64> {
     let largest_units = 1_u64 << (largest / smallest).ilog2();
     let live = load / smallest / largest_units * largest_units;
     powers_of_two(live, largest_units)?.checked_mul(smallest)
 }
 
-/// The memory that is enough for a load that the largest size divides; any other load is first rounded up.
+/// Returns the memory that is enough for a load that the largest size divides; any other load is first rounded up.
 fn sufficient(rounded_load: u64, smallest: u64, largest: u64) -> Option<u64> {
     let unit = smallest.checked_next_power_of_two()?;
     let largest_units = largest.checked_next_power_of_two()? / unit;
@@ -58,9 +59,9 @@ fn sufficient(rounded_load: u64, smallest: u64, largest: u64) -> Option<u64> {
     powers_of_two(live, largest_units)?.checked_mul(unit)
 }
 
-/// The memory, in units, that the best allocator that never moves memory needs, and that is enough for it:
-/// `live (1 + log2(largest) / 2) - largest + 1`, for workloads whose sizes are powers of two up to `largest`, itself a power
-/// of two that divides `live`. `None` if these conditions are not met, or if the number does not fit in 64 bits.
+/// Returns the memory, in units, that the best allocator that never moves memory needs, and that is enough for it: `live (1 +
+/// log2(largest) / 2) - largest + 1`, for workloads whose sizes are powers of two up to `largest`, itself a power of two that
+/// divides `live`. Returns `None` if these conditions are not met, or if the number does not fit in 64 bits.
 ///
 /// Robson, Bounds for some functions concerning dynamic storage allocation, J. ACM 21 (1974).
 #[must_use]
@@ -72,8 +73,9 @@ pub fn powers_of_two(live: u64, largest: u64) -> Option<u64> {
     u64::try_from(u128::from(live) + halves / 2 - u128::from(largest) + 1).ok()
 }
 
-/// The memory, in units, that is enough for first fit in one region, with any sizes up to `largest`: `live H / ln 2`, where H
-/// is the harmonic number of `largest`, rounded up. Knuth, The Art of Computer Programming 1, 2.5 exercise 43 (Robson 1977).
+/// Returns the memory, in units, that is enough for first fit in one region, with any sizes up to `largest`: `live H / ln 2`,
+/// where H is the harmonic number of `largest`, rounded up. Knuth, The Art of Computer Programming 1, 2.5 exercise 43 (Robson
+/// 1977).
 #[must_use]
 pub fn first_fit(live: u64, largest: u64) -> f64 {
     // Beyond this many terms the sum equals, to floating-point precision, its integral, an upper bound.
@@ -85,10 +87,10 @@ pub fn first_fit(live: u64, largest: u64) -> f64 {
     (live as f64 * harmonic / std::f64::consts::LN_2).ceil()
 }
 
-/// The memory, in units, that is enough for every allocator that uses one region, coalesces free neighbours immediately, and
-/// grows the region only if no gap is large enough, and only by the amount that is missing at its end:
-/// `live + (live - s)(s - 1)` at the worst size `s` up to `largest`. Best fit comes close to this bound: Knuth 2.5 exercise
-/// 42 (Robson 1975) states `live largest - O(live + largest^2)`.
+/// Returns the memory, in units, that is enough for every allocator that uses one region, coalesces free neighbours
+/// immediately, and grows the region only if no gap is large enough, and only by the amount that is missing at its end: `live
+/// + (live - s)(s - 1)` at the worst size `s` up to `largest`. Best fit comes close to this bound: Knuth 2.5 exercise 42
+/// (Robson 1975) states `live largest - O(live + largest^2)`.
 #[must_use]
 pub fn any_fit(live: u64, largest: u64) -> u128 {
     // The product is largest when its factors are equal, at half the live units.
@@ -96,12 +98,12 @@ pub fn any_fit(live: u64, largest: u64) -> u128 {
     u128::from(live) + u128::from(live.saturating_sub(worst)) * u128::from(worst - 1)
 }
 
-/// The load when each size is rounded up to a power of two.
+/// Returns the load when each size is rounded up to a power of two.
 fn load_of_powers(buffers: &[Buffer]) -> Option<u64> {
     load(buffers.iter().map(|buffer| (buffer, buffer.size.checked_next_power_of_two())))
 }
 
-/// The most bytes live at once; `None` if the number does not fit in 64 bits.
+/// Returns the most bytes live at once, or `None` if the number does not fit in 64 bits.
 fn load<'a>(sized: impl Iterator<Item = (&'a Buffer, Option<u64>)>) -> Option<u64> {
     let mut changes: Vec<(u64, bool, u64)> = Vec::new();
     for (buffer, size) in sized {
@@ -161,9 +163,9 @@ pub(super) mod tests {
     /// Memory as cells: for each, the size of the block that starts there, or 0.
     type Cells = Vec<u8>;
 
-    /// Whether some allocator can serve, in `memory` cells, every workload whose sizes are powers of two up to `largest` and
-    /// that has at most `live` cells live at once. Solves a game backwards: a state is lost if there is a free or a request
-    /// for which every outcome is lost.
+    /// Returns whether some allocator can serve, in `memory` cells, every workload whose sizes are powers of two up to
+    /// `largest` and that has at most `live` cells live at once. Solves a game backwards: a state is lost if there is a free
+    /// or a request for which every outcome is lost.
     fn is_enough(live: usize, largest: usize, memory: usize) -> bool {
         let mut states = Vec::new();
         let sizes: Vec<usize> = (0..=largest.ilog2()).map(|log| 1 << log).collect();

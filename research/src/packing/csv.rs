@@ -1,6 +1,6 @@
 //! Reads and writes MiniMalloc's CSV files: one buffer per line, `id,lower,upper,size`, with columns in any order and
-//! half-open times. A column `alignment` is optional, `id` may be missing, and other columns are ignored. Files that are
-//! written also have a column `offset`.
+//! half-open times. The column `alignment` is optional, `id` may be missing, and other columns are ignored. Written files
+//! also have a column `offset`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -104,11 +104,11 @@ impl fmt::Display for CsvError {
 
 impl std::error::Error for CsvError {}
 
-/// The UTF-8 byte order mark, which some programs write before a text.
+/// The UTF-8 byte order mark, which some programs write at the beginning of a text file.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
-/// Whether a file that begins with these bytes is meant to be CSV: it is text, and its first non-blank line contains
-/// separators. The first line of a text pickle (protocol 0) contains none. [`read_csv`] reports wrong columns.
+/// Returns whether a file that begins with these bytes is meant to be CSV: it is text, and its first non-blank line contains
+/// separators. The first line of a text pickle (protocol 0) contains none. Wrong columns are left for [`read_csv`] to report.
 #[must_use]
 pub fn is_csv(head: &[u8]) -> bool {
     let text = match std::str::from_utf8(head) {
@@ -126,7 +126,7 @@ pub fn is_csv(head: &[u8]) -> bool {
 /// Reads the buffers of a file, with their names.
 ///
 /// # Errors
-/// [`CsvError`], which names the line and the buffer's id.
+/// Returns [`CsvError`], which names the line and the buffer's id.
 pub fn read_csv(text: &str) -> Result<CsvFile, CsvError> {
     let mut lines = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).lines();
     let names: Vec<&str> = lines.next().unwrap_or("").split(',').map(str::trim).collect();

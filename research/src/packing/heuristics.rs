@@ -112,12 +112,13 @@ pub(super) struct Start {
     pub(super) steps: u64,
 }
 
-/// The first orders and their packings; `line` is at least the load.
+/// Returns the first orders and their packings; `line` is at least the load.
 pub(super) fn starts(instance: &Instance, line: u64) -> impl Iterator<Item = Start> {
     each(instance, line, KEYS.into_iter())
 }
 
-/// The orders in which nothing hangs from above and no buffer waits for others; the ones that are usually good are first.
+/// Returns the orders in which nothing hangs from above and no buffer waits for others, starting with those that are usually
+/// good.
 pub(super) fn plain_starts(instance: &Instance) -> impl Iterator<Item = Start> {
     each(instance, u64::MAX, PLAIN.into_iter().map(|key| (key, Hanging::Nothing)))
 }
@@ -248,7 +249,8 @@ impl<'a> Repair<'a> {
         Repair { instance, order, packing: packing.clone(), recent: vec![packing.height; MEMORY], round: 0 }
     }
 
-    /// The next order: some of the buffers that are too high, and occasionally a random one, move forward.
+    /// Returns the next order, in which some of the buffers that are too high, and occasionally a random one, have moved
+    /// forward.
     fn next(&self, random: &mut Random, target: u64) -> Vec<u32> {
         let buffers = self.instance.buffers();
         let span = self.packing.height - target;
@@ -288,7 +290,7 @@ pub(super) const STEPS_OF_A_PAIR: u64 = 4;
 struct Placer<'a> {
     instance: &'a Instance,
     live: LiveIndex<'a>,
-    /// The first and the last byte (exclusive) of the placed buffers that are in the way of the current one.
+    /// The first and last byte (exclusive) of the placed buffers that are in the way of the current one.
     in_the_way: Vec<(u64, u64)>,
     offsets: Vec<u64>,
     /// The work done so far, in buffers visited.
@@ -476,7 +478,7 @@ struct Neighbours {
     places: Vec<u64>,
 }
 
-/// For this many rounds after it was put in, a buffer costs [`SETTLING`] times its price.
+/// For this many rounds after it has been put in, a buffer costs [`SETTLING`] times its price.
 const SETTLES: u64 = 5;
 const SETTLING: u64 = 50;
 
@@ -495,7 +497,7 @@ pub(super) enum Price {
     Area,
     /// The fourth root.
     FourthRoot,
-    /// No power: only the lifetime counts.
+    /// The zeroth power: only the lifetime counts.
     Life,
 }
 
@@ -589,8 +591,8 @@ impl<'a> Ejection<'a> {
         places.dedup();
     }
 
-    /// The cheapest address for a buffer, and its cost: the lowest free address or, if none is free, a random one of the
-    /// cheapest addresses.
+    /// Returns the cheapest address for a buffer, and its cost: the lowest free address or, if none is free, a random one of
+    /// the cheapest addresses.
     fn cheapest(&mut self, buffer: usize) -> (u64, u64) {
         let Neighbours { by_offset, by_end, places } = &self.neighbours;
         let size = self.instance.buffers()[buffer].size;

@@ -1,8 +1,8 @@
-//! The problem and its solution: buffers to pack, with times reduced to sections and with their load; the packer's budget;
-//! a packing of the buffers; and its check.
+//! The problem and its solution: the buffers to pack, their sections of time and their load; the packer's budget; a packing
+//! of the buffers; and the check of a packing.
 //!
-//! [`check`] finds out whether two buffers share a byte at any time. It shares no code with the packer, and uses the original
-//! times rather than sections.
+//! [`check`] determines whether two buffers ever share a byte at the same time. It shares no code with the packer, and uses
+//! the original times rather than sections.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,7 +66,7 @@ impl Instance {
     /// Creates an instance from buffers in any order.
     ///
     /// # Errors
-    /// [`InstanceError`], which names the first invalid buffer.
+    /// Returns [`InstanceError`], which names the first invalid buffer.
     pub fn new(buffers: Vec<Buffer>) -> Result<Instance, InstanceError> {
         if buffers.len() > 1 << 31 {
             return Err(InstanceError::TooMany);
@@ -87,26 +87,26 @@ impl Instance {
         Ok(Instance { buffers, spans, loads })
     }
 
-    /// The buffers.
+    /// Returns the buffers.
     #[must_use]
     pub fn buffers(&self) -> &[Buffer] {
         &self.buffers
     }
 
-    /// The load: the most bytes live at once. No packing needs less.
+    /// Returns the load: the most bytes live at once. No packing needs less.
     #[must_use]
     pub fn load(&self) -> u64 {
         self.loads.iter().copied().max().unwrap_or(0)
     }
 
-    /// For each buffer, the most bytes live at once during its lifetime, including its own.
+    /// Returns, for each buffer, the most bytes live at once during its lifetime, including its own.
     pub(super) fn crowds(&self) -> Vec<u64> {
         let most = |&(start, end): &(u32, u32)| self.loads[start as usize..end as usize].iter().copied().max().unwrap_or(0);
         self.spans.iter().map(most).collect()
     }
 
-    /// The periods that are not connected by any buffer, each as the indices of its buffers and a separate instance. The
-    /// packing of one part does not affect the others. Without buffers, there are no parts.
+    /// Returns the periods that are not connected by any buffer, each as the indices of its buffers and a separate instance.
+    /// The packing of one part does not affect the others. Without buffers, there are no parts.
     pub(super) fn parts(&self) -> Vec<(Vec<usize>, Instance)> {
         let mut by_start: Vec<usize> = (0..self.buffers.len()).collect();
         by_start.sort_by_key(|&buffer| self.spans[buffer].0);
@@ -125,7 +125,7 @@ impl Instance {
         parts
     }
 
-    /// Some of the buffers, in their original order.
+    /// Returns some of the buffers, in their original order.
     fn part(&self, mut places: Vec<usize>) -> (Vec<usize>, Instance) {
         places.sort_unstable();
         let buffers: Vec<Buffer> = places.iter().map(|&place| self.buffers[place]).collect();
@@ -134,9 +134,9 @@ impl Instance {
         (places, Instance { buffers, spans, loads })
     }
 
-    /// The same instance with a single buffer replacing all that have the same sections, and each buffer's group index.
-    /// Packing this instance puts the buffers of a group side by side. Only buffers that need no gap between them are merged:
-    /// their sizes are multiples of the same alignment.
+    /// Returns the same instance with a single buffer replacing all that have the same sections, and each buffer's group
+    /// index. Packing this instance puts the buffers of a group side by side. Only buffers that need no gap between them are
+    /// merged: their sizes are multiples of the same alignment.
     pub(super) fn merged(&self) -> (Vec<u32>, Instance) {
         let kind = |b: usize| {
             let Buffer { size, alignment, .. } = self.buffers[b];
@@ -160,7 +160,7 @@ impl Instance {
         (groups, Instance { buffers, spans, loads: self.loads.clone() })
     }
 
-    /// The number of pairs of buffers that are live at the same time: the cost of placing all buffers.
+    /// Returns the number of pairs of buffers that are live at the same time: the cost of placing all buffers.
     pub(super) fn pairs(&self) -> u64 {
         let mut starts: Vec<u32> = self.spans.iter().map(|span| span.0).collect();
         let mut ends: Vec<u32> = self.spans.iter().map(|span| span.1).collect();
@@ -178,10 +178,10 @@ impl Instance {
     }
 }
 
-/// Each buffer's lifetime in sections: stretches of time in which buffers first begin and then end. Two buffers are live at
-/// the same time if and only if they share a section.
+/// Returns each buffer's lifetime in sections: stretches of time in which buffers first begin and then end. Two buffers are
+/// live at the same time if and only if they share a section.
 fn sections(buffers: &[Buffer]) -> Vec<(u32, u32)> {
-    // At equal times, ends come before beginnings, because lifetimes are half open.
+    // At equal times, ends come before beginnings, because lifetimes are half-open.
     let mut events: Vec<(u64, bool, usize)> = Vec::with_capacity(2 * buffers.len());
     for (index, buffer) in buffers.iter().enumerate() {
         events.push((buffer.start, true, index));
@@ -230,7 +230,7 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// All buffers at address 0, as a starting point.
+    /// Creates a packing with all buffers at address 0, as a starting point.
     pub(super) fn of(instance: &Instance) -> Packing {
         Packing { offsets: vec![0; instance.buffers().len()], height: 0 }
     }
@@ -306,7 +306,7 @@ pub enum Fault {
 /// Checks a packing: every offset is aligned, no two buffers overlap in time and memory, and the height is correct.
 ///
 /// # Errors
-/// The first [`Fault`] in chronological order.
+/// Returns the first [`Fault`] in chronological order.
 pub fn check(instance: &Instance, packing: &Packing) -> Result<(), Fault> {
     let buffers = instance.buffers();
     if packing.offsets.len() != buffers.len() {

@@ -9,14 +9,14 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `solve` | shares the budget between the modules below, and decides their order for many buffers |
+//! | `solve` | divides the budget between the modules below, and decides their order if there are many buffers |
 //! | `heuristics` | for any number of buffers: places each buffer when it begins, without knowledge of the others, for the
 //! smallest budgets; places buffers one after the other at the lowest free address, in many orders, and repairs an order by
 //! moving buffers that ended too high forward; repairs a packing in place: a buffer that is too high pushes others out of its
 //! way |
-//! | `search` | searches systematically for a packing of a given height, for some hundreds of buffers |
+//! | `search` | searches systematically for a packing of a given height, for up to a few hundred buffers |
 //!
-//! All of them count steps, and none reads a clock: the same instance, seed and budget produce the same packing.
+//! All of these modules count steps, and none reads a clock: the same instance, seed and budget produce the same packing.
 
 mod csv;
 mod heuristics;

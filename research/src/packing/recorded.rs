@@ -22,7 +22,7 @@ pub struct Recorded {
     pub refused: Refused,
 }
 
-/// A recording's requests that failed for lack of memory. Sizes are rounded like those of buffers.
+/// A recording's requests that failed for lack of memory. Sizes are rounded like the sizes of buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Refused {
     /// The number of requests.
@@ -77,7 +77,8 @@ impl Recorded {
     }
 }
 
-/// The size of a block if no setting makes it larger, in bytes; `u64::MAX`, which no instance accepts, if it exceeds 64 bits.
+/// Returns the size of a block if no setting makes it larger, in bytes; `u64::MAX`, which no instance accepts, if it exceeds
+/// 64 bits.
 fn smallest_block(bytes: u64) -> u64 {
     PyTorch::new(Settings::default()).round(Bytes(bytes)).map_or(u64::MAX, |Bytes(size)| size)
 }

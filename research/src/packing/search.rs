@@ -229,7 +229,7 @@ impl<'a> Search<'a> {
         Packing { height: tops.max().unwrap_or(0), offsets: self.offsets.clone() }
     }
 
-    /// The node for a task, with its branches in the reverse of the order in which they are tried.
+    /// Returns the node for a task, with its branches in the reverse of the order in which they are tried.
     fn open(&mut self, task: Task) -> Node {
         let node = |branches, search: &Search<'_>| Node { branches, mark: search.trail.len(), task, later: search.later.len() };
         if let Some(buffer) = self.forced(task.stretch) {
@@ -260,7 +260,8 @@ impl<'a> Search<'a> {
         node(branches, self)
     }
 
-    /// A buffer that must be on the floor of some section, because no other buffer can be and there is no room for a gap.
+    /// Returns a buffer that must be on the floor of some section, because no other buffer can be and there is no room for a
+    /// gap.
     fn forced(&mut self, stretch: Stretch) -> Option<u32> {
         let relations = self.relations;
         let buffers = relations.instance.buffers();
@@ -282,7 +283,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The section to pick: of those with the lowest floor, the one that the heuristic prefers.
+    /// Returns the section to pick: of those with the lowest floor, the one that the heuristic prefers.
     fn lowest(&self, (first, end): Stretch) -> usize {
         let open = (first as usize..end as usize).filter(|&section| self.rest[section] > 0);
         let key = |section: usize| {
@@ -491,13 +492,14 @@ impl<'a> Relations<'a> {
         Relations { instance, neighbours, members, twins, by_start, begun, unit: unit.max(1) }
     }
 
-    /// The buffers that begin in these sections.
+    /// Returns the buffers that begin in these sections.
     fn beginning(&self, (first, end): (u32, u32)) -> &[u32] {
         &self.by_start[self.begun[first as usize] as usize..self.begun[end as usize] as usize]
     }
 }
 
-/// An alignment of 1 imposes no constraint; represented as 0, it does not change a greatest common divisor.
+/// Returns an alignment as a step between addresses. An alignment of 1 imposes no constraint; represented as 0, it does not
+/// change a greatest common divisor.
 fn step_of(alignment: u64) -> u64 {
     if alignment == 1 { 0 } else { alignment }
 }

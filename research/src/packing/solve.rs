@@ -145,7 +145,7 @@ impl<'a> Portfolio<'a> {
         }
     }
 
-    /// The rank of each buffer in an order; with `shake`, the order is slightly different each time.
+    /// Returns the rank of each buffer in an order; with `shake`, the order is slightly different each time.
     fn rank(&mut self, keys: [Key; 2], shake: bool) -> Vec<u32> {
         let count = self.instance.buffers().len();
         let mut order: Vec<([f64; 2], usize)> = Vec::with_capacity(count);
@@ -248,7 +248,7 @@ impl<'a> Many<'a> {
 /// Groups count as much less work than buffers if the pairs that overlap in time are this many times fewer.
 const MUCH_LESS: u64 = 4;
 
-/// Derives the packing of buffers from that of their groups.
+/// Derives the packing of buffers from the packing of their groups.
 fn apart(instance: &Instance, groups: &[u32], packing: &Packing) -> Packing {
     let mut free = packing.offsets.clone();
     let place = |(buffer, &group): (&Buffer, &u32)| {
@@ -289,7 +289,7 @@ impl<'a> Orders<'a> {
         Orders::go_on(instance, effort, shares, starts, found, progress);
     }
 
-    /// The first part: places the first orders and returns them.
+    /// Runs the first part: places the first orders and returns them.
     fn start(
         instance: &'a Instance,
         effort: &'a Effort,
@@ -302,7 +302,7 @@ impl<'a> Orders<'a> {
         work.starts
     }
 
-    /// The second part: ejection from the first orders, and repair of the best one.
+    /// Runs the second part: ejection from the first orders, and repair of the best one.
     fn go_on(
         instance: &'a Instance,
         effort: &'a Effort,
@@ -544,8 +544,8 @@ mod tests {
         assert_eq!(merged.buffers().len(), 4);
     }
 
-    /// The smallest height of all packings, found by trying all orders: placing each buffer as low as possible in some order
-    /// produces an optimal packing.
+    /// Returns the smallest height of all packings, found by trying all orders: placing each buffer as low as possible in
+    /// some order produces an optimal packing.
     fn least_height(instance: &Instance) -> u64 {
         let mut best = u64::MAX;
         let mut offsets = vec![None; instance.buffers().len()];

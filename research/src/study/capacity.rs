@@ -1,10 +1,11 @@
-//! Finds the smallest memory in which a workload fits, and the part of a policy's need that does not depend on the workload:
-//! some policies use only part of the device, or take memory before the program begins.
+//! Finds the smallest memory in which a workload fits, and the part of a policy's memory needs that does not depend on the
+//! workload: some policies use only part of the device, or take memory before the program begins.
 //!
-//! The search ([`smallest`]) is for the smallest number that is enough, even if some larger numbers are not. Bisection finds *a*
-//! threshold: a number that is enough next to one that is not. Being enough need not be monotone, so there may be other
-//! thresholds below it. The search therefore tries further numbers below it, evenly spaced, in ascending order; below the first
-//! that is enough, it continues in the same way. The result is the smallest number tried that is enough.
+//! The search ([`smallest`]) is for the smallest number that is enough, even if some larger numbers are not. Bisection finds
+//! *a* threshold: a number that is enough next to one that is not. A number above one that is enough need not be enough, so
+//! there may be other thresholds below it. The search therefore tries further numbers below it, evenly spaced, in ascending
+//! order; below the first that is enough, it continues in the same way. The result is the smallest number tried that is
+//! enough.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ const FURTHER_RUNS: usize = 48;
 /// The load counts requests rounded up to this many bytes, as in the offline packer.
 pub const LOAD_UNIT_BYTES: u64 = 512;
 
-/// The smallest memory that was found to be enough.
+/// The smallest amount of memory that was found to be enough.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Smallest {
     /// The device's memory, in bytes.
@@ -40,7 +41,7 @@ pub struct Smallest {
 ///
 /// The capacities tried are LOAD, LOAD + s, LOAD + 2s and so on, up to what the workload reserves on a device with plenty of
 /// memory. LOAD is the most bytes live at once, with each request rounded up to 512 bytes, in whole pages of 2 MiB; the step
-/// s is 1/256 of LOAD, but at least one page. All policies are measured at the same capacities, so that equal needs give
+/// s is 1/256 of LOAD, but at least one page. All policies are measured at the same capacities, so that equal needs produce
 /// equal results.
 ///
 /// Fitting need not be monotone: a policy that releases memory early when memory is short can fit in less memory than it
@@ -50,8 +51,8 @@ pub struct Smallest {
 /// those tried may also be enough.
 ///
 /// # Errors
-/// The outcome of the run with plenty of memory, if the workload does not fit even there: the policy gave up for a different
-/// reason.
+/// Returns the outcome of the run with plenty of memory, if the workload does not fit even there: the policy gave up for a
+/// different reason.
 pub fn smallest_capacity(
     workload: &Workload,
     make: &dyn Fn() -> Box<dyn Policy + Send>,
@@ -91,7 +92,7 @@ impl<'a> Search<'a> {
         Search { attempt, load_pages, step_pages, tried: BTreeMap::new(), least: (PLENTY_BYTES, plenty) }
     }
 
-    /// The capacity this many steps above the load.
+    /// Returns the capacity this many steps above the load.
     fn capacity(&self, steps: u64) -> u64 {
         (self.load_pages + steps * self.step_pages) * PAGE_BYTES
     }
@@ -117,8 +118,8 @@ impl<'a> Search<'a> {
         smallest(self, enough, FURTHER_RUNS);
     }
 
-    /// A number of steps that is enough. For most policies, this is what they reserved with plenty of memory; a policy that
-    /// depends on the device's memory may need more.
+    /// Returns a number of steps that is enough. For most policies, this is what they reserved with plenty of memory; a
+    /// policy that depends on the device's memory may need more.
     fn upper_end(&mut self) -> u64 {
         let taken_pages = self.least.1.peak_device_bytes.div_ceil(PAGE_BYTES);
         let mut steps = taken_pages.saturating_sub(self.load_pages).div_ceil(self.step_pages).max(1);
@@ -159,14 +160,14 @@ impl Trials for Search<'_> {
 
 /// The property that is searched for. An implementation tries each number once and remembers the result.
 pub(super) trait Trials {
-    /// Whether a number is enough.
+    /// Returns whether a number is enough.
     fn is_enough(&mut self, number: u64) -> bool;
-    /// The number of numbers that have been tried.
+    /// Returns the number of numbers that have been tried.
     fn tried(&self) -> usize;
 }
 
-/// The smallest number that was found to be enough. `enough` is known to be enough, and 0 is known not to be. After the
-/// bisection, at most `further` numbers are tried below the result, not counting the bisections there.
+/// Returns the smallest number that was found to be enough. `enough` is known to be enough, and 0 is known not to be. After
+/// the bisection, at most `further` numbers are tried below the result, not counting the bisections there.
 pub(super) fn smallest(trials: &mut impl Trials, enough: u64, further: usize) -> u64 {
     let mut enough = bisect(trials, 0, enough);
     let last = trials.tried() + further;
@@ -176,7 +177,7 @@ pub(super) fn smallest(trials: &mut impl Trials, enough: u64, further: usize) ->
     enough
 }
 
-/// A number that is enough, next to one that is not, between `short` and `enough`.
+/// Returns a number that is enough, next to one that is not, between `short` and `enough`.
 fn bisect(trials: &mut impl Trials, mut short: u64, mut enough: u64) -> u64 {
     while enough - short > 1 {
         let middle = short + (enough - short) / 2;
@@ -214,9 +215,9 @@ fn equal_buffers(count: u32, bytes: u64) -> Workload {
     Workload { name: "equal-buffers".into(), says: "equal buffers that are kept".into(), events, ..Workload::default() }
 }
 
-/// The smallest memory in which a program that only allocates 64 buffers of 16 MiB fits, divided by their sum. This program
-/// cannot cause fragmentation, so anything above 1 is due to the policy's construction, such as using only three quarters of
-/// the device. `None` if the program does not fit in any amount of memory.
+/// Returns the smallest memory in which a program that only allocates 64 buffers of 16 MiB fits, divided by their sum. This
+/// program cannot cause fragmentation, so anything above 1 is due to the policy's construction, such as using only three
+/// quarters of the device. Returns `None` if the program does not fit in any amount of memory.
 #[must_use]
 pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     let workload = equal_buffers(BUFFERS, BUFFER_BYTES);
@@ -224,7 +225,7 @@ pub fn needs_by_construction(policy: &Named) -> Option<f64> {
     Some(found.capacity_bytes as f64 / (u64::from(BUFFERS) * BUFFER_BYTES) as f64)
 }
 
-/// Whether the policy takes a share of all memory for the first small request; its figures with plenty of memory then
+/// Returns whether the policy takes a share of all memory for the first small request; its figures with plenty of memory then
 /// describe the device rather than the program.
 #[must_use]
 pub fn takes_a_share_at_first(policy: &Named) -> bool {
@@ -240,7 +241,7 @@ mod tests {
     use crate::packing::random::Random;
     use crate::study::run::{DriverCost, Ending};
 
-    /// The outcome of a run that took `steps` pages above a load of 256.
+    /// Returns the outcome of a run that took `steps` pages above a load of 256.
     fn outcome(fits: bool, steps: u64) -> Outcome {
         Outcome {
             ending: if fits { Ending::Fits } else { Ending::OutOfMemory },
@@ -258,8 +259,8 @@ mod tests {
         }
     }
 
-    /// The result of a search in steps of a page above a load of 256 pages: the smallest, the largest above it that fails,
-    /// and the number of runs. With plenty of memory, the workload reserves `taken`.
+    /// Returns the result of a search in steps of a page above a load of 256 pages: the smallest, the largest above it that
+    /// fails, and the number of runs. With plenty of memory, the workload reserves `taken`.
     fn found(taken: u64, given: &[u64], fits: &dyn Fn(u64) -> bool) -> (u64, Option<u64>, usize) {
         let steps = |bytes: u64| (bytes / PAGE_BYTES).wrapping_sub(PRECISION);
         let mut runs = 0;

@@ -12,8 +12,8 @@
 //! are not tried.
 //!
 //! A [`Card`] has the total that a CUDA program sees, which differs from what its name suggests. A card sold with 80 GB has
-//! neither 80 x 10^9 bytes nor 80 GiB for a program. The deducted memory (for error correction and the driver) differs
-//! between drivers by up to half a percent.
+//! neither 80 x 10^9 bytes nor 80 GiB for a program. The deducted memory (for error correction and the driver) varies between
+//! drivers by up to half a percent.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub static CARDS: [Card; 3] = [
     Card { name: "H200-141GB", total_bytes: 150_109_880_320, source: "measured" },
 ];
 
-/// The card with this name, in upper or lower case.
+/// Returns the card with this name, in upper or lower case.
 #[must_use]
 pub fn card(name: &str) -> Option<&'static Card> {
     CARDS.iter().find(|card| card.name.eq_ignore_ascii_case(name))
@@ -68,26 +68,26 @@ pub struct Training {
 }
 
 impl Training {
-    /// The model with this batch.
+    /// Returns the model with this batch.
     #[must_use]
     pub fn with_batch(&self, batch: u64) -> Transformer {
         Transformer { batch, ..self.transformer.clone() }
     }
 
-    /// The smallest batch: each piece of a micro-batch needs a sample.
+    /// Returns the smallest batch: each piece of a micro-batch needs a sample.
     #[must_use]
     pub fn least_batch(&self) -> u64 {
         self.transformer.accumulation.saturating_mul(self.transformer.chunks).max(1)
     }
 
-    /// The bytes of the parameters.
+    /// Returns the bytes of the parameters.
     #[must_use]
     pub fn parameter_bytes(&self) -> u64 {
         self.transformer.parameters().saturating_mul(self.transformer.precision.bytes())
     }
 
-    /// The bytes of parameters, gradients and the optimizer's states together, including the second copy: the memory that
-    /// training needs with any batch.
+    /// Returns the bytes of parameters, gradients and the optimizer's states together, including the second copy: the memory
+    /// that training needs with any batch.
     #[must_use]
     pub fn state_bytes(&self) -> u64 {
         let states = self.transformer.optimizer.states() as u64;
@@ -224,13 +224,13 @@ pub enum GridError {
         list: &'static str,
     },
     /// There are more points than [`MOST_POINTS`].
-    #[error("{points} combinations are more than {MOST_POINTS}: give shorter lists")]
+    #[error("{points} combinations exceed the maximum of {MOST_POINTS}: use shorter lists")]
     TooMany {
         /// The number of points.
         points: usize,
     },
     /// The driver's context takes all of a device's memory.
-    #[error("a device with {device_bytes} bytes has no memory left beside a context of {context_bytes} bytes")]
+    #[error("a device with {device_bytes} bytes has no memory left after a context of {context_bytes} bytes")]
     NoMemory {
         /// The device's memory, in bytes.
         device_bytes: u64,
@@ -239,7 +239,7 @@ pub enum GridError {
     },
     /// The largest batch is beyond [`MOST_BATCH`], or smaller than the smallest batch that can be trained.
     #[error(
-        "batches up to {most_batch} cannot be searched: choose at most {MOST_BATCH}, and at least a sample for each micro-batch and each of its pieces"
+        "batches up to {most_batch} cannot be searched: choose at most {MOST_BATCH}, and at least one sample for each piece of each micro-batch"
     )]
     Batch {
         /// The largest batch to try.
@@ -252,7 +252,7 @@ impl Grid {
     /// called after each point, from any thread.
     ///
     /// # Errors
-    /// [`GridError`], before anything is searched.
+    /// Returns [`GridError`], before anything is searched.
     pub fn walk(&self, progress: &(dyn Fn() + Sync)) -> Result<Vec<Point>, GridError> {
         let cases = self.cases()?;
         let of_case = |case: &Case| {
@@ -267,7 +267,7 @@ impl Grid {
         Ok(cases.par_iter().map(of_case).collect::<Vec<_>>().concat())
     }
 
-    /// The number of points.
+    /// Returns the number of points.
     #[must_use]
     pub fn points(&self) -> usize {
         [self.trainings.len(), self.devices_bytes.len(), self.policies.len()].into_iter().fold(1, usize::saturating_mul)
@@ -314,7 +314,7 @@ impl Grid {
 /// Batches tried above the first threshold, not counting the bisections there.
 const FURTHER_RUNS: usize = 16;
 
-/// The largest batch, up to `most_batch`, whose load fits on the case's device.
+/// Returns the largest batch, up to `most_batch`, whose load fits on the case's device.
 #[must_use]
 fn bound(case: &Case, most_batch: u64) -> Bound {
     let least = case.training.least_batch();
@@ -345,7 +345,7 @@ fn bound(case: &Case, most_batch: u64) -> Bound {
     best
 }
 
-/// The largest batch that fits under a policy.
+/// Returns the largest batch that fits under a policy.
 fn point(case: &Case, policy: &Named, bound: &Bound, most_batch: u64) -> Point {
     let mut point = Point {
         case: case.clone(),
@@ -406,7 +406,7 @@ impl Trials for Search<'_> {
 }
 
 impl Search<'_> {
-    /// The largest batch found to fit; `least - 1` if none does. `least` is the smallest that may be tried.
+    /// Returns the largest batch found to fit; `least - 1` if none does. `least` is the smallest that may be tried.
     fn largest(&mut self, least: u64) -> u64 {
         // A batch below the smallest counts as fitting.
         let nothing = self.most + 1 - least;
@@ -414,12 +414,12 @@ impl Search<'_> {
         self.most - skipped
     }
 
-    /// The largest batch below this one that was tried and does not fit.
+    /// Returns the largest batch below this one that was tried and does not fit.
     fn fails_below(&self, batch: u64) -> Option<u64> {
         self.tried.range(..batch).rev().find(|(_, result)| result.is_err()).map(|(batch, _)| *batch)
     }
 
-    /// The result of a batch, which is tried only once.
+    /// Returns the result of a batch, which is tried only once.
     fn run(&mut self, batch: u64) -> Result<Fits, Why> {
         let attempt = self.attempt;
         self.tried.entry(batch).or_insert_with(|| attempt(batch)).clone()
@@ -442,7 +442,7 @@ fn attempt(case: &Case, policy: &Named, batch: u64) -> Result<Fits, Why> {
     }
 }
 
-/// Why a batch whose load fits was refused.
+/// Returns why a batch whose load fits was refused.
 fn stranded(workload: &Workload, batch: u64, outcome: &Outcome) -> Why {
     let failed = outcome.failed_at_event.unwrap_or(0);
     let asked_bytes = match workload.events.get(failed) {
@@ -483,7 +483,8 @@ mod tests {
         assert_eq!(card("V100"), None);
     }
 
-    /// The largest batch found from `least` to `most`, the largest below it that fails, and the number of batches tried.
+    /// Returns the largest batch found from `least` to `most`, the largest below it that fails, and the number of batches
+    /// tried.
     fn found(least: u64, most: u64, fits: &dyn Fn(u64) -> bool) -> (u64, Option<u64>, usize) {
         let attempt = |batch| {
             assert!((least..=most).contains(&batch), "{batch} must not be tried");
@@ -528,7 +529,7 @@ mod tests {
         }
     }
 
-    /// The grid's only training run, with one more option.
+    /// Changes an option of the grid's only training run.
     fn with(mut grid: Grid, change: impl FnOnce(&mut Transformer)) -> Grid {
         change(&mut grid.trainings[0].transformer);
         grid
@@ -598,7 +599,8 @@ mod tests {
         let sqrt = batch(|model| model.checkpointing = Checkpointing::Sqrt);
         let short = batch(|model| model.sequence = 512);
         let plain = batch(|model| model.optimizer = Optimizer::Sgd);
-        // Only one micro-batch's activations are live at once, but the gradients of the last one are live beside them.
+        // Only one micro-batch's activations are live at once, but the last micro-batch's gradients are live at the same
+        // time.
         let accumulated = batch(|model| model.accumulation = 4);
         assert!(none >= 1 && fp32 < none && none < other && other < sqrt, "{fp32} {none} {other} {sqrt}");
         assert!(short >= 2 * none && plain > none && accumulated > 2 * none, "{short} {plain} {accumulated}");
@@ -632,7 +634,7 @@ mod tests {
             grid.walk(&|| ()).unwrap_err().to_string()
         };
         assert_eq!(refused(|grid| grid.policies.clear()), "there is nothing to search: no policies");
-        assert!(refused(|grid| grid.devices_bytes = vec![5]).contains("no memory left beside a context"));
+        assert!(refused(|grid| grid.devices_bytes = vec![5]).contains("no memory left after a context"));
         assert!(refused(|grid| grid.most_batch = u64::MAX).contains("cannot be searched"));
         assert!(refused(|grid| grid.trainings[0].transformer.accumulation = 1000).contains("cannot be searched"));
         assert!(refused(|grid| grid.trainings[0].transformer.accumulation = 0).starts_with("gpt2: accumulation is 0"));

@@ -38,7 +38,7 @@ impl Addresses {
     /// All address models.
     pub const ALL: [Addresses; 4] = [Addresses::Driver, Addresses::Ascending, Addresses::Descending, Addresses::LowestHole];
 
-    /// Its name: lower case, words joined by hyphens.
+    /// Returns its name: lower case, words joined by hyphens.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Addresses {
         }
     }
 
-    /// A short description of where this model places segments.
+    /// Returns a short description of where this model places segments.
     #[must_use]
     pub const fn says(self) -> &'static str {
         match self {
@@ -60,7 +60,7 @@ impl Addresses {
         }
     }
 
-    /// The model with this name.
+    /// Returns the model with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Addresses> {
         Addresses::ALL.into_iter().find(|model| model.name() == name)
@@ -86,20 +86,20 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
-    /// A device with this much memory whose addresses follow the measured driver.
+    /// Creates a device with this much memory whose addresses follow the measured driver.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> RunOptions {
         let addresses = Addresses::default();
         RunOptions { capacity_bytes, limit_bytes: None, addresses, preallocated_bytes: 0, destroys_pools: false }
     }
 
-    /// More memory than is needed: [`PLENTY_BYTES`].
+    /// Returns options with more memory than is needed: [`PLENTY_BYTES`].
     #[must_use]
     pub fn plenty() -> RunOptions {
         RunOptions::new(PLENTY_BYTES)
     }
 
-    /// The same options with a different amount of memory.
+    /// Returns the same options with a different amount of memory.
     #[must_use]
     pub fn with_capacity(self, capacity_bytes: u64) -> RunOptions {
         RunOptions { capacity_bytes, ..self }
@@ -146,7 +146,7 @@ pub struct Outcome {
     /// The peak of bytes in device pages in use: the memory that the device must have. Without a limit, this is at least the
     /// reserved bytes, and more if small segments leave part of a page empty.
     pub peak_device_bytes: u64,
-    /// The number of times that the allocator asked the device again after releasing the whole cache (PyTorch's
+    /// The number of times that the allocator asked the device again after releasing the entire cache (PyTorch's
     /// `num_alloc_retries`).
     pub retries: u64,
     /// Driver calls, including failed calls and calls about events.
@@ -199,7 +199,7 @@ impl DriverCost {
 }
 
 impl Outcome {
-    /// Every request was served.
+    /// Returns whether every request was served.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.ending == Ending::Fits
@@ -212,7 +212,7 @@ pub fn run(workload: &Workload, policy: Box<dyn Policy + Send>, options: &RunOpt
     run_watched(workload, policy, options, |_, _| ())
 }
 
-/// The same, but `watch` receives the number of each event and the stats after it.
+/// Does the same as [`run`], but `watch` receives the number of each event and the stats after it.
 fn run_watched(
     workload: &Workload,
     policy: Box<dyn Policy + Send>,
@@ -360,8 +360,8 @@ impl<P: Policy> Run<P> {
         Ok(())
     }
 
-    /// Every beginning counted as one use. A pool that is a separate allocator is destroyed, as are all pools if the options
-    /// require it.
+    /// Drops a pool. Every beginning counted as one use of it. A pool that is a separate allocator is destroyed, as are all
+    /// pools if the options require it.
     fn drop_pool(&mut self, id: PoolId) -> Result<(), Stop> {
         while self.core.pool_use_count(id)? > 0 {
             self.core.release_pool(id)?;
@@ -433,10 +433,10 @@ pub fn curves(workload: &Workload, policy: Box<dyn Policy + Send>, options: &Run
     Curves { reserved_bytes, allocated_bytes, outcome }
 }
 
-/// The live bytes at the same points, with each request rounded up to a multiple of `unit`.
+/// Returns the live bytes at the same points, with each request rounded up to a multiple of `unit`.
 ///
 /// # Panics
-/// If `unit` is 0.
+/// Panics if `unit` is 0.
 #[must_use]
 pub fn live_curve(workload: &Workload, unit: u64, points: usize) -> Vec<u64> {
     let buckets = Buckets::new(workload, points);
@@ -493,9 +493,9 @@ pub fn make_for(policy: &Named, workload: &Workload) -> Box<dyn Fn() -> Box<dyn 
     Box::new(move || Box::new(Stalloc::with_plan(Arc::clone(&plan))))
 }
 
-/// The contents of a trace of the workload's first step: all requests up to its end, with the frees up to the end of the
-/// second step, and whether the second step also frees them. `None` if no step repeats ([`Workload::repeating_step`]).
-/// Requests to private pools are left out.
+/// Returns the contents of a trace of the workload's first step: all requests up to its end, with the frees up to the end of
+/// the second step, and whether the second step also frees them. Returns `None` if no step repeats
+/// ([`Workload::repeating_step`]). Requests to private pools are left out.
 #[must_use]
 pub fn first_step(workload: &Workload) -> Option<FirstStep> {
     let step = workload.repeating_step()?;
@@ -547,7 +547,8 @@ mod tests {
         run(&workload(events), pytorch(), &RunOptions::plenty())
     }
 
-    /// 60 and 40 MiB, the 60 MiB freed, then 30 and 60 MiB: fragmented by default, not with expandable segments.
+    /// Returns a workload of 60 and 40 MiB, the 60 MiB freed, then 30 and 60 MiB: fragmented by default, but not with
+    /// expandable segments.
     fn hole() -> Workload {
         workload(vec![allocate(0, 60), allocate(1, 40), free(0), allocate(2, 30), allocate(3, 60)])
     }
@@ -762,7 +763,8 @@ mod tests {
         }
     }
 
-    /// Two weights, and then steps of three requests, the last of which stays live until the next step's last request.
+    /// Returns a workload of two weights, and then steps of three requests, the last of which stays live until the next
+    /// step's last request.
     fn steps(count: u32) -> Workload {
         let mut events = Vec::new();
         let allocate = |events: &mut Vec<Event>, bytes: u64| {

@@ -18,7 +18,7 @@ use statrs::distribution::{ContinuousCDF, Normal};
 
 use crate::packing::random::Random;
 
-/// The arithmetic mean; `None` without values.
+/// Returns the arithmetic mean, or `None` if there are no values.
 #[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
@@ -36,8 +36,9 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The confidence interval of the mean of the distribution that the values are drawn from, at this level (such as 0.95). `None`
-/// for fewer than two values, which show no variation. If all values are equal, both ends are that value.
+/// Returns the confidence interval of the mean of the distribution that the values are drawn from, at this level (such as
+/// 0.95). Returns `None` for fewer than two values, which show no variation. If all values are equal, both ends are that
+/// value.
 #[must_use]
 pub fn interval_of_mean(values: &[f64], level: f64, seed: u64) -> Option<Interval> {
     if values.len() < 2 {
@@ -56,7 +57,7 @@ pub fn interval_of_mean(values: &[f64], level: f64, seed: u64) -> Option<Interva
     Some(Interval { low: quantile(&resampled, low), high: quantile(&resampled, high) })
 }
 
-/// The means of the resamples, in ascending order.
+/// Returns the means of the resamples, in ascending order.
 fn resampled_means(values: &[f64], seed: u64) -> Vec<f64> {
     let mut random = Random::new(seed);
     let mut means: Vec<f64> = (0..RESAMPLES)
@@ -66,14 +67,14 @@ fn resampled_means(values: &[f64], seed: u64) -> Vec<f64> {
     means
 }
 
-/// The acceleration: how fast the standard error changes with the mean. The jackknife's estimate is the skewness
-/// over `6 sqrt(n)`.
+/// Returns the acceleration: how fast the standard error changes with the mean. The jackknife's estimate is the skewness over
+/// `6 sqrt(n)`.
 fn acceleration(values: &[f64], center: f64) -> f64 {
     let power = |exponent| values.iter().map(|value| (value - center).powi(exponent)).sum::<f64>();
     power(3) / (6.0 * power(2).powf(1.5))
 }
 
-/// The quantiles of the resamples at the interval's ends.
+/// Returns the quantiles of the resamples at the interval's ends.
 fn levels(bias: f64, acceleration: f64, level: f64) -> (f64, f64) {
     let normal = Normal::standard();
     let adjusted = |share: f64| {
@@ -83,7 +84,7 @@ fn levels(bias: f64, acceleration: f64, level: f64) -> (f64, f64) {
     (adjusted((1.0 - level) / 2.0), adjusted(f64::midpoint(1.0, level)))
 }
 
-/// A quantile, interpolated between the two nearest values.
+/// Returns a quantile, interpolated between the two nearest values.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
     let (below, part) = (place.floor(), place.fract());
@@ -132,7 +133,7 @@ pub fn signed_rank(differences: &[f64]) -> SignedRank {
     SignedRank { pairs: sorted.len(), positive: positive as f64 / 2.0, negative: negative as f64 / 2.0, p, effect, is_exact }
 }
 
-/// Twice the rank of each difference, so that shared ranks are integers too.
+/// Returns twice the rank of each difference, so that shared ranks are integers too.
 fn twice_ranks(sorted: &[f64]) -> Vec<u64> {
     let mut ranks = Vec::with_capacity(sorted.len());
     for same in sorted.chunk_by(|one, other| one.abs().total_cmp(&other.abs()).is_eq()) {
@@ -143,7 +144,7 @@ fn twice_ranks(sorted: &[f64]) -> Vec<u64> {
     ranks
 }
 
-/// The fraction of all assignments of signs whose smaller rank sum is at most this.
+/// Returns the fraction of all assignments of signs whose smaller rank sum is at most this.
 fn exact(twice_ranks: &[u64], smaller: u64) -> f64 {
     let total = twice_ranks.iter().sum::<u64>() as usize;
     // The probability of each sum of positive ranks, rank by rank.
@@ -162,7 +163,7 @@ fn exact(twice_ranks: &[u64], smaller: u64) -> f64 {
     (2.0 * tail).min(1.0)
 }
 
-/// The normal approximation, with a continuity correction.
+/// Returns the normal approximation, with a continuity correction.
 fn approximate(twice_ranks: &[u64], smaller: u64) -> f64 {
     let mean = twice_ranks.iter().sum::<u64>() as f64 / 4.0;
     // This is also true for shared ranks: each rank is added or not, with a probability of one half.

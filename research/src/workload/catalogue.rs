@@ -1,6 +1,6 @@
 //! Descriptions of workloads, such as `transformer:layers=24,hidden=1024,checkpointing=sqrt,steps=20`, and the catalogue: 28
-//! workloads by name, about 100,000 events each, from all generators that imitate programs. The catalogue's texts are those
-//! in the table in `docs/workloads.md`.
+//! workloads by name, about 100,000 events each, from all generators that imitate programs. The catalogue's descriptions are
+//! those in the table in `docs/workloads.md`.
 //!
 //! A description is the name of a generator or of a workload of the [catalogue](CATALOGUE), a colon, and options as
 //! `key=value` separated by commas. No key may occur twice; the order does not matter, except that `preset` comes first,
@@ -16,7 +16,7 @@ use super::generators::{self, WorkloadError};
 /// replaced.
 ///
 /// # Errors
-/// [`WorkloadError`], which names the error and what is allowed.
+/// Returns [`WorkloadError`], which names the error and what is allowed.
 pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
     let made = match named(name) {
@@ -35,10 +35,11 @@ pub fn parse(text: &str) -> Result<Workload, WorkloadError> {
     Ok(workload)
 }
 
-/// The transformer that a description trains, and the number of steps; `None` if the description is not for a `transformer`.
+/// Returns the transformer that a description trains, and the number of steps, or `None` if the description is not for a
+/// `transformer`.
 ///
 /// # Errors
-/// [`WorkloadError`], which names the wrong option and what is allowed.
+/// Returns [`WorkloadError`], which names the wrong option and what is allowed.
 #[must_use]
 pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadError>> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
@@ -46,14 +47,14 @@ pub fn transformer(text: &str) -> Option<Result<(Transformer, u64), WorkloadErro
     (generator == generators::TRANSFORMER).then(|| generators::transformer_of(&[own, options]))
 }
 
-/// The option keys for a generator or a catalogue workload; `None` if nothing has this name.
+/// Returns the option keys for a generator or a catalogue workload, or `None` if nothing has this name.
 #[must_use]
 pub fn keys(name: &str) -> Option<Vec<&'static str>> {
     let generator = named(name).map_or(name, |named| named.generator_and_options().0);
     generators::keys(generator)
 }
 
-/// The names of the generators.
+/// Returns the names of the generators.
 pub fn generator_names() -> impl Iterator<Item = &'static str> {
     generators::names()
 }
@@ -74,7 +75,7 @@ impl NamedWorkload {
     /// these is the same for every seed.
     ///
     /// # Panics
-    /// Never for a workload in the [`CATALOGUE`], because a test creates each of them.
+    /// Never panics for a workload in the [`CATALOGUE`], because a test creates each of them.
     #[must_use]
     pub fn make(&self, seed: u64) -> Workload {
         let (generator, own) = self.generator_and_options();
@@ -83,19 +84,19 @@ impl NamedWorkload {
         Workload { name: self.name.into(), says: self.says.into(), ..workload }
     }
 
-    /// The two parts of its description.
+    /// Returns the two parts of its description.
     fn generator_and_options(&self) -> (&'static str, &'static str) {
         self.text.split_once(':').unwrap_or((self.text, ""))
     }
 }
 
-/// The workload with this name.
+/// Returns the workload with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<&'static NamedWorkload> {
     CATALOGUE.iter().find(|workload| workload.name == name)
 }
 
-/// An entry in the catalogue.
+/// Returns an entry in the catalogue.
 const fn entry(name: &'static str, text: &'static str, says: &'static str) -> NamedWorkload {
     NamedWorkload { name, says, text }
 }

@@ -95,17 +95,17 @@ pub enum Event {
 }
 
 impl Workload {
-    /// The number of buffers.
+    /// Returns the number of buffers.
     #[must_use]
     pub fn buffers(&self) -> usize {
         self.events.iter().filter(|event| matches!(event, Event::Allocate { .. })).count()
     }
 
-    /// The load: the most bytes live at once, with each request rounded up to a multiple of `unit`. No allocator
+    /// Returns the load: the most bytes live at once, with each request rounded up to a multiple of `unit`. No allocator
     /// needs less.
     ///
     /// # Panics
-    /// If `unit` is 0.
+    /// Panics if `unit` is 0.
     #[must_use]
     pub fn load_bytes(&self, unit: u64) -> u64 {
         let mut sizes = Vec::new();
@@ -170,7 +170,7 @@ impl Workload {
     /// dropped, and never begun again. No request may be for 0 bytes.
     ///
     /// # Errors
-    /// The first violation of a rule, or the name if it is not allowed.
+    /// Returns the first violation of a rule, or the name if it is not allowed.
     pub fn check(&self) -> Result<(), Malformed> {
         let is_allowed = |c: char| c.is_ascii_alphanumeric() || "-_.=".contains(c);
         if self.name.is_empty() || !self.name.chars().all(is_allowed) {
@@ -232,7 +232,7 @@ fn rule(is_kept: bool, rule: &'static str) -> Result<(), &'static str> {
 }
 
 impl Workload {
-    /// The live bytes after each event that allocates or frees, with requests unrounded.
+    /// Returns the live bytes after each event that allocates or frees, with requests unrounded.
     #[must_use]
     pub fn curve(&self) -> Vec<u64> {
         let mut sizes = Vec::new();
@@ -252,8 +252,8 @@ impl Workload {
         curve
     }
 
-    /// The curve of live bytes as text, `columns` wide and `rows` high. Each column shows the maximum of its part of the
-    /// workload. Empty for a workload without allocations, and for 0 columns or rows.
+    /// Returns the curve of live bytes as text, `columns` wide and `rows` high. Each column shows the maximum of its part of
+    /// the workload. The result is empty for a workload without allocations, and for 0 columns or rows.
     #[must_use]
     pub fn drawn(&self, columns: usize, rows: usize) -> String {
         let curve = self.curve();
@@ -284,22 +284,22 @@ struct Pool {
 }
 
 impl Pool {
-    /// The bytes that count towards the load with pools.
+    /// Returns the bytes that count towards the load with pools.
     fn bytes(&self) -> u64 {
         if self.is_dropped { self.live_bytes } else { self.kept_bytes }
     }
 }
 
 impl Workload {
-    /// The load with pools: like [`Workload::load_bytes`], but a private pool counts for the most bytes that have lived in it
-    /// at once, until it is dropped.
+    /// Returns the load with pools: like [`Workload::load_bytes`], but a private pool counts for the most bytes that have
+    /// lived in it at once, until it is dropped.
     ///
     /// A graph that was captured into a pool reads and writes the addresses of the capture whenever it is replayed, so the
     /// pool keeps its memory until the graph is reset, and serves no request from outside. No allocator that obeys this rule
     /// can need less, regardless of what it does inside the pools. Without pools, this is the load.
     ///
     /// # Panics
-    /// If `unit` is 0.
+    /// Panics if `unit` is 0.
     #[must_use]
     pub fn load_with_pools_bytes(&self, unit: u64) -> u64 {
         let mut buffers: BTreeMap<u32, (u64, Option<u16>)> = BTreeMap::new();
@@ -349,8 +349,8 @@ impl Workload {
 }
 
 impl Workload {
-    /// The event with which the later half begins: with two or more steps, the first step of the later half (of three steps,
-    /// the last); with fewer, the middle event.
+    /// Returns the event with which the later half begins: with two or more steps, the first step of the later half (of three
+    /// steps, the last); with fewer, the middle event.
     #[must_use]
     pub fn later_half(&self) -> usize {
         match self.steps.get(self.steps.len().div_ceil(2)) {
@@ -359,14 +359,14 @@ impl Workload {
         }
     }
 
-    /// The number of steps in the later half; 0 if there are fewer than two.
+    /// Returns the number of steps in the later half, or 0 if there are fewer than two.
     #[must_use]
     pub fn later_steps(&self) -> usize {
         self.steps.len() / 2
     }
 
-    /// The work that the workload puts on streams, in nanoseconds. 0 if the workload does not state how long its work takes,
-    /// as is always the case for recordings; the time that a call waits for the device is then unknown.
+    /// Returns the work that the workload puts on streams, in nanoseconds. 0 if the workload does not state how long its work
+    /// takes, as is always the case for recordings; the time that a call waits for the device is then unknown.
     #[must_use]
     pub fn work_ns(&self) -> u64 {
         let of_event = |event: &Event| match *event {
@@ -449,7 +449,8 @@ mod tests {
         assert_eq!(load_mib(&[allocate(0, 7), free(0), allocate(1, 6)]), (7, 7), "without pools it is the load");
     }
 
-    /// Captures of random requests, with requests outside the captures in between; some pools are dropped.
+    /// Returns a workload with captures of random requests, with requests outside the captures in between; some pools are
+    /// dropped.
     fn random_captures(seed: u64) -> Workload {
         let mut random = Random::new(seed);
         let (mut events, mut live, mut next) = (Vec::new(), Vec::new(), 0);

@@ -45,7 +45,7 @@ pub struct RepeatingStep {
 }
 
 impl Workload {
-    /// The step that the workload repeats, and its first occurrence. `None` if there is no such step.
+    /// Returns the step that the workload repeats, and its first occurrence. Returns `None` if there is no such step.
     ///
     /// The program holds less memory between steps than inside them, so the moments at which it becomes full after having
     /// been half empty are a whole number of steps apart. Among these distances, the function chooses the one at which most
@@ -89,8 +89,8 @@ fn key(seen: &Requested) -> (u64, u16) {
     (seen.bytes, seen.stream)
 }
 
-/// The requests from `from` up to `to` that recur about `length` requests later, in order. Either sequence may lack some of
-/// them.
+/// Returns the requests from `from` up to `to` that recur about `length` requests later, in order. Either sequence may lack
+/// some of them.
 fn alike(seen: &[Requested], from: usize, to: usize, length: usize) -> impl Iterator<Item = usize> {
     let (mut here, mut later) = (from, from + length);
     core::iter::from_fn(move || {
@@ -105,8 +105,8 @@ fn alike(seen: &[Requested], from: usize, to: usize, length: usize) -> impl Iter
     })
 }
 
-/// How many requests to skip in each sequence so that the next two are alike, as are the two after them if there are any: as
-/// few as possible in total.
+/// Returns how many requests to skip in each sequence so that the next two are alike, as are the two after them if there are
+/// any: as few as possible in total.
 fn next_alike(here: &[Requested], later: &[Requested]) -> Option<(usize, usize)> {
     let alike = |a: usize, b: usize| here.get(a).zip(later.get(b)).is_none_or(|(a, b)| key(a) == key(b));
     let within = |a: usize, b: usize| a < here.len() && b < later.len();
@@ -116,12 +116,12 @@ fn next_alike(here: &[Requested], later: &[Requested]) -> Option<(usize, usize)>
     pairs.find(|&(a, b)| alike(a, b) && (a + b == 0 || alike(a + 1, b + 1)))
 }
 
-/// The share of these requests that recur, in thousandths.
+/// Returns the share of these requests that recur, in thousandths.
 fn share(seen: &[Requested], from: usize, to: usize, length: usize) -> usize {
     alike(seen, from, to, length).count() * 1000 / (to - from).max(1)
 }
 
-/// The length of the step, in requests, and the last moment at which the program becomes full.
+/// Returns the length of the step, in requests, and the last moment at which the program becomes full.
 fn step_length(seen: &[Requested]) -> Option<(usize, usize)> {
     let later = &seen[seen.len() / 2..];
     let most = later.iter().map(|request| request.live).max()?;
@@ -144,7 +144,7 @@ fn step_length(seen: &[Requested]) -> Option<(usize, usize)> {
     Some((length, last))
 }
 
-/// The requests at which the first and second steps begin.
+/// Returns the requests at which the first and second steps begin.
 fn first_step(seen: &[Requested], length: usize, full: usize) -> Option<(usize, usize)> {
     let varies = length / ONE_VARIES_IN;
     let emptiest = |from: usize, to: usize| (from..to.min(seen.len())).min_by_key(|&at| seen[at].live);
@@ -169,8 +169,8 @@ fn first_step(seen: &[Requested], length: usize, full: usize) -> Option<(usize, 
 mod tests {
     use super::*;
 
-    /// A weight, followed by steps with requests of 40, 30, 20 and 10 KiB, all live at once, with scratch memory of varying
-    /// size between the second and the third, and an additional request in the twelfth step.
+    /// Returns a weight, followed by steps with requests of 40, 30, 20 and 10 KiB, all live at once, with scratch memory of
+    /// varying size between the second and the third, and an additional request in the twelfth step.
     fn varying(steps: u32) -> Workload {
         let (mut events, mut count) = (Vec::new(), 0);
         let mut allocate = |events: &mut Vec<Event>, bytes: u64| {

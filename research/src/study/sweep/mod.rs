@@ -23,7 +23,7 @@ use super::run::Addresses;
 
 /// The maximum number of jobs in a sweep.
 pub const MOST_JOBS: u64 = 1_000_000;
-/// Factors are counted in parts of this many.
+/// Factors are counted in parts of one in this many.
 const MILLION: u64 = 1_000_000;
 
 /// The memory of a job's device.
@@ -41,7 +41,8 @@ pub enum Capacity {
 }
 
 impl Capacity {
-    /// The memory in bytes for a workload with this load; `None` for [`Capacity::Smallest`] and [`Capacity::Plenty`].
+    /// Returns the memory in bytes for a workload with this load, or `None` for [`Capacity::Smallest`] and
+    /// [`Capacity::Plenty`].
     #[must_use]
     pub fn bytes(self, load_bytes: u64) -> Option<u64> {
         match self {
@@ -72,7 +73,7 @@ impl FromStr for Capacity {
             "plenty" => Ok(Capacity::Plenty),
             _ => match text.strip_suffix('B').map(str::parse::<u64>) {
                 Some(Ok(bytes)) if bytes > 0 => Ok(Capacity::Bytes(bytes)),
-                Some(_) => Err(format!("{text:?} is not a number of bytes: write a whole number above 0 and B")),
+                Some(_) => Err(format!("{text:?} is not a number of bytes: write a whole number above 0 followed by B")),
                 None => text.parse().map(Capacity::Load),
             },
         }
@@ -99,14 +100,14 @@ impl TryFrom<String> for Capacity {
 pub struct Share(u64);
 
 impl Share {
-    /// This share of a number of bytes, rounded up.
+    /// Returns this share of a number of bytes, rounded up.
     #[must_use]
     pub fn of(self, bytes: u64) -> u64 {
         let exact = (u128::from(bytes) * u128::from(self.0)).div_ceil(u128::from(MILLION));
         u64::try_from(exact).unwrap_or(u64::MAX)
     }
 
-    /// As a floating-point number, for drawing.
+    /// Returns the share as a floating-point number, for drawing.
     #[must_use]
     pub fn value(self) -> f64 {
         self.0 as f64 / MILLION as f64
@@ -242,14 +243,14 @@ impl Plan {
         (self.policies.len() * self.capacities.len()) as u64
     }
 
-    /// The number of jobs. The plan must have passed [`Plan::check`]; otherwise, the number may overflow.
+    /// Returns the number of jobs. The plan must have passed [`Plan::check`]; if not, the number may overflow.
     #[must_use]
     pub fn jobs(&self) -> u64 {
         self.workloads.iter().map(|workload| workload.seeds).sum::<u64>() * self.jobs_of_a_cell()
     }
 
-    /// The job with this number, counted from 0; `None` beyond the last job. Jobs are ordered by workload, then seed, then
-    /// policy, then capacity.
+    /// Returns the job with this number, counted from 0; `None` beyond the last job. Jobs are ordered by workload, then seed,
+    /// then policy, then capacity.
     #[must_use]
     pub fn job(&self, number: u64) -> Option<Job> {
         let in_cell = usize::try_from(number % self.jobs_of_a_cell().max(1)).ok()?;

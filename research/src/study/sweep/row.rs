@@ -1,4 +1,4 @@
-//! A row contains the numbers of one job; [`run_jobs`] runs jobs on several threads and returns the rows in job order.
+//! A row contains the numbers for one job; [`run_jobs`] runs jobs on several threads and returns the rows in job order.
 //!
 //! A workload is prepared once for all its jobs: its load and its hash are computed.
 
@@ -90,8 +90,8 @@ pub struct Row {
 }
 
 impl Row {
-    /// Runs the job with this number, with the workload and the policy that the plan names for it. `None` if the plan does
-    /// not contain the job.
+    /// Runs the job with this number, with the workload and the policy that the plan names for it. Returns `None` if the plan
+    /// does not contain the job.
     #[must_use]
     pub fn of(plan: &Plan, number: u64, workload: &PreparedWorkload, policy: &Named) -> Option<Row> {
         let job = plan.job(number)?;
@@ -121,7 +121,7 @@ impl Row {
         Some(Row { capacity_bytes, fails_above_bytes, runs, ..row })
     }
 
-    /// The row of a job that has not been run.
+    /// Returns the row of a job that has not been run.
     pub(super) fn empty(plan: &Plan, number: u64) -> Option<Row> {
         let job = plan.job(number)?;
         Some(Row {
@@ -184,7 +184,8 @@ impl Row {
         self.later_waited_ns = outcome.later.waited_ns;
     }
 
-    /// Whether the row was created from this workload, judging by the hash, the loads, and the numbers of events and steps.
+    /// Returns whether the row was created from this workload, judging by the hash, the loads, and the numbers of events and
+    /// steps.
     #[must_use]
     pub fn is_of(&self, workload: &PreparedWorkload) -> bool {
         let Workload { events, steps, .. } = &workload.workload;
@@ -193,7 +194,7 @@ impl Row {
             && (self.events, self.steps) == (events.len() as u64, steps.len() as u64)
     }
 
-    /// Whether the workload, seed, policy and capacity match the plan's job with this number.
+    /// Returns whether the workload, seed, policy and capacity match the plan's job with this number.
     #[must_use]
     pub fn belongs_to(&self, plan: &Plan) -> bool {
         Row::empty(plan, self.job).is_some_and(|own| {
@@ -229,7 +230,7 @@ impl PreparedWorkload {
     }
 }
 
-/// FNV-1a over words of 64 bits, with a shift that mixes the high bits into the low ones.
+/// Mixes an event into a hash: FNV-1a over words of 64 bits, with a shift that mixes the high bits into the low ones.
 fn mix(hash: u64, event: &Event) -> u64 {
     let [kind, one, two, three] = match *event {
         Event::Allocate { buffer, bytes, stream } => [1, u64::from(buffer), bytes, u64::from(stream)],
@@ -265,7 +266,7 @@ pub struct Source {
 /// have to wait for an earlier one.
 ///
 /// # Errors
-/// Any error from `take`.
+/// Returns any error from `take`.
 pub fn run_jobs<E>(
     plan: &Plan,
     sources: &[Source],
@@ -332,7 +333,7 @@ struct Workloads<'a> {
 }
 
 impl Workloads<'_> {
-    /// The slot of a workload, which the first thread that needs it fills.
+    /// Returns the slot of a workload, which the first thread that needs it fills.
     fn place(&self, workload: usize, seed: u64) -> Arc<OnceLock<PreparedWorkload>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, place)) = kept.iter().find(|(key, _)| *key == (workload, seed)) {

@@ -35,9 +35,9 @@ pub struct Cell {
     pub courses: Vec<Option<Course>>,
     /// The comparison with the baseline over the seeds; `None` with fewer than two seeds, and for the baseline itself.
     pub versus: Option<SeedComparison>,
-    /// The number of seeds with which it fits, for each capacity.
+    /// The number of seeds with which the workload fits, for each capacity.
     pub fits: Vec<u64>,
-    /// The number of seeds with which it fails at some capacity tried above the smallest.
+    /// The number of seeds with which the workload fails at some capacity tried above the smallest.
     pub not_monotone: u64,
 }
 
@@ -116,13 +116,13 @@ impl Summary {
         Summary { baseline, load_with_pools: load_with_pools(plan, rows), outlier, policies, cells }
     }
 
-    /// Whether a workload has several seeds, so that policies are compared over them.
+    /// Returns whether a workload has several seeds, so that policies are compared over them.
     #[must_use]
     pub fn compares_seeds(&self) -> bool {
         self.cells.iter().flatten().any(|cell| cell.versus.is_some())
     }
 
-    /// The number of combinations of workload, seed and policy that fit in some amount of memory but fail with more.
+    /// Returns the number of combinations of workload, seed and policy that fit in some amount of memory but fail with more.
     #[must_use]
     pub fn not_monotone(&self) -> u64 {
         self.cells.iter().flatten().map(|cell| cell.not_monotone).sum()
@@ -166,7 +166,7 @@ fn cells(seen: &Seen<'_>, smallest: Option<usize>, baseline: usize) -> Vec<Vec<C
     cells
 }
 
-/// By workload; one row for each seed contains it.
+/// Returns the load with pools by workload; one row for each seed contains it.
 fn load_with_pools(plan: &Plan, rows: &[Row]) -> Vec<Option<Level>> {
     let mut ratios = vec![std::collections::BTreeMap::new(); plan.workloads.len()];
     for row in rows {
@@ -177,7 +177,7 @@ fn load_with_pools(plan: &Plan, rows: &[Row]) -> Vec<Option<Level>> {
     ratios.into_iter().map(|of_seeds| over_all(&of_seeds.into_values().collect::<Vec<_>>())).collect()
 }
 
-/// The number of seeds that fail with more than their smallest memory, at a capacity that was searched or specified.
+/// Returns the number of seeds that fail with more than their smallest memory, at a capacity that was searched or specified.
 fn not_monotone(smallest: &[&Row], by_capacity: &[Vec<&Row>]) -> u64 {
     let fails_with_more = |least: &&&Row| {
         let fails = |row: &&Row| row.seed == least.seed && !row.fits && row.capacity_bytes > least.capacity_bytes;
@@ -190,7 +190,7 @@ fn ratio(row: &Row) -> Option<f64> {
     row.capacity_bytes.map(|bytes| bytes as f64 / row.load_bytes.max(1) as f64)
 }
 
-/// The mean over seeds; `None` if one of them has no value.
+/// Returns the mean over seeds, or `None` if one of them has no value.
 fn over_seeds(rows: &[&Row], value: impl Fn(&Row) -> Option<f64>) -> Option<Level> {
     over_all(&rows.iter().map(|row| value(row)).collect::<Option<Vec<_>>>()?)
 }
@@ -233,12 +233,12 @@ pub struct Level {
     pub count: usize,
 }
 
-/// The geometric mean and the range; `None` without values.
+/// Returns the geometric mean and the range, or `None` if there are no values.
 fn over_all(values: &[f64]) -> Option<Level> {
     with_range(values, || geometric_mean(values))
 }
 
-/// The arithmetic mean and the range, of values that may be 0; `None` without values.
+/// Returns the arithmetic mean and the range, of values that may be 0, or `None` if there are no values.
 fn plain_over_all(values: &[f64]) -> Option<Level> {
     with_range(values, || mean(values))
 }
@@ -255,12 +255,12 @@ fn geometric_mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().map(|value| value.max(f64::MIN_POSITIVE)).geometric_mean())
 }
 
-/// The geometric mean over workloads, with its range; `None` without values.
+/// Returns the geometric mean over workloads, with its range, or `None` if there are no values.
 fn over_workloads(levels: impl Iterator<Item = Level>) -> Option<Level> {
     over_all(&levels.map(|level| level.mean).collect::<Vec<_>>())
 }
 
-/// The geometric mean over seeds and its interval, from the values' logarithms.
+/// Returns the geometric mean over seeds and its interval, from the values' logarithms.
 fn with_interval(logs: &[f64]) -> Option<Level> {
     let mean = mean(logs)?;
     // A single value says nothing about other values.
@@ -270,7 +270,7 @@ fn with_interval(logs: &[f64]) -> Option<Level> {
 }
 
 impl Level {
-    /// The geometric mean and the range over those workloads that have a value; `None` if there are none.
+    /// Returns the geometric mean and the range over those workloads that have a value, or `None` if there are none.
     #[must_use]
     pub fn over_workloads(values: &[Option<f64>]) -> Option<Level> {
         over_all(&values.iter().copied().flatten().collect::<Vec<_>>())
@@ -307,8 +307,8 @@ impl Without {
     }
 }
 
-/// The workload with the largest share of the excess, averaged over the policies; `None` if there is no excess, or only one
-/// workload. `policies` holds, for each policy, the smallest memory relative to the load of each workload.
+/// Returns the workload with the largest share of the excess, averaged over the policies, or `None` if there is no excess, or
+/// only one workload. `policies` holds, for each policy, the smallest memory relative to the load of each workload.
 fn outlier(policies: &[Vec<Option<f64>>]) -> Option<usize> {
     let workloads = policies.first()?.len();
     let share = |workload: usize| policies.iter().filter_map(|ratios| Without::of(ratios, workload).share).sum::<f64>();
@@ -317,7 +317,7 @@ fn outlier(policies: &[Vec<Option<f64>>]) -> Option<usize> {
     (workloads > 1 && largest.0 > 0.0).then_some(largest.1)
 }
 
-/// The driver's work over the course of one workload, with one amount of memory. The values are arithmetic means over the
+/// The driver's work over the course of one workload, with a given amount of memory. The values are arithmetic means over the
 /// seeds, because a value may be 0.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Course {
@@ -339,7 +339,7 @@ pub struct Course {
     pub waiting_calls: Level,
 }
 
-/// The driver's work over the course of the workloads that fit, with one amount of memory.
+/// The driver's work over the course of the workloads that fit, with a given amount of memory.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct CourseOfAll {
     /// Driver calls per step: the geometric mean over the workloads whose steps are known.
@@ -424,7 +424,7 @@ fn compare_seeds(own: &[&Row], base: &[&Row]) -> Option<SeedComparison> {
     Some(SeedComparison { ratio: with_interval(&finite), counts: counts(&differences), test, corrected_p: test.p })
 }
 
-/// The number of differences less than, equal to and greater than 0.
+/// Returns the number of differences less than, equal to and greater than 0.
 fn counts(differences: &[f64]) -> [usize; 3] {
     let count = |wanted: fn(f64) -> bool| differences.iter().filter(|difference| wanted(**difference)).count();
     [count(|d| d < 0.0), count(|d| d == 0.0), count(|d| d > 0.0)]
@@ -439,7 +439,7 @@ fn correct<'a>(comparisons: impl Iterator<Item = &'a mut SeedComparison>) {
     }
 }
 
-/// The logarithm of the smallest memory; infinite if the workload does not fit in any amount.
+/// Returns the logarithm of the smallest memory; infinite if the workload does not fit in any amount.
 fn log_bytes(row: &Row) -> f64 {
     row.capacity_bytes.map_or(f64::INFINITY, |bytes| (bytes.max(1) as f64).ln())
 }
@@ -455,11 +455,11 @@ pub struct BoundRatios {
     pub packing: Level,
 }
 
-/// Computes these results for all workloads of a plan, in its order. `sources` are the plan's; the packer has `steps` steps
-/// for each packing.
+/// Computes these results for all workloads of a plan, in its order. `sources` are the plan's sources; the packer may take
+/// `steps` steps for each packing.
 ///
 /// # Errors
-/// [`BoundsError`] for a workload that has no bounds.
+/// Returns [`BoundsError`] for a workload that has no bounds.
 pub fn bound_ratios(
     plan: &Plan,
     sources: &[Source],
@@ -517,7 +517,7 @@ mod tests {
         assert_eq!(outlier(&[]), None);
     }
 
-    /// Rows with these smallest memories and a load of 100: one seed, two policies.
+    /// Returns rows with these smallest memories and a load of 100: one seed, two policies.
     fn written(plan: &Plan, values: &[[Option<u64>; 2]]) -> Vec<Row> {
         (0..plan.jobs())
             .map(|number| {
@@ -589,7 +589,7 @@ mod tests {
         assert_eq!(other.fits, [1.0 / 3.0]);
     }
 
-    /// Rows of one workload with six seeds and two policies, for the smallest memory only.
+    /// Returns rows of one workload with six seeds and two policies, for the smallest memory only.
     fn seeded(values: [[Option<u64>; 2]; 6]) -> Summary {
         let mut plan = plan();
         plan.capacities.truncate(1);

@@ -47,8 +47,8 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// Whether all memory that the policy ever took stayed at its address. Only then does Robson's theorem apply to the reserved
-    /// bytes.
+    /// Returns whether all memory that the policy ever took stayed at its address. Only then does Robson's theorem apply to
+    /// the reserved bytes.
     #[must_use]
     pub fn never_moved(&self) -> bool {
         !self.gave_back && self.address_bytes == self.reserved_bytes
@@ -57,13 +57,13 @@ impl Attack {
 
 const MIB: u64 = 1 << 20;
 
-/// The fence of pytorch#193400. 64 MiB are live from the start; each cycle allocates 91 MiB and 45.5 MiB, then 2 MiB that are
-/// kept, and frees the first two. With `max_split_size_mb:128` and `expandable_segments:True`, reserved memory grows by 138
-/// MiB per cycle: the free block is too large to be split, and the 2 MiB that are kept separate it from the end of the
+/// Returns the fence of pytorch#193400. 64 MiB are live from the start; each cycle allocates 91 MiB and 45.5 MiB, then 2 MiB
+/// that are kept, and frees the first two. With `max_split_size_mb:128` and `expandable_segments:True`, reserved memory grows
+/// by 138 MiB per cycle: the free block is too large to be split, and the 2 MiB that are kept separate it from the end of the
 /// segment.
 ///
 /// # Errors
-/// [`AttackError::Shape`] for no cycles, or more than a million.
+/// Returns [`AttackError::Shape`] for no cycles, or more than a million.
 pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
     if !(1..=1_000_000).contains(&cycles) {
         return Err(AttackError::Shape("there must be between 1 and 1,000,000 cycles"));
@@ -80,12 +80,12 @@ pub fn fence(cycles: u32) -> Result<Workload, AttackError> {
     Ok(Workload { name: format!("fence-{cycles}"), says, events, ..Workload::default() })
 }
 
-/// The comb of torchrec#4584 ("hard" fragmentation): `teeth` pairs of buffers of `tooth_bytes`, of which every other one is
-/// freed, and then one request as large as all gaps together. A policy that does not move memory needs one and a half times
-/// as much.
+/// Returns the comb of torchrec#4584 ("hard" fragmentation): `teeth` pairs of buffers of `tooth_bytes`, of which every other
+/// one is freed, and then one request as large as all gaps together. A policy that does not move memory needs one and a half
+/// times as much.
 ///
 /// # Errors
-/// [`AttackError::Shape`] for no teeth, no bytes, or more than 2^60 bytes.
+/// Returns [`AttackError::Shape`] for no teeth, no bytes, or more than 2^60 bytes.
 pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
     let all = u64::from(teeth).checked_mul(tooth_bytes).filter(|&all| all > 0 && all < 1 << 60);
     let Some(gaps_bytes) = all.filter(|_| teeth <= 1 << 20) else {
@@ -97,7 +97,7 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
     events.extend((0..teeth).map(|tooth| Event::Free { buffer: 2 * tooth }));
     events.push(Event::Allocate { buffer: 2 * teeth, bytes: gaps_bytes, stream: 0 });
     let says = format!(
-        "of {} buffers of {tooth_bytes} bytes, every other one is freed; then one request is as large as all gaps together",
+        "every other one of {} buffers of {tooth_bytes} bytes is freed; then one request is as large as all gaps together",
         2 * teeth
     );
     Ok(Workload { name: format!("comb-{teeth}"), says, events, ..Workload::default() })
@@ -108,7 +108,7 @@ pub fn comb(teeth: u32, tooth_bytes: u64) -> Result<Workload, AttackError> {
 /// only its own stream, so every stream keeps one.
 ///
 /// # Errors
-/// [`AttackError::Shape`] for no calls, no streams, no bytes, or more than 2^60 bytes.
+/// Returns [`AttackError::Shape`] for no calls, no streams, no bytes, or more than 2^60 bytes.
 pub fn stream_per_buffer(calls: u32, streams: u16, bytes: u64) -> Result<Workload, AttackError> {
     if !(1..=1_000_000).contains(&calls) || streams == 0 || bytes == 0 || bytes > 1 << 59 {
         return Err(AttackError::Shape(
@@ -146,7 +146,7 @@ const MOST_UNITS: u64 = 1 << 20;
 /// Plays Robson's adversary against a policy, with more memory than it needs.
 ///
 /// # Errors
-/// [`AttackError`] if the numbers are not allowed, or if the policy refuses a request.
+/// Returns [`AttackError`] if the numbers are not allowed, or if the policy refuses a request.
 pub fn robson(policy: Box<dyn Policy + Send>, numbers: Robson) -> Result<Attack, AttackError> {
     let Robson { unit_bytes, largest_units, live_units } = numbers;
     if !largest_units.is_power_of_two() {
@@ -186,8 +186,8 @@ pub fn robson(policy: Box<dyn Policy + Send>, numbers: Robson) -> Result<Attack,
     Ok(probe.finish(name, says))
 }
 
-/// Whether a buffer covers a unit whose number is `mark` modulo `size`. Units start at multiples of their size; a buffer that
-/// starts between two units still covers as many units as it is long.
+/// Returns whether a buffer covers a unit whose number is `mark` modulo `size`. Units start at multiples of their size; a
+/// buffer that starts between two units still covers as many units as it is long.
 fn covers(position: u64, bytes: u64, unit_bytes: u64, size: u64, mark: u64) -> bool {
     let (first, units) = (position.div_ceil(unit_bytes), bytes / unit_bytes);
     // The distance from its first unit to the next marked one.
@@ -261,17 +261,17 @@ impl Probe {
         Ok(())
     }
 
-    /// The position and the bytes of each live buffer.
+    /// Returns the position and the bytes of each live buffer.
     fn live(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.live.values().map(|live| (live.position, live.bytes))
     }
 
-    /// The requested bytes that are currently live.
+    /// Returns the requested bytes that are currently live.
     fn live_bytes(&self) -> u64 {
         self.live_bytes
     }
 
-    /// The outcome of the attack.
+    /// Returns the outcome of the attack.
     fn finish(self, name: String, says: String) -> Attack {
         Attack {
             workload: Workload { name, says, events: self.events, ..Workload::default() },
@@ -313,7 +313,7 @@ impl Addresses {
         self.end += bytes;
     }
 
-    /// The position of an address that has memory.
+    /// Returns the position of an address that has memory.
     fn position(&self, address: u64) -> u64 {
         self.ranges.range(..=address).next_back().map_or(0, |(&first, &(_, position))| position + (address - first))
     }
@@ -327,8 +327,8 @@ pub(super) struct RobsonAgainst {
 }
 
 impl RobsonAgainst {
-    /// An adversary with the sizes given in docs/bounds.md. It plays against the policy named `against`, or against the first
-    /// policy in the catalogue if no policy has that name.
+    /// Creates an adversary with the sizes given in docs/bounds.md. It plays against the policy named `against`, or against
+    /// the first policy in the catalogue if no policy has that name.
     pub(super) fn new(against: &str) -> RobsonAgainst {
         let numbers = Robson { unit_bytes: 160 * MIB, largest_units: 16, live_units: 256 };
         RobsonAgainst { numbers, against: named(against).unwrap_or_else(|_| CATALOGUE[0].clone()) }
@@ -458,7 +458,7 @@ mod tests {
         named(name).unwrap()
     }
 
-    /// The memory that a policy reserves for a workload on a device with plenty of memory.
+    /// Returns the memory that a policy reserves for a workload on a device with plenty of memory.
     fn reserved(workload: &Workload, policy: Box<dyn Policy + Send>) -> u64 {
         let outcome = run(workload, policy, &RunOptions::plenty());
         assert_eq!(outcome.ending, Ending::Fits, "{}", workload.name);
@@ -487,8 +487,9 @@ mod tests {
         }
     }
 
-    /// The policies to which the bounds for any fit apply, each with its page as the unit: they use one region that grows by
-    /// the missing amount, coalesce all free neighbours, do not round, and use a free block whenever one is large enough.
+    /// Returns the policies to which the bounds for any fit apply, each with its page as the unit: they use one region that
+    /// grows by the missing amount, coalesce all free neighbours, do not round, and use a free block whenever one is large
+    /// enough.
     fn any_fits() -> Vec<(Named, u64)> {
         let names = [
             "best-fit-remap:fit=first",

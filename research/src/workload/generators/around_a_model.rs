@@ -36,10 +36,11 @@ impl Default for Varlen {
 }
 
 impl Varlen {
-    /// The requests of all steps.
+    /// Returns the requests of all steps.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         within("steps", self.steps, 1, 1_000_000)?;
         within("multiple", self.multiple, 1, 1 << 20)?;
@@ -95,9 +96,8 @@ impl Generator for Varlen {
 /// Alternates training and generation, as in reinforcement learning of a language model.
 ///
 /// Each round generates answers to prompts, with growing caches and without gradients, and then trains for some steps on the
-/// answers. The model's weights, gradients and states are those of a [`Transformer`]. The caches are two tensors per layer
-/// for the whole batch, which are reallocated every `stride` tokens (`torch.cat` does that for every token, with more
-/// events).
+/// answers. The model has the weights, gradients and states of a [`Transformer`]. The caches are two tensors per layer for
+/// the entire batch, which are reallocated every `stride` tokens (`torch.cat` does that for every token, with more events).
 #[derive(Clone, PartialEq, Debug)]
 pub struct Alternate {
     /// The model; its `sequence` is the maximum number of tokens in a prompt and its answer together.
@@ -137,10 +137,11 @@ impl Default for Alternate {
 }
 
 impl Alternate {
-    /// The requests of all rounds.
+    /// Returns the requests of all rounds.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         within("rounds", self.rounds, 1, 1_000_000)?;
         within("steps", self.steps, 1, 1_000_000)?;
@@ -272,14 +273,15 @@ const COPY_IN: u16 = 1;
 const COPY_OUT: u16 = 2;
 /// The number of bytes that a copy between host and device moves in a microsecond.
 const COPIED_BYTES_PER_US: u64 = 25_000;
-/// The size of a decoded image, with four-byte values, relative to that of the copied image.
+/// The size of a decoded image, with four-byte values, relative to the size of the copied image.
 const DECODED: u64 = 4;
 
 impl Prefetch {
-    /// The requests of all steps.
+    /// Returns the requests of all steps.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         within("steps", self.steps, 1, 1_000_000)?;
         within("depth", self.depth, 1, 1 << 10)?;
@@ -419,10 +421,11 @@ impl Default for Graphs {
 }
 
 impl Graphs {
-    /// The requests of all rounds.
+    /// Returns the requests of all rounds.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         self.check()?;
         let mut engine = self.model.engine();
@@ -553,8 +556,8 @@ mod tests {
             Varlen { model, steps: 12, ..Varlen::default() }
         }
 
-        /// The padded length of each batch, derived from three consecutive requests: tokens, targets, and the embedding with 64
-        /// numbers of 2 bytes per token.
+        /// Returns the padded length of each batch, derived from three consecutive requests: tokens, targets, and the
+        /// embedding with 64 numbers of 2 bytes per token.
         fn lengths(workload: &Workload) -> Vec<u64> {
             let mut lengths = Vec::new();
             for three in workload.events.windows(3) {
@@ -707,7 +710,7 @@ mod tests {
             Graphs { model, batches: vec![1, 2, 4, 8, 16], rounds: 2, ..Graphs::default() }
         }
 
-        /// The pool and the batch size of each capture: the first request in a capture is for 8 bytes per sample.
+        /// Returns the pool and the batch size of each capture: the first request in a capture is for 8 bytes per sample.
         fn captured(graphs: &Graphs) -> Vec<(u16, u64)> {
             let workload = graphs.workload().unwrap();
             assert_eq!(workload.check(), Ok(()));

@@ -13,7 +13,7 @@
 //!   incoming gradient, as in the recorded programs.
 //! - Without a backward pass, an operation's input lives until its output exists.
 //!
-//! The engine counts the references to each tensor. It runs a block on its own ([`Work`]), or a whole model (`Plan`) with
+//! The engine counts the references to each tensor. It runs a block on its own ([`Work`]), or an entire model (`Plan`) with
 //! parts that run one after another, some of which are recomputed in the backward pass.
 
 use super::WorkloadError;
@@ -160,7 +160,7 @@ impl Block {
     /// Appends an operation. Returns its output.
     ///
     /// # Panics
-    /// If one of its inputs is not a value in this block.
+    /// Panics if one of its inputs is not a value in this block.
     pub fn push(&mut self, operation: Operation) -> Value {
         for &input in &operation.inputs {
             self.last_use[input] = Some(self.operations.len());
@@ -171,12 +171,12 @@ impl Block {
         self.operations.len()
     }
 
-    /// The sizes of the parameters, in operation order.
+    /// Returns the sizes of the parameters, in operation order.
     pub fn parameters(&self) -> impl Iterator<Item = u64> {
         self.operations.iter().flat_map(|operation| operation.parameters.iter().copied())
     }
 
-    /// The number of its parameters.
+    /// Returns the number of its parameters.
     #[must_use]
     pub fn parameter_count(&self) -> usize {
         self.operations.iter().map(|operation| operation.parameters.len()).sum()
@@ -436,7 +436,7 @@ impl Engine {
         Ok(())
     }
 
-    /// `zero_grad(set_to_none=True)`.
+    /// Frees all gradients, like `zero_grad(set_to_none=True)`.
     pub(super) fn drop_gradients(&mut self) -> Result<(), WorkloadError> {
         for gradient in self.gradients.drain(..).flatten() {
             self.program.free(gradient)?;
@@ -502,7 +502,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Repeated work as a fraction of the necessary work.
+    /// Returns the repeated work as a fraction of the necessary work.
     #[must_use]
     pub fn overhead(&self) -> f64 {
         self.recomputed as f64 / (self.forward + self.backward).max(1) as f64
@@ -557,12 +557,12 @@ impl Plan {
         self.parts.push(Part { block: self.blocks.len() - 1, repeats: 1, recompute: Recompute::No, shares: None });
     }
 
-    /// The number of parameters that belong to the part itself.
+    /// Returns the number of parameters that belong to the part itself.
     fn own_parameters(&self, part: &Part) -> usize {
         if part.shares.is_some() { 0 } else { part.repeats * self.blocks[part.block].parameter_count() }
     }
 
-    /// The sizes of all parameters.
+    /// Returns the sizes of all parameters.
     pub(super) fn parameters(&self) -> impl Iterator<Item = u64> {
         let of_part = |part: &Part| (0..part.repeats).flat_map(|_| self.blocks[part.block].parameters()).collect::<Vec<_>>();
         self.parts.iter().filter(|part| part.shares.is_none()).flat_map(of_part)
@@ -702,14 +702,14 @@ fn pieces_backward(
 }
 
 impl Block {
-    /// The requests of this many forward and backward passes. Gradients of parameters live until the end; gradients of the
-    /// input do not.
+    /// Returns the requests of this many forward and backward passes. Gradients of parameters live until the end; gradients
+    /// of the input do not.
     ///
     /// # Errors
-    /// [`WorkloadError`] if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if a size is too large, or if there are too many events.
     ///
     /// # Panics
-    /// If the block has no operations.
+    /// Panics if the block has no operations.
     pub fn trained(&self, passes: usize) -> Result<Workload, WorkloadError> {
         let mut engine = engine();
         for _ in 0..passes {
@@ -725,10 +725,10 @@ impl Block {
         Ok(engine.program.finish("block", "A block of operations, forward and backward".into()))
     }
 
-    /// The requests of this many equal blocks, one after another, forward only.
+    /// Returns the requests of this many equal blocks, one after another, forward only.
     ///
     /// # Errors
-    /// The same as for [`Block::trained`].
+    /// Fails in the same cases as [`Block::trained`].
     pub fn forward_only(&self, blocks: usize) -> Result<Workload, WorkloadError> {
         let mut engine = engine();
         let mut value = engine.allocate(self.input_bytes())?;
@@ -751,7 +751,7 @@ mod tests {
 
     use super::*;
 
-    /// An engine's allocations and frees: `+size` and `-size`, in order.
+    /// Returns an engine's allocations and frees: `+size` and `-size`, in order.
     fn story(engine: Engine) -> String {
         let mut sizes = Vec::new();
         let mut story = Vec::new();
@@ -768,7 +768,7 @@ mod tests {
         story.join(" ")
     }
 
-    /// An input of 1 byte, then operations with outputs of different sizes.
+    /// Returns an input of 1 byte, then operations with outputs of different sizes.
     fn block(operations: Vec<Operation>) -> Block {
         let mut block = Block::new(1);
         for operation in operations {
@@ -777,7 +777,7 @@ mod tests {
         block
     }
 
-    /// One block, run forward and backward; the gradient of the input also has 1 byte.
+    /// Returns the allocations and frees of one block, run forward and backward; the gradient of the input also has 1 byte.
     fn run(block: &Block) -> String {
         let mut engine = engine();
         let input = engine.allocate(1).unwrap();

@@ -1,7 +1,7 @@
 //! A chain of equal layers, whose peak is given by a formula.
 //!
-//! Layer `i` has an input of `X` bytes (its *checkpoint*) and allocates another `Y` bytes that its backward pass needs
-//! (*inner*). Gradients are left out, as in the formulas in the notes on activation checkpointing and nano-batching that this
+//! Layer `i` has an input of `X` bytes (its *checkpoint*) and allocates another `Y` bytes (*inner*) that its backward pass
+//! needs. Gradients are left out, as in the formulas in the notes on activation checkpointing and nano-batching that this
 //! module follows (E2, E3).
 //!
 //! | the program | peak, for N layers |
@@ -73,7 +73,7 @@ impl Chain {
         Keeping::Groups(((layers as f64).sqrt().round() as u64).max(1))
     }
 
-    /// The peak according to the formula, in bytes; saturating.
+    /// Returns the peak according to the formula, in bytes; saturating.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
         let Chain { layers, checkpoint_bytes: outer, inner_bytes: inner, .. } = *self;
@@ -94,19 +94,19 @@ impl Chain {
         peak.saturating_add(self.fixed_bytes)
     }
 
-    /// The requests of one step.
+    /// Returns the requests of one step.
     ///
     /// # Errors
-    /// [`WorkloadError`] for no layers, groups larger than the chain, sizes beyond [`MAX_BYTES`], or too many events.
+    /// Returns [`WorkloadError`] for no layers, groups larger than the chain, sizes beyond [`MAX_BYTES`], or too many events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         let says = format!("A chain of {} layers: {:?}", self.layers, self.keeping);
         Ok(self.run()?.program.finish("chain", says))
     }
 
-    /// The arithmetic of one step; a layer's forward pass is one unit.
+    /// Returns the arithmetic of one step; a layer's forward pass is one unit.
     ///
     /// # Errors
-    /// The same as for [`Chain::workload`].
+    /// Fails in the same cases as [`Chain::workload`].
     pub fn work(&self) -> Result<Work, WorkloadError> {
         Ok(self.run()?.work)
     }
@@ -149,7 +149,7 @@ impl Run {
         self.program.allocate(self.chain.checkpoint_bytes)
     }
 
-    /// The memory that a layer allocates in addition to its output; `None` for 0 bytes.
+    /// Returns the memory that a layer allocates in addition to its output, or `None` for 0 bytes.
     fn inner(&mut self, bytes: u64) -> Result<Option<Tensor>, WorkloadError> {
         if bytes == 0 { Ok(None) } else { self.program.allocate(bytes).map(Some) }
     }
@@ -291,7 +291,7 @@ impl Generator for DescribedChain {
     }
 }
 
-/// `None` means groups whose size is the square root of the number of layers.
+/// Reads what a chain keeps. `None` means groups whose size is the square root of the number of layers.
 fn keeping(option: Key, value: &str) -> Result<Option<Keeping>, WorkloadError> {
     match (value.split_once('/'), value) {
         (None, "all") => Ok(Some(Keeping::All)),

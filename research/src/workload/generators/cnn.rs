@@ -1,10 +1,10 @@
 //! A residual convolutional network trained with growing batch sizes, like torchvision's ResNet-50 in the program behind the
 //! recording `resnet50_sweep` (scenario C5).
 //!
-//! A stem, four stages of bottleneck blocks, pooling and a linear layer. Batch normalization keeps its input and two
-//! statistics per channel; rectifiers and residual sums work in place. For each batch size, the program empties the cache,
-//! runs forward and backward once, and adds to the existing gradients. The scratch memory of convolutions is cuDNN's choice
-//! and depends on the GPU: it is left out unless [`Cnn::mixed`] is set.
+//! The network has a stem, four stages of bottleneck blocks, pooling and a linear layer. Batch normalization keeps its input
+//! and two statistics per channel; rectifiers and residual sums work in place. For each batch size, the program empties the
+//! cache, runs forward and backward once, and adds to the existing gradients. The scratch memory of convolutions is cuDNN's
+//! choice and depends on the GPU: it is left out unless [`Cnn::mixed`] is set.
 //!
 //! The generated peaks, rounded to 512 bytes, next to `allocated_bytes.all.peak` of `resnet50_sweep.expandable` (where a
 //! block is no larger than its rounded request), from the recordings' steps.jsonl; made by the test
@@ -70,7 +70,7 @@ impl Default for Cnn {
 }
 
 impl Cnn {
-    /// `resnet50`, `resnet101` or `resnet152` (He et al. 2015, table 1); `None` for all other names.
+    /// Returns `resnet50`, `resnet101` or `resnet152` (He et al. 2015, table 1), or `None` for all other names.
     #[must_use]
     pub fn preset(name: &str) -> Option<Cnn> {
         let stages = match name {
@@ -146,12 +146,12 @@ impl Shape {
 }
 
 impl Cnn {
-    /// The sizes of a batch.
+    /// Returns the sizes of a batch.
     pub(super) fn batch_bytes(&self, batch: u64) -> Result<BatchBytes, WorkloadError> {
         Ok(BatchBytes { input: Shape { batch, channels: 3, side: self.image }.bytes()?, targets: 0 })
     }
 
-    /// The channels of each batch normalization.
+    /// Returns the channels of each batch normalization.
     fn normalized_channels(&self) -> Vec<u64> {
         let mut channels = vec![self.width];
         for (stage, &blocks) in self.stages.iter().enumerate() {
@@ -164,7 +164,7 @@ impl Cnn {
         channels
     }
 
-    /// The network for one batch size.
+    /// Returns the network for one batch size.
     pub(super) fn plan(&self, batch: u64) -> Result<Plan, WorkloadError> {
         let mut plan = Plan::default();
         let image = Shape { batch, channels: 3, side: self.image };
@@ -229,8 +229,8 @@ impl Cnn {
     }
 }
 
-/// A convolution without a bias, which keeps its input. It needs at most as much scratch memory as its input and output
-/// together.
+/// Appends a convolution without a bias, which keeps its input. It needs at most as much scratch memory as its input and
+/// output together.
 fn convolve(block: &mut Block, input: usize, (from, to): (Shape, Shape), kernel: u64) -> Result<usize, WorkloadError> {
     let bytes = to.bytes()?;
     let weight = bytes_of("a weight", &[from.channels, to.channels, kernel, kernel, ELEMENT_BYTES])?;
@@ -239,7 +239,7 @@ fn convolve(block: &mut Block, input: usize, (from, to): (Shape, Shape), kernel:
     Ok(block.push(Operation::new(&[input], bytes).keeps_inputs().parameters(&[weight]).scratch(scratch).work(&work)))
 }
 
-/// Batch normalization, optionally followed by a rectifier that works in place.
+/// Appends batch normalization, optionally followed by a rectifier that works in place.
 fn normalize(block: &mut Block, input: usize, shape: Shape, is_rectified: bool) -> Result<usize, WorkloadError> {
     let statistic = shape.channels * ELEMENT_BYTES;
     let operation = Operation::new(&[input], shape.bytes()?).keeps_inputs().side(statistic).side(statistic);
@@ -248,10 +248,11 @@ fn normalize(block: &mut Block, input: usize, shape: Shape, is_rectified: bool) 
 }
 
 impl Cnn {
-    /// The requests of all batch sizes.
+    /// Returns the requests of all batch sizes.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         let mut training = self.training()?;
         for (at, &batch) in self.batches.iter().enumerate() {
@@ -271,7 +272,7 @@ impl Cnn {
         Ok(training.finish("cnn", says))
     }
 
-    /// A training loop that has allocated the weights of this network.
+    /// Returns a training loop that has allocated the weights of this network.
     pub(super) fn training(&self) -> Result<Training, WorkloadError> {
         let surroundings =
             Surroundings { scratch_seed: self.mixed.then_some(self.seed), libraries: true, flop_per_us: 50_000_000 };
@@ -290,8 +291,8 @@ impl Cnn {
         Ok(training)
     }
 
-    /// The values that batch normalizations keep in addition to their parameters: the running mean, the running variance and
-    /// the number of batches.
+    /// Allocates the values that batch normalizations keep in addition to their parameters: the running mean, the running
+    /// variance and the number of batches.
     fn running_statistics(&self, training: &mut Training) -> Result<(), WorkloadError> {
         for channels in self.normalized_channels() {
             for bytes in [channels * ELEMENT_BYTES, channels * ELEMENT_BYTES, INDEX_BYTES] {

@@ -98,7 +98,7 @@ impl Sampler {
     }
 }
 
-/// The exponential distribution, for the time between arrivals in a Poisson process or for a length.
+/// Returns the exponential distribution, for the time between arrivals in a Poisson process or for a length.
 pub(super) fn exponential(option: &'static str, mean: f64) -> Result<Exp, WorkloadError> {
     within_real(option, mean, 1e-6, 1e12)?;
     Exp::new(1.0 / mean).map_err(|_| WorkloadError::Option { option, value: mean.to_string(), allowed: "a positive mean".into() })

@@ -49,10 +49,11 @@ impl Default for Mlp {
 const ELEMENT_BYTES: u64 = 4;
 
 impl Mlp {
-    /// The requests of this many training steps.
+    /// Returns the requests of this many training steps.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self, steps: u64) -> Result<Workload, WorkloadError> {
         within("steps", steps, 1, 1_000_000)?;
         within("width", self.width, 1, 1 << 24)?;

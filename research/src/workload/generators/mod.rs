@@ -5,7 +5,7 @@
 //! | models, with the lifetimes that autograd gives to tensors | [`transformer`], [`cnn`], [`mlp`] |
 //! | the operations of a model by themselves | [`autograd`] |
 //! | programs around a model | [`around_a_model`] |
-//! | a server of a language model | [`serving`] |
+//! | a server for a language model | [`serving`] |
 //! | a chain of layers whose peak is a formula | [`chain`] |
 //! | workloads that attack a policy | [`adversaries`] |
 //!
@@ -73,12 +73,12 @@ const ALL: [(&str, Default); 13] = [
 /// ([`preallocate`]).
 const PREALLOC: Key = "prealloc";
 
-/// The names of the generators.
+/// Returns the names of the generators.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ALL.into_iter().map(|(name, _)| name)
 }
 
-/// The keys of a generator's options; `None` if there is no generator with this name.
+/// Returns the keys of a generator's options, or `None` if there is no generator with this name.
 pub(super) fn keys(name: &str) -> Option<Vec<Key>> {
     let (_, default) = ALL.into_iter().find(|(known, _)| *known == name)?;
     Some(default().keys().into_iter().chain([PREALLOC]).collect())
@@ -91,11 +91,11 @@ pub(super) fn make(name: &str, lists: &[&str]) -> Option<Result<Workload, Worklo
     Some(configured(name, default(), lists))
 }
 
-/// The transformer that lists of options describe, as in [`make`], and the number of steps.
+/// Returns the transformer that lists of options describe, as in [`make`], and the number of steps.
 pub(super) fn transformer_of(lists: &[&str]) -> Result<(Transformer, u64), WorkloadError> {
     let mut trained = Trained { model: Transformer::default(), steps: 20 };
     match set_all(TRANSFORMER, &mut trained, lists)? {
-        Some(bytes) => options::refused(PREALLOC, &bytes.to_string(), "nothing where the batch is searched for"),
+        Some(bytes) => options::refused(PREALLOC, &bytes.to_string(), "nothing while the batch is being searched for"),
         None => Ok((trained.model, trained.steps)),
     }
 }
@@ -148,10 +148,10 @@ fn set(
     generator.set(known, text)
 }
 
-/// The same workload after one request for `bytes` bytes that is freed immediately.
+/// Returns the same workload after one request for `bytes` bytes that is freed immediately.
 ///
 /// # Errors
-/// [`WorkloadError`] if the size is 0 or beyond [`MAX_BYTES`], or if two more events would exceed [`MAX_EVENTS`].
+/// Returns [`WorkloadError`] if the size is 0 or beyond [`MAX_BYTES`], or if two more events would exceed [`MAX_EVENTS`].
 pub fn preallocate(workload: &Workload, bytes: u64) -> Result<Workload, WorkloadError> {
     within("prealloc", bytes, 1, MAX_BYTES)?;
     if workload.events.len() + 2 > MAX_EVENTS {

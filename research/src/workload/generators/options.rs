@@ -16,7 +16,7 @@ pub(super) type Done = Result<(), WorkloadError>;
 
 /// A generator is configured by key and value and then creates a workload.
 pub(super) trait Generator {
-    /// The keys of the options. One of them is `seed`.
+    /// Returns the keys of the options. One of them is `seed`.
     fn keys(&self) -> Vec<Key>;
     /// Sets the option with one of the keys.
     fn set(&mut self, key: Key, value: &str) -> Done;
@@ -106,7 +106,7 @@ impl fmt::Display for AttackError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AttackError::Shape(problem) => write!(f, "there is no such adversary: {problem}"),
-            AttackError::Refused(why) => write!(f, "the policy refused a request although there was memory: {why}"),
+            AttackError::Refused(why) => write!(f, "the policy refused a request although memory was available: {why}"),
         }
     }
 }
@@ -119,28 +119,28 @@ impl From<AttackError> for WorkloadError {
     }
 }
 
-/// The error for a value that is not allowed.
+/// Returns the error for a value that is not allowed.
 pub(super) fn refused<T>(option: Key, value: &str, allowed: impl Into<String>) -> Result<T, WorkloadError> {
     Err(WorkloadError::Option { option, value: value.into(), allowed: allowed.into() })
 }
 
-/// A whole number.
+/// Reads a whole number.
 pub(super) fn number(option: Key, value: &str) -> Result<u64, WorkloadError> {
     value.parse().or_else(|_| refused(option, value, "a whole number"))
 }
 
-/// A whole number without effect: the seed of a generator that draws no random numbers.
+/// Checks a whole number that has no effect: the seed of a generator that draws no random numbers.
 pub(super) fn unused_seed(option: Key, value: &str) -> Result<(), WorkloadError> {
     number(option, value).map(drop)
 }
 
-/// A finite real number.
+/// Reads a finite real number.
 pub(super) fn real(option: Key, value: &str) -> Result<f64, WorkloadError> {
     let finite = value.parse().ok().filter(|number: &f64| number.is_finite());
     finite.map_or_else(|| refused(option, value, "a number"), Ok)
 }
 
-/// A number of bytes, with or without the unit `KiB`, `MiB` or `GiB`.
+/// Reads a number of bytes, with or without the unit `KiB`, `MiB` or `GiB`.
 pub(super) fn bytes(option: Key, value: &str) -> Result<u64, WorkloadError> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
     let (digits, shift) = units.iter().find_map(|&(unit, shift)| Some((value.strip_suffix(unit)?, shift))).unwrap_or((value, 0));
@@ -148,31 +148,31 @@ pub(super) fn bytes(option: Key, value: &str) -> Result<u64, WorkloadError> {
     parsed.map_or_else(|| refused(option, value, "bytes, such as 512, 64KiB, 20MiB or 3GiB"), Ok)
 }
 
-/// `on` or `off`.
+/// Reads `on` or `off`.
 pub(super) fn switch(option: Key, value: &str) -> Result<bool, WorkloadError> {
     one_of(option, value, &[("on", true), ("off", false)])
 }
 
-/// A fixed number of whole numbers, separated by `/`.
+/// Reads a fixed number of whole numbers, separated by `/`.
 pub(super) fn numbers<const N: usize>(option: Key, value: &str) -> Result<[u64; N], WorkloadError> {
     let numbers = list(option, value)?;
     numbers.try_into().or_else(|_| refused(option, value, format!("{N} whole numbers separated by /")))
 }
 
-/// One or more whole numbers, separated by `/`.
+/// Reads one or more whole numbers, separated by `/`.
 pub(super) fn list(option: Key, value: &str) -> Result<Vec<u64>, WorkloadError> {
     let numbers: Result<Vec<u64>, _> = value.split('/').map(str::parse).collect();
     numbers.or_else(|_| refused(option, value, "whole numbers separated by /"))
 }
 
-/// One of some words.
+/// Reads one of several words.
 pub(super) fn one_of<T: Copy>(option: Key, value: &str, choices: &[(&str, T)]) -> Result<T, WorkloadError> {
     let found = choices.iter().find(|choice| choice.0 == value);
     let names = || choices.iter().map(|choice| choice.0).collect::<Vec<_>>().join(", ");
     found.map_or_else(|| refused(option, value, names()), |choice| Ok(choice.1))
 }
 
-/// The product of sizes, as the size of `what` in bytes.
+/// Returns the product of sizes, as the size of `what` in bytes.
 pub(super) fn bytes_of(what: &'static str, factors: &[u64]) -> Result<u64, WorkloadError> {
     let product = factors.iter().try_fold(1_u64, |product, &factor| product.checked_mul(factor));
     product.filter(|&bytes| bytes <= MAX_BYTES).ok_or(WorkloadError::TooLarge { what })
@@ -186,7 +186,7 @@ pub(super) fn within(option: &'static str, value: u64, least: u64, most: u64) ->
     Err(WorkloadError::Option { option, value: value.to_string(), allowed: format!("{least} to {most}") })
 }
 
-/// [`within`] for real numbers.
+/// Like [`within`], but for real numbers.
 pub(super) fn within_real(option: &'static str, value: f64, least: f64, most: f64) -> Result<(), WorkloadError> {
     if (least..=most).contains(&value) {
         return Ok(());
@@ -283,7 +283,7 @@ impl Program {
         self.live_bytes
     }
 
-    /// The workload.
+    /// Returns the workload.
     pub(super) fn finish(self, name: &str, says: String) -> Workload {
         Workload { name: name.into(), says, events: self.events, steps: self.steps }
     }

@@ -1,4 +1,4 @@
-//! A language model server: requests arrive at random, each with a key/value cache that grows token by token.
+//! A server for a language model: requests arrive at random, each with a key/value cache that grows token by token.
 //!
 //! Arrivals are a Poisson process; prompts and answers each have a length distribution. Up to `slots` requests run at the
 //! same time (continuous batching): each turn admits waiting requests, runs their prompts one by one, and then generates one
@@ -161,10 +161,11 @@ const BYTES_PER_US: u64 = 4_000_000;
 const FLOP_PER_US: u64 = 400_000_000;
 
 impl Serving {
-    /// The requests to the allocator while this server serves all of its clients' requests.
+    /// Returns the requests to the allocator while this server serves all of its clients' requests.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many events.
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is too large, or if there are too many
+    /// events.
     pub fn workload(&self) -> Result<Workload, WorkloadError> {
         let mut server = Server::new(self)?;
         server.load_weights()?;
@@ -172,7 +173,7 @@ impl Serving {
             server.turn()?;
         }
         let says = format!(
-            "A server of a model with {} layers: {} requests, arriving at {} per second, {} at a time, caches: {:?}",
+            "A server for a model with {} layers: {} requests, arriving at {} per second, {} at a time, caches: {:?}",
             self.layers, self.requests, self.rate, self.slots, self.growth
         );
         Ok(server.program.finish("serving", says))
@@ -296,8 +297,8 @@ impl Server<'_> {
         self.program.launch(us as u64)
     }
 
-    /// The temporary memory for the tokens of one pass: two tensors as wide as a layer, one as wide as the MLP, and the logits of
-    /// the last token of a prompt or of each request.
+    /// Allocates the temporary memory for the tokens of one pass, and frees it: two tensors as wide as a layer, one as wide
+    /// as the MLP, and the logits of the last token of a prompt or of each request.
     fn activations(&mut self, tokens: u64) -> Result<(), WorkloadError> {
         let row = bytes_of("activations", &[tokens, self.options.hidden, ELEMENT_BYTES])?;
         let wide = bytes_of("activations", &[row, 4])?;

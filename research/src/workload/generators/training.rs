@@ -19,7 +19,7 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    /// The number of states per parameter.
+    /// Returns the number of states per parameter.
     #[must_use]
     pub const fn states(self) -> usize {
         match self {

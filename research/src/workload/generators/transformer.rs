@@ -39,7 +39,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// The size of one number, in bytes.
+    /// Returns the size of one number, in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
@@ -48,8 +48,8 @@ impl Precision {
         }
     }
 
-    /// The number of floating-point operations that an H200 performs in a microsecond of large matrix products: about half of
-    /// the data sheet's figure.
+    /// Returns the number of floating-point operations that an H200 performs in a microsecond of large matrix products: about
+    /// half of the data sheet's figure.
     pub(super) const fn flop_per_us(self) -> u64 {
         match self {
             Precision::Fp32 => 200_000_000,
@@ -148,20 +148,20 @@ const PRESETS: [(&str, [u64; 6]); 7] = [
 ];
 
 impl Transformer {
-    /// The names of the presets.
+    /// Returns the names of the presets.
     pub fn presets() -> impl Iterator<Item = &'static str> {
         PRESETS.iter().map(|&(name, _)| name)
     }
 
-    /// A model by name, with the sizes from the GPT-2 and GPT-3 papers (Radford et al. 2019; Brown et al. 2020, table 2.1),
-    /// in half precision with Adam and no master copy. "7b" is GPT-3 6.7B. `None` if there is no such model.
+    /// Returns a model by name, with the sizes from the GPT-2 and GPT-3 papers (Radford et al. 2019; Brown et al. 2020, table
+    /// 2.1), in half precision with Adam and no master copy. "7b" is GPT-3 6.7B. Returns `None` if there is no such model.
     #[must_use]
     pub fn preset(name: &str) -> Option<Transformer> {
         let &(_, [layers, hidden, heads, sequence, vocabulary, batch]) = PRESETS.iter().find(|preset| preset.0 == name)?;
         Some(Transformer { layers, hidden, heads, sequence, vocabulary, batch, ..Transformer::default() })
     }
 
-    /// The number of parameters, at most `u64::MAX`.
+    /// Returns the number of parameters, at most `u64::MAX`.
     #[must_use]
     pub fn parameters(&self) -> u64 {
         let (width, ratio) = (u128::from(self.hidden), u128::from(self.mlp_ratio));
@@ -251,7 +251,7 @@ pub(super) fn set_model(model: &mut Transformer, key: Key, value: &str) -> Done 
     Ok(())
 }
 
-/// The keys of a model's options, plus some more.
+/// Returns the keys of a model's options, plus some more.
 pub(super) fn with_model(more: &[Key]) -> Vec<Key> {
     MODEL_KEYS.iter().chain(more).copied().collect()
 }
@@ -319,7 +319,7 @@ impl Transformer {
         })
     }
 
-    /// A training loop that has allocated the weights of this model.
+    /// Returns a training loop that has allocated the weights of this model.
     pub(super) fn training(&self, plan: &Plan) -> Result<Training, WorkloadError> {
         let updating = Updating {
             optimizer: self.optimizer,
@@ -332,13 +332,13 @@ impl Transformer {
         Training::new(self.engine(), plan.parameters(), updating)
     }
 
-    /// The samples of each micro-batch, the larger micro-batches first.
+    /// Returns the samples of each micro-batch, the larger micro-batches first.
     pub(super) fn micro_batches(&self) -> Vec<u64> {
         let all = shares(self.batch, self.accumulation);
         all.into_iter().flat_map(|(count, samples)| std::iter::repeat_n(samples, count as usize)).collect()
     }
 
-    /// For each micro-batch size: the number of micro-batches, and the plan that they run.
+    /// Returns, for each micro-batch size, the number of micro-batches and the plan that they run.
     fn plans(&self) -> Result<Vec<(usize, Plan, BatchBytes)>, WorkloadError> {
         let mut plans = Vec::new();
         for (count, samples) in shares(self.batch, self.accumulation) {
@@ -348,13 +348,13 @@ impl Transformer {
         Ok(plans)
     }
 
-    /// The size of a batch.
+    /// Returns the size of a batch.
     pub(super) fn batch_bytes(&self, samples: u64, sequence: u64) -> Result<BatchBytes, WorkloadError> {
         let input = bytes_of("a batch", &[samples, sequence, TOKEN_BYTES])?;
         Ok(BatchBytes { input, targets: input })
     }
 
-    /// The model for batches of this size.
+    /// Returns the model for batches of this size.
     pub(super) fn plan(&self, samples: u64, sequence: u64) -> Result<Plan, WorkloadError> {
         let sizes = self.sizes(samples, sequence)?;
         let mut plan = Plan::default();
@@ -399,7 +399,7 @@ impl Transformer {
         Ok(pieces)
     }
 
-    /// The groups of layers: the number of layers in each group, and whether it is recomputed.
+    /// Returns the groups of layers: the number of layers in each group, and whether it is recomputed.
     fn groups(&self) -> Vec<(usize, bool)> {
         let layers = self.layers as usize;
         let group = match self.checkpointing {
@@ -426,7 +426,7 @@ impl Transformer {
         Ok(block)
     }
 
-    /// Layer normalization, which keeps its input and the mean and standard deviation of each token.
+    /// Appends a layer normalization, which keeps its input and the mean and standard deviation of each token.
     fn normalize(&self, block: &mut Block, input: usize, sizes: &Sizes) -> Result<usize, WorkloadError> {
         let statistic = bytes_of("statistics", &[sizes.tokens, STATISTIC_BYTES])?;
         let parameter = self.hidden * sizes.element;
@@ -434,7 +434,7 @@ impl Transformer {
         Ok(block.push(operation.parameters(&[parameter, parameter])))
     }
 
-    /// A linear layer, which keeps its input.
+    /// Appends a linear layer, which keeps its input.
     fn linear(&self, block: &mut Block, input: usize, (from, to): (u64, u64), sizes: &Sizes) -> Result<usize, WorkloadError> {
         let bytes = bytes_of("an activation", &[sizes.tokens, to, sizes.element])?;
         let weight = bytes_of("a weight", &[from, to, sizes.element])?;
@@ -442,7 +442,8 @@ impl Transformer {
         Ok(block.push(Operation::linear(input, bytes, &parameters, &[2, sizes.tokens, from, to]).scratch(bytes / 4)))
     }
 
-    /// One layer: attention and MLP, each preceded by a normalization and with a residual connection around it.
+    /// Returns the block of one layer: attention and an MLP, each preceded by a normalization and with a residual connection
+    /// around it.
     fn layer(&self, sizes: &Sizes) -> Result<Block, WorkloadError> {
         let mut block = Block::new(sizes.activation);
         let (width, inner) = (self.hidden, self.hidden * self.mlp_ratio);
@@ -460,7 +461,7 @@ impl Transformer {
         Ok(block)
     }
 
-    /// Attention; queries, keys and values are in one tensor.
+    /// Appends attention; queries, keys and values are in one tensor.
     fn attend(&self, block: &mut Block, projections: usize, sizes: &Sizes) -> Result<usize, WorkloadError> {
         let scores_work = [2, sizes.tokens, sizes.sequence, self.hidden];
         if self.attention == Attention::Fused {
@@ -484,23 +485,22 @@ impl Transformer {
 }
 
 impl Transformer {
-    /// The requests of this many training steps.
+    /// Returns the requests of this many training steps.
     ///
     /// Each step runs every micro-batch forward and backward and then updates the weights. Adam's states are allocated in the
     /// first update; gradients are freed at the end of each step.
     ///
     /// # Errors
-    /// [`WorkloadError`] if the value of an option is not allowed, if a size is beyond
-    /// [`MAX_BYTES`](super::MAX_BYTES), or if there are more events than
-    /// [`MAX_EVENTS`](super::MAX_EVENTS).
+    /// Returns [`WorkloadError`] if the value of an option is not allowed, if a size is beyond
+    /// [`MAX_BYTES`](super::MAX_BYTES), or if there are more events than [`MAX_EVENTS`](super::MAX_EVENTS).
     pub fn workload(&self, steps: u64) -> Result<Workload, WorkloadError> {
         Ok(self.train(steps)?.finish("transformer", self.says(steps)))
     }
 
-    /// The arithmetic of one step.
+    /// Returns the arithmetic of one step.
     ///
     /// # Errors
-    /// The same as for [`Transformer::workload`].
+    /// Fails in the same cases as [`Transformer::workload`].
     pub fn work(&self) -> Result<Work, WorkloadError> {
         Ok(self.train(1)?.engine.work)
     }
