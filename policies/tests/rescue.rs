@@ -238,6 +238,91 @@ proptest! {
     }
 }
 
+/// A pool that belongs to a captured graph: what lives in it, and the addresses that the graph writes to when it runs.
+#[derive(Default)]
+struct Graph {
+    live: Vec<Allocation>,
+    written: Vec<(DeviceAddress, Bytes)>,
+}
+
+/// Plays a program of tensors and graphs in little memory. After each rescue and at the end, all graphs write to what was ever
+/// handed out to them, and the tensors keep their contents.
+fn play_graphs(steps: &[(u8, u64, usize)], most_mib: u64) -> Result<(), TestCaseError> {
+    let mut seen_rescues = 0;
+    let mut allocator = on(most_mib, rescue(Reach::Breaks));
+    let mut tensors: Vec<(Allocation, Bytes, u32)> = Vec::new();
+    let mut graphs: [Graph; 2] = Default::default();
+    for (step, &(kind, kib, pick)) in steps.iter().enumerate() {
+        let (size, number) = (Bytes(kib << 10), pick % 2);
+        let (pool, graph) = (PoolId(1 + number as u64, 0), &mut graphs[number]);
+        match kind {
+            0..5 => {
+                if let Ok(tensor) = allocator.allocate(size, StreamId::DEFAULT) {
+                    allocator.device_mut().fill(tensor.address(), size, step as u32, StreamId::DEFAULT).unwrap();
+                    tensors.push((tensor, size, step as u32));
+                }
+            }
+            5..8 if !tensors.is_empty() => allocator.free(tensors.swap_remove(pick % tensors.len()).0).unwrap(),
+            8 => {
+                let stream = StreamId(1 + number as u64);
+                allocator.begin_pool(pool, PoolFilter::Stream(stream)).unwrap();
+                allocator.device_mut().begin_capture(stream);
+                for part in 1..4 {
+                    let size = Bytes(size.get() / part / 4 * 4);
+                    if let Ok(block) = allocator.allocate(size, stream) {
+                        graph.written.push((block.address(), size));
+                        graph.live.push(block);
+                    }
+                    if pick & (1 << part) != 0 && graph.live.len() > 1 {
+                        allocator.free(graph.live.swap_remove(pick % graph.live.len())).unwrap();
+                    }
+                }
+                allocator.device_mut().end_capture(stream);
+                allocator.end_pool(pool).unwrap();
+                if allocator.pool_use_count(pool).unwrap() > 1 {
+                    allocator.release_pool(pool).unwrap();
+                }
+            }
+            9 if !graph.written.is_empty() => {
+                graph.live.drain(..).for_each(|block| allocator.free(block).unwrap());
+                graph.written.clear();
+                allocator.release_pool(pool).unwrap();
+                allocator.release_cached().unwrap();
+            }
+            _ => {}
+        }
+        allocator.check().map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+        let rescues = allocator.stats().num_rescues;
+        if rescues == seen_rescues && step + 1 < steps.len() {
+            continue;
+        }
+        seen_rescues = rescues;
+        for &(address, size) in graphs.iter().flat_map(|graph| &graph.written) {
+            let written = allocator.device_mut().fill(address, size, u32::MAX, StreamId::DEFAULT);
+            prop_assert!(written.is_ok(), "step {step}: a graph writes to {address:?}: {written:?}");
+        }
+        for (tensor, size, value) in &tensors {
+            let mut bytes = vec![0; size.get() as usize];
+            allocator.device_mut().read(tensor.address(), &mut bytes).unwrap();
+            let is_kept = bytes == value.to_le_bytes().repeat(bytes.len() / 4);
+            prop_assert!(is_kept, "step {step}: the tensor of step {value}");
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn graphs_write_to_what_they_were_given_and_tensors_keep_their_contents(
+        steps in vec((0_u8..10, prop_oneof![1_u64..600, 1025_u64..14_000], 0_usize..64), 1..50),
+        most_mib in 40_u64..110,
+    ) {
+        play_graphs(&steps, most_mib)?;
+    }
+}
+
 /// PyTorch's rules, but where they end it asks for pages of a size that does not divide PyTorch's.
 #[derive(Clone, Debug)]
 struct Uneven(PyTorch);
