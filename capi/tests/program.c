@@ -59,7 +59,7 @@ static void rescue(void) {
   o.flags = PARKADE_RESCUE | PARKADE_RESCUE_FREE;
   parkade_allocator* allocator = NULL;
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
-  SAYS("exclude each other");
+  SAYS("mutually exclusive");
   o.flags = PARKADE_RESCUE;
   o.settings = "expandable_segments:False";
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_SETTINGS);

@@ -1,5 +1,5 @@
-//! Runs the same random program under every policy of the catalogue, on a simulated H200. Shows how much each
-//! reserves for the same tensors, and the cost of its driver calls.
+//! Runs the same random program under every policy in the catalogue, on a simulated H200. Shows how much memory each
+//! policy reserves for the same tensors, and the cost of its driver calls.
 //!
 //! `cargo run --release -p parkade-policies --example compare`
 #![allow(clippy::print_stdout, reason = "it is a program for people")]
@@ -14,7 +14,7 @@ use parkade_sim::{SimDevice, SimOptions};
 const TENSORS: usize = 400;
 const STEPS: usize = 20_000;
 
-/// A linear congruential generator: the same numbers for every policy.
+/// A linear congruential generator, which produces the same numbers for every policy.
 struct Draw(u64);
 
 impl Draw {

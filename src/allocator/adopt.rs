@@ -53,10 +53,10 @@ pub enum AdoptedContent {
     Unmapped,
 }
 
-/// Why a segment cannot be adopted. The allocator is unchanged.
+/// The reason why a segment cannot be adopted. The allocator is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdoptError {
-    /// The segment has no blocks, or has a block of 0 bytes.
+    /// The segment has no blocks, or one of them has 0 bytes.
     Empty,
     /// The segment's blocks reach beyond 64-bit addresses.
     TooLarge,
@@ -68,7 +68,7 @@ pub enum AdoptError {
     UnknownPool,
     /// There are more than 65,535 streams.
     TooManyStreams,
-    /// The segment overlaps one of the allocator's, or does not start on a multiple of 512 bytes.
+    /// The segment overlaps one of the allocator's segments, or its address is not a multiple of 512.
     Misplaced,
     /// With this segment the allocator would hold more bytes than its statistics can count, 2^63 - 1.
     TooMuch,
@@ -119,7 +119,7 @@ impl AdoptedSegment {
         Ok(total)
     }
 
-    /// The mapped pages, in runs that are neither empty nor adjacent.
+    /// The mapped pages, as non-empty runs that are not adjacent to each other.
     fn mapped_runs(&self) -> Vec<Range<u64>> {
         let Some(page) = self.page.map(Bytes::get) else { return Vec::new() };
         let mut runs: Vec<Range<u64>> = Vec::new();
@@ -141,13 +141,13 @@ impl AdoptedSegment {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes over a segment that overlaps none of the allocator's. Returns its allocations, by address. The
-    /// statistics count the segment as if this allocator had made it, but they count no driver calls, and the
-    /// observer sees no entries.
+    /// Takes over a segment that overlaps none of the allocator's own. Returns its allocations, by address. The
+    /// statistics count the segment as if this allocator had requested it, but driver calls are not counted and the
+    /// observer receives no entries.
     ///
-    /// `memory` provides the memory behind the mapped pages of an expandable segment. Its arguments are the address
-    /// of the first page that still needs memory and how many such pages follow one another there. Like
-    /// [`DeviceBackend::create_run`], it returns memory and the number of pages that the memory is for.
+    /// `memory` provides the memory behind the mapped pages of an expandable segment. Its arguments are the address of
+    /// the first page that still needs memory and the number of consecutive pages there that need it. Like
+    /// [`DeviceBackend::create_run`], it returns memory and the number of pages that this memory backs.
     ///
     /// # Errors
     /// See [`AdoptError`].

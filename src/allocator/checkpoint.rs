@@ -1,8 +1,8 @@
 //! Saving and restoring the state of a private pool, as CUDA graph trees do (spec 5.8).
 //!
-//! A restore frees all the pool's blocks and then splits the saved segments again, block by block: it hands out every
-//! saved block, then gives back those that were free. Statistics and trace entries show exactly these allocations and
-//! frees. [`Fit`] checks that the checkpoint fits before anything changes.
+//! A restore frees all of the pool's blocks and then splits the saved segments again, block by block: it hands out
+//! every saved block, then frees the blocks that were free when saved. Statistics and trace entries show exactly these
+//! allocations and frees. [`Fit`] checks that the checkpoint fits before anything changes.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -20,11 +20,11 @@ use crate::units::{Bytes, DeviceAddress, PoolId};
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "restored memory that is not given back stays allocated"]
 pub struct Restored {
-    /// The pool's blocks that the restore took back, in order. Their [`Allocation`]s are void: freeing one is
-    /// [`crate::FreeError::NotAllocated`], even if a restored block has the same address.
+    /// The pool's blocks that the restore took back, in order. Their [`Allocation`]s are invalid: freeing one of them
+    /// fails with [`crate::FreeError::NotAllocated`], even if a restored block has the same address.
     pub freed: Vec<DeviceAddress>,
-    /// The blocks that were allocated when the checkpoint was made, segment by segment, in order of address within
-    /// each.
+    /// The blocks that were allocated when the checkpoint was made, segment by segment, by address within each
+    /// segment.
     pub allocations: Vec<Allocation>,
 }
 
@@ -32,7 +32,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Saves the state of a private pool. Records the events of deferred blocks first.
     ///
     /// # Errors
-    /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool waits for
+    /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool is waiting for
     /// other streams; [`CheckpointError::Device`].
     pub fn checkpoint_pool(&mut self, id: PoolId) -> Result<PoolCheckpoint, CheckpointError> {
         if self.profile.settles_before_saving {
@@ -44,9 +44,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(PoolCheckpoint { pool: id, segments: segments.collect::<Result<_, _>>()? })
     }
 
-    /// Restores the state of a private pool. First takes back everything that the pool has allocated now. Segments
-    /// added since the checkpoint stay and are free. If an expandable segment has grown, its last free block is
-    /// longer than before.
+    /// Restores the state of a private pool. First takes back everything that is currently allocated in the pool.
+    /// Segments added since the checkpoint are kept and become free. If an expandable segment has grown, its last free
+    /// block is larger than before.
     ///
     /// # Errors
     /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], [`CheckpointError::Parted`], or the reason why

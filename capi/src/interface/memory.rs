@@ -80,8 +80,7 @@ pub unsafe extern "C" fn parkade_serve_at(
     })
 }
 
-/// Frees a block. Does nothing for null, or in a child of fork, because the memory belongs to the
-/// parent.
+/// Frees a block. Does nothing for null, or in a forked child, because the memory belongs to the parent.
 ///
 /// # Safety
 /// The allocator was created by `parkade_create` and has not been destroyed. The caller has recorded all work on other
@@ -160,7 +159,7 @@ pub unsafe extern "C" fn parkade_record_stream_of(
 }
 
 /// Records a stream of any GPU. If the policy compares handles, the handle for which the block was allocated never
-/// counts as one of another GPU.
+/// counts as a handle of another GPU.
 fn record_elsewhere<P: Policy>(
     core: &mut ByAddress<Device, P, Told>,
     address: DeviceAddress,
@@ -301,11 +300,11 @@ pub unsafe extern "C" fn parkade_set_observer(
     })
 }
 
-/// Sets the function that is called for each request that was rescued; null removes it.
+/// Sets the function that is called for each rescued request; null removes it.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
-/// calls the allocator, until another function is set.
+/// The allocator was created by `parkade_create` and has not been destroyed. The function may be called with `user` on
+/// any thread that calls the allocator, until a different function is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_rescue_observer(
     allocator: *mut parkade_allocator,
@@ -313,7 +312,7 @@ pub unsafe extern "C" fn parkade_set_rescue_observer(
     user: *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         with_core!(allocator, core => core.allocator_mut().observer_mut().set_rescues(observer, user))
     })

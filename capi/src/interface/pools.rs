@@ -171,7 +171,7 @@ pub unsafe extern "C" fn parkade_pool_live_allocations_are(
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
         let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the answer")?) };
-        // SAFETY: the caller states how many there are.
+        // SAFETY: the caller states the number of addresses.
         let expected = if count == 0 { &[] } else { unsafe { slice(addresses, count)? } };
         let expected: Vec<DeviceAddress> = expected.iter().map(|&address| DeviceAddress(address)).collect();
         let answer = with_core!(allocator, core => core.allocator().pool_live_allocations_are(id(pool), &expected))?;
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn parkade_checkpoint_restore(
     })
 }
 
-/// Turns the addresses into a list that C owns from now on.
+/// Turns the addresses into a list that C owns.
 fn leak(addresses: Vec<DeviceAddress>) -> (*const u64, usize) {
     let list: Box<[u64]> = addresses.into_iter().map(DeviceAddress::get).collect();
     let list = Box::leak(list);

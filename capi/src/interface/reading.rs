@@ -335,9 +335,9 @@ pub unsafe extern "C" fn parkade_read_history(
     })
 }
 
-/// Applies a string as in `PYTORCH_CUDA_ALLOC_CONF` at run time, as the PyTorch release does: some settings that the
-/// string does not name are reset, others are kept. Settings applied before an error are kept. This is only for the
-/// policy `pytorch`.
+/// Applies a string in the form of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the PyTorch release does: some settings
+/// that the string does not name are reset, others are kept. Settings applied before an error are kept. This is only
+/// for the policy `pytorch`.
 ///
 /// # Safety
 /// The allocator was created by `parkade_create` and has not been destroyed; `settings` is null or

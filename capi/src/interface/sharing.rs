@@ -12,7 +12,7 @@ use crate::serve::{parkade_allocator, with_core};
 use crate::types::parkade_shared_handle;
 use crate::types::parkade_status::{self, *};
 
-/// Another process's memory that is open in this one.
+/// Memory of another process that is open in this one.
 pub struct parkade_shared {
     memory: SharedMemory,
 }
@@ -20,7 +20,7 @@ pub struct parkade_shared {
 /// Calls `each` for every GPU memory handle under an allocated block in an expandable segment, lowest address first,
 /// and writes the address where the first one is mapped. Another process finds the block at the same distance from the
 /// start of the memory that it opens. It first duplicates the file descriptors (pidfd_getfd) or receives them
-/// (SCM_RIGHTS). They stay open until the handle is unmapped; as long as a child of fork has inherited copies of them,
+/// (SCM_RIGHTS). They stay open until the handle is unmapped; as long as a forked child has inherited copies of them,
 /// the memory stays on the device. The block must stay allocated for as long as another process has it open. The
 /// allocator does not break a shared handle.
 ///
