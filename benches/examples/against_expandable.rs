@@ -116,7 +116,9 @@ fn seeds(words: &mut Vec<String>) -> Result<RangeInclusive<u64>, Box<dyn Error>>
         Some((first, last)) if first > last => {
             Err(format!("--seeds {text} contains no seed: the smaller number comes first").into())
         }
-        Some((first, last)) if last - first >= MOST_SEEDS => Err(format!("--seeds {text} contains more than {MOST_SEEDS} seeds").into()),
+        Some((first, last)) if last - first >= MOST_SEEDS => {
+            Err(format!("--seeds {text} contains more than {MOST_SEEDS} seeds").into())
+        }
         Some((first, last)) => Ok(first..=last),
     }
 }

@@ -72,7 +72,11 @@ mod tests {
         let mut needs = StreamNeeds::default();
         needs.note(FIRST, Bytes::mib(2));
         needs.note(SECOND, Bytes::mib(32));
-        assert_eq!(needs.most(SECOND, Bytes::mib(32)), Bytes::mib(64), "exactly sixteen times as much is not enough to become the main stream");
+        assert_eq!(
+            needs.most(SECOND, Bytes::mib(32)),
+            Bytes::mib(64),
+            "exactly sixteen times as much is not enough to become the main stream"
+        );
         needs.note(SECOND, Bytes::mib(2));
         assert_eq!(needs.most(SECOND, Bytes::mib(32)), Bytes::MAX);
         assert_eq!(needs.most(FIRST, Bytes::mib(2)), Bytes::mib(4));

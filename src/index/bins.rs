@@ -614,7 +614,8 @@ mod tests {
             }
             let end = |both: &Both| both.bins.below(&both.arena, u64::MAX).next();
             while let Some(index) = if low { both.bins.first_at_least(&both.arena, 0) } else { end(&both) } {
-                let place = both.inside.iter().position(|&other| other == index).expect("the index contains every inserted block");
+                let place =
+                    both.inside.iter().position(|&other| other == index).expect("the index contains every inserted block");
                 both.remove(place);
                 both.same_first(2 << 20);
             }
