@@ -49,7 +49,7 @@ impl fmt::Display for WrongAnswer {
             AnswerProblem::Unaligned => write!(f, "is not a multiple of {ALIGNMENT}"),
             AnswerProblem::TooLong => f.write_str("leaves no room for them below 2^64"),
             AnswerProblem::Overlaps(other, size) => write!(f, "overlaps the {size} bytes at {other} that are still held"),
-            AnswerProblem::TooMuch => f.write_str("would make more than 2^63 - 1 bytes in all"),
+            AnswerProblem::TooMuch => f.write_str("would bring the total above 2^63 - 1 bytes"),
         }
     }
 }

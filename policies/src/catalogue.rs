@@ -735,7 +735,7 @@ mod tests {
             assert_eq!(why(name), expected, "{name}");
         }
         assert_eq!(why("best-fit-remap:handle=3MiB"), format!("handle=3MiB is not possible; handle is {sizes}"));
-        assert!(why("pytorch:release=1.13").contains("known are"), "{}", why("pytorch:release=1.13"));
+        assert!(why("pytorch:release=1.13").contains("the known releases are"), "{}", why("pytorch:release=1.13"));
         assert!(why("pytorch:settings=[per_process_memory_fraction:0.5]").contains("give the command a limit"));
         assert!(why("pytorch:settings=[no_such:1]").contains("no_such"), "{}", why("pytorch:settings=[no_such:1]"));
     }

@@ -382,6 +382,6 @@ fn wrong_answers_about_handles_are_errors_that_change_nothing() {
     let in_use = |free: &[DeviceAddress]| vec![free[0], DeviceAddress(free[1].get() - 8 * MIB)];
     assert_eq!(
         refused(in_use),
-        "the policy toy moves a handle that is not wholly free, or that a private pool in use has handed out"
+        "the policy toy moves a handle that is not entirely free, or that a private pool in use has handed out"
     );
 }

@@ -19,17 +19,16 @@ use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 pub struct AdoptedSegment {
     /// The segment's first byte.
     pub address: DeviceAddress,
-    /// The stream that the segment was made for.
+    /// The stream for which the segment was created.
     pub stream: StreamId,
     /// The pool that the segment belongs to: the default pool, or a private pool that exists.
     pub pool: PoolId,
     /// The collection of that pool: small or large.
     pub class: PoolClass,
-    /// The page size of an expandable segment, whose blocks cover the whole reserved range; `None` for any
-    /// other segment.
+    /// The page size of an expandable segment, whose blocks cover the entire reserved range; `None` for any other
+    /// segment.
     pub page: Option<Bytes>,
-    /// The segment's blocks, by address, without gaps. Neither two free blocks nor two unmapped blocks may be
-    /// neighbours.
+    /// The segment's blocks, by address, without gaps. Two free blocks must not be adjacent, nor two unmapped blocks.
     pub blocks: Vec<AdoptedBlock>,
 }
 
@@ -49,7 +48,7 @@ pub enum AdoptedContent {
     Free,
     /// Handed out, for a request of this many bytes.
     Allocated(Bytes),
-    /// Addresses of an expandable segment without memory, in whole pages.
+    /// Addresses of an expandable segment that have no memory, in whole pages.
     Unmapped,
 }
 
@@ -60,7 +59,7 @@ pub enum AdoptError {
     Empty,
     /// The segment's blocks reach beyond 64-bit addresses.
     TooLarge,
-    /// Two free blocks are neighbours, or two unmapped blocks are.
+    /// Two free blocks or two unmapped blocks are adjacent.
     NotCoalesced,
     /// Mapped memory begins or ends inside a page, or a segment that is not expandable has unmapped blocks.
     NotWholePages,
@@ -70,21 +69,21 @@ pub enum AdoptError {
     TooManyStreams,
     /// The segment overlaps one of the allocator's segments, or its address is not a multiple of 512.
     Misplaced,
-    /// With this segment the allocator would hold more bytes than its statistics can count, 2^63 - 1.
+    /// With this segment, the allocator would hold more bytes than its statistics can count (2^63 - 1).
     TooMuch,
 }
 
 impl fmt::Display for AdoptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            AdoptError::Empty => "the segment has no block, or one of 0 bytes",
+            AdoptError::Empty => "the segment has no block, or a block of 0 bytes",
             AdoptError::TooLarge => "the segment reaches beyond 64 bits",
             AdoptError::NotCoalesced => "two neighbouring blocks of the segment are both free or both unmapped",
             AdoptError::NotWholePages => "memory of the segment begins or ends inside a page",
-            AdoptError::UnknownPool => "the segment's pool has not been made",
+            AdoptError::UnknownPool => "the segment's pool has not been created",
             AdoptError::TooManyStreams => "more than 65535 streams",
-            AdoptError::Misplaced => "the segment overlaps another, or does not start on a multiple of 512 bytes",
-            AdoptError::TooMuch => "the segment would make more than 2^63 - 1 bytes in all",
+            AdoptError::Misplaced => "the segment overlaps another segment, or its address is not a multiple of 512",
+            AdoptError::TooMuch => "the segment would bring the total above 2^63 - 1 bytes",
         })
     }
 }

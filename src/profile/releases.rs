@@ -56,7 +56,7 @@ pub struct UnknownRelease {
 
 impl fmt::Display for UnknownRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the rules of PyTorch {:?} are not known; known are", self.name)?;
+        write!(f, "the rules of PyTorch {:?} are not known; the known releases are", self.name)?;
         for (place, release) in RELEASES.iter().enumerate() {
             f.write_str(if place == 0 { " " } else { ", " })?;
             f.write_str(release.name)?;
@@ -466,7 +466,7 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let said = Profile::of("9.9").unwrap_err().to_string();
-        assert!(said.starts_with("the rules of PyTorch \"9.9\" are not known; known are 2."), "{said}");
+        assert!(said.starts_with("the rules of PyTorch \"9.9\" are not known; the known releases are 2."), "{said}");
         assert!(RELEASES.iter().all(|release| said.contains(release.name)), "{said}");
     }
 

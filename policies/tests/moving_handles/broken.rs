@@ -47,7 +47,7 @@ fn a_handle_that_does_not_exist_or_is_named_twice_is_not_broken() {
         let (mut allocator, kept) = partly_free(Toy { moved, ..TOY });
         let before = calls(&allocator, CallName::MemUnmap);
         let fault = allocator.allocate(Bytes::mib(40), HERE).unwrap_err();
-        assert!(fault.to_string().contains("breaks a handle that does not exist, or twice"), "{fault}");
+        assert!(fault.to_string().contains("breaks a handle that does not exist, or breaks one twice"), "{fault}");
         assert_eq!(calls(&allocator, CallName::MemUnmap), before);
         allocator.check().unwrap();
         kept.into_iter().for_each(|block| allocator.free(block).unwrap());
