@@ -69,7 +69,7 @@ fn without_trailing_zeros(digits: &str) -> &str {
     if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits }
 }
 
-/// PyTorch's message for a request of 2^60 bytes or more, which is refused without a look at the cache or the device
+/// PyTorch's message for a request of 2^60 bytes or more, which is refused before the cache or the device is consulted
 /// (spec 1.1).
 pub const MORE_THAN_ONE_EXABYTE: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
 

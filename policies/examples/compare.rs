@@ -46,7 +46,7 @@ fn run(named: &Named) -> Result<(), AllocError> {
     let (requested, reserved) = (peak(Family::RequestedBytes), peak(Family::ReservedBytes));
     let device = allocator.device();
     println!(
-        "{:<23} {:>11} reserved, {:>4.1} % of it never asked for, {:>5} driver calls, {:>8.1} ms",
+        "{:<23} {:>11} reserved, {:>4.1} % of it never requested, {:>5} driver calls, {:>8.1} ms",
         named.name,
         format_bytes(reserved.unsigned_abs()),
         100.0 * (reserved - requested) as f64 / reserved as f64,

@@ -97,16 +97,14 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: Cow::Borrowed("best-fit-remap:fit=first"),
-        says: Cow::Borrowed(
-            "the free block at the lowest address that is large enough; a growing region of remappable pages per stream",
-        ),
+        says: Cow::Borrowed("the lowest free block that is large enough; a growing region of remappable pages per stream"),
         source: "Knuth, The Art of Computer Programming, 2.5, algorithm A",
         keeps_memory: false,
         make: Make::Plain(|| Box::new(GrowingRegion::new(Fit::First))),
     },
     Named {
         name: Cow::Borrowed("best-fit-remap:fit=next"),
-        says: Cow::Borrowed("first fit from where the last search ended; a growing region of remappable pages per stream"),
+        says: Cow::Borrowed("first fit starting where the last search ended; a growing region of remappable pages per stream"),
         source: "Knuth, The Art of Computer Programming, 2.5, exercise 6",
         keeps_memory: false,
         make: Make::Plain(|| Box::new(GrowingRegion::new(Fit::Next))),
@@ -134,21 +132,23 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: Cow::Borrowed("bfc:kind=one-region"),
-        says: Cow::Borrowed("TensorFlow's without allow_growth: bfc in a single region of the whole limit"),
+        says: Cow::Borrowed("bfc without allow_growth: a single region that takes the entire limit"),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc",
         keeps_memory: true,
         make: Make::Plain(|| Box::new(Bfc::new(BfcKind::OneRegion))),
     },
     Named {
         name: Cow::Borrowed("bfc:kind=xla"),
-        says: Cow::Borrowed("XLA's: bfc in a single region of 75 % of the device, JAX's default"),
+        says: Cow::Borrowed("bfc as configured by XLA and, by default, JAX: a single region with 75 % of the device's memory"),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
         keeps_memory: true,
         make: Make::Plain(|| Box::new(Bfc::new(BfcKind::Xla))),
     },
     Named {
         name: Cow::Borrowed("bfc:kind=xla-growth"),
-        says: Cow::Borrowed("XLA's with preallocation off: growing regions, up to 75 % of the device; never releases memory"),
+        says: Cow::Borrowed(
+            "bfc as in XLA without preallocation: growing regions, up to 75 % of the device; never releases memory",
+        ),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
         keeps_memory: true,
         make: Make::Plain(|| Box::new(Bfc::new(BfcKind::XlaGrowth))),
@@ -156,7 +156,7 @@ pub const CATALOGUE: &[Named] = &[
     Named {
         name: Cow::Borrowed("stalloc"),
         says: Cow::Borrowed(
-            "STAlloc's: in studies the program's first step is planned ahead; everything else is PyTorch's policy",
+            "STAlloc: in studies, the program's first step is planned in advance; PyTorch's policy serves everything else",
         ),
         source: "STAlloc, arXiv 2507.16274; infinigence/STAlloc",
         keeps_memory: false,
@@ -164,7 +164,7 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: Cow::Borrowed("rmm-pool"),
-        says: Cow::Borrowed("RAPIDS' pool: best fit per stream, then other streams' blocks; gives back only under a limit"),
+        says: Cow::Borrowed("RAPIDS' pool: best fit per stream, then other streams' blocks; releases memory only under a limit"),
         source: "rapidsai/rmm, pool_memory_resource, stream_ordered_memory_resource.hpp",
         keeps_memory: true,
         make: Make::Plain(|| Box::new(RmmPool::new())),
@@ -178,7 +178,7 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: Cow::Borrowed("gmlake-like"),
-        says: Cow::Borrowed("like GMLake, not exact: maps the pages of several free blocks together to serve a large request"),
+        says: Cow::Borrowed("similar to GMLake: maps the pages of several free blocks together to serve a large request"),
         source: "GMLake, ASPLOS 2024; intelligent-machine-learning/glake",
         keeps_memory: false,
         make: Make::Plain(|| Box::new(GmLake::default())),
@@ -191,7 +191,7 @@ pub const BESIDE: &[Named] = &[
     Named {
         name: Cow::Borrowed("pytorch-rescue"),
         says: Cow::Borrowed(
-            "pytorch-expandable until a request would fail; then handles that are partly in use are broken, and the request served",
+            "pytorch-expandable until a request would fail; then handles that are partly in use are broken to serve the request",
         ),
         source: "our own",
         keeps_memory: false,
@@ -209,7 +209,7 @@ pub const BESIDE: &[Named] = &[
     Named {
         name: Cow::Borrowed("breaking-handles"),
         says: Cow::Borrowed(
-            "best fit on few, large handles; where memory is short, those that are partly in use are broken, and their contents copied",
+            "best fit on a few large handles; when memory is short, those that are partly in use are broken and their contents copied",
         ),
         source: "our own",
         keeps_memory: false,
@@ -278,7 +278,7 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         policy: "pytorch-rescue",
         key: "reach",
-        says: "whether handles in use break, or only free memory moves",
+        says: "whether handles in use are broken, or only free memory moves",
         usual: "breaks",
         values: &["breaks", "free"],
     },
@@ -299,7 +299,7 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         policy: "bfc",
         key: "kind",
-        says: "whose rules, and whether regions grow",
+        says: "the allocator whose rules apply, and whether regions grow",
         usual: "growth",
         values: &["growth", "one-region", "xla", "xla-growth"],
     },
@@ -442,7 +442,7 @@ pub fn named(name: &str) -> Result<Named, Unknown> {
     }
     let Some(known) = known(base) else {
         let is_setting = name.contains(':') && Settings::from_environment(name).is_ok();
-        let hint = "it is a setting; settings stand in brackets: pytorch:settings=[expandable_segments:True]";
+        let hint = "it is a setting; write settings in brackets: pytorch:settings=[expandable_segments:True]";
         return Err(if is_setting { Unknown::Parameter(hint.to_string()) } else { Unknown::Name });
     };
     let given = Given::parse(base, text)?;
@@ -590,12 +590,11 @@ fn release_in_one_form(release: &str) -> Result<&str, Unknown> {
 fn settings_in_one_form<'a>(release: Option<&str>, text: Option<&'a str>) -> Result<Option<&'a str>, Unknown> {
     let (_, settings) = profile_and_settings(release, text)?;
     if settings.per_process_memory_fraction < 1.0 {
-        let wrong = "per_process_memory_fraction is a limit, not a rule of the policy; leave it out and give the command a \
-                     limit";
+        let wrong = "per_process_memory_fraction is a limit, not a rule of the policy; leave it out and give the command a limit";
         return Err(Unknown::Parameter(wrong.to_string()));
     }
     if settings.backend != Settings::default().backend {
-        let wrong = format!("backend:{} is another allocator; cuda-async is a model of it", settings.backend.name());
+        let wrong = format!("backend:{} is a different allocator; cuda-async is a model of it", settings.backend.name());
         return Err(Unknown::Parameter(wrong));
     }
     let rules = Settings { text: String::new(), ..settings };
@@ -687,7 +686,7 @@ mod tests {
             assert_eq!(named(name).expect(name).name, name);
         }
         for known in CATALOGUE.iter().chain(BESIDE) {
-            assert_eq!(named(&known.name).expect("it is in the catalogue").name, known.name);
+            assert_eq!(named(&known.name).expect("the policy is in the catalogue").name, known.name);
         }
     }
 
@@ -722,9 +721,9 @@ mod tests {
             ("pytorch:settings=a]", "its brackets do not match: settings=[key:value,key:value]"),
             (
                 "pytorch:settings=[backend:cudaMallocAsync]",
-                "backend:cudaMallocAsync is another allocator; cuda-async is a model of it",
+                "backend:cudaMallocAsync is a different allocator; cuda-async is a model of it",
             ),
-            ("max_split_size_mb:20", "it is a setting; settings stand in brackets: pytorch:settings=[expandable_segments:True]"),
+            ("max_split_size_mb:20", "it is a setting; write settings in brackets: pytorch:settings=[expandable_segments:True]"),
             (
                 "pytorch-rescue:settings=[expandable_segments:False]",
                 "a rescue needs expandable segments: leave expandable_segments:False out of the settings",

@@ -33,7 +33,7 @@ pub(crate) fn left(heap: &Heap) -> u64 {
     all(heap).saturating_sub(heap.reserved().get())
 }
 
-/// The entirely free handles that may move.
+/// The entirely free handles that may be moved.
 fn free_handles(heap: &Heap) -> impl Iterator<Item = HandleView> + '_ {
     heap.pool_slots().flat_map(|slot| heap.free_blocks(slot)).flat_map(|block| heap.handles_in(block.id))
 }

@@ -19,7 +19,7 @@ use crate::units::DeviceAddress;
 /// A block handed out to the program. It cannot be copied; free it once, with the
 /// [`Allocator::free`](crate::Allocator::free) of the allocator that made it. Two allocations are equal if they are
 /// the same block of equal allocators.
-#[must_use = "memory that is not given back stays allocated"]
+#[must_use = "memory that is not freed stays allocated"]
 pub struct Allocation {
     address: DeviceAddress,
     id: PackedId,

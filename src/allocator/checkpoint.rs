@@ -18,7 +18,7 @@ use crate::units::{Bytes, DeviceAddress, PoolId};
 
 /// What a restore did (PyTorch's `CheckpointDelta`).
 #[derive(PartialEq, Eq, Debug)]
-#[must_use = "restored memory that is not given back stays allocated"]
+#[must_use = "restored memory that is not freed stays allocated"]
 pub struct Restored {
     /// The pool's blocks that the restore took back, in order. Their [`Allocation`]s are invalid: freeing one of them
     /// fails with [`crate::FreeError::NotAllocated`], even if a restored block has the same address.

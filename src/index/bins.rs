@@ -93,7 +93,7 @@ impl BinnedBlocks {
             return;
         }
         let entry = self.directory.at_mut(bin);
-        debug_assert!(entry.count > 1, "a block left the free index that was not in it");
+        debug_assert!(entry.count > 1, "a block was removed that is not in the free index");
         if entry.count == OVERSIZED {
             return self.remove_from_oversized(slots, index, bin);
         }
@@ -239,7 +239,7 @@ impl BinnedBlocks {
             place
         };
         let fresh = self.oversized[place].1.insert(slots.at(index), index);
-        debug_assert!(fresh, "a block entered the free index twice");
+        debug_assert!(fresh, "a block was added to the free index twice");
     }
 
     #[inline(never)]
@@ -247,7 +247,7 @@ impl BinnedBlocks {
         let place = self.directory.get(bin).head as usize;
         let oversized = &mut self.oversized[place].1;
         let found = oversized.remove(slots.at(index), index);
-        debug_assert!(found, "a block left the free index that was not in it");
+        debug_assert!(found, "a block was removed that is not in the free index");
         if oversized.len() <= SMALLEST_OVERSIZED {
             self.disband(slots, place);
         }
@@ -297,7 +297,7 @@ fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
         before = after;
         after = other.link_next;
     }
-    debug_assert!(after != index, "a block entered the free index twice");
+    debug_assert!(after != index, "a block was added to the free index twice");
     let block = slots.at_mut(index);
     block.link_prev = before;
     block.link_next = after;
@@ -359,12 +359,12 @@ mod tests {
 
         fn insert(&mut self, slots: &mut [Block], index: u32) {
             let fresh = self.keys.insert(Self::key(slots, index));
-            debug_assert!(fresh, "a block entered the free index twice");
+            debug_assert!(fresh, "a block was added to the free index twice");
         }
 
         fn remove(&mut self, slots: &mut [Block], index: u32) {
             let found = self.keys.remove(&Self::key(slots, index));
-            debug_assert!(found, "a block left the free index that was not in it");
+            debug_assert!(found, "a block was removed that is not in the free index");
         }
 
         fn first_at_least(&self, _: &[Block], size: u64) -> Option<u32> {

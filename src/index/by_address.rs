@@ -137,7 +137,7 @@ impl Run {
     /// run is full.
     fn insert(&mut self, entry: Entry) -> Option<usize> {
         let mut place = self.first_from(entry.address);
-        debug_assert!(self.find(entry.address).is_none(), "a block entered the order by address twice");
+        debug_assert!(self.find(entry.address).is_none(), "a block was added to the order by address twice");
         if self.is_vacant(place) {
             self.put(place, entry);
         } else if place > 0 && self.is_vacant(place - 1) {
@@ -312,7 +312,7 @@ impl ByAddress {
     #[inline]
     pub(crate) fn remove(&mut self, address: u64, perhaps: Spot) {
         let Some(spot) = self.is_at(address, perhaps).then_some(perhaps).or_else(|| self.find(address)) else {
-            return debug_assert!(false, "a block left the order by address that was not in it");
+            return debug_assert!(false, "a block was removed that is not in the order by address");
         };
         if spot.at != self.left.at {
             self.settle();

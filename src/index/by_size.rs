@@ -57,7 +57,7 @@ impl BySize {
     #[inline(always)]
     pub(crate) fn make_newest(&mut self, index: u32, size: u64) -> Unsettled {
         let before = core::mem::replace(&mut self.newest, Newest { size, index });
-        debug_assert!(before.index != index, "a block entered the free index twice");
+        debug_assert!(before.index != index, "a block was added to the free index twice");
         Unsettled(before.index)
     }
 

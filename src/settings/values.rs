@@ -44,8 +44,8 @@ pub struct Settings {
     pub pinned_reserve_segment_mb: u64,
     /// Host memory: whether pointers that the allocator did not hand out may be freed (2.15).
     pub pinned_free_catch_all: bool,
-    /// Host memory: requests of at least this size, in MiB, are not rounded up; 0 means that all requests are rounded
-    /// up (2.15).
+    /// Host memory: the size in MiB from which requests are no longer rounded up; 0 means that all are rounded up
+    /// (2.15).
     pub pinned_max_round_threshold_mb: u64,
     /// Host memory: the maximum size of the cache, in MiB; 0 means unlimited (2.15).
     pub pinned_max_cached_size_mb: u64,
