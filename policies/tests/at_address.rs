@@ -16,8 +16,8 @@ impl Draws {
     }
 }
 
-/// The number of requests at an address that a policy served, and how many of these blocks do not begin at the start
-/// of a free block.
+/// The number of requests at an address that a policy served, and how many of these addresses were not those of freed
+/// blocks.
 fn served(named: &Named) -> (usize, usize) {
     let device = SimDevice::new(SimOptions::new(Bytes(2048 * MIB)));
     let mut allocator = Allocator::new(device, named.make(), ());

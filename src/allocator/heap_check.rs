@@ -161,7 +161,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let at = block.address;
             let events = waiting.get(&index).copied().unwrap_or(0);
             let counted = block.events();
-            ensure(counted == events, || format!("the block at {at:#x} counts {counted} events, but {events} are waiting"))?;
+            ensure(counted == events, || format!("the block at {at:#x} counts {counted} events, but the queues have {events}"))?;
             let may_be_used = matches!(block.state, BlockState::Allocated | BlockState::Pending);
             ensure(may_be_used || !block.has_uses(), || format!("the block at {at:#x} is {:?} and has uses", block.state))?;
             let waits = events != 0 || self.pending().is_deferred(index);
@@ -354,7 +354,7 @@ mod tests {
 
     #[test]
     fn events_that_do_not_match_their_blocks() {
-        assert_finds("counts 0 events, 1 wait", |core, [first, ..]| {
+        assert_finds("counts 0 events, but the queues have 1", |core, [first, ..]| {
             core.pending.push(&mut core.heap.arena, StreamId(7), (), first)
         });
         assert_finds("and it waits: false", |core, [first, ..]| {

@@ -283,7 +283,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.profile.reuses_by_graph && self.policy.reuses_in_captures()
     }
 
-    /// Forgets the newest capture that routed requests to the pool. This routing has already ended.
+    /// Forgets the newest capture whose requests are routed to the pool, because the routing is about to end. Fails
+    /// while one of the capture's streams is still being captured.
     pub(super) fn end_capture(&mut self, id: PoolId) -> Result<(), PoolError> {
         let number = self.heap.private_pools().number_of(id).filter(|_| self.reuses_by_graph());
         let Some((capture, streams)) = number.and_then(|number| self.pending.newest_capture(number)) else { return Ok(()) };

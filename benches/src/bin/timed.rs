@@ -263,7 +263,7 @@ impl Sequence {
                 let (slots, steps) = (next(&mut words)?, next(&mut words)?);
                 Sequence::Replay { slots, steps: replacements(&mut words, slots, steps)? }
             }
-            _ => return Err(format!("unknown kind of sequence {kind:?}: benches/sequences.py writes the known ones")),
+            _ => return Err(format!("unknown kind of sequence {kind:?}: benches/sequences.py lists the known ones")),
         };
         if sequence.steps() == 0 { Err("the sequence has no steps".to_owned()) } else { Ok(sequence) }
     }

@@ -48,7 +48,8 @@ pub unsafe extern "C" fn parkade_serve(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, request, out) = unsafe { (ours(allocator)?, request.as_ref(), place(out, "the place for the address")?) };
+        let (allocator, request, out) =
+            unsafe { (ours(allocator)?, request.as_ref(), place(out, "the output pointer for the address")?) };
         let request = request.ok_or_else(|| super::null("the request"))?;
         let address = allocator.allocate(request)?;
         *out = address.map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(address.get() as usize));
@@ -72,7 +73,8 @@ pub unsafe extern "C" fn parkade_serve_at(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, request, out) = unsafe { (ours(allocator)?, request.as_ref(), place(out, "the place for the address")?) };
+        let (allocator, request, out) =
+            unsafe { (ours(allocator)?, request.as_ref(), place(out, "the output pointer for the address")?) };
         let request = request.ok_or_else(|| super::null("the request"))?;
         let address = allocator.allocate_at(request, DeviceAddress(at.addr() as u64))?;
         *out = address.map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(address.get() as usize));
@@ -188,7 +190,7 @@ pub unsafe extern "C" fn parkade_block(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the block")?) };
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the output pointer for the block")?) };
         let address = DeviceAddress(address.addr() as u64);
         let found = with_core!(allocator, core => core.block(address))?;
         let placed = found.map_err(|error| Failure::new(PARKADE_UNKNOWN_ADDRESS, error))?;
@@ -249,7 +251,7 @@ pub unsafe extern "C" fn parkade_set_memory_fraction(allocator: *mut parkade_all
 pub unsafe extern "C" fn parkade_memory_fraction(allocator: *mut parkade_allocator, out: *mut f64) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the fraction")?) };
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the output pointer for the fraction")?) };
         *out = with_core!(allocator, core => core.allocator().memory_fraction())?;
         Ok(())
     })

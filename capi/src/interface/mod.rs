@@ -43,7 +43,7 @@ fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
 }
 
 fn null(what: &str) -> Failure {
-    Failure::new(PARKADE_INVALID_ARGUMENT, format!("{what} is a null pointer"))
+    Failure::new(PARKADE_INVALID_ARGUMENT, format!("{what} is null"))
 }
 
 /// Returns the allocator if the pointer is not null and this process created the allocator.
@@ -134,7 +134,7 @@ pub extern "C" fn parkade_header() -> *const c_char {
 pub unsafe extern "C" fn parkade_device_count(out: *mut u32) -> parkade_status {
     answer(|| {
         // SAFETY: null or writable, as the caller guarantees.
-        let out = unsafe { place(out, "the place for the count") }?;
+        let out = unsafe { place(out, "the output pointer for the count") }?;
         *out = CudaDevice::count().map_err(|reason| Failure::new(PARKADE_NO_DEVICE, reason))?;
         Ok(())
     })
@@ -175,7 +175,7 @@ fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_
 pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *mut *mut parkade_allocator) -> parkade_status {
     answer(|| {
         // SAFETY: null or readable and writable, as the caller guarantees.
-        let (options, out) = unsafe { (options.as_ref(), place(out, "the place for the allocator")?) };
+        let (options, out) = unsafe { (options.as_ref(), place(out, "the output pointer for the allocator")?) };
         let options = options.ok_or_else(|| null("the options"))?;
         if options.size != size_of::<parkade_options>() {
             let (theirs, ours) = (options.size, size_of::<parkade_options>());

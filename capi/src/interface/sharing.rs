@@ -37,7 +37,7 @@ pub unsafe extern "C" fn parkade_share(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, first) = unsafe { (ours(allocator)?, place(first, "the place for the address")?) };
+        let (allocator, first) = unsafe { (ours(allocator)?, place(first, "the output pointer for the address")?) };
         let each = each.ok_or_else(|| null("the function"))?;
         let address = DeviceAddress(address.addr() as u64);
         with_core!(allocator, core => {
@@ -80,7 +80,8 @@ pub unsafe extern "C" fn parkade_shared_open(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (address, out) = unsafe { (place(address, "the place for the address")?, place(out, "the place for the memory")?) };
+        let (address, out) =
+            unsafe { (place(address, "the output pointer for the address")?, place(out, "the output pointer for the memory")?) };
         if handles.is_null() {
             return Err(null("the handles"));
         }
