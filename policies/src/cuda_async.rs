@@ -71,8 +71,8 @@ impl CudaAsync {
         CudaAsync { release_threshold, step: Step::GiveUp }
     }
 
-    /// Entirely free segments of the request's pool, largest first: as many as must be released until the reserved
-    /// bytes no longer exceed the threshold.
+    /// Entirely free segments of the request's pool, largest first: as many as must be released for the reserved bytes
+    /// not to exceed the threshold.
     fn beyond_threshold(&self, heap: &Heap, request: &Request) -> Vec<BlockId> {
         let mut excess = heap.reserved_in(request.pool).saturating_sub(self.release_threshold);
         if excess == Bytes::ZERO || heap.is_deferring() {

@@ -84,7 +84,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some(self.tell_handed_out(&part, request))
     }
 
-    /// Whether [`Policy::place`] would also choose the first free block that the policy takes.
+    /// Whether [`Policy::place`] would also choose the first free block, which the policy takes.
     fn would_place_first(&mut self, request: &Request, stream_slot: u16) -> bool {
         let Some((blocks, slots, _)) = self.heap.shelf_mut(request.pool, stream_slot) else { return true };
         let Some(index) = blocks.first_at_least(slots, request.size.0) else { return true };
