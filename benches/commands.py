@@ -3,8 +3,9 @@
 
 benches/commands.py RECORDING [--rounds N] [--sweep] [--write docs/speed.md]
 
-RECORDING is a snapshot file, compressed or not; it is decompressed first, and both forms are measured. Times are from the round with the least
-processor time. Memory is the maximum over all rounds. --sweep adds the sweep of docs/numbers.md, which takes minutes. The release build is
+RECORDING is a snapshot file, compressed or not; it is decompressed first, and both forms are measured. Times
+are from the round with the shortest processor time. Memory is the maximum over all rounds. --sweep adds the
+sweep for docs/numbers.md, which takes minutes. The release build is
 brought up to date first.
 """
 
@@ -28,7 +29,7 @@ SHIPPED = "conformance/recordings"
 SWEPT = ",".join(
     ["all", *(f"{SHIPPED}/{name}.default.pickle.xz" for name in ("deep_mlp", "gpt2_varlen", "resnet50_sweep"))]
 )
-# In a separate process, because Linux also attributes a process's peak memory to the processes that it starts.
+# Runs in a separate process, because Linux also attributes a process's peak memory to the processes that it starts.
 UNPACK = "import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), open(sys.argv[2], 'wb'))"
 # Loads once and drops the result, like a program that reads a snapshot.
 PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
@@ -36,7 +37,7 @@ PICKLE = "import pickle, sys; pickle.load(open(sys.argv[1], 'rb'))"
 
 @dataclass
 class Cost:
-    """The time and memory that a command took."""
+    """The time and memory used by a command."""
 
     processor_s: float
     wall_s: float
@@ -51,9 +52,9 @@ def run(command: list[str]) -> Cost:
         _, status, usage = os.wait4(child.pid, 0)
         wall = time.perf_counter() - start
         child.returncode = os.waitstatus_to_exitcode(status)
-        # Exit codes 1 and 3 are answers too: the program does not fit, or the answer is unknown.
+        # Exit codes 1 and 3 are also answers: the program does not fit, or the answer is unknown.
         if child.returncode not in (0, 1, 3):
-            sys.exit(f"commands.py: {' '.join(command)} ended with exit code {child.returncode}: run it to see why")
+            sys.exit(f"commands.py: {' '.join(command)} failed with exit code {child.returncode}: run it to see why")
         out.seek(0)
         return Cost(usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss << 10, out.read())
 

@@ -2,9 +2,11 @@
 
 python3 benches/load.py RECORDING... [--rounds N] [--load PATH]
 
-Each round loads the same bytes from memory three times: with pickle.load and the garbage collector on, as programs use it; with
-pickle.load and the collector off; and with parkade (target/release/examples/load, from cargo build --release -p parkade-benches --example load). Processor time is
-measured, and the best round of each counts. The exit code is 1 if parkade is not at least 8 times as fast as pickle.load with the
+Each round loads the same bytes from memory three times: with pickle.load and the garbage collector on, as
+programs use it; with
+pickle.load and the collector off; and with parkade (target/release/examples/load, from cargo build --release
+-p parkade-benches --example load). Processor time is measured, and the best round of each method counts. The
+exit code is 1 if parkade is not at least 8 times as fast as pickle.load with the
 collector on.
 """
 

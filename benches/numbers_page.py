@@ -4,8 +4,9 @@
 python3 benches/numbers_page.py           writes the tables into the page
 python3 benches/numbers_page.py --check   exits with 1 if the page has different tables
 
-The same sources produce the same tables. The release build is brought up to date first. --rows FILE keeps the rows of the sweep, so that an
-interrupted sweep continues where it stopped; more options of `parkade sweep`, such as --threads, can follow after `--`.
+The same sources produce the same tables. The release build is brought up to date first. --rows FILE keeps the
+rows of the sweep, so that an interrupted sweep can continue where it stopped; further options for `parkade
+sweep`, such as --threads, can follow after `--`.
 """
 
 import argparse
@@ -20,7 +21,8 @@ from page import parts, replace_marked
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/numbers.md"
 SHIPPED = "conformance/recordings"
-# One shipped recording of each kind: an easy one, several streams, graphs with private pools, serving.
+# One shipped recording of each kind: a simple one, one with several streams, one with graphs and private pools, and
+# one of serving.
 RECORDINGS = [
     "deep_mlp.default",
     "gpt2_varlen.default",
@@ -35,7 +37,7 @@ SWEPT = ["-w", ",".join(["all", *(f"{SHIPPED}/{name}.pickle.xz" for name in RECO
 
 
 def tables(more: list[str]) -> str:
-    """Returns what the sweep prints."""
+    """Returns the output of the sweep."""
     subprocess.run(["cargo", "build", "--locked", "--quiet", "--release", "-p", "parkade-cli"], cwd=ROOT, check=True)
     command = ["target/release/parkade", "sweep", *SWEPT, "--markdown", *more]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
@@ -58,7 +60,7 @@ def on_lines(text: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="only compare the page with the sweep")
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="keep the rows here, or go on with them")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="keep the rows in this file, or continue with them")
     parser.add_argument("more", nargs="*", metavar="OPTION", help="more options of parkade sweep")
     arguments = parser.parse_args()
     before, after = parts(PAGE, "numbers_page.py")  # fail now rather than after minutes
@@ -69,7 +71,7 @@ def main() -> int:
         return 0
     if PAGE.read_text() == f"{before}\n\n{text}\n\n{after}":
         return 0
-    print(f"{PAGE} has other tables: python3 benches/numbers_page.py writes those of these sources", file=sys.stderr)
+    print(f"{PAGE} is out of date: run python3 benches/numbers_page.py to update its tables", file=sys.stderr)
     return 1
 
 

@@ -1,4 +1,5 @@
-"""Writes what the other programs here measured into a page, between two markers, with the place of the measurement."""
+"""Writes the measurements of the other programs in this folder to a page, between two markers, with the place
+of the measurement."""
 
 import os
 import re
@@ -9,16 +10,17 @@ from pathlib import Path
 
 
 def parts(path: Path, program: str) -> tuple[str, str]:
-    """Returns a page up to and including a program's first marker, and from its second marker on. Ends the program if a marker is missing."""
+    """Returns the part of a page up to and including a program's first marker, and the part from its second
+    marker. Ends the program if a marker is missing."""
     first, second = f"<!-- what benches/{program} writes -->", f"<!-- the end of what benches/{program} writes -->"
     page = path.read_text() if path.exists() else ""
     if page.count(first) != 1 or page.count(second) != 1 or page.index(first) > page.index(second):
-        sys.exit(f"{program}: {path} must have the line {first}, and after it {second}, once each")
+        sys.exit(f"{program}: {path} must contain the line {first} and, after it, the line {second}, once each")
     return page[: page.index(first)] + first, page[page.index(second) :]
 
 
 def replace_marked(path: Path, program: str, text: str) -> None:
-    """Puts the text between a program's markers."""
+    """Writes the text between a program's markers."""
     before, after = parts(path, program)
     path.write_text(f"{before}\n\n{text}\n\n{after}")
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the sequences of requests that side_by_side.py times, in the format of conformance/oracle/pytorch_harness/src/timed.hpp.
+"""Writes the sequences of requests that side_by_side.py times, in the format of
+conformance/oracle/pytorch_harness/src/timed.hpp.
 
 benches/sequences.py CASE FILE [--steps N]     writes one case; without arguments, lists the names of all cases
 
-Sizes and places are drawn from the splitmix64 generator with seed 1. The sizes in a mix are log-uniform from 512 B to 8 MiB, those in a
-replay from 64 B to 16 MiB. "replay of a recording" has the requests of a shipped recording, on one stream.
+Sizes and places are drawn from the splitmix64 generator with seed 1. The sizes in a mix are log-uniform from
+512 B to 8 MiB, those in a
+replay from 64 B to 16 MiB. "replay of a recording" consists of the requests in a shipped recording, on one stream.
 """
 
 import argparse
@@ -60,7 +62,8 @@ def mix(live: int):
 
 
 def replay(live: int):
-    """Generates allocations and frees in random order: 60 % are allocations below the given number of live blocks, 40 % above it."""
+    """Generates allocations and frees in random order: 60 % are allocations below the given number of live
+    blocks, 40 % above it."""
 
     def write(out: TextIO, steps: int) -> None:
         random = Random(1)
@@ -79,7 +82,8 @@ def replay(live: int):
 
 
 def recording(out: TextIO, steps: int) -> None:
-    """Returns a recording's requests up to the given number of steps; what has not been freed by the end stays allocated."""
+    """Returns a recording's requests up to the given number of steps; what has not been freed by the end
+    stays allocated."""
     with lzma.open(RECORDING) as file:
         snapshot = pickle.load(file)
     live, unused, slots, lines = {}, [], 0, []
@@ -119,7 +123,8 @@ CASES = {
     "8 threads, pair 4 KiB": (threads(8, 4 * KIB), 50_000),
     "16 threads, pair 4 KiB": (threads(16, 4 * KIB), 25_000),
 }
-# The same sequences again; here parkade's blocks are identified by their addresses, as the others' always are.
+# The same sequences again, but with parkade's blocks identified by their addresses, as the other allocators' blocks
+# always are.
 BY_POINTER = ", by pointer"
 for case in (
     "pair 4 KiB",

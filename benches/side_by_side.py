@@ -3,13 +3,15 @@
 
 benches/side_by_side.py [--rounds N] [--cases TEXT...] [--only NAME...] [--rebuild] [--write docs/speed.md]
 
-Builds what is missing or older than its sources: parkade's program, PyTorch's allocator (conformance/oracle/pytorch_harness), RMM's pool and TensorFlow's BFC
+Builds the programs that are missing or older than their sources: parkade's program, PyTorch's allocator
+(conformance/oracle/pytorch_harness), RMM's pool and TensorFlow's BFC
 (conformance/other_allocators). Each runs in a separate process that reads the case's sequence, waits for a word, runs the steps once and answers
-with the nanoseconds per step, so that only the steps are timed. The processes take turns, round by round, and processor time is measured, so
-that other load on the machine affects all of them alike. Every allocator runs on a device whose calls cost next to nothing.
+with the nanoseconds per step, so that only the steps are timed. The processes take turns, round by round, and
+processor time is measured, so that other load on the machine affects all of them equally. Every allocator
+runs on a device whose calls cost almost nothing.
 
 A time is the median of the rounds. A ratio is the median of the rounds' ratios, with the range of their middle half.
-If valgrind is installed, the instructions of a step are counted too.
+If valgrind is installed, the instructions of a step are also counted.
 """
 
 import argparse
@@ -42,7 +44,8 @@ class Allocator:
     sources: tuple[str, ...] = ()
 
     def is_built(self) -> bool:
-        """Whether the program exists and is newer than its sources. Without sources, the build command decides."""
+        """Returns whether the program exists and is newer than its sources. Without sources, the build
+        command decides."""
         program = ROOT / self.program[0]
         return (
             bool(self.sources)
@@ -80,8 +83,9 @@ BFC = Allocator(
     sources=(f"{HARNESS}/src/timed.hpp", *(f"{OTHERS}/src/{name}" for name in ("bfc_peer.cpp", "common.hpp"))),
 )
 ALLOCATORS = [PARKADE, PYTORCH, RMM, BFC]
-# The others have no expandable segments and record no streams. RMM keeps its free blocks in one list that it searches from
-# end to end, which takes minutes per round. BFC needs 8 bytes for every 256 bytes of the device, which adds up to gigabytes.
+# The other allocators have no expandable segments and record no streams. RMM searches its single list of free blocks
+# from end to end, which takes minutes per round. BFC needs 8 bytes for every 256 bytes of the device, which adds up to
+# gigabytes.
 LEFT_OUT = {
     "pair 2 MiB, expandable segments": {RMM.name, BFC.name},
     "mix of 1,000, expandable segments": {RMM.name, BFC.name},
@@ -165,7 +169,7 @@ def environment(allocator: Allocator, case: str) -> dict[str, str]:
 
 
 def build(allocators: list[Allocator], again: bool) -> list[Allocator]:
-    """Builds what is missing or older than its sources, and returns what can be run."""
+    """Builds the programs that are missing or older than their sources, and returns those that can be run."""
     built = []
     for allocator in allocators:
         if again or not allocator.is_built():
@@ -200,7 +204,7 @@ def measure(allocators: list[Allocator], case: str, rounds: int, folder: Path) -
 
 
 def instructions(allocator: Allocator, case: str, folder: Path) -> float:
-    """Returns the instructions per step: what the second round of a process adds to its first."""
+    """Returns the instructions per step: the difference between a process's first and second round."""
     steps = COUNTED[case]
     sequence = folder / "sequence"
     sequences.write(case, sequence, steps)
@@ -223,7 +227,7 @@ def instructions(allocator: Allocator, case: str, folder: Path) -> float:
 
 
 def ratio(one: Running, ours: Running) -> tuple[float, str]:
-    """Returns how many times as long one allocator takes as the other, with the range of the middle half of the rounds."""
+    """Returns the ratio of one allocator's time to the other's, with the range of the middle half of the rounds."""
     ratios = [theirs / own for theirs, own in zip(one.rounds, ours.rounds)]
     low, middle, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return middle, f"{middle:.1f} ({low:.1f} to {high:.1f})"
@@ -265,7 +269,8 @@ def table_of_sums(
         return median(measured[case][name].rounds)
 
     def each(text: str, digits: int, value, *needed: str, least: float = 0.0, most: float = float("inf")) -> None:
-        """Returns a row with a number for each allocator that has all the needed cases; the target for parkade's is from least to most."""
+        """Returns a row with a number for each allocator that has all the required cases; the target range
+        for parkade is from least to most."""
         numbers = {name: value(name) for name in names if all(name in measured.get(case, {}) for case in needed)}
         if not numbers:
             return

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Shows in which of the core's files a step's instructions are spent, as counted by valgrind.
+"""Shows in which of the core's files a step spends its instructions, as counted by valgrind.
 
 benches/where.py [--cases CASE...] [--write docs/speed.md]
 
-The cases are those of the program `count`, which is built first. A count is what a second run with twice the steps adds. Code that is inlined
-from the standard library counts towards the file that it is inlined into.
+The cases are those of the program `count`, which is built first. A count is the difference between a run and
+a second run with twice the steps. Standard-library code that is inlined counts towards the file into which it
+is inlined.
 """
 
 import argparse
@@ -19,14 +20,15 @@ from page import origin, parts, replace_marked
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = 20_000
-# A name is written once, after its number; a leading c means that the line is about a call.
+# A name is only written once, after its number; a leading c means that the line is about a call.
 FILE = re.compile(r"(c?)f[lie]=\((\d+)\)(?: (.*))?")
-# A file with fewer instructions per step than this in every case is not named.
+# Files with fewer instructions per step than this in every case are not listed.
 SHOWN = 10
 
 
 def place(path: str) -> str | None:
-    """Returns the place of a source file: a file of the core, or a word; None for the standard library."""
+    """Returns the place to which a source file belongs: a file of the core, or a description; None for the
+    standard library."""
     if "/.cargo/" in path or path.startswith(("/rustc/", "/rust/")):
         return None
     if found := re.search(r"(?:^|/)(benches/)?src/(.*\.rs)$", path):
@@ -35,7 +37,7 @@ def place(path: str) -> str | None:
 
 
 def costs(path: Path) -> Counter:
-    """Returns the instructions of each place in a file that callgrind wrote."""
+    """Returns the instructions of each place from a file that callgrind has written."""
     names: dict[str, str] = {}
     total: Counter = Counter()
     now, skip = "", False

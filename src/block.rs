@@ -1,18 +1,18 @@
-//! Blocks and the arena that holds them.
+//! Blocks and the arena that contains them.
 //!
-//! A block is a contiguous part of one segment. Blocks live in one `Vec` and refer to each other by slot, so a block
-//! has 64 bytes, cloning the heap clones a few vectors, and no pointer can dangle. A generation in every slot
-//! distinguishes a block from later ones in the same slot.
+//! A block is a contiguous part of one segment. Blocks are stored in one `Vec` and refer to each other by slot, so a
+//! block has only 64 bytes, cloning the heap clones a few vectors, and pointers cannot dangle. A generation in every
+//! slot distinguishes a block from later ones in the same slot.
 
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
 use crate::units::StreamId;
 
-/// "No block". Using it as a slot fails the bounds check, which every lookup makes.
+/// "No block". As a slot, it fails the bounds check of every lookup.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// What a block is doing.
+/// The state of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum BlockState {
@@ -20,11 +20,11 @@ pub(crate) enum BlockState {
     Free = 0,
     /// Handed out.
     Allocated = 1,
-    /// Given back, waiting for events of other streams.
+    /// Freed, but still waiting for events of other streams.
     Pending = 2,
     /// Taken out of the free index and not yet in another state. Never seen between operations.
     Detached = 3,
-    /// Addresses of an expandable segment without memory.
+    /// Addresses of an expandable segment that have no memory.
     Unmapped = 4,
 }
 
@@ -37,34 +37,35 @@ pub struct BlockId {
 }
 
 /// A part of a segment. All numbers are bytes unless named otherwise.
-// The order puts most of what a neighbour or the free index reads into one cache line: with many blocks, a request
-// mostly waits for cache lines. The C library's large vectors begin 16 bytes into a line.
+// The fields are ordered so that most of those read by a neighbour or the free index are in one cache line: with many
+// blocks, a request mostly waits for cache lines. The C library's large vectors begin 16 bytes into a line.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct Block {
     pub(crate) address: u64,
     pub(crate) size: u64,
-    /// The neighbours in the segment. In a vacant slot, `next` is the slot that became vacant before this one.
+    /// The neighbours in the segment. In a vacant slot, `next` is the slot that became vacant previously.
     pub(crate) prev: u32,
     pub(crate) next: u32,
     /// Links for the free index. In a pending block, `link_next` is [`Block::events`].
     pub(crate) link_prev: u32,
     pub(crate) link_next: u32,
-    /// Orders blocks of equal size, before their address does; 0 for every block under rules that do not use ranks.
+    /// Orders blocks of equal size and takes precedence over the address; 0 for every block under rules that do not
+    /// use ranks.
     pub(crate) rank: u32,
     pub(crate) generation: u32,
-    /// The block's bin in the free index; stale while the block is in none.
+    /// The block's bin in the free index; stale while the block is not in a bin.
     pub(crate) bin: u16,
     pub(crate) state: BlockState,
     pub(crate) marks: Marks,
-    /// Slot of the stream in the heap's table.
+    /// The stream's slot in the heap's table.
     pub(crate) stream: u16,
     /// The pool's collection ([`PoolSlot`](crate::PoolSlot)).
     pub(crate) pool: u16,
     /// The size that the last caller requested; stale while the block is free (spec 7.3).
     pub(crate) requested: u64,
-    /// The policy's stamp from when the block became free. In a block with [`Block::first_use`], the handle of that
-    /// stream.
+    /// The stamp that the policy gave the block when it became free. In a block with [`Block::first_use`], the handle
+    /// of that stream.
     pub(crate) stamp: u64,
 }
 
@@ -88,7 +89,8 @@ impl Block {
         self.marks.0 & Marks::USES.0 != 0
     }
 
-    /// The one stream kept here, of those that were recorded on the block and have no event yet.
+    /// The stream that is stored in the block itself, out of those that were recorded on the block and have no event
+    /// yet.
     #[inline]
     pub(crate) fn first_use(&self) -> Option<StreamId> {
         self.has_uses().then_some(StreamId(self.stamp))
@@ -137,13 +139,13 @@ impl Block {
     }
 }
 
-/// Access to blocks by slot, for functions that hold the slice of blocks itself. A function that changes several
-/// blocks then lets the compiler know that they do not move.
+/// Access to blocks by slot, for functions that have the slice of blocks itself. The compiler then knows that the
+/// blocks do not move while a function changes several of them.
 pub(crate) trait Slots {
     /// The block in slot `index`.
     ///
     /// # Panics
-    /// There is no such slot: the heap's own links are wrong.
+    /// The slot does not exist, so the heap's own links are wrong.
     fn at(&self, index: u32) -> &Block;
 
     /// Like [`Slots::at`], but mutable.
@@ -190,7 +192,8 @@ pub(crate) struct Arena {
 pub(crate) struct Vacant {
     /// [`NIL`] if no slot is vacant.
     first: u32,
-    /// The rank of the next block, if every block has its own rank; [`NIL`] if a part inherits the rank of the whole.
+    /// The rank of the next block, if every block has its own rank; [`NIL`] if a part inherits the rank of the block
+    /// that was split.
     next_rank: u32,
 }
 
@@ -205,9 +208,9 @@ impl Vacant {
         slot.next = core::mem::replace(&mut self.first, index);
     }
 
-    /// Cuts the low `size` bytes off a block. They become a new, detached block of the same segment, before the old one, in
-    /// a vacant slot, which is returned. The new block has the rank of the whole ([`Vacant::give_rank`]). The fields are
-    /// written one by one, because most requests take this path.
+    /// Splits the low `size` bytes off a block. They become a new, detached block before the old one in the same
+    /// segment. Returns the new block's slot, which was vacant. The new block inherits the rank
+    /// ([`Vacant::give_rank`]). The fields are written one by one, because most requests take this path.
     ///
     /// # Panics
     /// No slot is vacant ([`Arena::provide_vacant`]).
@@ -254,7 +257,7 @@ impl Vacant {
         self.next_rank - 1
     }
 
-    /// Gives a part that was cut off ([`Vacant::split`]) its own rank, if every block has one.
+    /// Gives a part that was split off ([`Vacant::split`]) its own rank, if every block has one.
     #[inline(always)]
     pub(crate) fn give_rank(&mut self, slots: &mut [Block], part: u32) {
         if self.next_rank != NIL {
@@ -270,7 +273,7 @@ impl Vacant {
     }
 }
 
-/// An arena derefs to its slots, for functions that neither take nor vacate one.
+/// An arena dereferences to its slots, for functions that neither take nor vacate a slot.
 impl Deref for Arena {
     type Target = [Block];
 
@@ -288,7 +291,7 @@ impl DerefMut for Arena {
 }
 
 impl Arena {
-    /// An empty arena. If `ranks_each`, every block gets its own rank, in order of creation.
+    /// Creates an empty arena. If `ranks_each` is true, every block gets its own rank, in order of creation.
     pub(crate) fn new(ranks_each: bool) -> Arena {
         Arena { slots: Vec::new(), vacant: Vacant { first: NIL, next_rank: if ranks_each { 0 } else { NIL } } }
     }
@@ -333,7 +336,7 @@ impl Arena {
                 index
             }
             None => {
-                // That is 2^32 - 1 blocks of at least 512 bytes: two tebibytes of device memory.
+                // The maximum is 2^32 - 1 blocks of at least 512 bytes: two tebibytes of device memory.
                 let index = u32::try_from(self.slots.len()).ok().filter(|&i| i != NIL).expect("fewer than 2^32 - 1 blocks");
                 self.slots.push(Block { generation: 0, ..block });
                 index
@@ -341,7 +344,7 @@ impl Arena {
         }
     }
 
-    /// Makes sure that a slot is vacant.
+    /// Ensures that a slot is vacant.
     #[inline(always)]
     pub(crate) fn provide_vacant(&mut self) {
         if self.vacant.first == NIL {
@@ -430,7 +433,7 @@ fn close_up_ranks(slots: &mut [Block]) -> u32 {
 mod tests {
     use super::*;
 
-    /// Each new block ranks after all live ones, however many blocks there have been.
+    /// Each new block ranks after all live ones, regardless of how many blocks there have been.
     #[test]
     fn ranks_that_are_used_up_are_closed_up_in_order() {
         let mut arena = Arena::new(true);

@@ -1,8 +1,7 @@
 //! Checkpoints of private pools, as plain data (spec 5.8).
 //!
-//! A checkpoint lists a pool's segments, how they were split, and which blocks were allocated. It holds no
-//! memory: restoring it ([`crate::Allocator::restore_pool`]) works as long as its segments still belong to
-//! the pool.
+//! A checkpoint lists a pool's segments, how they were split, and which blocks were allocated. It holds no memory: it
+//! can be restored ([`crate::Allocator::restore_pool`]) as long as its segments still belong to the pool.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -15,24 +14,24 @@ use crate::units::{Bytes, DeviceAddress, PoolId, StreamId};
 pub struct PoolCheckpoint {
     /// The pool's id.
     pub pool: PoolId,
-    /// The pool's segments, in the order in which they are restored. [`crate::Allocator::checkpoint_pool`] lists the
-    /// segments that begin with a block in use first, by address, then the others in the order of the pool's free
+    /// The pool's segments, in the order in which they are restored. [`crate::Allocator::checkpoint_pool`] first lists
+    /// the segments that begin with a block in use, by address, and then the others, in the order of the pool's free
     /// blocks, small before large. PyTorch restores the former in hash order.
     pub segments: Vec<SavedSegment>,
 }
 
-/// A segment of a checkpoint.
+/// A segment in a checkpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SavedSegment {
     /// The segment's first byte.
     pub address: DeviceAddress,
-    /// The stream that the segment was made for.
+    /// The stream for which the segment was created.
     pub stream: StreamId,
     /// The segment's blocks, by address, without gaps.
     pub blocks: Vec<SavedBlock>,
 }
 
-/// A block of a checkpoint.
+/// A block in a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedBlock {
     /// The block's size.
@@ -48,29 +47,30 @@ pub enum SavedState {
     Free,
     /// Handed out.
     Allocated,
-    /// Addresses of an expandable segment without memory.
+    /// Addresses of an expandable segment that have no memory.
     Unmapped,
 }
 
-/// Why a pool cannot be saved, restored or examined. Displays PyTorch's message, which is the same in 2.11 and 2.15.
+/// The reason why a pool cannot be saved, restored or examined. Displays PyTorch's message, which is the same in 2.11
+/// and 2.15.
 ///
-/// After any of these errors except [`CheckpointError::Device`] nothing has changed. PyTorch frees the pool's blocks
-/// before it checks whether the checkpoint fits; after an error it leaks them, and the blocks that it has restored so
-/// far.
+/// Nothing has changed after any of these errors except [`CheckpointError::Device`]. PyTorch frees the pool's blocks
+/// before it checks whether the checkpoint fits; after an error, it leaks these blocks and those that it has restored
+/// so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CheckpointError {
-    /// There is no such private pool.
+    /// The private pool does not exist.
     UnknownPool(PoolId),
     /// The private pool to restore no longer exists.
     LostPool(PoolId),
     /// The pool has no uses left: it can be saved, but not restored.
     Abandoned(PoolId),
-    /// This block was given back while other streams used it and waits for their events.
+    /// This block was freed while other streams used it, and is waiting for their events.
     EventsPending(DeviceAddress),
-    /// No free memory of the pool begins where the saved segment did.
+    /// No free memory of the pool begins where the saved segment began.
     SegmentMissing(DeviceAddress),
-    /// The saved block's memory now belongs to a block that waits for other streams, or will wait once it is freed.
-    /// PyTorch hands out that block if it is large enough, and a second time once its events are complete.
+    /// The saved block's memory now belongs to a block that is waiting for other streams, or that will wait when it is
+    /// freed. PyTorch hands out that block if it is large enough, and hands it out again when its events are complete.
     BlockPending(DeviceAddress),
     /// There is no room for this block of a saved segment.
     SizeDiffers(DeviceAddress),
@@ -83,10 +83,10 @@ pub enum CheckpointError {
     TailGrew(DeviceAddress),
     /// The expandable segment has grown, and its memory is mapped up to its end.
     TailMapped(DeviceAddress),
-    /// Free neighbours stay apart because blocks changed streams, so the saved splits cannot be repeated. PyTorch has
-    /// no such error.
+    /// Adjacent free blocks cannot coalesce because blocks have changed streams, so the saved splits cannot be
+    /// repeated. PyTorch has no such error.
     Parted,
-    /// The device failed to record an event. A save has changed nothing. A restore has freed all the pool's blocks
+    /// The device failed to record an event. A save has changed nothing. A restore has freed all of the pool's blocks
     /// and handed out nothing; the block in question stays pending until a later request succeeds.
     Device(BackendError),
 }
@@ -111,9 +111,9 @@ impl fmt::Display for CheckpointError {
             CheckpointError::TailInUse(_) => f.write_str("Invalid expandable segment structure during checkpoint restore"),
             CheckpointError::TailGrew(_) => write!(f, "Expected curr_block->next == nullptr{UNEXPLAINED}"),
             CheckpointError::TailMapped(_) => write!(f, "Expected !curr_block->mapped{UNEXPLAINED}"),
-            CheckpointError::Parted => {
-                f.write_str("a pool cannot be restored where free neighbours stay apart because they belong to different streams")
-            }
+            CheckpointError::Parted => f.write_str(
+                "a pool cannot be restored if adjacent free blocks cannot coalesce because they belong to different streams",
+            ),
             CheckpointError::Device(error) => error.fmt(f),
         }
     }

@@ -1,6 +1,6 @@
 //! The allocator's errors.
 //!
-//! After any of them the heap is valid, the statistics agree with it, and no memory is lost.
+//! After any of them, the heap is valid, the statistics are consistent with it, and no memory is lost.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -15,14 +15,14 @@ use crate::taken::WrongAnswer;
 use crate::texts::OutOfMemory;
 use crate::units::Bytes;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AllocError {
-    /// A request of 0 bytes. PyTorch's entry points return a null pointer for it and never reach the
-    /// allocator (spec 2.1).
+    /// A request of 0 bytes. PyTorch's entry points return a null pointer for it without calling the allocator (spec
+    /// 2.1).
     ZeroSize,
-    /// The request is for at least 2^60 bytes through [`crate::Allocator::allocate`], or its size exceeds 64 bits
-    /// once rounded.
+    /// The request is for at least 2^60 bytes through [`crate::Allocator::allocate`], or its rounded size exceeds 64
+    /// bits.
     TooLarge {
         /// The requested bytes.
         requested: Bytes,
@@ -35,30 +35,31 @@ pub enum AllocError {
         /// The requested bytes.
         requested: Bytes,
     },
-    /// PyTorch before 2.5 fails an internal assert: for a large request it would release a free block of an expandable
-    /// segment as if the block were a whole segment (spec 2.9). The effects of earlier rungs stay.
+    /// An internal assert of PyTorch before 2.5 fails: for a large request, it would release a free block of an
+    /// expandable segment as if the block were an entire segment (spec 2.9). The effects of earlier rungs remain.
     ExpandableRelease,
-    /// PyTorch before 2.8 fails an internal assert: the program emptied the cache while requests were routed to a
+    /// An internal assert of PyTorch before 2.8 fails: the program emptied the cache while requests were routed to a
     /// private pool. Nothing has been released.
     Capturing,
-    /// PyTorch fails an internal assert, with the setting graph_capture_record_stream_reuse. Release 2.9 fails if a request
-    /// is for a stream that is not being captured while other requests are routed to a private pool. Later releases fail if
-    /// a request is for a stream that is being captured and no routing accepts it (spec 3.8).
+    /// An internal assert of PyTorch fails, with the setting graph_capture_record_stream_reuse. In release 2.9, it
+    /// fails for a request on a stream that is not being captured while other requests are routed to a private pool.
+    /// In later releases, it fails for a request on a stream that is being captured if no routing accepts the request
+    /// (spec 3.8).
     NotCaptured,
     /// The device failed for a reason other than lack of memory.
     Device(BackendError),
-    /// The device handed out a range that cannot be used. The effects of earlier rungs stay.
+    /// The device returned a range that cannot be used. The effects of earlier rungs remain.
     Answer(WrongAnswer),
     /// There are more than 65,535 different streams.
     TooManyStreams,
-    /// The policy gave an answer that cannot be carried out.
+    /// The policy returned an answer that cannot be carried out.
     Policy(PolicyFault),
-    /// A private pool that should serve when the device is out of memory cannot be used.
+    /// A private pool that should serve requests when the device is out of memory cannot be used.
     Pool(PoolError),
 }
 
 impl AllocError {
-    /// The message in a given release of PyTorch, where releases differ: [`PoolError::message`].
+    /// The message in a given PyTorch release; for pools, releases differ ([`PoolError::message`]).
     #[must_use]
     pub fn message(&self, profile: &Profile) -> String {
         match self {
@@ -68,7 +69,7 @@ impl AllocError {
         }
     }
 
-    /// The message of an internal assert that only some releases have.
+    /// The message of an internal assert that exists only in some releases.
     fn assertion(&self, profile: &Profile) -> String {
         let asserts = &profile.asserts;
         let (of_stream, mut more) = (asserts.stream.unwrap_or_default().0, "");
@@ -133,10 +134,10 @@ impl From<PolicyFault> for AllocError {
     }
 }
 
-/// Why an allocation could not be freed.
+/// The reason why an allocation could not be freed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FreeError {
-    /// Another allocator made the allocation, or restoring a pool took its block back. Nothing has changed.
+    /// A different allocator made the allocation, or restoring a pool took its block back. Nothing has changed.
     NotAllocated,
     /// The block was freed, but an event could not be recorded. The block stays pending, and the next request tries
     /// again.
@@ -147,7 +148,7 @@ impl fmt::Display for FreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FreeError::NotAllocated => f.write_str(
-                "the allocation does not belong to this allocator, or no longer: only the one that made it takes it back",
+                "the allocation does not belong to this allocator, or no longer does: only the allocator that made it can free it",
             ),
             FreeError::Device(error) => write!(f, "the block stays pending: {error}"),
         }

@@ -1,22 +1,22 @@
-//! A hash table with the order of PyTorch's hash table (spec 13.1). The order decides which stream's events the
+//! A hash table with the same order as PyTorch's hash table (spec 13.1). The order decides which stream's events the
 //! allocator checks first, and which of several private pools serves a request or is released.
 //!
-//! PyTorch keeps streams and pools in `ska::flat_hash_map` and `flat_hash_set`. Their order follows from the keys'
-//! hashes and from the history of insertions and removals; no address or random number affects it. These are the
-//! rules, from the header `c10/util/flat_hash_map.h` of each release:
+//! PyTorch keeps streams and pools in `ska::flat_hash_map` and `flat_hash_set`. Their order depends only on the keys'
+//! hashes and on the history of insertions and removals, not on addresses or random numbers. These are the rules, from
+//! the header `c10/util/flat_hash_map.h` of each release:
 //!
-//! - A table has no buckets at first, then 4, and twice as many whenever more than half would be in use.
-//! - The upper bits of the hash times 2^64 over the golden ratio are the key's bucket: its home.
-//! - A key goes into the first position, from its home on, that is empty or holds a key nearer to that key's own
-//!   home. The displaced key moves on by the same rule, past keys that are as far from their homes as it is.
-//! - A key more than a few places from its home (4 in small tables, the logarithm of the buckets in larger ones)
-//!   makes the table grow: all keys are inserted again, in their order.
-//! - Removing a key moves the keys behind it back by one position, up to the first key that is at home or an empty
-//!   position.
-//! - Iteration is in order of position.
+//! - A table has no buckets at first, then 4, and doubles them whenever more than half would be in use.
+//! - The upper bits of the hash, multiplied by 2^64 over the golden ratio, are the key's bucket: its home.
+//! - A key is placed in the first position at or after its home that is empty or contains a key that is nearer to its
+//!   own home. The displaced key moves on by the same rule, past keys that are as far from their homes as it is.
+//! - If a key would be more than a few positions from its home (4 in small tables, the logarithm of the number of
+//!   buckets in larger ones), the table grows, and all keys are inserted again, in order.
+//! - Removing a key moves the keys after it back by one position, up to the first key that is at home or the first
+//!   empty position.
+//! - Iteration is by position.
 //!
-//! Keys of equal hash can make the real table grow without end. This table does not grow while it is nearly empty; it
-//! lets such keys be further from home.
+//! Keys with equal hashes can make the real table grow without end. This table does not grow while it is nearly empty,
+//! and instead allows these keys to be farther from home.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -24,19 +24,19 @@ use core::mem;
 /// 2^64 over the golden ratio.
 const GOLDEN: u64 = 11_400_714_819_323_198_485;
 
-/// The inverse of that multiplication, modulo 2^64.
+/// The multiplicative inverse of [`GOLDEN`], modulo 2^64.
 const GOLDEN_INVERSE: u64 = 17428512612931826493;
 
-/// The hash that sorts at a given position of the order, from 0 up to 2^64. If the positions of keys lie at least one
-/// bucket apart, iteration follows the positions, whenever the keys were inserted.
+/// The hash that sorts at a given position in the order, from 0 up to 2^64. If the positions of the keys are at least
+/// one bucket apart, iteration follows the positions, regardless of when the keys were inserted.
 pub(crate) fn hash_at(place: u64) -> u64 {
     place.wrapping_mul(GOLDEN_INVERSE)
 }
 
-/// The buckets of the first table that has any.
+/// The number of buckets after the first insertion.
 const FEWEST_BUCKETS: usize = 4;
 
-/// The least distance from home that every table allows before it grows.
+/// The distance from home that every table allows before it grows.
 const LEAST_REACH: usize = 4;
 
 /// A table with more buckets per key than this stops growing.
@@ -77,7 +77,7 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         self.len
     }
 
-    /// The number of positions, some of which are empty. Iteration goes from 0 up to this.
+    /// The number of positions, some of which are empty. Iteration visits them from 0 up to this number.
     pub(crate) fn places(&self) -> usize {
         self.places.len()
     }
@@ -87,7 +87,7 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         self.places.get(place)?.as_ref().map(|entry| &entry.value)
     }
 
-    /// The value at a position, mutable.
+    /// A mutable reference to the value at a position.
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut V> {
         self.places.get_mut(place)?.as_mut().map(|entry| &mut entry.value)
     }
@@ -128,13 +128,13 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         Some((hash.wrapping_mul(GOLDEN) >> (u64::BITS - bits)) as usize)
     }
 
-    /// How far from home a key may be; `None` if there is no limit.
+    /// The maximum distance of a key from its home; `None` if there is no limit.
     fn reach(&self) -> Option<usize> {
         let may_grow = self.buckets / MOST_BUCKETS_A_KEY <= self.len;
         may_grow.then(|| reach_of(self.buckets))
     }
 
-    /// Seats an entry, growing the table if necessary.
+    /// Places an entry, and grows the table if necessary.
     fn seat(&mut self, mut entry: Entry<K, V>) {
         while let Err(homeless) = self.place(entry) {
             entry = homeless;
@@ -142,8 +142,8 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         }
     }
 
-    /// Finds a position for an entry. If the table must grow first, returns the entry that has no position yet; that
-    /// is another entry if the new one has displaced it.
+    /// Finds a position for an entry. If the table must grow first, returns the entry that has no position yet, which
+    /// may be one that the new entry has displaced.
     fn place(&mut self, mut entry: Entry<K, V>) -> Result<(), Entry<K, V>> {
         let (Some(home), reach) = (self.home(entry.hash), self.reach()) else { return Err(entry) };
         let is_far = |place: usize| self.places.get(place)?.as_ref().filter(|other| other.distance >= place - home);
@@ -166,8 +166,7 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
                 }
                 Some(other) if other.distance < entry.distance => mem::swap(other, &mut entry),
                 Some(_) if Some(entry.distance + 1) == reach => {
-                    // The new key took the first position; it now gives that position to the displaced key, which has
-                    // none.
+                    // The new key has taken the first position, which now goes to the displaced key that has none.
                     if let Some(new) = &mut self.places[first] {
                         mem::swap(new, &mut entry);
                     }
@@ -180,7 +179,7 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
         Err(entry)
     }
 
-    /// Doubles the buckets and inserts all keys again, in their order.
+    /// Doubles the buckets and inserts all keys again, in order.
     fn grow(&mut self) {
         self.buckets = FEWEST_BUCKETS.max(2 * self.buckets);
         let mut places = Vec::new();
@@ -191,7 +190,7 @@ impl<K: Copy + PartialEq, V> FlatTable<K, V> {
     }
 }
 
-/// How far from home a key may be in a table with this many buckets.
+/// The maximum distance of a key from its home in a table with this many buckets.
 fn reach_of(buckets: usize) -> usize {
     LEAST_REACH.max(buckets.checked_ilog2().map_or(0, |bits| bits as usize))
 }
@@ -204,8 +203,8 @@ mod tests {
         table.iter().map(|(key, ())| key).collect()
     }
 
-    /// The iteration orders of a table after each of 4,000 random insertions and removals, as one number, and the
-    /// keys at the end. Keys hash to themselves.
+    /// Returns the iteration orders of a table after each of 4,000 random insertions and removals, combined into one
+    /// number, and the final keys. Keys hash to themselves.
     fn walks(seed: u64, key_of: impl Fn(u64) -> u64) -> (u64, usize, Vec<u64>) {
         let (mut random, mut digest) = (88_172_645_463_325_252 + seed, 14_695_981_039_346_656_037_u64);
         let mut note = |number: u64| digest = (digest ^ number).wrapping_mul(1_099_511_628_211);
@@ -228,8 +227,8 @@ mod tests {
         (digest, table.buckets, keys(&table))
     }
 
-    /// What the real container, compiled from PyTorch's header, does with the same keys: pool ids, stream handles,
-    /// many keys, and keys that are not consecutive.
+    /// Compares the table with the real container, compiled from PyTorch's header, for the same keys: pool ids, stream
+    /// handles, many keys, and keys that are not consecutive.
     #[test]
     fn the_order_is_that_of_the_real_container() {
         let few = (6_987_767_705_024_775_802, 32, [0, 5, 2, 7, 4, 9, 1, 6, 11, 8].to_vec());

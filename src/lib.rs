@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-// Unit tests and integration tests share a device, which uses this crate by its name.
+// Unit tests and integration tests share a device, which refers to this crate by its name.
 #[cfg(test)]
 extern crate self as parkade;
 #[cfg(test)]

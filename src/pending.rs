@@ -1,16 +1,16 @@
-//! Blocks that other streams use: the streams recorded on them, and the events that they wait for (spec 3.5 to 3.7).
+//! Blocks that other streams use: the streams recorded on them, and the events for which they wait (spec 3.5 to 3.7).
 //!
-//! A block given back while other streams use it gets one event on each of those streams and becomes free when all are
-//! complete. PyTorch keeps these streams in hash tables. This module follows the order of those tables, both for
-//! recording events and for completing them, and within a stream the order of recording.
+//! A block that is freed while other streams use it gets one event on each of those streams, and becomes free when all
+//! of them are complete. PyTorch keeps these streams in hash tables. This module follows the order of those tables
+//! when it records and completes events; within a stream, it follows the order of recording.
 //!
-//! Most of these blocks are used by one other stream, and the same few streams recur. So the block itself holds its
-//! first use and the number of its events, in fields that only free blocks need, and a stream's queue keeps its memory
-//! when its last event is complete.
+//! Most of these blocks are used by only one other stream, and the same few streams recur. The block itself therefore
+//! stores its first use and the number of its events, in fields that only free blocks need, and a stream's queue keeps
+//! its memory when its last event is complete.
 //!
-//! Each stream with events has a queue. The queues are in the order of PyTorch's hash table of streams. For a device
-//! whose events complete by handle, they are in the order of the handles. There may be one queue for each waiting
-//! block, and the next event may be for any of them, so such a queue is removed with its last event.
+//! Each stream with events has a queue. The queues are in the order of PyTorch's hash table of streams. If the
+//! device's events complete by handle, they are in the order of the handles instead. In that case, there may be one
+//! queue for each waiting block, and the next event may be for any of them, so a queue is removed with its last event.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ use crate::device::GraphNode;
 use crate::flat_table::FlatTable;
 use crate::units::StreamId;
 
-/// How many empty queues of the table keep their memory.
+/// The number of empty queues in the table that keep their memory.
 const KEPT_EMPTY: usize = 16;
 
 /// PyTorch's number for the device type, which is part of a stream's hash.
@@ -40,7 +40,7 @@ pub(crate) enum StreamOrder {
 
 impl StreamOrder {
     /// The hash of a stream, as PyTorch's tables compute it: the device, then 48 bits of the id, which is the handle.
-    /// If only the order of handles matters, the device plays no role.
+    /// If only the order of handles matters, the device is ignored.
     fn hash(self, stream: StreamId) -> u64 {
         let device = match self {
             StreamOrder::ByHandle => 0,
@@ -84,7 +84,8 @@ impl<E> Queues<E> {
         }
     }
 
-    /// The first position for a queue at or after this one. The position may be empty or hold an empty queue.
+    /// The first position at or after this one that may have a queue. The position may be empty or have an empty
+    /// queue.
     fn place_from(&self, place: u64) -> Option<u64> {
         match self {
             Queues::ByHandle(queues) => queues.range(StreamId(place)..).next().map(|(stream, _)| stream.0),
@@ -100,13 +101,14 @@ impl<E> Queues<E> {
         }
     }
 
-    /// Takes an event out of the queue at `place`, with its block. `position` is the event's index in the queue.
+    /// Removes an event from the queue at `place`, and returns it with its block. `position` is the event's index in
+    /// the queue.
     fn take(&mut self, place: u64, position: usize) -> Option<(E, u32)> {
         let events = match self {
             Queues::ByHandle(queues) => queues.get_mut(&StreamId(place)),
             Queues::Hashed { table, .. } => table.at_mut(place as usize).map(|(_, events)| events),
         }?;
-        // Taking out the oldest does not move the others.
+        // Removing the oldest event does not move the others.
         let taken = if position == 0 { events.pop_front() } else { events.remove(position) };
         if let Queues::ByHandle(queues) = self
             && queues.get(&StreamId(place)).is_some_and(VecDeque::is_empty)
@@ -116,7 +118,7 @@ impl<E> Queues<E> {
         taken
     }
 
-    /// Takes out all events.
+    /// Removes all events.
     fn drain(&mut self) -> Vec<E> {
         let places: Vec<u64> = self.places().collect();
         let mut events = Vec::new();
@@ -130,7 +132,7 @@ impl<E> Queues<E> {
         core::iter::successors(self.place_from(0), |place| self.place_from(place.checked_add(1)?))
     }
 
-    /// The streams that have or had events, with their queues, in order.
+    /// The streams that have or have had events, with their queues, in order.
     fn iter(&self) -> impl Iterator<Item = (StreamId, &Events<E>)> {
         let stream_at = |place: u64| match self {
             Queues::ByHandle(_) => Some(StreamId(place)),
@@ -144,7 +146,7 @@ impl<E> Queues<E> {
         if let Queues::Hashed { table, unused, .. } = self {
             let mut place = 0;
             while place < table.places() {
-                // The key behind a removed key moves to its position.
+                // The key after a removed key moves to its position.
                 if !table.at(place).is_some_and(|(_, events)| events.is_empty()) {
                     place += 1;
                 } else if let Some((_, events)) = table.remove_at(place)
@@ -157,12 +159,12 @@ impl<E> Queues<E> {
     }
 }
 
-/// What the allocator knows about a graph capture.
+/// The allocator's information about a graph capture.
 #[derive(Clone, Debug)]
 pub(crate) struct CaptureNotes {
-    /// The pool that the capture's requests go to.
+    /// The pool that serves the capture's requests.
     pool_number: u16,
-    /// The nodes that each stream of the capture waits for.
+    /// The nodes for which each stream of the capture waits.
     awaited: BTreeMap<StreamId, BTreeSet<GraphNode>>,
 }
 
@@ -170,20 +172,22 @@ pub(crate) struct CaptureNotes {
 #[derive(Clone, Debug)]
 pub(crate) struct Pending<E> {
     order: StreamOrder,
-    /// All uses of blocks that several other streams use. If only one does, the block itself holds the use.
+    /// All uses of blocks that several other streams use. If only one stream does, the use is stored in the block
+    /// itself.
     uses: BTreeMap<u32, FlatTable<StreamId, ()>>,
     queues: Queues<E>,
     /// The number of incomplete events and deferred blocks.
     unsettled: usize,
     /// Unused events, a stack.
     spare: Vec<E>,
-    /// Freed blocks whose events are not all recorded yet, oldest first, because a graph was being captured or the
-    /// device failed.
+    /// Freed blocks, oldest first, whose events have not all been recorded yet, because a graph was being captured or
+    /// the device failed.
     deferred: VecDeque<u32>,
     /// Uses recorded while a graph was captured. They are forgotten if the block is freed during the capture
     /// (spec 3.8).
     captured_uses: BTreeMap<u32, BTreeSet<StreamId>>,
-    /// Where a captured graph ended, on all streams that use a deferred block, when the block was freed.
+    /// For each deferred block, the nodes at which the captured graph ended on all streams that use the block, when it
+    /// was freed.
     pub(crate) ends: BTreeMap<u32, Vec<GraphNode>>,
     /// The captures, by number.
     pub(crate) captures: BTreeMap<u64, CaptureNotes>,
@@ -204,13 +208,13 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Whether no block waits.
+    /// Whether no block is waiting.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.unsettled == 0
     }
 
-    /// Records that `stream` uses the allocated block; `is_deferring` says that a graph is being captured.
+    /// Records that `stream` uses the allocated block; `is_deferring` states whether a graph is being captured.
     pub(crate) fn add_use(&mut self, arena: &mut Arena, index: u32, stream: StreamId, is_deferring: bool) {
         self.insert_use(arena, index, stream);
         if is_deferring {
@@ -235,8 +239,8 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Forgets the uses of a deferred block that were recorded during a capture. PyTorch inserts the other uses
-    /// again, in their order.
+    /// Forgets the uses of a deferred block that were recorded during a capture. PyTorch inserts the other uses again,
+    /// in order.
     pub(crate) fn remove_captured_uses(&mut self, arena: &mut Arena, index: u32) {
         self.ends.remove(&index);
         let Some(captured) = self.captured_uses.remove(&index) else { return };
@@ -245,7 +249,7 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Takes out all uses of a block, in their order.
+    /// Removes all uses of a block and returns them in order.
     fn take_uses(&mut self, arena: &mut Arena, index: u32) -> Vec<StreamId> {
         let mut uses = Vec::new();
         while let Some(stream) = self.next_use(arena, index) {
@@ -263,7 +267,7 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Records that the block is freed after the capture: uses recorded during the capture become ordinary uses.
+    /// Records that the block is freed after the capture, so uses recorded during the capture become ordinary uses.
     pub(crate) fn keep_captured_uses(&mut self, index: u32) {
         self.captured_uses.remove(&index);
     }
@@ -309,7 +313,7 @@ impl<E> Pending<E> {
         }
     }
 
-    /// Takes out the deferred blocks that match, oldest first.
+    /// Removes the deferred blocks that match and returns them, oldest first.
     pub(crate) fn take_deferred(&mut self, matches: impl Fn(u32) -> bool) -> Vec<u32> {
         let taken: Vec<u32> = self.deferred.iter().copied().filter(|&index| matches(index)).collect();
         self.deferred.retain(|&index| !matches(index));
@@ -317,8 +321,8 @@ impl<E> Pending<E> {
         taken
     }
 
-    /// The nodes that a stream waits for in a capture. `None` if the capture is unknown and its requests go to no pool, that
-    /// is, if `pool_number` is 0.
+    /// The nodes for which a stream waits in a capture. `None` if the capture is unknown and no pool serves its
+    /// requests, that is, if `pool_number` is 0.
     pub(crate) fn awaited(&mut self, capture: u64, pool_number: u16, stream: StreamId) -> Option<&mut BTreeSet<GraphNode>> {
         if pool_number == 0 && !self.captures.contains_key(&capture) {
             return None;
@@ -327,14 +331,14 @@ impl<E> Pending<E> {
         Some(notes.awaited.entry(stream).or_default())
     }
 
-    /// The newest capture whose requests go to the pool, and its streams.
+    /// The newest capture whose requests the pool serves, and its streams.
     pub(crate) fn newest_capture(&self, pool_number: u16) -> Option<(u64, Vec<StreamId>)> {
         let (&capture, notes) = self.captures.iter().rev().find(|(_, notes)| notes.pool_number == pool_number)?;
         Some((capture, notes.awaited.keys().copied().collect()))
     }
 
-    /// Takes out the stream's deferred blocks whose other uses end before the stream's next work in the capture, oldest
-    /// first, and forgets these uses.
+    /// Removes and returns the stream's deferred blocks whose other uses end before the stream's next work in the
+    /// capture, oldest first, and forgets these uses.
     pub(crate) fn take_passed(&mut self, arena: &mut Arena, capture: u64, stream: StreamId, stream_slot: u16) -> Vec<u32> {
         let Some(awaited) = self.captures.get(&capture).and_then(|notes| notes.awaited.get(&stream)) else { return Vec::new() };
         let is_passed = |index: u32| self.ends.get(&index).is_some_and(|ends| ends.iter().all(|end| awaited.contains(end)));
@@ -358,21 +362,21 @@ impl<E> Pending<E> {
         self.spare.push(event);
     }
 
-    /// Takes out all events, in use or not.
+    /// Removes all events, in use or not.
     pub(crate) fn drain_events(&mut self) -> impl Iterator<Item = E> {
         let mut events = core::mem::take(&mut self.spare);
         events.extend(self.queues.drain());
         events.into_iter()
     }
 
-    /// Every stream that uses a block or that a block waits for, with repetitions.
+    /// Every stream that uses a block or for which a block waits, with repetitions.
     pub(crate) fn streams(&self, arena: &Arena) -> impl Iterator<Item = StreamId> {
         let first = arena.live().filter_map(|index| arena.at(index).first_use());
         let waited_for = self.queues.iter().filter(|(_, events)| !events.is_empty()).map(|(stream, _)| stream);
         first.chain(self.uses.values().flat_map(|uses| uses.iter().map(|(stream, ())| stream))).chain(waited_for)
     }
 
-    /// Records that the block waits for an event, which was recorded on the stream.
+    /// Records that the block waits for an event that was recorded on the stream.
     pub(crate) fn push(&mut self, arena: &mut Arena, stream: StreamId, event: E, index: u32) {
         self.queues.push(stream, event, index);
         self.unsettled += 1;
@@ -381,8 +385,8 @@ impl<E> Pending<E> {
         }
     }
 
-    /// The first queue at or after `queue`, counted from 0. The order stays the same until an event comes for another stream
-    /// or [`Pending::forget_empty_queues`] is called. The queue may be empty.
+    /// The first queue at or after `queue`, counted from 0. The order stays the same until an event is added for
+    /// another stream or [`Pending::forget_empty_queues`] is called. The queue may be empty.
     pub(crate) fn queue_from(&self, queue: u64) -> Option<u64> {
         self.queues.place_from(queue)
     }
@@ -392,8 +396,7 @@ impl<E> Pending<E> {
         self.event_at((queue, 0))
     }
 
-    /// The first event, by stream and then oldest first, at or after `from` whose block matches: its queue and its position
-    /// there.
+    /// The first event at or after `from`, by stream and age, whose block matches: its queue and its position there.
     pub(crate) fn first_where(&self, from: (u64, usize), wanted: impl Fn(u32) -> bool) -> Option<(u64, usize)> {
         let mut next = Some(from);
         while let Some((from, passed)) = next {
@@ -433,7 +436,7 @@ impl<E> Pending<E> {
         self.queues.forget_empty();
     }
 
-    /// The number of events that each block waits for, counted in the queues. For the heap check.
+    /// The number of events for which each block waits, counted in the queues. Used by the heap check.
     pub(crate) fn waiting(&self) -> BTreeMap<u32, u32> {
         let mut waiting = BTreeMap::new();
         for (_, index) in self.queues.iter().flat_map(|(_, events)| events) {
@@ -442,8 +445,8 @@ impl<E> Pending<E> {
         waiting
     }
 
-    /// Whether the recorded uses belong to blocks that several streams use, and whether the counts of events and
-    /// deferred blocks are right. For the heap check.
+    /// Whether the recorded uses belong to blocks that several streams use, and the counts of events and deferred
+    /// blocks are correct. Used by the heap check.
     pub(crate) fn is_consistent(&self, arena: &Arena) -> bool {
         let events: usize = self.queues.iter().map(|(_, events)| events.len()).sum();
         let is_known = |(&index, uses): (&u32, &FlatTable<StreamId, ()>)| {
@@ -513,7 +516,7 @@ mod tests {
         core::iter::successors(pending.queue_from(0), after).collect()
     }
 
-    /// The order of the queues equals that of the real container. Two of the queues were removed in between.
+    /// The order of the queues equals that of the real container, even though two queues were removed in the meantime.
     #[test]
     fn queues_are_in_the_order_of_the_real_table() {
         let (mut arena, mut pending) = (arena(), Pending::new(HASHED));

@@ -1,8 +1,8 @@
-//! The addresses of expandable segments, and which of their pages have memory.
+//! The addresses of expandable segments, and the pages among them that have memory.
 //!
-//! The heap knows blocks; this module knows pages. A segment is one reserved range of addresses, divided into pages
-//! of one size, each with or without memory (spec 4.1). Pages are kept as runs, because a recording may name more
-//! pages than this machine could store one by one.
+//! The heap manages blocks; this module manages pages. A segment is one reserved range of addresses, divided into
+//! pages of the same size, each with or without memory (spec 4.1). Pages are stored as runs, because a recording may
+//! name more pages than this machine could store individually.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -25,7 +25,7 @@ pub(crate) struct Reservation<M> {
     pub(crate) number: u64,
     /// The memory of mapped pages, by the first page of each run. Runs do not overlap.
     runs: BTreeMap<u64, Run<M>>,
-    /// How many pages have memory.
+    /// The number of pages that have memory.
     mapped: u64,
 }
 
@@ -34,12 +34,12 @@ pub(crate) struct Reservation<M> {
 pub(crate) struct Run<M> {
     pub(crate) pages: u64,
     pub(crate) memory: M,
-    /// Whether all of it is one handle of the device, which is mapped and unmapped as a whole.
+    /// Whether all of the memory is one device handle, which is mapped and unmapped as a whole.
     pub(crate) is_handle: bool,
 }
 
 impl<M> Run<M> {
-    /// The addresses where the memory is mapped, in the units in which the device unmaps it: pages, or the whole
+    /// The addresses where the memory is mapped, in the units in which the device unmaps it: pages, or the entire
     /// handle.
     pub(crate) fn at(&self, address: u64, page: u64) -> Pages {
         if self.is_handle {
@@ -51,7 +51,7 @@ impl<M> Run<M> {
 }
 
 impl<M> Reservation<M> {
-    /// Records the memory of the pages from `first` on, which had none.
+    /// Records the memory of pages that had none, starting with `first`.
     pub(crate) fn put(&mut self, first: u64, run: Run<M>) {
         self.mapped += run.pages;
         self.runs.insert(first, run);
@@ -64,7 +64,7 @@ impl<M> Reservation<M> {
         Some(run)
     }
 
-    /// The mapped pages among `places`, without the handles that lie only partly there.
+    /// The mapped pages among `places`, without the handles that are only partly there.
     pub(crate) fn whole_handles(&self, places: Range<u64>) -> Range<u64> {
         let Range { mut start, mut end } = places;
         let straddles = |place: u64| {
@@ -80,9 +80,9 @@ impl<M> Reservation<M> {
         start..end
     }
 
-    /// Takes the first pages among `places` that have memory, at most `most` or a whole handle, as a separate run.
-    /// `split` keeps a given number of pages of a run's memory and returns the rest. A handle lies entirely in `places`
-    /// or not at all.
+    /// Takes the first pages among `places` that have memory, at most `most` pages or an entire handle, as a separate
+    /// run. `split` keeps a given number of pages of a run's memory and returns the rest. A handle must be entirely in
+    /// `places` or not at all.
     ///
     /// # Errors
     /// The error of `split`. Nothing has changed.
@@ -110,10 +110,11 @@ impl<M> Reservation<M> {
         Ok(Some(first..first + pages))
     }
 
-    /// Divides the runs so that each has one page or is a handle. `split` is that of [`Reservation::first_run`].
+    /// Divides the runs so that each has one page or is a handle. `split` is the same as for
+    /// [`Reservation::first_run`].
     ///
     /// # Errors
-    /// The error of `split`. Some runs may be divided.
+    /// The error of `split`. Some runs may already have been divided.
     pub(crate) fn separate_pages<E>(&mut self, mut split: impl FnMut(&mut M, u64) -> Result<M, E>) -> Result<(), E> {
         let pages = self.size / self.page;
         let mut at = 0;
@@ -123,8 +124,8 @@ impl<M> Reservation<M> {
         Ok(())
     }
 
-    /// Divides the pages into pages of `page` bytes, which divides the old size. Every run, one old page or a handle, becomes
-    /// a handle. Returns the first page of each, and its bytes.
+    /// Divides the pages into pages of `page` bytes, which must divide the old size. Every run (one old page or a
+    /// handle) becomes a handle. Returns the first page and the size of each handle.
     pub(crate) fn refine(&mut self, page: u64) -> Vec<(u64, u64)> {
         let parts = self.page / page;
         let runs = core::mem::take(&mut self.runs).into_iter();
@@ -150,7 +151,7 @@ impl<M> Reservation<M> {
 pub(crate) struct Pages {
     /// The first byte.
     pub(crate) address: u64,
-    /// Bytes of a page.
+    /// The size of a page in bytes.
     pub(crate) page: u64,
     pub(crate) count: u64,
 }
@@ -160,11 +161,11 @@ pub(crate) struct Pages {
 pub(crate) struct Reservations<M> {
     by_base: BTreeMap<u64, Reservation<M>>,
     made: u64,
-    /// Unmapped memory that the device failed to release. The allocator retries whenever it releases memory.
+    /// Unmapped memory that the device failed to release. The allocator tries again whenever it releases memory.
     unreleased: Vec<M>,
-    /// Pages that the device failed to unmap although no segment uses them. The allocator retries these too.
+    /// Pages that the device failed to unmap although no segment uses them. The allocator also tries these again.
     stuck: Vec<Pages>,
-    /// Memory that was unmapped in order to map it elsewhere, with its page size. Empty between operations.
+    /// Memory that was unmapped so that it can be mapped elsewhere, with its page size. Empty between operations.
     spare: Vec<(u64, Run<M>)>,
 }
 
@@ -199,13 +200,13 @@ impl<M> Reservations<M> {
         Some(self.spare.swap_remove(place).1)
     }
 
-    /// Takes the first kept handle of at most `most` pages of this size.
+    /// Takes the first kept handle that has at most `most` pages of this size.
     pub(crate) fn take_spare_handle(&mut self, page: u64, most: u64) -> Option<Run<M>> {
         let place = self.spare.iter().position(|(bytes, run)| *bytes == page && run.is_handle && run.pages <= most)?;
         Some(self.spare.remove(place).1)
     }
 
-    /// Takes the memory that was kept last.
+    /// Takes the most recently kept memory.
     pub(crate) fn take_last_spare(&mut self) -> Option<Run<M>> {
         self.spare.pop().map(|(_, run)| run)
     }
@@ -220,7 +221,7 @@ impl<M> Reservations<M> {
         core::mem::take(&mut self.spare).into_iter().map(|(_, run)| run).collect()
     }
 
-    /// Remembers pages that the device failed to unmap.
+    /// Records pages that the device failed to unmap.
     pub(crate) fn keep_stuck(&mut self, pages: Pages) {
         self.stuck.push(pages);
     }
@@ -234,7 +235,7 @@ impl<M> Reservations<M> {
         !self.unreleased.is_empty() || !self.stuck.is_empty()
     }
 
-    /// The range that holds an address, with its first byte.
+    /// The range that contains an address, with the range's first byte.
     pub(crate) fn holding(&mut self, address: u64) -> Option<(u64, &mut Reservation<M>)> {
         let (&base, range) = self.by_base.range_mut(..=address).next_back()?;
         (address - base < range.size).then_some((base, range))

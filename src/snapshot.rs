@@ -1,10 +1,10 @@
-//! A heap as plain data, in the shape of PyTorch's snapshots (spec 7.3).
+//! A heap as plain data, structured like PyTorch's snapshots (spec 7.3).
 
 use alloc::vec::Vec;
 
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 
-/// A segment of a snapshot.
+/// A segment in a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SegmentInfo {
     /// The segment's first byte.
@@ -17,7 +17,7 @@ pub struct SegmentInfo {
     pub active: Bytes,
     /// The requested bytes of its active blocks.
     pub requested: Bytes,
-    /// The stream that the segment was made for.
+    /// The stream for which the segment was created.
     pub stream: StreamId,
     /// The pool that the segment belongs to.
     pub pool: PoolId,
@@ -25,21 +25,21 @@ pub struct SegmentInfo {
     pub class: PoolClass,
     /// Whether this is a mapped run of an expandable segment.
     pub expandable: bool,
-    /// The segment's age; older segments have lower ranks. 0 under rules that do not order by age. Not in PyTorch's
-    /// pickles.
+    /// The rank of the segment's age: older segments have lower ranks. 0 under rules that do not order by age.
+    /// PyTorch's pickles do not contain it.
     pub rank: u32,
     /// Its blocks, by address.
     pub blocks: Vec<BlockInfo>,
 }
 
-/// A block of a snapshot.
+/// A block in a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockInfo {
     /// The block's first byte.
     pub address: DeviceAddress,
     /// The block's size.
     pub size: Bytes,
-    /// The bytes last requested; stale if the block is inactive (spec 7.3).
+    /// The most recently requested bytes; stale if the block is inactive (spec 7.3).
     pub requested: Bytes,
     /// The block's state.
     pub state: BlockActivity,
@@ -56,7 +56,7 @@ pub struct PlacedBlock {
     pub segment_size: Bytes,
     /// Whether the segment is expandable.
     pub is_expandable: bool,
-    /// The stream that the block was allocated for.
+    /// The stream for which the block was allocated.
     pub stream: StreamId,
 }
 

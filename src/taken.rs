@@ -1,7 +1,7 @@
-//! The addresses that the device has handed out, to check each further answer against them.
+//! The address ranges that the device has handed out, against which each further answer is checked.
 //!
-//! The heap relies on the device's guarantee that ranges do not overlap. If a device broke it, two allocations would
-//! share memory, so the allocator refuses such an answer before it uses the range.
+//! The heap relies on the device's guarantee that ranges do not overlap. If a device broke this guarantee, two
+//! allocations would share memory, so the allocator refuses the answer before it uses the range.
 
 use alloc::collections::BTreeMap;
 use core::fmt;
@@ -11,7 +11,7 @@ use crate::units::{Bytes, DeviceAddress};
 /// Every range starts on a multiple of this.
 const ALIGNMENT: u64 = 512;
 
-/// A range that the device handed out but that cannot be used. The allocator neither uses it nor gives it back.
+/// A range that the device handed out but that cannot be used. The allocator neither uses it nor returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WrongAnswer {
     /// The call, by its name in [`DeviceBackend`](crate::device::DeviceBackend).
@@ -24,19 +24,19 @@ pub struct WrongAnswer {
     pub problem: AnswerProblem,
 }
 
-/// Why a range that the device handed out cannot be used.
+/// The reason why a range that the device handed out cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AnswerProblem {
     /// The range starts at address 0.
     Null,
     /// The range does not start on a multiple of 512 bytes.
     Unaligned,
-    /// The range extends past 64 bits.
+    /// The range extends beyond 64 bits.
     TooLong,
-    /// The range overlaps another one that the device handed out before and that was not given back: that range's
-    /// first byte and size.
+    /// The range overlaps a range that the device has already handed out and that has not been returned: the first
+    /// byte and the size of that range.
     Overlaps(DeviceAddress, Bytes),
-    /// With this range the allocator would hold more bytes than its statistics can count, 2^63 - 1.
+    /// With this range, the allocator would hold more bytes than its statistics can count (2^63 - 1).
     TooMuch,
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for WrongAnswer {
             AnswerProblem::Unaligned => write!(f, "is not a multiple of {ALIGNMENT}"),
             AnswerProblem::TooLong => f.write_str("leaves no room for them below 2^64"),
             AnswerProblem::Overlaps(other, size) => write!(f, "overlaps the {size} bytes at {other} that are still held"),
-            AnswerProblem::TooMuch => f.write_str("would make more than 2^63 - 1 bytes in all"),
+            AnswerProblem::TooMuch => f.write_str("would bring the total above 2^63 - 1 bytes"),
         }
     }
 }
@@ -84,7 +84,7 @@ impl TakenRanges {
         Ok(())
     }
 
-    /// Removes a range that has been given back.
+    /// Removes a range that has been returned.
     pub(crate) fn remove(&mut self, start: u64) {
         self.by_start.remove(&start);
     }

@@ -1,4 +1,4 @@
-//! The texts that PyTorch's allocator shows to people, byte for byte: sizes with a unit, doubles, and the messages for
+//! The texts that PyTorch's allocator shows to users, byte for byte: sizes with a unit, doubles, and the messages for
 //! out-of-memory errors (spec 2.13) and invalid memory fractions (spec 2.15).
 
 use alloc::format;
@@ -9,8 +9,8 @@ use core::fmt;
 use crate::device::ProcessMemory;
 use crate::units::Bytes;
 
-/// A size in bytes as messages show it: `1024 bytes`, `1.50 KiB`, `1024.00 MiB`, `139.80 GiB` (spec 2.14). Each unit
-/// is used up to and including 1024; GiB is the largest.
+/// A size in bytes as shown in messages: `1024 bytes`, `1.50 KiB`, `1024.00 MiB`, `139.80 GiB` (spec 2.14). Each unit
+/// is used for values up to and including 1024; GiB is the largest unit.
 #[must_use]
 pub fn format_bytes(size: u64) -> String {
     match size {
@@ -23,7 +23,8 @@ pub fn format_bytes(size: u64) -> String {
 
 /// `size` in units of 2^`shift`, as C prints the quotient of doubles with two decimals: ties go to the even digit.
 fn with_two_decimals(size: u64, shift: u32, unit: &str) -> String {
-    // Only the conversion to a double can lose digits. Division by a power of two is exact, so integers suffice.
+    // Only the conversion to a double can lose digits. Division by a power of two is exact, so integers are
+    // sufficient.
     let hundred_sizes = (size as f64) as u128 * 100;
     let hundredths = hundred_sizes >> shift;
     let remainder = hundred_sizes & ((1 << shift) - 1);
@@ -34,7 +35,7 @@ fn with_two_decimals(size: u64, shift: u32, unit: &str) -> String {
 }
 
 /// A double as a C++ stream prints it by default: at most six significant digits, no trailing zeros, and an exponent
-/// below 1e-4 and from 1e6 on.
+/// for values below 1e-4 or of at least 1e6.
 #[must_use]
 pub fn format_double(value: f64) -> String {
     format_significant(value, 6)
@@ -59,7 +60,7 @@ pub fn format_significant(value: f64, digits: u8) -> String {
         let sign_of_exponent = if exponent < 0 { '-' } else { '+' };
         return format!("{sign}{}e{sign_of_exponent}{:02}", without_trailing_zeros(mantissa), exponent.abs());
     }
-    // The scientific form determines how many digits there are; the digits behind the point are decimals.
+    // The scientific form determines the number of digits; those after the point are decimals.
     let decimals = usize::try_from(after_first - exponent).unwrap_or(0);
     format!("{sign}{}", without_trailing_zeros(&format!("{size:.decimals$}")))
 }
@@ -68,15 +69,16 @@ fn without_trailing_zeros(digits: &str) -> &str {
     if digits.contains('.') { digits.trim_end_matches('0').trim_end_matches('.') } else { digits }
 }
 
-/// PyTorch's message for a request of 2^60 bytes or more, which reaches neither the cache nor the device (spec 1.1).
+/// PyTorch's message for a request of 2^60 bytes or more, which is refused before the cache or the device is consulted
+/// (spec 1.1).
 pub const MORE_THAN_ONE_EXABYTE: &str = "CUDA out of memory. Tried to allocate more than 1EB memory.";
 
-/// The words of the message that differ between releases of PyTorch.
+/// The parts of the message that differ between PyTorch releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OomWords {
     /// The words before the device's memory.
     capacity: &'static str,
-    /// Whether the message writes the device's index as the character with that code. For device 0 that character
+    /// Whether the message writes the device's index as the character with that code. For device 0, this character
     /// ends the message.
     device_is_character: bool,
     /// Whether the message mentions the limit.
@@ -153,14 +155,14 @@ pub enum Hint {
     LargerReserve(Bytes),
 }
 
-/// What a rescue did for a request ([`Relief::Rescue`](crate::policy::Relief::Rescue)).
+/// The actions of a rescue for a request ([`Relief::Rescue`](crate::policy::Relief::Rescue)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RescueTried {
-    /// How many handles moved to where the request needed them, or were replaced.
+    /// The number of handles that were moved to where the request needed them, or replaced.
     pub moved_handles: u64,
-    /// How many handles that were partly in use were broken.
+    /// The number of handles that were broken while partly in use.
     pub broken_handles: u64,
-    /// The bytes in use in those, which were copied.
+    /// The bytes in use in the broken handles, which were copied.
     pub copied_bytes: u64,
 }
 
@@ -175,16 +177,16 @@ impl fmt::Display for RescueTried {
     }
 }
 
-/// The content of an out-of-memory error. Displays PyTorch's message, and after it what a rescue tried.
+/// The content of an out-of-memory error. Displays PyTorch's message, followed by what a rescue tried.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
-    /// The size of the segment that the allocator asked the device for, not that of the request.
+    /// The size of the segment that the allocator requested from the device, not the size of the request.
     pub segment_bytes: Bytes,
     /// The device's index.
     pub device: u32,
     /// The device's total memory, as the driver reports it.
     pub device_total: Bytes,
-    /// Memory that no process holds, as the driver reports it.
+    /// The memory that no process holds, as the driver reports it.
     pub device_free: Bytes,
     /// The processes that hold memory, in the driver's order; empty if unknown.
     pub processes: Vec<ProcessMemory>,
@@ -224,7 +226,7 @@ impl fmt::Display for OutOfMemory {
         if let Some(limit) = self.limit.filter(|_| self.words.tells_limit) {
             write!(f, "{} allowed; ", size(limit))?;
         }
-        // PyTorch computes with unsigned numbers. Counters that do not balance wrap there, so they wrap here.
+        // PyTorch computes with unsigned numbers. Inconsistent counters wrap around there, so they do so here.
         let private = if self.words.tells_private_pools { self.private_cached_bytes.get() } else { 0 };
         let allocated = self.allocated_bytes.cast_unsigned().wrapping_add(private);
         let unallocated = self.reserved_bytes.cast_unsigned().wrapping_sub(allocated);
@@ -278,7 +280,7 @@ mod tests {
 
     #[test]
     fn sizes_change_their_unit_after_1024_of_it() {
-        // Exactly 1/8, 3/8 and so on: the C library rounds ties to the even digit.
+        // These are exactly 1/8, 3/8 and so on; the C library rounds ties to the even digit.
         for (size, text) in [
             (0, "0 bytes"),
             (1024, "1024 bytes"),

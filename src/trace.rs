@@ -1,6 +1,6 @@
-//! What the allocator reports to an observer: one value for each action.
+//! The entries that the allocator reports to an observer: one for each action.
 //!
-//! These are PyTorch's trace entries (spec 7.4), in PyTorch's order. Replay compares them with recordings. The
+//! They are PyTorch's trace entries (spec 7.4), in PyTorch's order. The replay compares them with recordings. The
 //! observer `()` costs nothing.
 
 use alloc::collections::VecDeque;
@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use crate::texts::RescueTried;
 use crate::units::{Bytes, PoolId, StreamId};
 
-/// What happened. The names are PyTorch's.
+/// The actions of the allocator. The names are PyTorch's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum TraceAction {
@@ -16,7 +16,7 @@ pub enum TraceAction {
     Alloc,
     /// A block was freed by the program; the size is the requested size.
     FreeRequested,
-    /// A freed block became free, at once or after its events; the size is the requested size.
+    /// A freed block became free, immediately or after its events; the size is the requested size.
     FreeCompleted,
     /// A segment was taken from the device.
     SegmentAlloc,
@@ -26,7 +26,7 @@ pub enum TraceAction {
     SegmentMap,
     /// Pages of an expandable segment were unmapped.
     SegmentUnmap,
-    /// A request failed for lack of memory. The size is the rounded size, and the address holds the device's free
+    /// A request failed for lack of memory. The size is the rounded size, and the address contains the device's free
     /// bytes.
     Oom,
     /// A snapshot was taken. The address is 0, and the size is the sum of the active bytes of its segments.
@@ -54,11 +54,11 @@ impl TraceAction {
 /// One action of the allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEntry {
-    /// What happened.
+    /// The action.
     pub action: TraceAction,
-    /// The first byte, except that [`TraceAction::Oom`] has the device's free bytes here.
+    /// The first byte; for [`TraceAction::Oom`], the device's free bytes.
     pub address: u64,
-    /// A size in bytes; each action defines which.
+    /// A size in bytes; its meaning depends on the action.
     pub size: u64,
     /// The block's or the segment's stream.
     pub stream: StreamId,
@@ -68,7 +68,7 @@ pub struct TraceEntry {
 
 /// Receives an entry for every action of an allocator.
 pub trait Observer {
-    /// Whether the observer looks at the entries. If false, the allocator does not create them.
+    /// Whether the observer reads the entries. If false, the allocator does not create them.
     const WATCHES: bool = true;
 
     /// Called for every entry, in order, as it happens.
@@ -95,7 +95,7 @@ impl Observer for alloc::vec::Vec<TraceEntry> {
     }
 }
 
-/// A ring that keeps the newest entries, as PyTorch's memory history does (spec 7.4).
+/// A ring buffer that keeps the newest entries, like PyTorch's memory history (spec 7.4).
 #[derive(Clone, Debug)]
 pub struct TraceRing {
     entries: VecDeque<TraceEntry>,
@@ -103,7 +103,7 @@ pub struct TraceRing {
 }
 
 impl TraceRing {
-    /// A ring that keeps at most `capacity` entries. It keeps at least one, as PyTorch's does.
+    /// Creates a ring buffer that keeps at most `capacity` entries, but at least one, as in PyTorch.
     #[must_use]
     pub fn new(capacity: usize) -> TraceRing {
         TraceRing { entries: VecDeque::new(), capacity: capacity.max(1) }

@@ -1,6 +1,6 @@
-//! Quantities that must not be mixed up: bytes, device addresses, streams, pools.
+//! Quantities that must not be confused with each other: bytes, device addresses, streams and pools.
 //!
-//! Each is a thin wrapper around unsigned 64-bit numbers, with only the operations that make sense. Device
+//! Each type is a thin wrapper around unsigned 64-bit numbers, with only the operations that make sense. Device
 //! quantities are `u64`, never `usize`, so that a recording from a large GPU can be replayed on any host.
 
 use core::fmt;
@@ -113,8 +113,8 @@ impl fmt::Display for DeviceAddress {
     }
 }
 
-/// A stream, identified by its raw handle. Free blocks are ordered by handle (spec 2.3), and events of several
-/// streams by a hash of it (spec 13.1), so handles are never renumbered. The default stream is 0.
+/// A stream, identified by its raw handle. Free blocks are ordered by the handle (spec 2.3), and events of several
+/// streams by a hash of the handle (spec 13.1), so handles are never renumbered. The default stream is 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct StreamId(pub u64);
@@ -123,8 +123,8 @@ impl StreamId {
     /// The default stream.
     pub const DEFAULT: StreamId = StreamId(0);
 
-    /// For a stream of another device, the bit position in the id of that device's index plus one. It lies above all
-    /// addresses of a process.
+    /// For a stream of another device, the id contains that device's index plus one, starting at this bit. The bit is
+    /// above all addresses of a process.
     const INDEX_SHIFT: u32 = 56;
 
     /// The raw handle.
@@ -133,8 +133,9 @@ impl StreamId {
         self.0
     }
 
-    /// The id of a stream of another device, the one with this index, whose work uses memory of this device
-    /// ([`Allocator::record_stream`](crate::Allocator::record_stream)). `None` if the index or the handle is too large.
+    /// The id of a stream of the device with this index, whose work uses memory of this device
+    /// ([`Allocator::record_stream`](crate::Allocator::record_stream)). `None` if the index or the handle is too
+    /// large.
     #[must_use]
     pub const fn elsewhere(device: u32, handle: u64) -> Option<StreamId> {
         let index = device as u64 + 1;
@@ -142,7 +143,7 @@ impl StreamId {
         if fits { Some(StreamId(index << StreamId::INDEX_SHIFT | handle)) } else { None }
     }
 
-    /// The index of the device that the id names; `None` for a stream of the allocator's own device.
+    /// The index of the stream's device; `None` for a stream of the allocator's own device.
     #[must_use]
     pub const fn device_elsewhere(self) -> Option<u32> {
         ((self.0 >> StreamId::INDEX_SHIFT) as u32).checked_sub(1)
@@ -155,8 +156,8 @@ impl fmt::Display for StreamId {
     }
 }
 
-/// The id of a memory pool, in PyTorch's shape: `(0, 0)` is the default pool, `(0, k)` a user's pool,
-/// `(k, 0)` a graph's (spec 5.1).
+/// The id of a memory pool, in PyTorch's form: `(0, 0)` is the default pool, `(0, k)` is a user's pool, and `(k, 0)`
+/// is a graph's pool (spec 5.1).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PoolId(pub u64, pub u64);
 
@@ -165,7 +166,7 @@ impl PoolId {
     pub const DEFAULT: PoolId = PoolId(0, 0);
 }
 
-/// Which of a pool's two collections a block belongs to (spec 1.5).
+/// The collection of a pool to which a block belongs (spec 1.5).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum PoolClass {

@@ -1,7 +1,7 @@
 //! Measures the time of an allocation and its free in the core: `cargo bench -p parkade-benches --bench pairs`.
 //!
-//! The cases are those of the real PyTorch allocator's benchmark: one size repeatedly, and replacing one random block out of
-//! many.
+//! The cases are those of the real PyTorch allocator's benchmark: allocating one size repeatedly, and replacing a
+//! random one of many blocks.
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use parkade::policy::PyTorch;

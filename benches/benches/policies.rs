@@ -1,8 +1,8 @@
 //! Measures the time of an allocation and its free under each policy in the catalogue:
 //! `cargo bench -p parkade-benches --bench policies`.
 //!
-//! One random block out of many is replaced, as in the `pairs` benchmark. This exposes policies that slow down with many free
-//! blocks.
+//! Each step replaces a random one of many blocks, as in the `pairs` benchmark. This exposes policies that slow down
+//! when there are many free blocks.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use parkade::policy::Policy;

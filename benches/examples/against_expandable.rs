@@ -8,14 +8,14 @@
 //! ```
 //!
 //! Arguments are names of policies, workloads from the catalogue, descriptions of workloads, and recordings; without
-//! workloads, the entire catalogue is used. A workload with a seed is run with each of `--seeds` (0-0 by default); for a
-//! recording, each device gets its own row. In a row, memory is relative to the load with pools. Driver time is the policy's
-//! divided by that of `pytorch-expandable`, both in 1.02 times that load or, if this is more, in the smallest memory that
-//! `pytorch-expandable` fits in. The columns after driver time describe the same run of the policy: driver time, driver calls
-//! and waiting calls in the later half, and retries. `short` is like `driver`, but with the policy in 1.02 times the load
-//! even if `pytorch-expandable` needs more. The last two columns are for plenty of memory: the peak of reserved memory, and
-//! the driver time. A policy that does not fit in these amounts is measured in the smallest memory in which it fits. The last
-//! lines show medians and worst cases.
+//! workloads, the entire catalogue is used. A workload with a seed is run with each of `--seeds` (0-0 by default); for
+//! a recording, each device gets its own row. In a row, memory is relative to the load with pools. Driver time is the
+//! policy's time divided by that of `pytorch-expandable`, both in 1.02 times that load or in the smallest memory in
+//! which `pytorch-expandable` fits, whichever is larger. The columns after driver time describe the same run of the
+//! policy: driver time, driver calls and waiting calls in the second half, and retries. `short` is like `driver`, but
+//! gives the policy 1.02 times the load even if `pytorch-expandable` needs more. The last two columns are for ample
+//! memory: the peak of reserved memory, and the driver time. A policy that does not fit in these amounts is measured
+//! in the smallest memory in which it fits. The last lines show medians and worst cases.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::error::Error;
@@ -35,7 +35,7 @@ use rayon::prelude::*;
 const BASE: &str = "pytorch-expandable";
 /// The memory at which driver time is compared, relative to the load with pools, in hundredths.
 const HUNDREDTHS: u64 = 102;
-/// More seeds than anyone would wait for.
+/// The maximum number of seeds; nobody would wait for more.
 const MOST_SEEDS: u64 = 10_000;
 /// The size of a device page, in bytes.
 const PAGE: u64 = 2 << 20;
@@ -68,7 +68,7 @@ fn compare(mut words: Vec<String>) -> Result<(), Box<dyn Error>> {
     let (policies, items): (Vec<String>, Vec<String>) = words.into_iter().partition(|word| named(word).is_ok());
     items.iter().try_for_each(|item| check(item))?;
     if policies.is_empty() {
-        return Err("no policy is given: parkade sweep --list names all policies".into());
+        return Err("no policy is given: run `parkade sweep --list` for the names of all policies".into());
     }
     let items = if items.is_empty() { CATALOGUE.iter().map(|known| known.name.to_owned()).collect() } else { items };
     let mut jobs: Vec<(String, u64)> = Vec::new();
@@ -116,12 +116,14 @@ fn seeds(words: &mut Vec<String>) -> Result<RangeInclusive<u64>, Box<dyn Error>>
         Some((first, last)) if first > last => {
             Err(format!("--seeds {text} contains no seed: the smaller number comes first").into())
         }
-        Some((first, last)) if last - first >= MOST_SEEDS => Err(format!("--seeds {text} are more than {MOST_SEEDS}").into()),
+        Some((first, last)) if last - first >= MOST_SEEDS => {
+            Err(format!("--seeds {text} contains more than {MOST_SEEDS} seeds").into())
+        }
         Some((first, last)) => Ok(first..=last),
     }
 }
 
-/// Refuses an item that is not a policy, a workload or a file.
+/// Rejects an item that is not a policy, a workload or a file.
 fn check(item: &str) -> Result<(), Box<dyn Error>> {
     let name = item.split(':').next().unwrap_or(item);
     if workload::keys(name).is_some() || Path::new(item).exists() {
@@ -129,7 +131,7 @@ fn check(item: &str) -> Result<(), Box<dyn Error>> {
     }
     let why = match named(item) {
         Err(why) if why != Unknown::Name => why.to_string(),
-        _ => "parkade sweep --list names all policies and workloads".to_owned(),
+        _ => "run `parkade sweep --list` for the names of all policies and workloads".to_owned(),
     };
     Err(format!("there is no policy, workload or file {item:?}: {why}").into())
 }

@@ -24,7 +24,8 @@ type BoxError = Box<dyn std::error::Error>;
 
 /// The recordings that ship with parkade.
 const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings");
-/// Files do not contain the memory limit; their names do, in GiB. In this name, `limit1` means 1.15 GiB.
+/// The memory limit is not stored in the files; it is part of their names, in GiB. In this name, `limit1` means 1.15
+/// GiB.
 const SHORTENED: (&str, u64) = ("cuda_graph.limit1", 1_234_803_097);
 
 /// A recorded run.
@@ -57,7 +58,7 @@ fn load(path: &Path, name: &str) -> Result<Run, BoxError> {
 }
 
 fn run(source: &Run, target: &Run, model: impl AddressModel, timing: Timing) -> Prediction {
-    // The recorded programs ended when they ran out of memory.
+    // The recorded programs terminated when they ran out of memory.
     let after_failure = AfterFailure::Stop;
     let (settings, limit_bytes) = (target.settings.clone(), target.limit_bytes);
     let profile = &Profile::PYTORCH_2_11;
@@ -164,7 +165,8 @@ fn main() -> Result<(), BoxError> {
     let mut counts: BTreeMap<String, Count> = BTreeMap::new();
     for (program, runs) in &programs {
         for source in runs {
-            // A run that ended by running out of memory has too few requests to predict one that continued for longer.
+            // A run that ended because it ran out of memory has too few requests to predict a run that continued for
+            // longer.
             let covers =
                 |target: &&Run| source.requests.ooms == 0 || target.requests.operations.len() <= source.requests.operations.len();
             let is_another = |target: &&Run| (&target.settings, target.limit_bytes) != (&source.settings, source.limit_bytes);

@@ -1,4 +1,4 @@
-//! Cuts the beginnings off recordings, as a full ring buffer does, and verifies what remains.
+//! Cuts off the beginning of recordings, as a full ring buffer does, and verifies the rest.
 //!
 //! ```text
 //! cargo run --release -p parkade-benches --example cut_recordings

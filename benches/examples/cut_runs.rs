@@ -1,14 +1,14 @@
-//! Measures how far the advice on runs that died can be trusted: cuts complete recordings where a tighter limit kills them,
-//! advises on the part before the cut, and compares the advice with the entire recording.
+//! Measures how reliable the advice on runs that died is: cuts complete recordings at the point where a lower limit
+//! would kill them, asks for advice on the part before the cut, and compares the advice with the entire recording.
 //!
 //! `cargo run --release -p parkade-benches --example cut_runs -- [--limits 0.9,0.95,0.98,1.02,1.04,1.08,1.12,1.16,1.25] RECORDING...`
 //!
-//! Limits are multiples of the recording's live peak. Nothing completes a run within less than that peak; below it, only runs
-//! whose estimated rest holds more than the limit are counted. For each recording and limit, the run under the recording's
-//! own settings is exported up to its first out-of-memory error, which is what a program that dies of the error leaves
-//! behind. `completes` shows whether the recommended settings complete the entire recorded program within that limit,
-//! `likely` is the probability that the advice states, `policy` shows the same two values for `pytorch-rescue`, and `any`
-//! shows whether anything completes it.
+//! Limits are multiples of the recording's live peak. No settings can complete a run in less than that peak; below it,
+//! only those runs count whose estimated rest needs more than the limit. For each recording and limit, the run under
+//! the recording's own settings is exported up to its first out-of-memory error, which is what a program that dies
+//! from the error leaves behind. `completes` shows whether the recommended settings complete the entire recorded
+//! program within that limit, `likely` is the probability that the advice states, `policy` shows the same two values
+//! for `pytorch-rescue`, and `any` shows whether any of the remedies completes it.
 //!
 //! The output ends with the figures for docs/predictions.md, and the table for `analysis/src/advise/completion.rs`. The Brier
 //! scores use a table that leaves out the runs from the same recording.
@@ -39,7 +39,7 @@ const POLICY: &str = "pytorch-rescue";
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What was tried on a run that died, and the result.
+/// A remedy tried on a run that died, and the result.
 #[derive(Clone, Copy)]
 struct Tried {
     like: RunLike,
@@ -142,8 +142,8 @@ impl Program<'_> {
         (prediction.first_failure.is_none(), prediction.peak_allocated_bytes())
     }
 
-    /// The recording as the run under this limit would leave it, and the entry at which the run died; `None` if it does not
-    /// die.
+    /// The recording that a run under this limit would leave behind, and the entry at which the run died; `None` if it
+    /// does not die.
     fn cut_at(&self, limit: u64) -> Result<Option<(DeviceRecording, usize)>, Failure> {
         let options = ExportOptions {
             own: self.own.clone(),
@@ -162,7 +162,7 @@ impl Program<'_> {
         }))
     }
 
-    /// Advises on the part before the cut, and tries the advice on the entire recording.
+    /// Asks for advice on the part before the cut, and tries it on the entire recording.
     fn try_on(&self, cut: &DeviceRecording, limit: u64) -> Result<Cut, Failure> {
         let memory = MemoryBudget { capacity_bytes: None, limit_bytes: Some(limit) };
         let own = VerifyOptions { limit_bytes: Some(limit), ..self.own.clone() };
@@ -202,7 +202,7 @@ impl Program<'_> {
     }
 }
 
-/// What was tried on each run, if the run gets past the failure.
+/// The remedies tried on a run, if the run gets past the failure.
 fn tried(cut: &Cut) -> impl Iterator<Item = Tried> {
     let counts = |tried: &Tried| tried.gets_past && (cut.factor >= 1.0 || tried.like.rest == Rest::Exceeds);
     cut.settings.as_ref().map(|(_, tried)| *tried).into_iter().chain(cut.policy).filter(counts)
@@ -214,7 +214,7 @@ fn does(cut: &Cut) -> bool {
 }
 
 fn print_sums(cuts: &[Cut]) {
-    // Nothing completes a run whose tensors do not fit.
+    // No settings can complete a run whose tensors do not fit.
     let possible: Vec<&Cut> = cuts.iter().filter(|cut| cut.factor >= 1.0).collect();
     let count = |is_it: &dyn Fn(&Cut) -> bool| possible.iter().filter(|cut| is_it(cut)).count();
     let fits_wrong = cuts.iter().filter(|cut| cut.outcome == Outcome::Fits && !does(cut)).count();
@@ -250,7 +250,7 @@ fn print_sums(cuts: &[Cut]) {
     }
 }
 
-/// Compares predicted probabilities with the share of predictions that came true.
+/// Compares the predicted probabilities with the fraction of predictions that came true.
 fn print_bins(squares: &[(f64, f64)]) {
     let mut bins: BTreeMap<u8, (f64, f64, u32)> = BTreeMap::new();
     for &(said, is) in squares {
@@ -263,8 +263,8 @@ fn print_bins(squares: &[(f64, f64)]) {
     }
 }
 
-/// Whether the remedy that the advice lists first completes the run: settings, unless the policy is more likely by ten
-/// points.
+/// Whether the first remedy in the advice completes the run: the settings, unless the policy's probability is at least
+/// ten percentage points higher.
 fn first_completes(cut: &Cut) -> bool {
     let likely = |tried: &Tried| tried.like.runs().probability();
     let by = |means| tried(cut).find(|tried| tried.like.means == means);

@@ -45,7 +45,7 @@ fn print_row(file: &Path, effort: &Effort) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The buffers of a CSV file, or of the first device in a recording that has a trace.
+/// The buffers from a CSV file, or from the first device in a recording that has a trace.
 fn buffers(file: &Path) -> Result<Vec<Buffer>, Box<dyn Error>> {
     let bytes = std::fs::read(file)?;
     if is_csv(&bytes) {

@@ -1,5 +1,5 @@
-//! Runs a policy from the catalogue on a script of requests and prints the results in the format of the real allocators'
-//! programs in `conformance/other_allocators`.
+//! Runs a policy from the catalogue on a script of requests, and prints the results in the same format as the programs
+//! for the real allocators in `conformance/other_allocators`.
 //!
 //! ```text
 //! peer POLICY CAPACITY LIMIT|- SCRIPT [one] [stop] [fixed]
@@ -8,8 +8,8 @@
 //! peer bench POLICY         nanoseconds per pair of allocation and free
 //! ```
 //!
-//! `one` treats all streams as one, and `stop` ends at the first request that is refused. `fixed` first maps the entire
-//! device as one area; the first time that the policy would remap pages then counts as out of memory.
+//! `one` treats all streams as one, and `stop` ends at the first request that is refused. `fixed` first maps the
+//! entire device as one area; in this mode, the run counts as out of memory as soon as the policy would remap pages.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 use std::collections::HashMap;
@@ -76,7 +76,7 @@ fn run(policy: &str, capacity: &str, limit: &str, script: &str, words: &[&str]) 
     }
     core.device_mut().set_log_level(LogLevel::Events);
     if fixed {
-        // There is one area from the start, with nothing unmapped.
+        // Starts with a single area in which everything is mapped.
         let all = core.device().capacity().get() >> 21 << 21;
         let block = core.allocate(Bytes(all), StreamId::DEFAULT)?;
         core.free(block)?;
@@ -132,7 +132,7 @@ impl Run {
         Ok(())
     }
 
-    /// The driver calls since the last time.
+    /// Prints the driver calls since the previous call.
     fn calls(&mut self) {
         for call in self.core.device_mut().take_log() {
             let _ = writeln!(self.out, "# {}", call.render());
@@ -154,8 +154,8 @@ impl Run {
     }
 }
 
-/// A workload as a script. Events that a script cannot express (pools, work, use by other streams) are left out; a comment
-/// states their number.
+/// A workload as a script. Events that a script cannot express (pools, work, use by other streams) are omitted; a
+/// comment states how many.
 fn dump(name: &str) -> Result<(), Box<dyn Error>> {
     let named = CATALOGUE.iter().find(|named| named.name == name);
     let named = named.ok_or_else(|| format!("there is no workload {name}: `peer list` lists them"))?;
@@ -194,7 +194,7 @@ fn bench(policy: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Replaces one of this many live blocks with one of a random size from 512 B to 8 MiB.
+/// Repeatedly replaces one of this many live blocks with a block of random size, from 512 B to 8 MiB.
 fn mix(core: &mut Core, live: usize) -> Result<f64, Box<dyn Error>> {
     let mut state = 88_172_645_463_325_252_u64;
     let mut next = move || {

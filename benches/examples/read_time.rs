@@ -1,4 +1,4 @@
-//! Measures how long a snapshot takes to decompress and to read, and the peak of resident memory.
+//! Measures how long it takes to decompress and read a snapshot, and the peak of resident memory.
 //!
 //! `cargo run --release -p parkade-benches --example read_time -- FILE [REPEATS]`
 #![allow(clippy::print_stdout, reason = "its output is for people to read")]
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The line of `/proc/self/status` with the peak of resident memory (Linux only).
+/// The line in `/proc/self/status` with the peak of resident memory (Linux only).
 fn peak() -> Result<String, Box<dyn Error>> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     Ok(status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or("VmHWM unknown").to_owned())

@@ -1,5 +1,5 @@
-//! Runs small studies, each of which is a table in docs/studies.md or docs/bounds.md: preallocation, the order of graph
-//! captures, and the memory that adversaries force.
+//! Runs the small studies behind tables in docs/studies.md and docs/bounds.md: preallocation, the order of graph
+//! captures, and the memory that adversaries force an allocator to use.
 //!
 //! `cargo run --release -p parkade-benches --example studies -- preallocation`, or `captures` or `adversaries`
 #![allow(clippy::print_stdout, reason = "its output is for people to read")]
@@ -47,7 +47,7 @@ fn preallocation() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The smallest memory that is enough, and the memory reserved with plenty of memory, both relative to the load.
+/// The smallest memory that suffices, and the memory reserved when there is plenty, both relative to the load.
 fn least(workload: &Workload, policy: &Named, load: u64, percent: u64) -> String {
     let preallocated_bytes = (u128::from(load) * u128::from(percent) / 100) as u64;
     let options = RunOptions { preallocated_bytes, ..RunOptions::plenty() };
@@ -115,7 +115,8 @@ fn adversaries() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One row for each policy, except those that take part of the device at the start, regardless of what the workload needs.
+/// One row for each policy, except those that take a fixed part of the device at the start, regardless of the
+/// workload.
 fn rows<T: Send>(row: impl Fn(&Named) -> T + Sync) -> Vec<(&'static str, T)> {
     let leaves_out = ["bfc:kind=one-region", "bfc:kind=xla", "rmm-pool"];
     let policies = CATALOGUE.par_iter().filter(|policy| !leaves_out.contains(&&*policy.name));

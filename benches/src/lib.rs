@@ -4,8 +4,8 @@
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 
-/// A device of 2^50 bytes whose calls do nothing, so that only the allocator's own time is measured. It never
-/// reuses an address.
+/// A device with 2^50 bytes whose calls do nothing, so that only the allocator's own time is measured. It never reuses
+/// an address.
 #[derive(Clone, Debug, Default)]
 pub struct NullDevice {
     next: u64,

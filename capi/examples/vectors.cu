@@ -44,13 +44,14 @@ int main() {
   fill<<<blocks, 256, 0, adds>>>((float*)a, 1, count);
   fill<<<blocks, 256, 0, adds>>>((float*)b, 2, count);
   add<<<blocks, 256, 0, adds>>>((float*)a, (float*)b, count);
-  // Work on `adds` runs before anything that is allocated for that stream later, so this block is free immediately.
+  // Work that is already on `adds` runs before any later use of memory allocated for that stream, so this block
+  // becomes free immediately.
   must(parkade_free(allocator, b));
 
   cudaStreamSynchronize(adds);
   std::vector<float> sums(count);
   cudaMemcpyAsync(sums.data(), a, bytes, cudaMemcpyDeviceToHost, reads);
-  // Another stream uses the block, so it is free only after that stream's work is done.
+  // Another stream uses the block, so it becomes free only after that stream's work is done.
   must(parkade_record_stream(allocator, a, (uint64_t)reads, 0));
   must(parkade_free(allocator, a));
   cudaStreamSynchronize(reads);

@@ -22,11 +22,12 @@
 // the promise, these policies are refused on a GPU, because data written during such a call could be lost.
 #define PARKADE_WORK_IS_SERIAL 2
 
-// Go on where PyTorch's allocator would fail, under the policy `pytorch`, whose segments are then expandable: free memory
-// moves to where it is needed, and handles that are partly in use are broken. On a GPU this needs `PARKADE_WORK_IS_SERIAL`.
+// Rescues requests that PyTorch's allocator would fail, under the policy `pytorch`, whose segments are then
+// expandable: free memory moves to where it is needed, and handles that are partly in use are broken. On a GPU, this
+// requires `PARKADE_WORK_IS_SERIAL`.
 #define PARKADE_RESCUE 4
 
-// Like `PARKADE_RESCUE`, but only free memory moves. This needs no promise.
+// Like `PARKADE_RESCUE`, but only free memory moves. This requires no promise.
 #define PARKADE_RESCUE_FREE 8
 
 // A request of 2^60 bytes or more is tried like any other, as in PyTorch's `raw_alloc`.
@@ -62,11 +63,11 @@ enum parkade_status
   PARKADE_POOL_ERROR = 7,
   // A private pool cannot be saved or restored; the text is PyTorch's.
   PARKADE_CHECKPOINT_ERROR = 8,
-  // The process is a child of fork, and the allocator is its parent's.
+  // The process is a forked child, and the allocator belongs to its parent.
   PARKADE_FORKED = 9,
   // The call was made from within a call on the same allocator and would wait for itself.
   PARKADE_REENTERED = 10,
-  // The allocator or this device does not support the call.
+  // The allocator or its device does not support the call.
   PARKADE_UNSUPPORTED = 11,
   // There is a defect in parkade; the allocator may stop serving requests.
   PARKADE_INTERNAL_ERROR = 12,
@@ -139,7 +140,7 @@ typedef struct parkade_allocator parkade_allocator;
 // The state of a private pool.
 typedef struct parkade_checkpoint parkade_checkpoint;
 
-// Another process's memory that is open in this one.
+// Memory of another process that is open in this one.
 typedef struct parkade_shared parkade_shared;
 
 // A heap as plain data.
@@ -170,12 +171,11 @@ typedef struct parkade_options {
   uint64_t simulated_bytes;
   // A name that `parkade_policy_name` returns; `pytorch` if null.
   const char *policy;
-  // A string as in `PYTORCH_CUDA_ALLOC_CONF`; no settings if null. Only for the policy
-  // `pytorch`.
+  // A string in the form of `PYTORCH_CUDA_ALLOC_CONF`; no settings if null. Only for the policy `pytorch`.
   const char *settings;
   // The release of PyTorch whose rules the policy `pytorch` follows, such as `2.11`; 2.11 if null.
   const char *release;
-  // How many requests may be rescued; 0 for no limit.
+  // The maximum number of rescued requests; 0 for no limit.
   uint64_t most_rescues;
 } parkade_options;
 
@@ -220,7 +220,7 @@ typedef struct parkade_entry {
   parkade_action action;
   // The first byte; for `PARKADE_OOM` the device's free bytes.
   uint64_t address;
-  // A size in bytes; each action defines which.
+  // A size in bytes; its meaning depends on the action.
   uint64_t size;
   // The block's or the segment's stream.
   uint64_t stream;
@@ -228,24 +228,26 @@ typedef struct parkade_entry {
   struct parkade_pool pool;
 } parkade_entry;
 
-// A function that is called for every entry, in order, while the allocator works. It must not call the same allocator.
+// A function that is called for every entry, in order, while the allocator serves a call. It must not call the same
+// allocator.
 typedef void (*parkade_observer)(void *user, const struct parkade_entry *entry);
 
-// A request that was rescued (`PARKADE_RESCUE`).
+// A rescued request (`PARKADE_RESCUE`).
 typedef struct parkade_rescue {
   // The request's rounded size.
   uint64_t size;
-  // How long the rescue took.
+  // The duration of the rescue.
   uint64_t duration_ns;
-  // How many handles of free memory moved, or were replaced.
+  // The number of handles of free memory that were moved or replaced.
   uint64_t moved_handles;
-  // How many handles that were partly in use were broken.
+  // The number of handles that were broken while partly in use.
   uint64_t broken_handles;
-  // The bytes in use in those, which were copied.
+  // The bytes in use in the broken handles, which were copied.
   uint64_t copied_bytes;
 } parkade_rescue;
 
-// Called for each request that was rescued, on the thread that asked, from inside the call; it must not call the allocator.
+// A function that is called for each rescued request, during the request and on its thread. It must not call the
+// allocator.
 typedef void (*parkade_rescue_observer)(void *user, const struct parkade_rescue *rescue);
 
 // A function that is called when no free block serves a request, before the device is asked. It may call
@@ -293,9 +295,9 @@ typedef struct parkade_stat_set {
   struct parkade_stat large;
 } parkade_stat_set;
 
-// Everything in `torch.cuda.memory_stats()` except the counts for each private pool.
+// All statistics in `torch.cuda.memory_stats()` except the counts for each private pool.
 typedef struct parkade_stats {
-  // Allocations handed out.
+  // Live allocations.
   struct parkade_stat_set allocation;
   // Segments taken from the device.
   struct parkade_stat_set segment;
@@ -317,7 +319,7 @@ typedef struct parkade_stats {
   struct parkade_stat oversize_allocations;
   // Segments of at least `max_split_size`.
   struct parkade_stat oversize_segments;
-  // Attempts to take memory after the cache had been released.
+  // Attempts to take memory after the cache was released.
   int64_t num_alloc_retries;
   // Requests that failed for lack of memory.
   int64_t num_ooms;
@@ -363,7 +365,7 @@ typedef struct parkade_segment {
   uint64_t stream;
   // The segment's pool.
   struct parkade_pool pool;
-  // The segment's age in releases that order by age; older segments have lower ranks.
+  // The rank of the segment's age, in PyTorch releases that order by age; older segments have lower ranks.
   uint32_t rank;
   // Whether the segment belongs to its pool's large collection.
   bool is_large;
@@ -467,7 +469,7 @@ parkade_status parkade_create(const struct parkade_options *options,
                               struct parkade_allocator **out);
 
 // Destroys an allocator: waits for the device's work and returns all of the allocator's memory, even memory that is
-// still handed out. Does nothing for null, or in a child of fork for an allocator of the parent.
+// still handed out. Does nothing for null, or in a forked child for an allocator of the parent.
 //
 // # Safety
 // The allocator was created by `parkade_create`, no other call on it is running, and none follows.
@@ -505,8 +507,7 @@ parkade_status parkade_serve_at(struct parkade_allocator *allocator,
                                 void *at,
                                 void **out);
 
-// Frees a block. Does nothing for null, or in a child of fork, because the memory belongs to the
-// parent.
+// Frees a block. Does nothing for null, or in a forked child, because the memory belongs to the parent.
 //
 // # Safety
 // The allocator was created by `parkade_create` and has not been destroyed. The caller has recorded all work on other
@@ -599,11 +600,11 @@ parkade_status parkade_set_observer(struct parkade_allocator *allocator,
                                     parkade_observer observer,
                                     void *user);
 
-// Sets the function that is called for each request that was rescued; null removes it.
+// Sets the function that is called for each rescued request; null removes it.
 //
 // # Safety
-// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
-// calls the allocator, until another function is set.
+// The allocator was created by `parkade_create` and has not been destroyed. The function may be called with `user` on
+// any thread that calls the allocator, until a different function is set.
 parkade_status parkade_set_rescue_observer(struct parkade_allocator *allocator,
                                            parkade_rescue_observer observer,
                                            void *user);
@@ -846,9 +847,9 @@ parkade_status parkade_read_history(struct parkade_allocator *allocator,
                                     void (*each)(void *user, const struct parkade_entry *entry),
                                     void *user);
 
-// Applies a string as in `PYTORCH_CUDA_ALLOC_CONF` at run time, as the PyTorch release does: some settings that the
-// string does not name are reset, others are kept. Settings applied before an error are kept. This is only for the
-// policy `pytorch`.
+// Applies a string in the form of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the PyTorch release does: some settings
+// that the string does not name are reset, others are kept. Settings applied before an error are kept. This is only
+// for the policy `pytorch`.
 //
 // # Safety
 // The allocator was created by `parkade_create` and has not been destroyed; `settings` is null or
@@ -876,7 +877,7 @@ parkade_status parkade_set_settings(struct parkade_allocator *allocator,
 // Calls `each` for every GPU memory handle under an allocated block in an expandable segment, lowest address first,
 // and writes the address where the first one is mapped. Another process finds the block at the same distance from the
 // start of the memory that it opens. It first duplicates the file descriptors (pidfd_getfd) or receives them
-// (SCM_RIGHTS). They stay open until the handle is unmapped; as long as a child of fork has inherited copies of them,
+// (SCM_RIGHTS). They stay open until the handle is unmapped; as long as a forked child has inherited copies of them,
 // the memory stays on the device. The block must stay allocated for as long as another process has it open. The
 // allocator does not break a shared handle.
 //

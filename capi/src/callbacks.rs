@@ -27,7 +27,7 @@ pub(crate) struct Told {
     pub(crate) observer: Option<(Call, User)>,
     pub(crate) history: Option<TraceRing>,
     pub(crate) rescues: Option<(RescueCall, User)>,
-    /// When the last request failed by PyTorch's rules, if anybody wants to know about rescues.
+    /// The time at which the last request failed under PyTorch's rules, if rescues are observed.
     failed_at: Option<Instant>,
 }
 
@@ -77,7 +77,7 @@ impl Observer for Told {
 
 #[allow(unsafe_code)] // a call of the program's function
 fn tell_of_rescue(call: RescueCall, user: User, rescue: &parkade_rescue) {
-    // SAFETY: the program supplied the function for rescues and its pointer, and the header says how it is called.
+    // SAFETY: the program supplied the function for rescues and its pointer, and the header states how it is called.
     unsafe { call(user.0, rescue) };
 }
 

@@ -69,14 +69,14 @@ impl Device {
         Device { kind, lender: None, lent: BTreeMap::new() }
     }
 
-    /// Makes threads without a context keep that of device 0; the simulated device has no context.
+    /// Makes threads without a context keep the context of device 0; the simulated device has no context.
     pub(crate) fn keep_context(&self) {
         if let Kind::Cuda(device) = &self.kind {
             device.keep_context();
         }
     }
 
-    /// Allows breaking handles although the program's streams are in use; the simulated device always allows it.
+    /// Allows handles to be broken although the program's streams are in use; the simulated device always allows this.
     pub(crate) fn trust_work(&mut self, promise: WorkIsSerial) {
         if let Kind::Cuda(device) = &mut self.kind {
             device.trust_work(promise);
@@ -106,8 +106,7 @@ impl Device {
         }
     }
 
-    /// Grants another device access to the memory that is mapped now and to memory that is mapped
-    /// later.
+    /// Grants a different device access to all memory that is mapped now or later.
     pub(crate) fn let_peer_access(&mut self, ordinal: u32) -> Result<(), Failure> {
         match &mut self.kind {
             Kind::Cuda(device) => device.let_peer_access(ordinal).map_err(|error| Failure::of_device(error.into())),

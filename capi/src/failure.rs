@@ -34,8 +34,7 @@ impl Failure {
         Failure(Box::new(Reason { status, text: text.to_string(), shortage: None }))
     }
 
-    /// Refuses unknown flags. The known flags have names. A later version may give the others a meaning that they do
-    /// not have in this version.
+    /// Refuses unknown flags; `known` names the known ones. A later version may give the unknown flags a meaning.
     #[inline]
     pub(crate) fn check_flags(whose: &str, flags: u32, known: &[(u32, &str)]) -> Result<(), Failure> {
         let all = known.iter().fold(0, |all, (flag, _)| all | flag);
@@ -58,7 +57,7 @@ impl Failure {
         }
     }
 
-    /// Converts the reason why a request failed, worded as in a release of PyTorch.
+    /// Converts the reason why a request failed. The text is worded as in a PyTorch release.
     pub(crate) fn of_request(error: &AllocError, profile: &Profile) -> Failure {
         let status = match error {
             AllocError::OutOfMemory(_) | AllocError::Rejected { .. } | AllocError::TooLarge { .. } => PARKADE_OUT_OF_MEMORY,
@@ -99,7 +98,7 @@ impl Failure {
         Failure::new(status, error)
     }
 
-    /// Converts a failure of the wrapper for several threads, worded as in a release of PyTorch.
+    /// Converts a failure of the wrapper for several threads. The text is worded as in a PyTorch release.
     pub(crate) fn of_shared(error: &Error, profile: &Profile) -> Failure {
         match error {
             Error::Refused(error) => Failure::of_request(error, profile),
@@ -110,7 +109,7 @@ impl Failure {
         }
     }
 
-    /// Converts a failure of a private pool, worded as in a release of PyTorch.
+    /// Converts a failure of a private pool. The text is worded as in a PyTorch release.
     pub(crate) fn of_pool(error: &PoolError, profile: &Profile) -> Failure {
         Failure::new(PARKADE_POOL_ERROR, error.message(profile))
     }
@@ -127,7 +126,7 @@ impl Failure {
         // While a thread ends, the program's destructors may still make calls; in that case, only the code is
         // available.
         let _ = LAST.try_with(|last| {
-            // A text from C contains no NUL. In any other text, a NUL would hide what follows, so it is replaced with a
+            // Text from C contains no NUL. In any other text, a NUL would hide the rest, so it is replaced with a
             // space.
             let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
             *last.borrow_mut() = Last { text, shortage };

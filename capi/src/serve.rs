@@ -1,8 +1,8 @@
-//! An allocator in this interface: it turns the C options into a policy, and wraps the core for several threads, under
-//! PyTorch's policy or any other.
+//! An allocator in this interface. This file turns the C options into a policy, and wraps the core for several
+//! threads, under PyTorch's policy or any other.
 //!
-//! In a child of fork, the parent's allocators serve nothing, because CUDA cannot be used there and a lock that another
-//! thread of the parent held would never be released.
+//! In a forked child, the parent's allocators do not serve requests, because CUDA cannot be used there and a lock held
+//! by another thread of the parent would never be released.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -76,7 +76,7 @@ macro_rules! with_core_so {
 }
 pub(crate) use with_core_so;
 
-/// A policy that may have PyTorch's settings.
+/// A policy that can have PyTorch's settings.
 pub(crate) trait Tunable: Policy {
     /// Returns a mutable reference to the settings; `None` if the policy has none.
     fn settings_mut(&mut self) -> Option<&mut Settings>;
@@ -121,7 +121,7 @@ impl parkade_allocator {
         })
     }
 
-    /// Fails in a child of fork.
+    /// Fails in a forked child.
     #[inline]
     pub(crate) fn check_process(&self) -> Result<(), Failure> {
         if self.made_in == fork_generation_now() { Ok(()) } else { Err(forked()) }
@@ -149,7 +149,7 @@ impl parkade_allocator {
         if request.bytes == 0 { check_flags(request).map(|()| None) } else { self.allocate_so(request, Some(at)) }
     }
 
-    /// Serves a request with further flags, or at an address.
+    /// Serves a request with flags other than those of `serve`, or at an address.
     #[cold]
     fn allocate_so(&self, request: &parkade_request, at: Option<DeviceAddress>) -> Result<Option<DeviceAddress>, Failure> {
         check_flags(request)?;
@@ -177,7 +177,7 @@ impl parkade_allocator {
         self.has_lenders.store(!lenders.is_empty(), Ordering::Relaxed);
     }
 
-    /// Frees a block, or only records the free if a callback of this allocator makes it.
+    /// Frees a block, or only records the free if it is made by a callback of this allocator.
     #[inline]
     pub(crate) fn free(&self, address: DeviceAddress) -> Result<(), Failure> {
         let freed = match &self.core {
@@ -199,7 +199,7 @@ impl parkade_allocator {
             return self.free(address);
         }
         let freed = with_core_so!(self, flags, core => core.free(address));
-        // Inside a callback, the request that the callback serves has already stated that the stream is captured.
+        // Inside a callback, the request that it serves has already stated that the stream is captured.
         let freed = match freed {
             Err(failure) if failure.is_reentered() && note_free(self.number, address.get()) => return Ok(()),
             freed => freed?,
@@ -221,11 +221,11 @@ pub(crate) fn is_capturing(flags: u32) -> Result<bool, Failure> {
     Ok(flags != 0)
 }
 
-/// Returns the failure of a call in a child of fork.
+/// Returns the failure of a call in a forked child.
 pub(crate) fn forked() -> Failure {
     Failure::new(
         PARKADE_FORKED,
-        "this process is a child of fork, but the allocator belongs to its parent: CUDA cannot be used in a child of fork, so \
+        "this process is a forked child, but the allocator belongs to its parent: CUDA cannot be used in a forked child, so \
          spawn the process instead",
     )
 }
@@ -267,7 +267,7 @@ const PYTORCH: &str = "pytorch";
 pub(crate) enum Chosen {
     /// PyTorch's rules, with or without a rescue.
     PyTorch(Box<Rescue>),
-    /// Any other.
+    /// Any other policy.
     Other(Box<dyn Policy + Send>),
 }
 
@@ -276,33 +276,34 @@ pub(crate) fn policy_names() -> impl Iterator<Item = (&'static str, &'static str
     CATALOGUE.iter().chain(BESIDE).map(|policy| (&*policy.name, &*policy.says))
 }
 
-/// What the program asks for.
+/// The options that determine the policy.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Wanted<'a> {
     /// The policy's name; PyTorch's rules if there is none.
     pub(crate) policy: Option<&'a str>,
     pub(crate) settings: Option<&'a str>,
     pub(crate) release: Option<&'a str>,
-    /// Whether the program promises serial work ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), as a
-    /// simulated device always has.
+    /// Whether work is serial: the program promises this
+    /// ([`PARKADE_WORK_IS_SERIAL`](crate::types::PARKADE_WORK_IS_SERIAL)), and it is always true for a simulated
+    /// device.
     pub(crate) is_serial: bool,
     pub(crate) rescue: Option<Reach>,
-    /// How many requests may be rescued; 0 for no limit.
+    /// The maximum number of rescued requests; 0 for no limit.
     pub(crate) most_rescues: u64,
 }
 
-/// The policy that the program asks for.
+/// Returns the policy that the program requests.
 pub(crate) fn choose_policy(wanted: &Wanted<'_>) -> Result<Chosen, Failure> {
     let name = wanted.policy.unwrap_or(PYTORCH);
     let settings = wanted.settings.unwrap_or_default();
     if !wanted.is_serial && (needs_serial_work(name) || wanted.rescue == Some(Reach::Breaks)) {
         let (what, instead) = match wanted.rescue {
-            Some(_) => ("a rescue".to_owned(), "let it move free memory only (PARKADE_RESCUE_FREE)"),
+            Some(_) => ("a rescue".to_owned(), "let it move only free memory (PARKADE_RESCUE_FREE)"),
             None => (format!("the policy {name}"), "use pytorch-rescue:reach=free"),
         };
         let text = format!(
-            "{what} replaces the memory of live tensors, which loses what another thread writes meanwhile: promise that none \
-             does (PARKADE_WORK_IS_SERIAL), or {instead}"
+            "{what} replaces the memory of live tensors, so data that another thread writes at the same time is lost: promise \
+             that no thread does this (PARKADE_WORK_IS_SERIAL), or {instead}"
         );
         return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
     }
@@ -310,7 +311,7 @@ pub(crate) fn choose_policy(wanted: &Wanted<'_>) -> Result<Chosen, Failure> {
         return pytorch(wanted, settings).map(|rules| Chosen::PyTorch(Box::new(rules)));
     }
     if wanted.rescue.is_some() {
-        let text = format!("only the policy {PYTORCH} has a rescue, and not {name}");
+        let text = format!("only the policy {PYTORCH} has a rescue; {name} does not");
         return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
     }
     let policy = named(name).map_err(|why| {
@@ -325,7 +326,7 @@ pub(crate) fn choose_policy(wanted: &Wanted<'_>) -> Result<Chosen, Failure> {
     Ok(Chosen::Other(policy.make()))
 }
 
-/// PyTorch's rules, with the rescue that the program asks for.
+/// Returns PyTorch's rules, with the rescue that the program requests.
 fn pytorch(wanted: &Wanted<'_>, text: &str) -> Result<Rescue, Failure> {
     let profile = match wanted.release {
         None => &Profile::PYTORCH_2_11,
@@ -341,7 +342,7 @@ fn pytorch(wanted: &Wanted<'_>, text: &str) -> Result<Rescue, Failure> {
     Ok(Rescue::new(PyTorch::of(profile, settings), wanted.rescue).at_most(most))
 }
 
-/// How many forks led from the first process to this one.
+/// The number of forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the number of forks between the first process and this one, counted from the first call.
@@ -351,7 +352,7 @@ pub(crate) fn fork_generation() -> u32 {
     fork_generation_now()
 }
 
-/// Returns the value of [`fork_generation`], after that has been called.
+/// Returns the value of [`fork_generation`], which must have been called before.
 #[inline]
 fn fork_generation_now() -> u32 {
     FORKS.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! The types of the header: codes, and plain data for both sides.
+//! The types in the header: codes, and plain data for both sides.
 
 use std::ffi::{c_char, c_void};
 
@@ -28,11 +28,11 @@ pub enum parkade_status {
     PARKADE_POOL_ERROR = 7,
     /// A private pool cannot be saved or restored; the text is PyTorch's.
     PARKADE_CHECKPOINT_ERROR = 8,
-    /// The process is a child of fork, and the allocator is its parent's.
+    /// The process is a forked child, and the allocator belongs to its parent.
     PARKADE_FORKED = 9,
     /// The call was made from within a call on the same allocator and would wait for itself.
     PARKADE_REENTERED = 10,
-    /// The allocator or this device does not support the call.
+    /// The allocator or its device does not support the call.
     PARKADE_UNSUPPORTED = 11,
     /// There is a defect in parkade; the allocator may stop serving requests.
     PARKADE_INTERNAL_ERROR = 12,
@@ -59,11 +59,12 @@ pub const PARKADE_KEEPS_CONTEXT: u32 = 1;
 /// the promise, these policies are refused on a GPU, because data written during such a call could be lost.
 pub const PARKADE_WORK_IS_SERIAL: u32 = 2;
 
-/// Go on where PyTorch's allocator would fail, under the policy `pytorch`, whose segments are then expandable: free memory
-/// moves to where it is needed, and handles that are partly in use are broken. On a GPU this needs `PARKADE_WORK_IS_SERIAL`.
+/// Rescues requests that PyTorch's allocator would fail, under the policy `pytorch`, whose segments are then
+/// expandable: free memory moves to where it is needed, and handles that are partly in use are broken. On a GPU, this
+/// requires `PARKADE_WORK_IS_SERIAL`.
 pub const PARKADE_RESCUE: u32 = 4;
 
-/// Like `PARKADE_RESCUE`, but only free memory moves. This needs no promise.
+/// Like `PARKADE_RESCUE`, but only free memory moves. This requires no promise.
 pub const PARKADE_RESCUE_FREE: u32 = 8;
 
 /// How to create an allocator. Fill the struct with zeros first; fields that are zero have defaults.
@@ -81,12 +82,11 @@ pub struct parkade_options {
     pub simulated_bytes: u64,
     /// A name that `parkade_policy_name` returns; `pytorch` if null.
     pub policy: *const c_char,
-    /// A string as in `PYTORCH_CUDA_ALLOC_CONF`; no settings if null. Only for the policy
-    /// `pytorch`.
+    /// A string in the form of `PYTORCH_CUDA_ALLOC_CONF`; no settings if null. Only for the policy `pytorch`.
     pub settings: *const c_char,
     /// The release of PyTorch whose rules the policy `pytorch` follows, such as `2.11`; 2.11 if null.
     pub release: *const c_char,
-    /// How many requests may be rescued; 0 for no limit.
+    /// The maximum number of rescued requests; 0 for no limit.
     pub most_rescues: u64,
 }
 
@@ -156,7 +156,7 @@ pub struct parkade_entry {
     pub action: parkade_action,
     /// The first byte; for `PARKADE_OOM` the device's free bytes.
     pub address: u64,
-    /// A size in bytes; each action defines which.
+    /// A size in bytes; its meaning depends on the action.
     pub size: u64,
     /// The block's or the segment's stream.
     pub stream: u64,
@@ -164,7 +164,8 @@ pub struct parkade_entry {
     pub pool: parkade_pool,
 }
 
-/// A function that is called for every entry, in order, while the allocator works. It must not call the same allocator.
+/// A function that is called for every entry, in order, while the allocator serves a call. It must not call the same
+/// allocator.
 pub type parkade_observer = Option<unsafe extern "C" fn(user: *mut c_void, entry: *const parkade_entry)>;
 
 /// A function that is called when no free block serves a request, before the device is asked. It may call
@@ -204,11 +205,11 @@ pub struct parkade_stat_set {
     pub large: parkade_stat,
 }
 
-/// Everything in `torch.cuda.memory_stats()` except the counts for each private pool.
+/// All statistics in `torch.cuda.memory_stats()` except the counts for each private pool.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct parkade_stats {
-    /// Allocations handed out.
+    /// Live allocations.
     pub allocation: parkade_stat_set,
     /// Segments taken from the device.
     pub segment: parkade_stat_set,
@@ -230,7 +231,7 @@ pub struct parkade_stats {
     pub oversize_allocations: parkade_stat,
     /// Segments of at least `max_split_size`.
     pub oversize_segments: parkade_stat,
-    /// Attempts to take memory after the cache had been released.
+    /// Attempts to take memory after the cache was released.
     pub num_alloc_retries: i64,
     /// Requests that failed for lack of memory.
     pub num_ooms: i64,
@@ -250,23 +251,24 @@ pub struct parkade_stats {
     pub copied_bytes: i64,
 }
 
-/// A request that was rescued (`PARKADE_RESCUE`).
+/// A rescued request (`PARKADE_RESCUE`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct parkade_rescue {
     /// The request's rounded size.
     pub size: u64,
-    /// How long the rescue took.
+    /// The duration of the rescue.
     pub duration_ns: u64,
-    /// How many handles of free memory moved, or were replaced.
+    /// The number of handles of free memory that were moved or replaced.
     pub moved_handles: u64,
-    /// How many handles that were partly in use were broken.
+    /// The number of handles that were broken while partly in use.
     pub broken_handles: u64,
-    /// The bytes in use in those, which were copied.
+    /// The bytes in use in the broken handles, which were copied.
     pub copied_bytes: u64,
 }
 
-/// Called for each request that was rescued, on the thread that asked, from inside the call; it must not call the allocator.
+/// A function that is called for each rescued request, during the request and on its thread. It must not call the
+/// allocator.
 pub type parkade_rescue_observer = Option<unsafe extern "C" fn(user: *mut c_void, rescue: *const parkade_rescue)>;
 
 /// A block and its segment.
@@ -303,7 +305,7 @@ pub struct parkade_segment {
     pub stream: u64,
     /// The segment's pool.
     pub pool: parkade_pool,
-    /// The segment's age in releases that order by age; older segments have lower ranks.
+    /// The rank of the segment's age, in PyTorch releases that order by age; older segments have lower ranks.
     pub rank: u32,
     /// Whether the segment belongs to its pool's large collection.
     pub is_large: bool,

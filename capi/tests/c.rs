@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder with the library that cargo has built for this test.
+/// The folder that contains the library that cargo has built for this test.
 fn built() -> PathBuf {
     let exe = std::env::current_exe().expect("a test has a path");
     exe.parent().expect("a folder").to_owned()
@@ -43,11 +43,11 @@ fn the_header_is_made_from_the_code() {
     builder.generate().expect("the code can be read").write(&mut made);
     let header = here.join("include/parkade.h");
     if std::env::var_os("PARKADE_BLESS").is_some() {
-        std::fs::write(&header, &made).expect("it can be written");
+        std::fs::write(&header, &made).expect("the header can be written");
     }
-    let kept = std::fs::read_to_string(header).expect("it is there");
+    let kept = std::fs::read_to_string(header).expect("the header exists");
     assert!(
         String::from_utf8_lossy(&made) == kept,
-        "capi/include/parkade.h is not what the code says: PARKADE_BLESS=1 cargo test -p parkade-capi writes it"
+        "capi/include/parkade.h does not match the code: run PARKADE_BLESS=1 cargo test -p parkade-capi to update it"
     );
 }

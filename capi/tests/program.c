@@ -1,4 +1,4 @@
-// Tries the whole interface on the simulated device. Prints what is wrong and ends with 1, or prints "ok".
+// Tests the entire interface on the simulated device. Prints what is wrong and exits with 1, or prints "ok".
 #include "parkade.h"
 
 #include <pthread.h>
@@ -32,7 +32,7 @@ static void no_handle(void* user, const struct parkade_shared_handle* handle) {
   CHECK(!handle);
 }
 
-// Calls that the library refuses before it asks a GPU, so that the test needs none.
+// Calls that the library refuses before it accesses a GPU, so the test does not need one.
 static void shared(void) {
   struct parkade_shared_handle handles[] = {{.bytes = MIB, .file = 0}, {.bytes = MIB, .file = -1}};
   parkade_shared* memory = NULL;
@@ -53,13 +53,13 @@ static void count_rescue(void* user, const struct parkade_rescue* rescue) {
   ++*(int*)user;
 }
 
-// A request that PyTorch would refuse: each page of 20 MiB has a block in use.
+// A request that PyTorch would refuse, because each page of 20 MiB contains a block in use.
 static void rescue(void) {
   struct parkade_options o = {.size = sizeof o, .simulated_bytes = 200 * MIB};
   o.flags = PARKADE_RESCUE | PARKADE_RESCUE_FREE;
   parkade_allocator* allocator = NULL;
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_ARGUMENT);
-  SAYS("exclude each other");
+  SAYS("mutually exclusive");
   o.flags = PARKADE_RESCUE;
   o.settings = "expandable_segments:False";
   CHECK(parkade_create(&o, &allocator) == PARKADE_INVALID_SETTINGS);
@@ -125,7 +125,7 @@ static void options(void) {
   while (parkade_policy_name(names)) names++;
   CHECK(names > 15 && !parkade_policy_says(names));
   for (size_t i = 0; i < names; i++) {
-    // Some policies take the whole device at once, so make it large.
+    // Some policies take the entire device at the start, so make it large.
     parkade_allocator* one = make(parkade_policy_name(i), NULL, 1ull << 36);
     void* block = NULL;
     CHECK(one && parkade_allocate(one, 5 * MIB, 0, &block) == PARKADE_OK && block);
@@ -276,7 +276,7 @@ static void pools(void) {
 
   CHECK(parkade_pool_release(a, pool) == PARKADE_OK && parkade_empty_cache(a, &pool, 0) == PARKADE_OK);
   CHECK(parkade_pool_use_count(a, pool, &uses) == PARKADE_POOL_ERROR);
-  // Memory that the program provides: it is never expandable, and goes back with the pool.
+  // Memory that the program provides. It is never expandable, and is returned with the pool.
   CHECK(parkade_pool_set_memory(a, other, lend, NULL, NULL) == PARKADE_INVALID_ARGUMENT);
   CHECK(parkade_pool_set_memory(a, other, lend, take_back, NULL) == PARKADE_OK);
   CHECK(parkade_pool_begin(a, other, PARKADE_ROUTE_CHOSEN, 0) == PARKADE_OK);
@@ -367,7 +367,7 @@ static void* capture(void* block) {
   return NULL;
 }
 
-// A capture by one thread does not affect the others: releases from 2.13 on check no events while the caller's own
+// A capture by one thread does not affect the others: PyTorch 2.13 and later check no events while the caller's own
 // stream is captured.
 static void threads_that_capture(void) {
   struct parkade_options options = {.size = sizeof options, .simulated_bytes = 1ull << 32, .release = "2.15"};
@@ -418,7 +418,7 @@ static void destructors_of_threads(void) {
   parkade_destroy(ends);
 }
 
-// Checks that a call with known flags succeeds, and that one with unknown flags fails.
+// Checks that a call succeeds with known flags and fails with unknown ones.
 #define ANSWERS(known, call)                     \
   do {                                           \
     if (known)                                   \
@@ -472,7 +472,7 @@ static void flags(void) {
   parkade_destroy(a);
 }
 
-// PyTorch's plug-in interface writes to stderr even if nobody reads it; that must not end the program.
+// PyTorch's plug-in interface writes to stderr even if nobody reads it. This must not end the program.
 static void stderr_that_nobody_reads(void) {
   int ends[2], status = -1;
   CHECK(!pipe(ends));

@@ -189,7 +189,7 @@ fn every_command_knows_releases_by_every_name() {
             let named = [&args[..], &["--profile", name]].concat();
             let run = call_with(&named, b"alloc a 1000\n");
             assert_eq!((run.code, run.out.as_str()), (2, ""), "{named:?}");
-            let says = format!("the rules of PyTorch {name:?} are not known; known are 2.1.0, ");
+            let says = format!("the rules of PyTorch {name:?} are not known; the known releases are 2.1.0, ");
             let line = run.err.replace('\n', " ");
             assert!(line.contains(&says) && line.contains("2.7.1") && line.contains("2.15.0"), "{named:?}: {line}");
         }

@@ -199,13 +199,13 @@ def shared(torch):
 
 
 def long(torch):
-    """10,000 steps of a transformer with sequences of 32 to 384 tokens, in 1.01 times its peak of tensor memory."""
+    """10,000 steps of a transformer with sequences of 16 to 399 tokens, in 1.02 times its peak of tensor memory."""
     torch.backends.cuda.matmul.allow_tf32 = True
     layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     generator = __import__("random").Random(1)
-    lengths = [generator.randrange(32, 416, 32) for _ in range(97)]
+    lengths = [generator.randrange(16, 400) for _ in range(97)]
 
     def step(index):
         model(torch.ones(16, lengths[index % 97], 1024, device="cuda")).square().mean().backward()
@@ -216,7 +216,7 @@ def long(torch):
         step(index)
     peak = torch.cuda.max_memory_allocated()
     torch.cuda.empty_cache()
-    limit(torch, -(-int(peak * 1.01) // (2 * MIB)) * 2)
+    limit(torch, -(-int(peak * 1.02) // (2 * MIB)) * 2)
     started, allocated, free = time.perf_counter(), [], []
     for index in range(10_000):
         step(index)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Times the core on a CUDA device beside PyTorch's allocator and cudaMallocAsync, in one process, in turns.
+"""Times the core on a CUDA device, compared with PyTorch's allocator and cudaMallocAsync, in one process and
+taking turns.
 
   beside_pytorch.py LIBRARY [--rounds N]
 
-LIBRARY is libtimed_core.so, from `cargo build --release -p parkade-gpu --example timed_core`. It needs PyTorch with CUDA, its headers
-and a C++ compiler. Each line is the median of the rounds with the least and the most. Less than 20 GiB of device memory are used, and
-given back.
+LIBRARY is libtimed_core.so, from `cargo build --release -p parkade-gpu --example timed_core`. It needs
+PyTorch with CUDA, its headers
+and a C++ compiler. Each line has the median of the rounds, and the shortest and longest time. The program
+uses less than 20 GiB of device memory and releases everything.
 
 Exit code: 0, or 2 if something could not run.
 """
@@ -53,7 +55,7 @@ double torch_growth(int64_t bytes, int64_t count) {
   return time_ns;
 }
 
-// The pool keeps what it has, as PyTorch's cudaMallocAsync backend has it.
+// The pool keeps its memory, as under PyTorch's cudaMallocAsync backend.
 double async_pairs(int64_t bytes, int64_t pairs) {
   cudaMemPool_t pool;
   check(cudaDeviceGetDefaultMemPool(&pool, 0));
@@ -89,7 +91,8 @@ def load(path):
 
 
 def show(name, rows, unit_ns, unit):
-    """Prints one line for each allocator: median, least, most, and how many times the first's median."""
+    """Prints one line for each allocator: median, shortest and longest time, and the median relative to that
+    of the first allocator."""
     first = None
     for allocator, times in rows.items():
         if min(times) < 0:

@@ -1,5 +1,5 @@
-//! The library calls behind common memory tools, with the figures before and after each call: empty the cache, reset
-//! the peaks, limit the memory, copy to the host.
+//! The library calls behind common memory tools, with the figures before and after each call: emptying the cache,
+//! resetting the peaks, limiting the memory, and copying to the host.
 //!
 //! `cargo run -p parkade-gpu --example memory_tools` runs on the simulated device; with `-- --cuda`, it runs on the
 //! first GPU, where it takes less than 1 GiB and releases everything. The exit code is 0 if every check passes, 1 if

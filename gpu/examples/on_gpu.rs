@@ -19,7 +19,8 @@ use parkade_gpu::{CudaDevice, Unavailable};
 const SKIPPED: u8 = 77;
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    // This stays open throughout, so that the context is kept, with the memory that the driver takes for itself.
+    // This stays open throughout, so that the context exists all the time, including the memory that the driver takes
+    // for itself.
     let mut device = match CudaDevice::open(checks::ORDINAL) {
         Ok(device) => device,
         Err(reason) => return Ok(skip(reason)),

@@ -2,7 +2,7 @@
 //! library into the process in which it times PyTorch's allocator and cudaMallocAsync.
 //!
 //! `cargo build --profile wheel -p parkade-gpu --example timed_core` builds `target/wheel/examples/libtimed_core.so`.
-//! Each function opens the device and returns everything. If a step fails, it prints a line on standard error and
+//! Each function opens the device and returns all memory. If a step fails, it prints a line on standard error and
 //! returns -1.
 #![allow(clippy::print_stderr, reason = "the caller receives only a number")]
 

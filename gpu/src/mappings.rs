@@ -1,7 +1,7 @@
-//! Where memory is mapped in one reservation, and which parts the device may touch.
+//! Tracks where memory is mapped in one reservation, and which parts the device may access.
 //!
-//! This is only bookkeeping: it records what the driver has done. It makes no driver calls and does not predict what
-//! the driver would refuse.
+//! This is only bookkeeping: it records what the driver has done. It makes no driver calls and does not predict which
+//! calls the driver would refuse.
 
 use std::collections::BTreeMap;
 
@@ -29,8 +29,8 @@ impl Mappings {
         self.by_start.insert(address, Mapping { bytes, is_open: false });
     }
 
-    /// Records that the device was granted access to a range. A mapping that is only partly in the range stays without
-    /// access, which is the safe choice.
+    /// Records that the device was granted access to a range. A mapping that is only partly in the range remains
+    /// without access, which is the safe choice.
     pub(crate) fn open(&mut self, address: u64, bytes: u64) {
         for start in self.starts_within(address, bytes) {
             if let Some(mapping) = self.by_start.get_mut(&start) {
@@ -46,8 +46,7 @@ impl Mappings {
         }
     }
 
-    /// Returns whether the device may touch the entire range, which may span several adjacent
-    /// mappings.
+    /// Returns whether the device may access the entire range, which may span several adjacent mappings.
     pub(crate) fn are_open(&self, address: u64, bytes: u64) -> bool {
         let Some(end) = address.checked_add(bytes) else { return false };
         let Some((&first, _)) = self.by_start.range(..=address).next_back() else { return false };
@@ -76,8 +75,7 @@ impl Mappings {
         Some(mappings.map(|(&start, mapping)| (start, mapping.bytes)).collect())
     }
 
-    /// Returns the ranges that the device may touch, lowest first, with adjacent ones merged:
-    /// (address, bytes).
+    /// Returns the ranges that the device may access, lowest first, with adjacent ones merged: (address, bytes).
     pub(crate) fn open_runs(&self) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
         for (&start, mapping) in self.by_start.iter().filter(|(_, mapping)| mapping.is_open) {
@@ -173,7 +171,7 @@ mod tests {
         assert_eq!(mappings.len(), 0);
     }
 
-    /// One page of the model: its mapping, and whether the device may touch it.
+    /// One page of the model: its mapping, and whether the device may access it.
     #[derive(Clone, Copy, PartialEq)]
     struct Page {
         mapping: u64,

@@ -6,10 +6,11 @@
 //! the trait [`Nvml`], so a test can supply its own answers.
 //!
 //! The functions are looked up by name once. Signatures are those of NVIDIA's `nvml.h`. A function or structure with a
-//! version in its name keeps its meaning, with one exception: process lists, whose entries differ in width. `RawList` reads
-//! all widths. A result is a number, not an enum, because a newer library has codes that an enum would lack. The functions
-//! are safe to call because the library stays open and initialised while a `Table` lives, device handles are returned by the
-//! library and do not outlive it, and every buffer has the size that the call states.
+//! version in its name always has the same meaning, with one exception: process lists, whose entries differ in width.
+//! `RawList` reads all widths. A result is a number, not an enum, because newer libraries may have codes that the enum
+//! would lack. The functions are safe to call because the library stays open and initialised while a `Table` lives,
+//! device handles are returned by the library and do not outlive it, and every buffer has the size that is passed to
+//! the call.
 
 use std::error::Error as _;
 use std::ffi::{CStr, c_char, c_uint, c_void};
@@ -18,7 +19,7 @@ use std::ptr;
 use libloading::Library;
 use thiserror::Error;
 
-/// The queries that NVML answers. [`NvmlLibrary`] asks the real library.
+/// The queries that NVML answers. [`NvmlLibrary`] queries the real library.
 pub trait Nvml {
     /// Returns the driver's version, such as `580.95.05`.
     ///
@@ -41,7 +42,7 @@ pub struct NvmlDevice {
     pub index: u32,
     /// The product's name.
     pub name: Result<String, NvmlError>,
-    /// The device's UUID, the same in every process and after every restart.
+    /// The device's UUID, which is the same in every process and after every restart.
     pub uuid: Result<String, NvmlError>,
     /// Its memory.
     pub memory: Result<NvmlMemory, NvmlError>,
@@ -61,7 +62,7 @@ pub struct NvmlMemory {
     /// The memory used by processes, including contexts. Drivers before 510 do not report `reserved_bytes` separately
     /// and include that memory here.
     pub used_bytes: u64,
-    /// The memory reserved by the driver and the firmware, if the driver reports it.
+    /// The memory that the driver and the firmware reserve, if the driver reports it.
     pub reserved_bytes: Option<u64>,
 }
 
@@ -95,7 +96,7 @@ pub enum NvmlError {
     Refused {
         /// The call, by its name in NVML.
         call: &'static str,
-        /// NVML's result code (an `nvmlReturn_t`) as a number, because a newer library may have codes that older
+        /// NVML's result code (an `nvmlReturn_t`) as a number, because newer libraries may have codes that older
         /// headers do not name.
         code: u32,
     },
@@ -149,9 +150,9 @@ impl RawList {
         self.words.chunks_exact(self.entry_words()).take(self.count).map(move |entry| (pid(entry[0]), bytes(entry[1])))
     }
 
-    /// Returns the number of words in one entry. Some 535 drivers write wider entries under the same function name, and
-    /// others write narrower ones (collected in nvitop's pull requests 79 and 226). The width is therefore derived from
-    /// how far the library wrote.
+    /// Returns the number of words in one entry. Some 535 drivers write wider entries under the same function name,
+    /// and others write narrower ones (collected in nvitop's pull requests 79 and 226). The width is therefore derived
+    /// from the last word that the library wrote.
     fn entry_words(&self) -> usize {
         const USUAL: usize = 3;
         let written = self.words.iter().rposition(|&word| word != UNWRITTEN).map_or(0, |last| last + 1);
@@ -251,11 +252,11 @@ fn processes(device: &Device<'_>) -> Result<Vec<GpuProcess>, NvmlError> {
 
 /// The file name of the library.
 const LIBRARY: &str = if cfg!(windows) { "nvml.dll" } else { "libnvidia-ml.so.1" };
-/// The size of the buffer for a text, in bytes. NVML's longest text has 96 bytes.
+/// The size of the buffer for a text, in bytes. NVML's longest string has 96 bytes.
 const TEXT_BYTES: usize = 128;
 /// The room for processes in the first attempt.
 const FEW_PROCESSES: usize = 64;
-/// The maximum number of processes for which room is made: Linux has no more pids.
+/// The maximum number of processes for which room is made: Linux does not have more pids.
 const MOST_PROCESSES: usize = 1 << 22;
 
 /// The library's handle of a device. It is never dereferenced here.
@@ -504,7 +505,7 @@ mod tests {
         merge(list, &RawList { words: Vec::new(), count: 0 }).iter().map(|process| (process.pid, process.used_bytes)).collect()
     }
 
-    /// The half word after the pid is padding and may contain anything.
+    /// The half-word after the pid is padding and may contain anything.
     const PADDING: u64 = 0xdead_beef << 32;
     const WHOLE_DEVICE: u64 = u64::MAX;
 

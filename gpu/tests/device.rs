@@ -38,7 +38,7 @@ fn agreement() -> Result<(), String> {
     }
 }
 
-/// Returns why the checks cannot run here; `None` if they can.
+/// Returns the reason why the checks cannot run here; `None` if they can.
 fn missing() -> Option<String> {
     match CudaDevice::count() {
         Err(reason) => Some(reason.to_string()),

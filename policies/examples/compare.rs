@@ -1,8 +1,8 @@
-//! Runs the same random program under every policy of the catalogue, on a simulated H200. Shows how much each
-//! reserves for the same tensors, and the cost of its driver calls.
+//! Runs the same random program under every policy in the catalogue, on a simulated H200. Shows how much memory each
+//! policy reserves for the same tensors, and the cost of its driver calls.
 //!
 //! `cargo run --release -p parkade-policies --example compare`
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use parkade::stats::Family;
 use parkade::texts::format_bytes;
@@ -14,7 +14,7 @@ use parkade_sim::{SimDevice, SimOptions};
 const TENSORS: usize = 400;
 const STEPS: usize = 20_000;
 
-/// A linear congruential generator: the same numbers for every policy.
+/// A linear congruential generator, which produces the same numbers for every policy.
 struct Draw(u64);
 
 impl Draw {
@@ -46,7 +46,7 @@ fn run(named: &Named) -> Result<(), AllocError> {
     let (requested, reserved) = (peak(Family::RequestedBytes), peak(Family::ReservedBytes));
     let device = allocator.device();
     println!(
-        "{:<23} {:>11} reserved, {:>4.1} % of it never asked for, {:>5} driver calls, {:>8.1} ms",
+        "{:<23} {:>11} reserved, {:>4.1} % of it never requested, {:>5} driver calls, {:>8.1} ms",
         named.name,
         format_bytes(reserved.unsigned_abs()),
         100.0 * (reserved - requested) as f64 / reserved as f64,

@@ -1,8 +1,8 @@
-//! A policy that wraps another one: PyTorch's rules, except that blocks of 8 MiB and more are never split. Compares
-//! it with PyTorch's own policy.
+//! Defines a policy that wraps another one: PyTorch's rules, except that blocks of 8 MiB or more are never split.
+//! Compares it with PyTorch's own policy.
 //!
 //! `cargo run -p parkade-policies --example own_policy`
-#![allow(clippy::print_stdout, reason = "it is a program for people")]
+#![allow(clippy::print_stdout, reason = "its output is for people to read")]
 
 use parkade::policy::{Policy, PyTorch, Request, Wrapper};
 use parkade::settings::Settings;
@@ -11,10 +11,10 @@ use parkade::units::{Bytes, StreamId};
 use parkade::{AllocError, Allocator};
 use parkade_sim::{SimDevice, SimOptions};
 
-/// Blocks of at least this size are handed out whole.
+/// Blocks of at least this size are never split.
 const KEPT_WHOLE: Bytes = Bytes::mib(8);
 
-/// Forwards every question to PyTorch's rules, except those answered here.
+/// Delegates every decision to PyTorch's rules, except those made here.
 struct LargeBlocksWhole(PyTorch);
 
 impl Wrapper for LargeBlocksWhole {
@@ -37,8 +37,8 @@ impl Wrapper for LargeBlocksWhole {
     }
 }
 
-/// Batches of growing length. The activations of a batch are freed before the next batch, and one result of each is
-/// kept.
+/// Runs batches of growing length. The activations of a batch are freed before the next batch, and one result of each
+/// batch is kept.
 fn train(policy: impl Policy) -> Result<(), AllocError> {
     let name = policy.name();
     let mut allocator = Allocator::new(SimDevice::new(SimOptions::h200()), policy, ());

@@ -1,29 +1,32 @@
 //! BFC, best fit with coalescing: the allocator of TensorFlow and XLA.
 //!
 //! From openxla/xla, xla/tsl/framework/bfc_allocator.cc and .h at commit 00df9ee:
-//! - sizes are multiples of 256 bytes. A request gets the smallest chunk that is large enough, and of equal ones the one
-//!   with the lowest address, across all regions. The bins that speed up the search do not change its result;
+//! - sizes are multiples of 256 bytes. A request gets the smallest chunk in any region that is large enough; if
+//!   several have the same size, the one with the lowest address. The bins that speed up the search do not change its
+//!   result;
 //! - a chunk is split if it has at least twice the bytes needed, or at least 128 MiB more;
-//! - the first region has 2 MiB, and each further region twice as much as the one before. If a request needs more, the
-//!   size is doubled until it is large enough, and not again afterwards. If the device refuses, it asks for nine tenths
-//!   of that, repeatedly, down to the size of the request;
-//! - with `garbage_collection`, before it gives up, it releases all entirely free regions and tries to grow once more.
-//!   It keeps them if the released memory and the rest of the limit would still be too small for the request.
+//! - the first region has 2 MiB, and each further region is twice as large as the previous one. If a request needs
+//!   more, the size is doubled until it is large enough, and is then not doubled for the next region. If the device
+//!   refuses, the allocator tries nine tenths of the size, repeatedly, down to the size of the request;
+//! - with `garbage_collection`, the allocator releases all entirely free regions before it gives up, and tries to grow
+//!   once more. It keeps the regions if the released memory and the rest of the limit would still be too small for the
+//!   request.
 //!
-//! It has four configurations, by the options that TensorFlow and XLA use:
+//! There are four configurations, which correspond to the options that TensorFlow and XLA use:
 //! - `bfc`: TensorFlow's GPU allocator with `allow_growth`, which collects garbage;
-//! - `bfc:kind=one-region`: the same without `allow_growth`: the first region is the whole limit;
-//! - `bfc:kind=xla`: XLA's configuration, and so JAX's: one region of 75 % of the device's memory
+//! - `bfc:kind=one-region`: the same without `allow_growth`: the first region takes the entire limit;
+//! - `bfc:kind=xla`: the configuration of XLA and therefore of JAX: one region with 75 % of the device's memory
 //!   (xla/pjrt/gpu/gpu_helpers.cc; JAX's documentation, GPU memory allocation), and no garbage collection;
 //! - `bfc:kind=xla-growth`: the same with preallocation off: regions as needed, up to 75 %, never released.
 //!
-//! On one stream each decision equals the original's: `conformance/other_allocators` compares them. Different here: the
-//! original has one set of bins, because one stream orders everything. Here, as the last choice before the pool grows, a
-//! request uses a chunk of another stream after that stream's work. Neighbours of different streams stay apart until the
-//! allocator has waited for all work, which it does before it releases regions. A private pool, which the original does
-//! not have, is a separate allocator: it begins with 2 MiB and grows, even if the default pool has one region, and gives
-//! everything back when the program drops it. In the original, the next size wraps to 0 after 43 regions, and the
-//! allocator hangs; here the size stays at its maximum. This policy does not model spatial partitioning and timestamps.
+//! On a single stream, each decision equals the original's: `conformance/other_allocators` compares them. There are
+//! some differences. The original has one set of bins, because a single stream orders everything. Here, as the last
+//! step before the pool grows, a request takes a chunk of another stream, to be used after that stream's work.
+//! Adjacent chunks of different streams do not coalesce until the allocator has waited for all work, which it does
+//! before it releases regions. A private pool, which the original does not have, is a separate allocator: it begins
+//! with 2 MiB and grows, even if the default pool has a single region, and it releases all its memory when the program
+//! drops it. In the original, the next size wraps to 0 after 43 regions, and the allocator hangs; here, the size stays
+//! at its maximum. This policy does not model spatial partitioning and timestamps.
 
 use alloc::vec::Vec;
 
@@ -40,27 +43,27 @@ const FIRST_REGION: u64 = 2 * MIB;
 /// A remainder of at least this many bytes is always split off.
 const MOST_WASTE: u64 = 128 * MIB;
 
-/// The source of the rules, and whether regions grow.
+/// The origin of the rules, and whether regions grow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BfcKind {
-    /// TensorFlow's rules with `allow_growth`: regions as needed, each twice as large as the one before.
+    /// TensorFlow's rules with `allow_growth`: regions as needed, each twice as large as the previous one.
     Growth,
-    /// TensorFlow's rules without `allow_growth`: the first region is all that the limit allows.
+    /// TensorFlow's rules without `allow_growth`: the first region takes everything that the limit allows.
     OneRegion,
-    /// XLA's rules: one region of three quarters of the device's memory, which is JAX's default.
+    /// XLA's rules, which are JAX's default: one region with three quarters of the device's memory.
     Xla,
     /// XLA's rules with preallocation off: regions as needed, up to three quarters of the device's memory.
     XlaGrowth,
 }
 
-/// The rules of TensorFlow's and XLA's allocator.
+/// The rules of the allocator of TensorFlow and XLA.
 #[derive(Clone, Debug)]
 pub struct Bfc {
-    /// Whether regions are taken as needed, each twice as large as the one before.
+    /// Whether regions are taken as needed, each twice as large as the previous one.
     grows: bool,
     /// Whether free regions are released before the policy gives up.
     collects: bool,
-    /// How many quarters of the device's memory, or of the limit if that is less, the pool may have.
+    /// The number of quarters of the device's memory, or of the limit if that is lower, that the pool may have.
     quarters: u64,
     /// The size of the next region, by pool.
     next_region: Vec<(PoolSlot, u64)>,
@@ -74,7 +77,8 @@ enum Step {
     Others,
     /// Grow; the flag says whether everything has been released.
     Grow(bool),
-    /// The device refused `bytes`. `doubled`: the next region's size was doubled in advance. `again`: as in `Grow`.
+    /// The device refused `bytes`. `doubled` says whether the next region's size was doubled in advance; `again` is
+    /// the flag of `Grow`.
     Refused {
         bytes: u64,
         doubled: bool,
@@ -101,16 +105,16 @@ impl Bfc {
         Bfc { grows, collects, quarters, next_region: Vec::new(), step: Step::GiveUp }
     }
 
-    /// The most bytes that the pool may have.
+    /// The maximum number of bytes that the pool may have.
     fn most(&self, heap: &Heap, pool: PoolSlot) -> u64 {
         let total = heap.device_total();
         let most = heap.limit().map_or(total, |limit| limit.min(total)).0;
         if is_default(pool) { most / 4 * self.quarters + most % 4 * self.quarters / 4 } else { most }
     }
 
-    /// Bytes that the pool may still take.
+    /// The number of bytes that the pool may still take.
     fn available(&self, heap: &Heap, pool: PoolSlot) -> u64 {
-        // The share of the device's memory only limits the default pool.
+        // Only the default pool is limited to a share of the device's memory.
         let shares = self.quarters < 4 && is_default(pool);
         let taken = if shares { heap.reserved_in(pool) } else { heap.reserved() };
         self.most(heap, pool).saturating_sub(taken.0)
@@ -127,8 +131,8 @@ impl Bfc {
         &mut self.next_region[place].1
     }
 
-    /// How many bytes to ask for first, and whether the next region's size was doubled in advance. `None` if the pool
-    /// may not have as many bytes as the request needs.
+    /// The number of bytes to request first, and whether the next region's size was doubled in advance. `None` if the
+    /// pool may not have as many bytes as the request needs.
     fn region_for(&mut self, heap: &Heap, request: &Request) -> Option<(u64, bool)> {
         if !is_default(request.pool) && heap.reserved_in(request.pool) == Bytes::ZERO {
             // The pool is new, possibly with the number of a pool that no longer exists.
@@ -151,7 +155,7 @@ impl Bfc {
         Some((bytes, !increased))
     }
 
-    /// The blocks that can be released, by address, if the request may fit afterwards.
+    /// The blocks that can be released, by address, if releasing them may make room for the request.
     fn garbage(&self, heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         let mut blocks = heap.releasable();
         let pools = [PoolSlot::default_pool(PoolClass::Large), request.pool];
@@ -165,7 +169,8 @@ impl Bfc {
         (self.collects && !blocks.is_empty() && enough).then_some(blocks)
     }
 
-    /// Nine tenths, rounded up to a unit but always less than before; `None` if that is less than the request needs.
+    /// Nine tenths of the bytes, rounded up to a unit but always less than before; `None` if this is less than the
+    /// request needs.
     fn backed_off(bytes: u64, needed: u64) -> Option<u64> {
         // Single precision, as in the original.
         let less = ((bytes as f32 * 0.9_f32) as u64).next_multiple_of(UNIT);
@@ -173,7 +178,7 @@ impl Bfc {
         (less >= needed).then_some(less)
     }
 
-    /// This step's rung, if it has one, and the next step.
+    /// The rung of this step, if it has one, and the next step.
     fn climb(&mut self, heap: &Heap, request: &Request) -> (Option<Relief>, Step) {
         let ask = |bytes: u64, blocks: Vec<BlockId>| Relief::Release { blocks, attempt: Attempt::AskFor(Bytes(bytes)) };
         let take = |waits| {
@@ -199,7 +204,7 @@ impl Bfc {
                 }
             },
             Step::Borrow => (Some(Relief::Borrow), Step::Wait),
-            // While a graph is captured nothing waits and nothing is released.
+            // While a graph is captured, nothing waits and nothing is released.
             Step::Wait if heap.is_deferring() => (None, Step::GiveUp),
             Step::Wait => (Some(Relief::Wait), Step::Look),
             Step::Look => {

@@ -1,20 +1,21 @@
-//! Breaking handles: best fit on memory taken in a few large handles. Once memory is short, the policy breaks partly free
-//! ones.
+//! Breaking handles: best fit on memory that is taken in a few large handles. When memory is short, the policy breaks
+//! handles that are partly free.
 //!
-//! This is our own policy; `docs/better-policy.md` says how we found it. A driver call costs nearly the same for a handle of
-//! 2 MiB and for one of 128 MiB. So large handles are cheap, but a handle with any block in use cannot move. This policy
-//! breaks it: the memory in use keeps its addresses and contents in new memory, and the free pages go where they are needed.
-//! - Handles grow with the reserved bytes, and shrink again towards the limit.
-//! - If there is no memory for new handles, a request takes the bytes that it needs from the tightest free block of another
-//!   stream, after that stream's work. If that is not enough, entirely free handles of any stream move, as few as suffice,
-//!   or are replaced if many would have to move.
-//! - If that is not enough either, the policy waits for events, and then breaks handles, those with the most free pages
-//!   first.
-//! - The first request of a size takes the high end of the tightest free block, and later requests of that size the low end.
-//!   So blocks that occur once, such as weights, lie apart from blocks that recur.
+//! This is our own policy; `docs/better-policy.md` describes how we found it. A driver call costs nearly the same for
+//! a handle of 2 MiB as for one of 128 MiB. Large handles are therefore cheap, but a handle with any block in use
+//! cannot move. This policy breaks it: the memory in use keeps its addresses and contents in new memory, and the free
+//! pages move to where they are needed.
+//! - Handles grow with the reserved bytes, and shrink again near the limit.
+//! - If there is no memory for new handles, a request takes the bytes that it needs from the tightest free block of
+//!   another stream, after that stream's work. If that is not enough, as few entirely free handles as necessary move,
+//!   from any stream. If many would have to move, new handles replace them.
+//! - If even that is not enough, the policy waits for events and then breaks handles, starting with those that have
+//!   the most free pages.
+//! - The first request of a size takes the high end of the tightest free block, and later requests of that size take
+//!   the low end. This separates blocks that occur once, such as weights, from blocks that recur.
 //!
-//! Every stream has a separate segment. Private pools take parts of these segments, cached or new, in which no work is
-//! pending.
+//! Every stream has a separate segment. Private pools take parts of these segments, cached or new, that no pending
+//! work uses.
 
 use alloc::vec::Vec;
 
@@ -30,23 +31,25 @@ use crate::stream_needs::StreamNeeds;
 const UNIT: Bytes = Bytes(512);
 /// The size of the first handles, unless the memory is small.
 const FIRST: Bytes = Bytes::mib(384);
-/// The size of the smallest handles, unless less memory is left.
+/// The size of the smallest handles, unless less memory remains.
 const LEAST: Bytes = Bytes::mib(8);
 /// The size of the largest handles. If a request lacks more than this, a single handle covers all of it.
 const MOST: Bytes = Bytes::mib(512);
-/// A handle is at most this part of the default pool's reserved bytes, but at least [`FIRST`].
+/// The maximum size of a handle is the default pool's reserved bytes divided by this number, but at least [`FIRST`].
 const PART_OF_RESERVED: u64 = 2;
-/// A handle is at most this many times the missing bytes, but at least [`LEAST`]: a stream that needs little gets
-/// little.
+/// The maximum size of a handle is this many times the missing bytes, but at least [`LEAST`]: a stream that needs
+/// little gets little.
 const TIMES_MISSING: u64 = 64;
-/// A handle is at most this part of the bytes that may still be reserved, but at least [`LEAST`].
+/// The maximum size of a handle is the bytes that may still be reserved divided by this number, but at least
+/// [`LEAST`].
 const PART_OF_LEFT: u64 = 3;
 
-/// Memory is short once less than this part of it may still be reserved.
+/// Memory is short when the bytes that may still be reserved are less than the total divided by this number.
 const PART_SHORT: u64 = 4;
-/// Once less than this part of it may still be reserved, handles are broken before requests go to a private pool.
+/// When the bytes that may still be reserved are less than the total divided by this number, handles are broken before
+/// requests are routed to a private pool.
 const PART_SCARCE: u64 = 16;
-/// Those handles are broken then of which at least this part is free.
+/// In that case, a handle is broken if its free bytes are at least its size divided by this number.
 const PART_FREE: u64 = 4;
 
 /// The rules of breaking handles.
@@ -56,8 +59,7 @@ pub struct BreakingHandles {
     /// Whether the current request is the first of its size.
     is_first: bool,
     needs: StreamNeeds,
-    /// Whether the device had no room for the current request although it should have: other processes have taken
-    /// memory.
+    /// Whether the device unexpectedly had no room for the current request, because other processes have taken memory.
     is_refused: bool,
     /// The next step of the ladder.
     step: u32,
@@ -97,7 +99,7 @@ impl Policy for BreakingHandles {
         true
     }
 
-    /// The free memory of a busy stream cannot serve a capture, and when memory is short there is little other
+    /// The free memory of a busy stream cannot serve a capture, and when memory is short, there is little other
     /// memory.
     fn waits_for_pools(&self, heap: &Heap) -> bool {
         sight::left(heap) < sight::all(heap) / PART_SHORT
@@ -136,7 +138,7 @@ impl Policy for BreakingHandles {
         true
     }
 
-    /// A size seen before is not recorded again, and its request takes the low end.
+    /// A size that has been seen before is not recorded again, and its request takes the low end.
     #[inline]
     fn takes_first(&self, request: &Request, _: Candidate<'_>) -> bool {
         self.seen.has(request.size)
@@ -166,8 +168,8 @@ impl Policy for BreakingHandles {
             let step = self.step;
             self.step += 1;
             match step {
-                // A private pool may lack fewer bytes than it seems here, because its segments continue in the
-                // default pool's.
+                // A private pool may need fewer bytes than this calculation suggests, because its segments continue in
+                // the default pool's segments.
                 0 | 7 if is_private(request) || sight::has_room(heap, request) => {
                     self.is_refused = sight::has_room(heap, request);
                     return Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask };
@@ -200,8 +202,8 @@ impl Policy for BreakingHandles {
                     }
                 }
                 9 => return Relief::Release { blocks: heap.releasable(), attempt: Attempt::AskAgain },
-                // If other processes hold memory, the device may have refused a new handle, or the memory that breaking one
-                // needs. It may have room now, because the entirely free handles went back.
+                // If other processes hold memory, the device may have refused a new handle, or the memory needed to
+                // break one. It may have room now, because the entirely free handles have been released.
                 10 if sight::breakable(heap, request, sight::left(heap)).is_some() => {
                     let handles: Vec<_> = sight::partly_free(heap).map(|part| part.handle.address).collect();
                     if !handles.is_empty() {

@@ -1,7 +1,7 @@
 //! All policies by name: the catalogue, and the parameters that may follow a name.
 //!
-//! A name is `NAME` or `NAME:key=value;key=value`. Brackets keep a value together (`settings=[a:1,b:2]`), so names with
-//! parameters can occur in comma-separated lists.
+//! A name has the form `NAME` or `NAME:key=value;key=value`. Brackets keep a value together (`settings=[a:1,b:2]`), so
+//! names with parameters can be used in comma-separated lists.
 
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -24,13 +24,13 @@ use crate::{
 /// A policy by name.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// The name with its parameters, in the order of [`PARAMETERS`] and without those that change nothing.
+    /// The name with its parameters, in the order of [`PARAMETERS`] and without those that have no effect.
     pub name: Cow<'static, str>,
-    /// What it does, in a few words.
+    /// A short description of the policy.
     pub says: Cow<'static, str>,
     /// The paper or code that defines its rules.
     pub source: &'static str,
-    /// Whether its rules forbid releasing memory before the device is out of memory.
+    /// Whether the policy's rules forbid releasing memory before the device is out of memory.
     pub keeps_memory: bool,
     make: Make,
 }
@@ -46,7 +46,7 @@ impl Named {
     }
 }
 
-/// How a policy is created: as a constant of the catalogue, or from parameters.
+/// How a policy is created: as a constant in the catalogue, or from parameters.
 #[derive(Clone)]
 enum Make {
     Plain(fn() -> Box<dyn Policy + Send>),
@@ -97,16 +97,14 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: Cow::Borrowed("best-fit-remap:fit=first"),
-        says: Cow::Borrowed(
-            "the free block at the lowest address that is large enough; a growing region of remappable pages per stream",
-        ),
+        says: Cow::Borrowed("the lowest free block that is large enough; a growing region of remappable pages per stream"),
         source: "Knuth, The Art of Computer Programming, 2.5, algorithm A",
         keeps_memory: false,
         make: Make::Plain(|| Box::new(GrowingRegion::new(Fit::First))),
     },
     Named {
         name: Cow::Borrowed("best-fit-remap:fit=next"),
-        says: Cow::Borrowed("first fit from where the last search ended; a growing region of remappable pages per stream"),
+        says: Cow::Borrowed("first fit starting where the last search ended; a growing region of remappable pages per stream"),
         source: "Knuth, The Art of Computer Programming, 2.5, exercise 6",
         keeps_memory: false,
         make: Make::Plain(|| Box::new(GrowingRegion::new(Fit::Next))),
@@ -134,21 +132,23 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: Cow::Borrowed("bfc:kind=one-region"),
-        says: Cow::Borrowed("TensorFlow's without allow_growth: bfc in a single region of the whole limit"),
+        says: Cow::Borrowed("bfc without allow_growth: a single region that takes the entire limit"),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc",
         keeps_memory: true,
         make: Make::Plain(|| Box::new(Bfc::new(BfcKind::OneRegion))),
     },
     Named {
         name: Cow::Borrowed("bfc:kind=xla"),
-        says: Cow::Borrowed("XLA's: bfc in a single region of 75 % of the device, JAX's default"),
+        says: Cow::Borrowed("bfc as configured by XLA and, by default, JAX: a single region with 75 % of the device's memory"),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
         keeps_memory: true,
         make: Make::Plain(|| Box::new(Bfc::new(BfcKind::Xla))),
     },
     Named {
         name: Cow::Borrowed("bfc:kind=xla-growth"),
-        says: Cow::Borrowed("XLA's with preallocation off: growing regions, up to 75 % of the device; never releases memory"),
+        says: Cow::Borrowed(
+            "bfc as in XLA without preallocation: growing regions, up to 75 % of the device; never releases memory",
+        ),
         source: "openxla/xla, xla/tsl/framework/bfc_allocator.cc; xla/pjrt/gpu/gpu_helpers.cc",
         keeps_memory: true,
         make: Make::Plain(|| Box::new(Bfc::new(BfcKind::XlaGrowth))),
@@ -156,7 +156,7 @@ pub const CATALOGUE: &[Named] = &[
     Named {
         name: Cow::Borrowed("stalloc"),
         says: Cow::Borrowed(
-            "STAlloc's: in studies the program's first step is planned ahead; everything else is PyTorch's policy",
+            "STAlloc: in studies, the program's first step is planned in advance; PyTorch's policy serves everything else",
         ),
         source: "STAlloc, arXiv 2507.16274; infinigence/STAlloc",
         keeps_memory: false,
@@ -164,7 +164,7 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: Cow::Borrowed("rmm-pool"),
-        says: Cow::Borrowed("RAPIDS' pool: best fit per stream, then other streams' blocks; gives back only under a limit"),
+        says: Cow::Borrowed("RAPIDS' pool: best fit per stream, then other streams' blocks; releases memory only under a limit"),
         source: "rapidsai/rmm, pool_memory_resource, stream_ordered_memory_resource.hpp",
         keeps_memory: true,
         make: Make::Plain(|| Box::new(RmmPool::new())),
@@ -178,20 +178,20 @@ pub const CATALOGUE: &[Named] = &[
     },
     Named {
         name: Cow::Borrowed("gmlake-like"),
-        says: Cow::Borrowed("like GMLake, not exact: maps the pages of several free blocks together to serve a large request"),
+        says: Cow::Borrowed("similar to GMLake: maps the pages of several free blocks together to serve a large request"),
         source: "GMLake, ASPLOS 2024; intelligent-machine-learning/glake",
         keeps_memory: false,
         make: Make::Plain(|| Box::new(GmLake::default())),
     },
 ];
 
-/// Policies that every command accepts by name, but that are neither among `all` nor in the tables of
+/// Policies that every command accepts by name, but that are neither part of `all` nor in the tables of
 /// `docs/numbers.md`.
 pub const BESIDE: &[Named] = &[
     Named {
         name: Cow::Borrowed("pytorch-rescue"),
         says: Cow::Borrowed(
-            "pytorch-expandable until a request would fail; then handles that are partly in use are broken, and the request served",
+            "pytorch-expandable until a request would fail; then handles that are partly in use are broken to serve the request",
         ),
         source: "our own",
         keeps_memory: false,
@@ -209,7 +209,7 @@ pub const BESIDE: &[Named] = &[
     Named {
         name: Cow::Borrowed("breaking-handles"),
         says: Cow::Borrowed(
-            "best fit on few, large handles; where memory is short, those that are partly in use are broken, and their contents copied",
+            "best fit on a few large handles; when memory is short, those that are partly in use are broken and their contents copied",
         ),
         source: "our own",
         keeps_memory: false,
@@ -225,9 +225,9 @@ fn expandable() -> Settings {
     Settings { expandable_segments: true, ..Settings::default() }
 }
 
-/// The sizes that driver handles may have. A handle is created, mapped and released as a whole, so small handles need less
-/// memory and large ones fewer driver calls. 2 MiB is the smallest size that the driver maps; PyTorch's expandable segments
-/// use 20 MiB for large requests.
+/// The possible sizes of driver handles. A handle is created, mapped and released as a whole, so small handles need
+/// less memory and large ones need fewer driver calls. 2 MiB is the smallest size that the driver can map; PyTorch's
+/// expandable segments use 20 MiB for large requests.
 const HANDLES: &[&str] = &["2MiB", "4MiB", "8MiB", "16MiB", "20MiB", "32MiB", "64MiB", "128MiB", "256MiB", "512MiB", "1GiB"];
 
 /// A parameter of a policy's name.
@@ -237,15 +237,15 @@ pub struct Parameter {
     pub policy: &'static str,
     /// The key before the `=`.
     pub key: &'static str,
-    /// A description of what it sets.
+    /// A description of the parameter.
     pub says: &'static str,
-    /// The value that changes nothing, so that the name omits it; empty if there is none.
+    /// The default value, which the name omits; empty if there is none.
     pub usual: &'static str,
     /// The accepted values; empty if there are too many to list.
     pub values: &'static [&'static str],
 }
 
-/// All parameters; those of one policy are in the order in which its name has them.
+/// All parameters. The parameters of each policy are in the order in which they appear in its name.
 pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         policy: "pytorch",
@@ -278,7 +278,7 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         policy: "pytorch-rescue",
         key: "reach",
-        says: "whether handles in use break, or only free memory moves",
+        says: "whether handles in use are broken, or only free memory moves",
         usual: "breaks",
         values: &["breaks", "free"],
     },
@@ -299,31 +299,31 @@ pub const PARAMETERS: &[Parameter] = &[
     Parameter {
         policy: "bfc",
         key: "kind",
-        says: "whose rules, and whether regions grow",
+        says: "the allocator whose rules apply, and whether regions grow",
         usual: "growth",
         values: &["growth", "one-region", "xla", "xla-growth"],
     },
 ];
 
-/// The policy to which the parameters of a name belong: the part before the colon.
+/// The base name of a policy, which determines its parameters: the part before the colon.
 #[must_use]
 pub fn base(name: &str) -> &str {
     name.split_once(':').map_or(name, |(base, _)| base)
 }
 
-/// Whether a private pool is a separate allocator under the policy with this name, and so gives its memory back when the
-/// program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)). The originals of these policies have
-/// no private pools, so a program would create another allocator instead.
+/// Whether a private pool is a separate allocator under the policy with this name, and therefore releases its memory
+/// when the program drops it ([`release_cached_pool`](parkade::Allocator::release_cached_pool)). The originals of
+/// these policies have no private pools, so a program would create a second allocator instead.
 #[must_use]
 pub fn pools_are_allocators(name: &str) -> bool {
     matches!(base(name), "bfc" | "rmm-pool")
 }
 
 /// Whether the policy with this name needs serial work, because it breaks handles
-/// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may submit work
-/// that uses its memory. On a device that breaks no handles
-/// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)) the policy still serves requests, but
-/// needs more memory.
+/// ([`Relief::Break`](parkade::policy::Relief::Break)): while the allocator serves a call, no other thread may submit
+/// work that uses its memory. On a device that cannot break handles
+/// ([`DeviceBackend::breaks_handles`](parkade::device::DeviceBackend::breaks_handles)), the policy still serves
+/// requests, but needs more memory.
 #[must_use]
 pub fn needs_serial_work(name: &str) -> bool {
     let moves_only_free = || cut(name, ':').nth(1).is_some_and(|text| cut(text, ';').any(|part| part.trim() == "reach=free"));
@@ -346,7 +346,7 @@ pub fn items(list: &str) -> impl Iterator<Item = &str> {
     cut(list, ',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// The parts of a text between separators outside brackets.
+/// Splits a text at the separators that are outside brackets.
 fn cut(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let mut depth = 0_usize;
     text.split(move |letter| {
@@ -359,16 +359,16 @@ fn cut(text: &str, separator: char) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Why a name is not a policy's.
+/// The reason why there is no policy with a given name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unknown {
-    /// No policy has or had this name.
+    /// No policy has, or has ever had, this name.
     Name,
-    /// The policy has this name now.
+    /// The policy was renamed; this is its current name.
     Renamed(String),
-    /// The policy was removed. Use this one instead, chosen by the memory it needs or by its original.
+    /// The policy was removed. This one replaces it: it needs a similar amount of memory or has the same original.
     Removed(&'static str),
-    /// A parameter is wrong: what it is, and what would be right.
+    /// A parameter is wrong. The text states what is wrong and what is allowed.
     Parameter(String),
 }
 
@@ -403,7 +403,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("pytorch-2.15-expandable", "pytorch:release=2.15;settings=[expandable_segments:True]"),
 ];
 
-/// Policies that parkade no longer has, and which to use instead.
+/// Policies that have been removed from parkade, and their replacements.
 const REMOVED: &[(&str, &str)] = &[
     ("buddy", "best-fit-remap"),
     ("floating-handles", "pytorch-rescue:reach=free"),
@@ -424,7 +424,7 @@ const REMOVED: &[(&str, &str)] = &[
 /// ```
 ///
 /// # Errors
-/// No policy has this name; the error says why.
+/// No policy has this name; the error states the reason.
 pub fn named(name: &str) -> Result<Named, Unknown> {
     let name = name.trim();
     if let Some(known) = known(name) {
@@ -434,7 +434,7 @@ pub fn named(name: &str) -> Result<Named, Unknown> {
     if let Some((_, now)) = RENAMED.iter().find(|(before, _)| *before == base) {
         let joint = if now.contains(':') { ";" } else { ":" };
         let joined = format!("{now}{joint}{text}");
-        // The parameters that the old name implied may contradict those that follow it.
+        // The parameters that the old name implies may contradict those after it.
         return Err(Unknown::Renamed(if !text.is_empty() && named(&joined).is_ok() { joined } else { (*now).to_string() }));
     }
     if let Some((_, instead)) = REMOVED.iter().find(|(before, _)| *before == base) {
@@ -442,7 +442,7 @@ pub fn named(name: &str) -> Result<Named, Unknown> {
     }
     let Some(known) = known(base) else {
         let is_setting = name.contains(':') && Settings::from_environment(name).is_ok();
-        let hint = "it is a setting; settings stand in brackets: pytorch:settings=[expandable_segments:True]";
+        let hint = "it is a setting; write settings in brackets: pytorch:settings=[expandable_segments:True]";
         return Err(if is_setting { Unknown::Parameter(hint.to_string()) } else { Unknown::Name });
     };
     let given = Given::parse(base, text)?;
@@ -463,7 +463,7 @@ fn known(name: &str) -> Option<&'static Named> {
     CATALOGUE.iter().chain(BESIDE).find(|policy| policy.name == name)
 }
 
-/// The parameters of a name that change something, in the order of [`PARAMETERS`].
+/// The parameters of a name that have an effect, in the order of [`PARAMETERS`].
 struct Given<'a> {
     base: &'static str,
     values: Vec<(&'static str, &'a str)>,
@@ -567,9 +567,9 @@ fn profile_and_settings(release: Option<&str>, settings: Option<&str>) -> Result
     Ok((profile, settings))
 }
 
-/// PyTorch's rules for a rescue.
+/// PyTorch's rules with a rescue.
 fn rules_to_rescue(release: Option<&str>, text: Option<&str>) -> Result<PyTorch, Unknown> {
-    // The text is checked without the prefix, so that the error quotes what was given.
+    // The text is checked without the prefix, so that the error quotes exactly what the user wrote.
     let (profile, _) = profile_and_settings(release, text)?;
     match settings_to_rescue(profile, text.unwrap_or_default()) {
         Ok(Some(settings)) => Ok(PyTorch::of(profile, settings)),
@@ -577,7 +577,7 @@ fn rules_to_rescue(release: Option<&str>, text: Option<&str>) -> Result<PyTorch,
     }
 }
 
-/// A release without its build suffix, as a series if the series has the same rules.
+/// A release without its build suffix, shortened to a series if the entire series has the same rules.
 fn release_in_one_form(release: &str) -> Result<&str, Unknown> {
     let (profile, _) = profile_and_settings(Some(release), None)?;
     let public = release.split_once('+').map_or(release, |(public, _)| public);
@@ -586,16 +586,15 @@ fn release_in_one_form(release: &str) -> Result<&str, Unknown> {
     Ok(if is_same { series } else { public })
 }
 
-/// The settings if they change the policy; none if they equal PyTorch's defaults.
+/// The settings if they change the policy; `None` if they equal PyTorch's defaults.
 fn settings_in_one_form<'a>(release: Option<&str>, text: Option<&'a str>) -> Result<Option<&'a str>, Unknown> {
     let (_, settings) = profile_and_settings(release, text)?;
     if settings.per_process_memory_fraction < 1.0 {
-        let wrong = "per_process_memory_fraction is a limit, not a rule of the policy; leave it out and give the command a \
-                     limit";
+        let wrong = "per_process_memory_fraction is a limit, not a rule of the policy; leave it out and give the command a limit";
         return Err(Unknown::Parameter(wrong.to_string()));
     }
     if settings.backend != Settings::default().backend {
-        let wrong = format!("backend:{} is another allocator; cuda-async is a model of it", settings.backend.name());
+        let wrong = format!("backend:{} is a different allocator; cuda-async is a model of it", settings.backend.name());
         return Err(Unknown::Parameter(wrong));
     }
     let rules = Settings { text: String::new(), ..settings };
@@ -606,7 +605,7 @@ fn settings_in_one_form<'a>(release: Option<&str>, text: Option<&'a str>) -> Res
     })
 }
 
-/// Whether every bracket is closed, and no bracket closes that was not opened.
+/// Whether every opening bracket has a closing one, and vice versa.
 fn closes_brackets(text: &str) -> bool {
     let mut depth = 0_i64;
     let is_open = text.chars().all(|letter| {
@@ -687,7 +686,7 @@ mod tests {
             assert_eq!(named(name).expect(name).name, name);
         }
         for known in CATALOGUE.iter().chain(BESIDE) {
-            assert_eq!(named(&known.name).expect("it is in the catalogue").name, known.name);
+            assert_eq!(named(&known.name).expect("the policy is in the catalogue").name, known.name);
         }
     }
 
@@ -722,9 +721,9 @@ mod tests {
             ("pytorch:settings=a]", "its brackets do not match: settings=[key:value,key:value]"),
             (
                 "pytorch:settings=[backend:cudaMallocAsync]",
-                "backend:cudaMallocAsync is another allocator; cuda-async is a model of it",
+                "backend:cudaMallocAsync is a different allocator; cuda-async is a model of it",
             ),
-            ("max_split_size_mb:20", "it is a setting; settings stand in brackets: pytorch:settings=[expandable_segments:True]"),
+            ("max_split_size_mb:20", "it is a setting; write settings in brackets: pytorch:settings=[expandable_segments:True]"),
             (
                 "pytorch-rescue:settings=[expandable_segments:False]",
                 "a rescue needs expandable segments: leave expandable_segments:False out of the settings",
@@ -735,7 +734,7 @@ mod tests {
             assert_eq!(why(name), expected, "{name}");
         }
         assert_eq!(why("best-fit-remap:handle=3MiB"), format!("handle=3MiB is not possible; handle is {sizes}"));
-        assert!(why("pytorch:release=1.13").contains("known are"), "{}", why("pytorch:release=1.13"));
+        assert!(why("pytorch:release=1.13").contains("the known releases are"), "{}", why("pytorch:release=1.13"));
         assert!(why("pytorch:settings=[per_process_memory_fraction:0.5]").contains("give the command a limit"));
         assert!(why("pytorch:settings=[no_such:1]").contains("no_such"), "{}", why("pytorch:settings=[no_such:1]"));
     }

@@ -1,24 +1,25 @@
 //! A model of the pool behind cudaMallocAsync.
 //!
-//! Documented (CUDA Programming Guide, Stream-Ordered Memory Allocator; CUDA Runtime API, cudaMemPoolAttr): memory
-//! freed in a stream serves that stream at once. It serves another stream if that stream's work is already ordered
-//! after it (`cudaMemPoolReuseFollowEventDependencies`), if the work happens to be done
-//! (`cudaMemPoolReuseAllowOpportunistic`), or if the pool makes the requesting stream wait
+//! NVIDIA documents the following (CUDA Programming Guide, Stream-Ordered Memory Allocator; CUDA Runtime API,
+//! cudaMemPoolAttr). Memory freed in a stream can serve that stream immediately. It can serve another stream if that
+//! stream's work is already ordered after the free (`cudaMemPoolReuseFollowEventDependencies`), if the work before the
+//! free happens to be done (`cudaMemPoolReuseAllowOpportunistic`), or if the pool makes the requesting stream wait
 //! (`cudaMemPoolReuseAllowInternalDependencies`). All three are on by default. Memory above the release threshold
-//! (`cudaMemPoolAttrReleaseThreshold`) is released at a synchronization. Users have seen the pool reserve in steps of
-//! 32 MiB.
+//! (`cudaMemPoolAttrReleaseThreshold`) is released at a synchronization. Users have observed that the pool reserves
+//! memory in steps of 32 MiB.
 //!
-//! The driver's code is closed, so this is a model, which recordings cannot confirm. It takes the tightest block of
-//! the stream; then, opportunistically, the tightest of each other stream that has no work left; then the tightest of
-//! all, with a wait; then a new segment, a multiple of 32 MiB. If the device refuses, it asks for the request in
-//! whole pages of 2 MiB. If the device refuses that too, it waits for all work and releases all free memory.
+//! The driver's code is closed, so this is only a model, and recordings cannot confirm it. The model tries, in this
+//! order: the tightest block of the stream; opportunistically, the tightest block of each other stream that has no
+//! work left; the tightest block of any stream, with a wait; and a new segment whose size is a multiple of 32 MiB. If
+//! the device refuses, the model requests a segment of the request's size, in whole pages of 2 MiB. If the device also
+//! refuses that, the model waits for all work and releases all free memory.
 //!
-//! The policy does not see which streams are already ordered, so the first kind of reuse appears as the third, with a
-//! wait that costs nothing. Nor does it see synchronizations, so the threshold acts when the pool would grow:
-//! entirely free segments above it are released first. The model has no remapping, which the driver reportedly does
-//! in a pool. PyTorch's backend of this name differs in two ways: it compares its limit with the bytes in use instead
-//! of the reserved bytes, and it frees a block recorded on other streams on a helper stream, so the block serves
-//! other streams only opportunistically.
+//! The policy does not know which streams are already ordered, so it treats the first kind of reuse as the third, with
+//! a wait that costs nothing. It does not see synchronizations either, so it applies the threshold when the pool would
+//! grow: entirely free segments above the threshold are released first. The model does not remap pages, which the
+//! driver reportedly does in a pool. PyTorch's backend of this name differs in two ways: it compares its limit with
+//! the bytes in use instead of the reserved bytes, and it frees a block recorded on other streams on a helper stream,
+//! so that the block can serve other streams only opportunistically.
 
 use alloc::vec::Vec;
 
@@ -28,13 +29,13 @@ use parkade::{BlockId, Heap};
 
 use crate::plain_ladder;
 
-/// The most streams to try without a wait: each try is a rung of the ladder.
+/// The maximum number of streams to try without a wait, because each try is a rung of the ladder.
 const MOST_TRIES: usize = 64;
 /// Sizes are multiples of this.
 const UNIT: Bytes = Bytes(512);
 /// New segments are multiples of this.
 const STEP: Bytes = Bytes::mib(32);
-/// New segments are multiples of this when the device has little left.
+/// New segments are multiples of this when the device has little memory left.
 const PAGE: Bytes = Bytes::mib(2);
 
 /// The model's rules.
@@ -47,7 +48,7 @@ pub struct CudaAsync {
 /// The next step of the ladder for the current request.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Blocks of other streams, without a wait: those not tried yet, the next one last.
+    /// Blocks of other streams, without a wait: those that have not been tried yet, in reverse order.
     Luck(Vec<BlockId>),
     /// Another stream's block, with a wait.
     Dependency,
@@ -63,14 +64,15 @@ enum Step {
 }
 
 impl CudaAsync {
-    /// A pool with this release threshold. PyTorch sets [`Bytes::MAX`]; the driver's default is [`Bytes::ZERO`].
+    /// Creates a pool with this release threshold. PyTorch sets [`Bytes::MAX`]; the driver's default is
+    /// [`Bytes::ZERO`].
     #[must_use]
     pub fn new(release_threshold: Bytes) -> CudaAsync {
         CudaAsync { release_threshold, step: Step::GiveUp }
     }
 
-    /// Entirely free segments of the request's pool, the largest first, until the reserved bytes no longer exceed the
-    /// threshold.
+    /// Entirely free segments of the request's pool, largest first: as many as must be released for the reserved bytes
+    /// not to exceed the threshold.
     fn beyond_threshold(&self, heap: &Heap, request: &Request) -> Vec<BlockId> {
         let mut excess = heap.reserved_in(request.pool).saturating_sub(self.release_threshold);
         if excess == Bytes::ZERO || heap.is_deferring() {
@@ -89,7 +91,7 @@ impl CudaAsync {
         blocks
     }
 
-    /// This step's rung, if it has one, and the next step.
+    /// The rung of this step, if it has one, and the next step.
     fn climb(&mut self, heap: &Heap, request: &Request) -> (Option<Relief>, Step) {
         let ask = |blocks, unit| {
             let bytes = request.size.checked_round_up(unit).unwrap_or(Bytes::MAX);
@@ -112,7 +114,7 @@ impl CudaAsync {
             Step::Grow => (ask(Vec::new(), STEP), Step::GrowByPages),
             Step::GrowByPages => (ask(Vec::new(), PAGE), Step::Borrow),
             Step::Borrow => (Some(Relief::Borrow), Step::Wait),
-            // While a graph is captured nothing waits and nothing is released.
+            // While a graph is captured, nothing waits and nothing is released.
             Step::Wait if heap.is_deferring() => (None, Step::GiveUp),
             Step::Wait => (Some(Relief::Wait), Step::Look),
             Step::Look => {

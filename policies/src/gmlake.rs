@@ -1,26 +1,27 @@
-//! Like GMLake: stitches together the pages of several free blocks for a request that none of them can serve alone.
+//! A policy like GMLake, which stitches together the pages of several free blocks for a request that is too large for
+//! each of them.
 //!
 //! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training with
 //! Virtual Memory Stitching (ASPLOS 2024, arXiv 2401.08156), and the code of intelligent-machine-learning/glake,
 //! GMLake/src/CUDACachingAllocator.cpp at commit 0274a9c:
 //! - requests of up to 1 MiB use PyTorch's small pool: segments of 2 MiB, blocks of 512 bytes;
-//! - larger requests are rounded to multiples of 2 MiB, each of which is a separate physical page. They get the
-//!   tightest block of the stream that is large enough, and every remainder is split off;
-//! - if there is none and the request has at least 512 MiB (`fragment_limit`), the largest blocks of the stream, two
-//!   or more, are stitched together until they are large enough;
-//! - then the request gets new memory: a segment of 20 MiB for requests below 10 MiB, and of the request's size for
-//!   others, at separate addresses, so that blocks coalesce only within it;
-//! - if there is none, the policy tries to stitch again, and then releases segments that are entirely free.
+//! - larger requests are rounded up to multiples of 2 MiB, the size of a physical page. They get the tightest block of
+//!   the stream that is large enough, and every remainder is split off;
+//! - if there is none and the request has at least 512 MiB (`fragment_limit`), two or more of the stream's largest
+//!   blocks are stitched together until they are large enough;
+//! - if that fails, the request gets new memory: a segment of 20 MiB for requests below 10 MiB, and a segment of the
+//!   request's size for others. Each segment has separate addresses, so blocks coalesce only within it;
+//! - if there is no new memory, the policy tries to stitch again, and then releases segments that are entirely free.
 //!
 //! As long as no request reaches 512 MiB, each decision equals the original's (compared on 23 November 2026:
 //! `conformance/other_allocators/README.md`).
 //!
-//! Different here: the original maps the pages a second time and keeps both views, so that it can use the blocks both
-//! one by one and stitched, and they coalesce with their old neighbours. Here a page has one address: the blocks lose
-//! their pages, and the stitched block stays where it is, as a separate segment that also serves smaller requests.
-//! Left-over pages of the last block become a free block behind the stitched block; in the original they stay where
-//! they were. Stitching waits for the stream. After it has waited for events, this policy looks for a block once
-//! more; the original does not.
+//! There are some differences. The original maps the pages a second time and keeps both views, so it can use the
+//! blocks both individually and stitched, and they still coalesce with their old neighbours. Here, a page has a single
+//! address: the blocks lose their pages, and the stitched block remains as a separate segment, which also serves
+//! smaller requests. The remaining pages of the last block become a free block after the stitched block; in the
+//! original, they stay where they were. Here, stitching waits for the stream. After it has waited for events, this
+//! policy looks for a block once more, but the original does not.
 
 use alloc::vec::Vec;
 
@@ -34,9 +35,9 @@ use crate::plain_ladder;
 const UNIT: Bytes = Bytes(512);
 /// The largest size that counts as small.
 const MOST_SMALL: Bytes = Bytes::mib(1);
-/// A page, and a small segment.
+/// The size of a page and of a small segment.
 const PAGE: Bytes = Bytes::mib(2);
-/// The segment for large requests of less than half its size.
+/// The size of the segment for large requests of less than half of it.
 const LARGE_SEGMENT: Bytes = Bytes::mib(20);
 /// The smallest request for which blocks are stitched.
 const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
@@ -44,7 +45,7 @@ const FRAGMENT_LIMIT: Bytes = Bytes::mib(512);
 /// The rules of GMLake.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct GmLake {
-    /// The bytes of the segment that the current request would get.
+    /// The size of the segment that the current request would get.
     segment: Bytes,
     /// The next step of the ladder.
     step: u32,
@@ -55,7 +56,7 @@ impl GmLake {
         heap.first_at_least(request.pool, request.stream, request.size).map(|block| block.id)
     }
 
-    /// Bytes of a new segment for a block of this size.
+    /// The size of a new segment for a block of this size.
     fn new_segment(size: Bytes) -> Bytes {
         match size {
             _ if size <= MOST_SMALL => PAGE,
@@ -64,8 +65,8 @@ impl GmLake {
         }
     }
 
-    /// The stream's largest blocks, as many as are large enough together, and their total size. `None` if all of them
-    /// are not enough, or if a single one is.
+    /// The stream's largest blocks, as many as are needed for the request, and their total size. `None` if all of them
+    /// together are too small, or if a single block is enough.
     fn stitched(heap: &Heap, request: &Request) -> Option<(Vec<BlockId>, Bytes)> {
         if !request.is_expandable || request.size < FRAGMENT_LIMIT {
             return None;
@@ -143,7 +144,7 @@ impl Policy for GmLake {
             let step = self.step;
             self.step += 1;
             match step {
-                // Before asking the device, after it has refused, and after the cache has been released.
+                // Before asking the device, after it has refused, and after releasing the cache.
                 0 | 2 | 6 => {
                     if let Some((blocks, bytes)) = GmLake::stitched(heap, request) {
                         self.segment = bytes;

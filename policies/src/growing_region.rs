@@ -1,14 +1,15 @@
 //! Best, first, next and worst fit on one growing region per stream.
 //!
-//! These policies are inventions of this crate. They are not the first fit and so on of any other allocator: virtual memory
-//! lets free pages in the middle of a region serve at its end. A region is an expandable segment. If no free block is large
-//! enough, pages are mapped at the lowest addresses with enough room. Blocks are multiples of 512 bytes, every remainder is
-//! split off, and all free neighbours coalesce. Whole free pages are released when the device is out of memory or the
-//! program empties the cache. So these policies differ only in the choice of the block.
+//! These policies were invented for this crate. They differ from first fit and so on in any other allocator: with
+//! virtual memory, free pages in the middle of a region can be used at its end. A region is an expandable segment. If
+//! no free block is large enough, pages are mapped at the lowest addresses with enough room. Blocks are multiples of
+//! 512 bytes, every remainder is split off, and all adjacent free blocks coalesce. Whole free pages are released when
+//! the device is out of memory or the program empties the cache. The policies therefore differ only in the choice of
+//! the block.
 //!
-//! The textbooks have one region for everything. Here every stream and every private pool has a separate region, because
-//! memory that changes streams must wait. The limit is checked against the whole request in pages, although a free block at
-//! the end of the region may save some of them.
+//! Textbooks describe a single region for everything. Here, every stream and every private pool has a separate region,
+//! because memory that changes streams must wait. The limit is checked for all pages of the request, although a free
+//! block at the end of the region may make some of them unnecessary.
 
 use alloc::collections::BTreeMap;
 
@@ -23,28 +24,30 @@ const UNIT: Bytes = Bytes(512);
 /// The smallest page of virtual memory, which is also the default page.
 const SMALLEST_PAGE: Bytes = Bytes::mib(2);
 
-/// Which of the free blocks that are large enough serves a request.
+/// The rule that chooses among the free blocks that are large enough for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Fit {
-    /// The smallest; of equal ones the lowest address. Knuth, The Art of Computer Programming, volume 1, section 2.5.
-    /// PyTorch's allocator and others choose by this rule, within their segments, limits and size classes; here it is the
-    /// only rule.
+    /// The smallest block; among equal ones, the one with the lowest address. Knuth, The Art of Computer Programming,
+    /// volume 1, section 2.5. PyTorch's allocator and others use this rule within their segments, limits and size
+    /// classes; here, it is the only rule.
     #[default]
     Best,
-    /// The lowest address. Knuth, 2.5, algorithm A, with the list of free blocks in address order, as his algorithm B
-    /// requires; Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical Review (IWMM 1995,
-    /// LNCS 986), compare it with other rules. Algorithm A allocates the high end of the block that it finds; this policy
-    /// allocates the low end, as the allocator always does.
+    /// The block with the lowest address. Knuth, 2.5, algorithm A, with the list of free blocks in address order, as
+    /// his algorithm B requires; Wilson, Johnstone, Neely and Boles, Dynamic Storage Allocation: A Survey and Critical
+    /// Review (IWMM 1995, LNCS 986), compare it with other rules. Algorithm A allocates the high end of the block that
+    /// it finds; this policy allocates the low end, as the allocator always does.
     First,
-    /// The lowest address after the point where the last search ended, and then from the start. Knuth, 2.5, exercise 6,
-    /// changes algorithm A in this way, with a pointer that roves through the list, so that short blocks do not gather in
-    /// one area. Where exactly the pointer stops is this policy's choice: at the remainder of the block whose low end was
-    /// taken. If that remainder has coalesced, the search begins with the coalesced block. The policy does not see where new
-    /// memory is mapped, so the pointer stays when a segment grows.
+    /// The block with the lowest address after the point where the last search ended; if there is none, the search
+    /// continues from the start. Knuth, 2.5, exercise 6, changes algorithm A in this way, with a pointer that roves
+    /// through the list, so that short blocks do not accumulate in one area. Where exactly the pointer stops is this
+    /// policy's own choice: at the remainder of the block whose low end was taken. If that remainder has coalesced,
+    /// the search begins with the coalesced block. The policy does not see where new memory is mapped, so the pointer
+    /// does not move when a segment grows.
     Next,
-    /// The largest; of equal ones the lowest address. Wilson and others (IWMM 1995). The idea is that the remainder of the
-    /// largest block is large enough to be useful. Textbooks find it worse than first and best fit; it is here for
-    /// comparison, as the opposite of best fit. A segment grows only when its largest free block is too small.
+    /// The largest block; among equal ones, the one with the lowest address. Wilson and others (IWMM 1995). The idea
+    /// is that the remainder of the largest block is large enough to be useful. According to textbooks, it is worse
+    /// than first fit and best fit; it is included for comparison, as the opposite of best fit. A segment grows only
+    /// when its largest free block is too small.
     Worst,
 }
 
@@ -53,20 +56,20 @@ pub enum Fit {
 pub struct GrowingRegion {
     fit: Fit,
     page: Bytes,
-    /// Where the last search of next fit ended: the end of the last block taken.
+    /// The point where the last search of next fit ended: the end of the last block taken.
     rovers: BTreeMap<(PoolSlot, StreamId), DeviceAddress>,
 }
 
 impl GrowingRegion {
-    /// A policy with pages of 2 MiB, the smallest.
+    /// Creates a policy with pages of 2 MiB, the smallest size.
     #[must_use]
     pub const fn new(fit: Fit) -> GrowingRegion {
         GrowingRegion { fit, page: SMALLEST_PAGE, rovers: BTreeMap::new() }
     }
 
-    /// A policy with pages of another size. Each page is a driver handle, mapped and released as a whole. A page as
-    /// large as all the memory makes the region a fixed area, in which nothing can be remapped. `page` is rounded up
-    /// to a multiple of 2 MiB; if that exceeds 64 bits, to the largest multiple that does not.
+    /// Creates a policy with pages of a different size. Each page is a driver handle, mapped and released as a whole.
+    /// A page as large as the entire memory makes the region a fixed area, in which nothing can be remapped. `page` is
+    /// rounded up to a multiple of 2 MiB; if the result exceeds 64 bits, the largest multiple that does not is used.
     #[must_use]
     pub fn with_page(self, page: Bytes) -> GrowingRegion {
         let most = Bytes(Bytes::MAX.0 / SMALLEST_PAGE.0 * SMALLEST_PAGE.0);

@@ -1,5 +1,5 @@
-//! The retry ladder of policies without their own rungs, and parts that other ladders share. [`Relief`] explains what
-//! a ladder is.
+//! The retry ladder of policies that have no rungs of their own, and parts that other ladders share. [`Relief`]
+//! explains what a ladder is.
 
 use alloc::vec::Vec;
 
@@ -8,11 +8,11 @@ use parkade::policy::{Attempt, Relief, Request};
 use parkade::units::PoolClass;
 use parkade::{BlockView, Heap, PoolSlot};
 
-/// Asks the device; looks into the private pools that may serve when the device is out of memory; waits for all
-/// events and looks again; releases everything and asks once more. `find` looks for a free block of the request's
-/// stream.
+/// Asks the device; searches the private pools that may serve requests when the device is out of memory; waits for all
+/// events and searches again; releases everything and asks once more. `find` searches for a free block of the
+/// request's stream.
 ///
-/// While a graph is captured nothing waits, so nothing is released either: unmapping pages of an expandable segment
+/// While a graph is captured, nothing waits, so nothing is released either: unmapping pages of an expandable segment
 /// waits for its stream.
 pub(crate) fn plain(heap: &Heap, rung: u32, find: impl FnOnce() -> Option<BlockId>) -> Relief {
     releasing(heap, rung, find, || heap.releasable())
@@ -38,10 +38,11 @@ pub(crate) fn releasing(
     }
 }
 
-/// The first rung of a ladder whose private pools are separate allocators, with large blocks only: pools without uses give
-/// back their entirely free segments, whatever pool the request is for. Afterwards the ladder begins again.
+/// The first rung of a ladder for policies whose private pools are separate allocators with only large blocks: pools
+/// without uses release their entirely free segments, regardless of the pool for which the request is made. The ladder
+/// then starts over.
 ///
-/// This does not apply while a graph is captured: a release would break the capture.
+/// This does not apply while a graph is captured, because a release would break the capture.
 pub(crate) fn left_behind(heap: &Heap, request: &Request) -> Option<Relief> {
     let others = heap.pool_slots().filter(|pool| ![PoolSlot::default_pool(PoolClass::Large), request.pool].contains(pool));
     let mut blocks: Vec<_> = others.flat_map(|pool| heap.free_blocks(pool)).map(|block| block.id).collect();
@@ -53,7 +54,7 @@ pub(crate) fn left_behind(heap: &Heap, request: &Request) -> Option<Relief> {
     (!blocks.is_empty()).then_some(Relief::Release { blocks, attempt: Attempt::No })
 }
 
-/// The rung of the first step that has one. `climb` takes the next step of a ladder that ends with a rung.
+/// The rung of the first step that has one. `climb` takes the next step; the last step of the ladder has a rung.
 pub(crate) fn first_relief(mut climb: impl FnMut() -> Option<Relief>) -> Relief {
     loop {
         if let Some(relief) = climb() {
@@ -62,8 +63,7 @@ pub(crate) fn first_relief(mut climb: impl FnMut() -> Option<Relief>) -> Relief 
     }
 }
 
-/// The tightest block of each other stream that can move, the tightest of them first; equal ones by ascending
-/// address.
+/// The tightest movable block of each other stream, smallest first; blocks of equal size by ascending address.
 pub(crate) fn elsewhere(heap: &Heap, request: &Request) -> Vec<BlockView> {
     let others = heap.first_at_least_elsewhere(request.pool, request.stream, request.size);
     let mut blocks: Vec<BlockView> = others.filter(|block| !block.is_expandable).collect();

@@ -1,15 +1,16 @@
-//! Rescue: PyTorch's expandable segments until a request would fail; then memory moves, and the program goes on.
+//! Rescue: PyTorch's expandable segments until a request would fail; then memory moves, and the program continues.
 //!
-//! Until PyTorch's own ladder ends without a block, every decision is PyTorch's. By then its cache is released, and what is
-//! still stranded lies in pages of 20 MiB and 2 MiB that are partly in use. From the first rescue on, segments have pages of
-//! 2 MiB, and each older page is a handle:
-//! - The request takes what it needs from the tightest free block of another stream, after that stream's work, or from
-//!   entirely free handles of any stream, as few as suffice. If many would have to move, new ones replace them.
-//! - If that is not enough, handles break ([`Reach::Breaks`]), those with the most free pages first: what is in use keeps its
-//!   addresses and contents in new memory, and the free pages serve the request.
+//! Until PyTorch's own ladder ends without a block, every decision is PyTorch's. At that point, its cache has been
+//! released, and the memory that is still stranded is in pages of 20 MiB and 2 MiB that are partly in use. After the
+//! first rescue, segments have pages of 2 MiB, and each older page is a handle:
+//! - The request takes the bytes that it needs from the tightest free block of another stream, after that stream's
+//!   work, or from as few entirely free handles as necessary, from any stream. If many would have to move, new handles
+//!   replace them.
+//! - If that is not enough, handles are broken ([`Reach::Breaks`]), starting with those that have the most free pages:
+//!   the memory in use keeps its addresses and contents in new memory, and the free pages serve the request.
 //!
-//! Once a program has been rescued, these steps come before PyTorch's release of the whole cache, which would take away what
-//! the next step needs again.
+//! After a program has been rescued, these steps come before PyTorch's release of the entire cache, which would
+//! release memory that the next step needs again.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -22,37 +23,37 @@ use parkade::{Heap, PoolSlot};
 
 use crate::sight::{self, PAGE, is_private};
 
-/// What a rescue may do.
+/// The actions that a rescue may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reach {
-    /// Move memory that is entirely free. The program need not promise anything.
+    /// Move memory that is entirely free. The program does not have to promise anything.
     Free,
     /// Also break handles that are partly in use ([`Relief::Break`]). While a request is rescued, no other thread may submit
     /// work that uses the allocator's memory.
     Breaks,
 }
 
-/// Why settings cannot be rescued.
+/// The reason why some settings cannot be combined with a rescue.
 pub const NEEDS_EXPANDABLE: &str = "a rescue needs expandable segments: leave expandable_segments:False out of the settings";
 
-/// The settings in a text such as that of `PYTORCH_CUDA_ALLOC_CONF`, with expandable segments; `None` if the text switches them
-/// off ([`NEEDS_EXPANDABLE`]).
+/// The settings in a string in the form of `PYTORCH_CUDA_ALLOC_CONF`, with expandable segments; `None` if the string
+/// disables them ([`NEEDS_EXPANDABLE`]).
 ///
 /// # Errors
-/// PyTorch refuses the text.
+/// PyTorch refuses the string.
 pub fn settings_to_rescue(profile: &Profile, text: &str) -> Result<Option<Settings>, SettingsError> {
     let settings = Settings::from_environment_as(&profile.dialect, &format!("expandable_segments:True,{text}"))?;
     Ok(Some(settings).filter(|settings| settings.expandable_segments))
 }
 
-/// What to try next for a request.
+/// The next step for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     /// This rung of PyTorch's ladder.
     PyTorch(u32),
-    /// Say that PyTorch's ladder is at its end, or would release the cache next.
+    /// Report that PyTorch's ladder has ended, or would release the cache next.
     Declare,
-    /// Ask the device for no more than is missing.
+    /// Ask the device for only the missing bytes.
     Ask,
     /// Take memory from other streams, or entirely free handles.
     Gather,
@@ -61,37 +62,38 @@ enum Step {
     /// Take a block that the wait has freed.
     Reuse,
     GatherFreed,
-    /// Break the handles that give the most.
+    /// Break the handles that yield the most memory.
     Break,
     AskForBroken,
     GatherBroken,
-    /// Break all that have a free page: the device has given less than the heap expected.
+    /// Break all handles that have a free page, because the device has provided less than the heap expected.
     BreakAll,
     AskForAll,
     GiveUp,
 }
 
-/// PyTorch's rules, and a rescue where they end.
+/// PyTorch's rules, with a rescue when they fail.
 #[derive(Clone, Debug)]
 pub struct Rescue {
     inner: PyTorch,
     /// `None` if nothing is rescued.
     reach: Option<Reach>,
-    /// How many requests may be rescued.
+    /// The maximum number of rescued requests.
     most: u64,
-    /// How many requests were rescued, or were to be.
+    /// The number of attempted rescues.
     rescues: u64,
     /// Whether segments have pages of [`PAGE`].
     is_refined: bool,
     step: Step,
-    /// Where PyTorch's ladder continues if the current rescue fails, if it has not ended.
+    /// The rung at which PyTorch's ladder continues if the current rescue fails; `None` if the ladder has ended.
     resumes_at: Option<u32>,
-    /// Whether the device had no room for the current request although it should have: other processes have taken memory.
+    /// Whether the device unexpectedly had no room for the current request, because other processes have taken memory.
     is_refused: bool,
 }
 
 impl Rescue {
-    /// PyTorch's rules, with a rescue of the given reach. It does nothing while the settings do not make segments expandable.
+    /// Creates a policy with PyTorch's rules and a rescue of the given reach. The rescue does nothing unless the
+    /// settings make segments expandable.
     #[must_use]
     pub fn new(inner: PyTorch, reach: Option<Reach>) -> Rescue {
         Rescue {
@@ -106,7 +108,7 @@ impl Rescue {
         }
     }
 
-    /// The same for at most this many requests; after them, requests fail as in PyTorch.
+    /// Limits the number of rescued requests; after that, requests fail as in PyTorch.
     #[must_use]
     pub fn at_most(self, most: u64) -> Rescue {
         Rescue { most, ..self }
@@ -123,8 +125,8 @@ impl Rescue {
         &mut self.inner
     }
 
-    /// The next rung of PyTorch's ladder, or `None` where a rescue begins: at its end, and once a program has been rescued
-    /// before it waits and releases the cache.
+    /// The next rung of PyTorch's ladder; `None` where a rescue begins. This is at the ladder's end or, if the program
+    /// has already been rescued, before the ladder waits and releases the cache.
     fn pytorch_rung(&mut self, heap: &Heap, request: &Request, rung: u32) -> Option<Relief> {
         self.step = Step::PyTorch(rung + 1);
         let relief = self.inner.relieve(heap, request, rung);
@@ -145,11 +147,11 @@ impl Rescue {
     fn ask(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         let has_room = sight::has_room(heap, request);
         self.is_refused = has_room;
-        // A private pool may lack fewer bytes than it seems here.
+        // A private pool may need fewer bytes than this calculation suggests.
         (is_private(request) || has_room).then_some(Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask })
     }
 
-    /// Carries out one step of the rescue, and says which is next. `None` if the step does nothing now.
+    /// Carries out one step of the rescue and sets the next step. Returns `None` if the step does nothing now.
     fn take_step(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         let breaks = self.reach == Some(Reach::Breaks);
         let (next, relief) = match self.step {
@@ -215,8 +217,8 @@ impl Wrapper for Rescue {
         if self.is_refined { PAGE } else { self.inner.page(pool) }
     }
 
-    /// From the first rescue on: as large as PyTorch's pages, or what is left where memory is short. A larger handle would be
-    /// cheaper to map, but to break it copies all of it that is in use: 25 ms for 500 MiB (H200).
+    /// After the first rescue, a handle is as large as PyTorch's pages or, if memory is short, as the memory that is left. A
+    /// larger handle would be cheaper to map, but breaking it copies everything in it that is in use: 25 ms for 500 MiB (H200).
     fn handle(&self, heap: &Heap, request: &Request, _: Bytes) -> Option<Bytes> {
         if !self.is_refined {
             return None;

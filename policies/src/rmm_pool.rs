@@ -1,30 +1,31 @@
-//! The pool of RAPIDS Memory Manager (RMM): a coalescing best fit per stream, which takes memory from other streams and
+//! The pool of RAPIDS Memory Manager (RMM): coalescing best fit per stream, which takes memory from other streams and
 //! never releases any.
 //!
 //! From rapidsai/rmm, cpp/include/rmm/mr/detail/stream_ordered_memory_resource.hpp (commit 032b3a6),
 //! coalescing_free_list.hpp (0059816) and cpp/src/mr/detail/pool_memory_resource_impl.cpp (06ddb24), compared with the
 //! library of 26.10.0, decision by decision (`conformance/other_allocators`):
-//! - the pool begins with half of the memory that is free, the default of RMM's Python package, in the default stream's
-//!   list; here with half of the device's memory, which is the same if no other process uses the device;
-//! - sizes are multiples of 256 bytes. A request gets the smallest block of the stream's list that is large enough, and of
-//!   equal ones the one with the lowest address. Every remainder is split off;
-//! - then it searches the other streams' lists in turn. The first list with a large enough block gives the necessary part of
-//!   its tightest one and keeps the rest, and the requesting stream waits for that stream's event;
-//! - then the other lists move into the requesting stream's list, one by one, each after a wait, until a block is large
-//!   enough;
-//! - then the pool grows: without a maximum, by its current size or the size of the request, whichever is more; with a
-//!   maximum, by half of what remains of it. If the device refuses, the pool tries half of that, repeatedly, down to the
-//!   size of the request;
-//! - if the maximum leaves too little, the pool releases entirely free segments, as many as the request needs.
+//! - the pool begins with half of the free memory, the default of RMM's Python package, in the default stream's list.
+//!   Here, it begins with half of the device's memory, which is the same if no other process uses the device;
+//! - sizes are multiples of 256 bytes. A request gets the smallest block in the stream's list that is large enough; if
+//!   several have the same size, the one with the lowest address. Every remainder is split off;
+//! - next, the pool searches the other streams' lists in turn. The first list with a large enough block provides the
+//!   necessary part of its tightest one and keeps the rest, and the requesting stream waits for that stream's event;
+//! - next, the other lists are moved into the requesting stream's list one by one, each after a wait, until a block is
+//!   large enough;
+//! - next, the pool grows: without a maximum, by its current size or the size of the request, whichever is larger;
+//!   with a maximum, by half of the remainder. If the device refuses, the pool tries half of that, repeatedly, down to
+//!   the size of the request;
+//! - if the maximum leaves too little, the pool releases as many entirely free segments as the request needs.
 //!
-//! The heap's limit, rounded down to a multiple of 256 bytes, is the pool's maximum. RMM rounds up the rest of its maximum,
-//! and so may exceed the maximum by up to 255 bytes; this policy does the same under a limit that is 255 bytes higher.
+//! The heap's limit, rounded down to a multiple of 256 bytes, is the pool's maximum. RMM rounds up the remainder of
+//! its maximum, so it may exceed the maximum by up to 255 bytes; this policy does the same under a limit that is 255
+//! bytes higher.
 //!
-//! RMM orders streams by the addresses of their events. Here they come in the order of their first request, the default
-//! stream first, as they do where these addresses ascend. Some behaviour comes from PyTorch, and RMM does not have it.
-//! Before it fails, the policy waits for blocks that other streams used and looks once more. `empty_cache` releases whole
-//! segments. A private pool begins empty and gives everything back when the program drops it. While a graph is captured, the
-//! policy takes nothing from other streams.
+//! RMM orders streams by the addresses of their events. Here, streams are ordered by their first request, starting
+//! with the default stream; this is the same order if these addresses ascend. Some behaviour is PyTorch's and not
+//! RMM's. Before a request fails, the policy waits for blocks that other streams use and searches once more.
+//! `empty_cache` releases whole segments. A private pool begins empty and releases all its memory when the program
+//! drops it. While a graph is captured, the policy takes nothing from other streams.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -43,8 +44,8 @@ const UNIT: u64 = 256;
 pub struct RmmPool {
     step: Step,
     has_begun: bool,
-    /// The existing lists, except those that exist only because a block was given back. A list stays when it becomes
-    /// empty, and goes when it moves into another one. Moving an empty list costs a wait.
+    /// The existing lists, except those that exist only because a block was freed. A list is kept when it becomes
+    /// empty, and removed when it is moved into another one. Moving an empty list costs a wait.
     lists: BTreeSet<(PoolSlot, StreamId)>,
     /// The list of the previous request, which is in `lists`.
     last: Option<(PoolSlot, StreamId)>,
@@ -56,9 +57,10 @@ enum Step {
     Begin,
     Own,
     Others,
-    /// Move the next list into the request's list, starting at the stream with this number in the order of first use.
+    /// Move the next list into the request's list, starting with the stream at this position in the order of first
+    /// use.
     Merge(usize),
-    /// The list of the stream before this one has moved.
+    /// The list of the stream before this position has been moved.
     Merged(usize),
     /// Grow; the flag says whether segments have been reclaimed.
     Grow(bool),
@@ -75,7 +77,7 @@ enum Step {
 
 type IsRefused = bool;
 
-/// How many bytes remain of the maximum for which the heap's limit stands.
+/// The bytes that remain of the pool's maximum, which is the heap's limit.
 fn left(heap: &Heap, limit: Bytes) -> u64 {
     (limit.0 / UNIT * UNIT).saturating_sub(heap.reserved().0)
 }
@@ -86,13 +88,13 @@ fn tightest(heap: &Heap, request: &Request, stream: StreamId) -> Option<BlockVie
 }
 
 impl RmmPool {
-    /// An empty pool.
+    /// Creates an empty pool.
     #[must_use]
     pub fn new() -> RmmPool {
         RmmPool { step: Step::GiveUp, has_begun: false, lists: BTreeSet::new(), last: None }
     }
 
-    /// The first segment, which goes into the default stream's list.
+    /// The first segment, which is added to the default stream's list.
     fn begin(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         let is_default = request.pool == PoolSlot::default_pool(PoolClass::Large);
         if !is_default && heap.reserved_in(request.pool) == Bytes::ZERO {
@@ -108,7 +110,7 @@ impl RmmPool {
         (bytes > 0).then_some(Relief::Provide { bytes: Bytes(bytes), stream: StreamId::DEFAULT })
     }
 
-    /// Takes from the first other stream that has a large enough block.
+    /// Takes memory from the first other stream that has a large enough block.
     fn take(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
         let others = heap.streams_seen().iter().filter(|&&stream| stream != request.stream);
         let block = others.filter_map(|&stream| tightest(heap, request, stream)).next()?;
@@ -116,8 +118,8 @@ impl RmmPool {
         Some(Relief::TransferPart { block: block.id })
     }
 
-    /// Moves the first other list, starting at the stream `from` in the order of first use. Also returns the position
-    /// after it.
+    /// Moves the first other list, starting with the stream at position `from` in the order of first use. Also returns
+    /// the position after it.
     fn merge(&mut self, heap: &Heap, request: &Request, from: usize) -> Option<(Relief, usize)> {
         let streams = heap.streams_seen().iter().enumerate().skip(from);
         for (place, &stream) in streams.filter(|&(_, &stream)| stream != request.stream) {
@@ -130,7 +132,7 @@ impl RmmPool {
         None
     }
 
-    /// How many bytes to ask for first; `None` if the maximum leaves too few.
+    /// The number of bytes to request first; `None` if the maximum leaves too few.
     fn growth(heap: &Heap, request: &Request) -> Option<u64> {
         let size = request.size.0;
         match heap.limit() {
@@ -142,13 +144,14 @@ impl RmmPool {
         }
     }
 
-    /// Entirely free segments of the request's pool, by address, until the maximum leaves enough for the request, or
-    /// all of them if it never does. `None` if there is no maximum, or if the request exceeds it.
+    /// Entirely free segments of the request's pool, by address: as many as must be released so that the maximum
+    /// leaves enough for the request, or all of them if that is not possible. `None` if there is no maximum, or if the
+    /// request exceeds it.
     fn reclaimed(heap: &Heap, request: &Request) -> Option<Vec<BlockId>> {
         let limit = heap.limit().filter(|limit| request.size.0 <= limit.0 / UNIT * UNIT)?;
         let mut whole: Vec<_> = heap.free_blocks(request.pool).filter(|block| !block.is_split && !block.is_expandable).collect();
         whole.sort_unstable_by_key(|block| block.address);
-        // If the limit was lowered, more bytes may be reserved than it allows.
+        // If the limit has been lowered, more bytes may be reserved than it allows.
         let most = limit.0 / UNIT * UNIT - request.size.0;
         let mut reserved = heap.reserved().0;
         let mut blocks = Vec::new();
@@ -162,7 +165,7 @@ impl RmmPool {
         Some(blocks)
     }
 
-    /// This step's rung, if it has one, and the next step.
+    /// The rung of this step, if it has one, and the next step.
     fn climb(&mut self, heap: &Heap, request: &Request) -> (Option<Relief>, Step) {
         let ask = |bytes: u64| Relief::Release { blocks: Vec::new(), attempt: Attempt::AskFor(Bytes(bytes)) };
         let own = || tightest(heap, request, request.stream).map(|block| Relief::Reuse(block.id));
@@ -172,7 +175,7 @@ impl RmmPool {
                 None => (None, Step::Others),
             },
             Step::Own => (own(), Step::Others),
-            // While a graph is captured nothing waits.
+            // While a graph is captured, nothing waits.
             Step::Others if heap.is_deferring() => (None, Step::Grow(false)),
             Step::Others => (self.take(heap, request), Step::Merge(0)),
             Step::Merge(from) => match self.merge(heap, request, from) {

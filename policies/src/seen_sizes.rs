@@ -1,18 +1,18 @@
-//! Which sizes have been requested before, in a fixed amount of memory.
+//! Remembers which sizes have been requested before, in a fixed amount of memory.
 
 use alloc::boxed::Box;
 
 use parkade::units::Bytes;
 
-/// How many sizes are remembered: a power of two.
+/// The number of sizes that are remembered: a power of two.
 const SIZES: usize = 4096;
 
-/// The requested sizes. Each size has a slot that it may share with others; the slot holds the latest of them.
+/// The requested sizes. Each size has a slot that it may share with others; the slot holds the most recent one.
 #[derive(Clone, Debug)]
 pub(crate) struct SeenSizes {
     sizes: Box<[u64; SIZES]>,
-    /// The size of the current request, and the answer given for it. The allocator may ask about the request again, because
-    /// the program's free-memory callbacks can run in between.
+    /// The size of the current request, and its answer. The allocator may ask about the request again after it has run
+    /// the program's free-memory callbacks.
     open: Option<(Bytes, bool)>,
 }
 
@@ -23,8 +23,8 @@ impl Default for SeenSizes {
 }
 
 impl SeenSizes {
-    /// Records a size. Returns whether this is its first request, as far as is remembered. Returns the same answer until
-    /// [`SeenSizes::close`].
+    /// Records a size. Returns whether this is the first request of the size, as far as is remembered. The answer
+    /// stays the same until [`SeenSizes::close`].
     #[inline]
     pub(crate) fn note(&mut self, size: Bytes) -> bool {
         if let Some((open, is_first)) = self.open
@@ -40,7 +40,7 @@ impl SeenSizes {
         is_first
     }
 
-    /// Ends the current request: the allocator asks no more about it.
+    /// Ends the current request: the allocator will not ask about it again.
     #[inline]
     pub(crate) fn close(&mut self) {
         self.open = None;

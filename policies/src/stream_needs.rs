@@ -1,20 +1,21 @@
-//! How large the handles of one stream may be compared with those of other streams.
+//! Limits on the handles of one stream, compared with those of other streams.
 //!
-//! The free memory of a stream serves other streams only in whole handles, so a stream that needs little gets small ones.
-//! How much a stream needs shows while it runs: it is the bytes of its requests that no free block served.
+//! The free memory of a stream can serve other streams only in whole handles, so a stream that needs little gets small
+//! ones. A stream's need is measured while it runs: it is the total size of its requests that no free block could
+//! serve.
 
 use alloc::collections::BTreeMap;
 
 use parkade::units::{Bytes, StreamId};
 
-/// Another stream becomes the main one once it has lacked more than this many times as much.
+/// Another stream becomes the main one if it needs more than this many times as much.
 const TIMES_MAIN: u64 = 16;
-/// A handle of another stream is at most this many times the bytes that the request lacks, or the bytes that the stream has
-/// lacked so far if that is more.
+/// The maximum size of another stream's handle is this many times the missing bytes of the request, or the stream's
+/// need so far if that is more.
 const TIMES_MISSING: u64 = 2;
 
-/// The bytes that the streams have lacked. There is an entry for each stream that has lacked any; the allocator has a
-/// segment for each of them.
+/// The streams' needs in bytes. There is an entry for each stream that has needed memory; the allocator has a segment
+/// for each of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamNeeds {
     missed: BTreeMap<StreamId, Bytes>,
@@ -22,8 +23,8 @@ pub(crate) struct StreamNeeds {
 }
 
 impl StreamNeeds {
-    /// Records a request that no free block serves. The first stream is the main one until another stream needs much
-    /// more.
+    /// Records a request that no free block can serve. The first stream is the main one until another stream needs
+    /// much more.
     pub(crate) fn note(&mut self, stream: StreamId, size: Bytes) {
         let missed = self.missed.entry(stream).or_default();
         *missed = Bytes(missed.get().saturating_add(size.get()));
@@ -34,7 +35,7 @@ impl StreamNeeds {
         }
     }
 
-    /// The most bytes of a new handle for a stream that lacks `missing` bytes now; unlimited for the main stream.
+    /// The maximum size of a new handle for a stream that is missing `missing` bytes; unlimited for the main stream.
     pub(crate) fn most(&self, stream: StreamId, missing: Bytes) -> Bytes {
         if self.main.is_none_or(|main| main == stream) {
             return Bytes::MAX;
@@ -57,7 +58,7 @@ mod tests {
     #[test]
     fn a_stream_beside_the_main_one_gets_as_much_as_it_has_missed() {
         let mut needs = StreamNeeds::default();
-        assert_eq!(needs.most(FIRST, Bytes::mib(2)), Bytes::MAX, "nobody has missed anything");
+        assert_eq!(needs.most(FIRST, Bytes::mib(2)), Bytes::MAX, "no stream has needed anything");
         needs.note(FIRST, Bytes::mib(100));
         needs.note(SECOND, Bytes::mib(4));
         assert_eq!(needs.most(FIRST, Bytes::mib(2)), Bytes::MAX);
@@ -71,7 +72,11 @@ mod tests {
         let mut needs = StreamNeeds::default();
         needs.note(FIRST, Bytes::mib(2));
         needs.note(SECOND, Bytes::mib(32));
-        assert_eq!(needs.most(SECOND, Bytes::mib(32)), Bytes::mib(64), "sixteen times is not more than sixteen times");
+        assert_eq!(
+            needs.most(SECOND, Bytes::mib(32)),
+            Bytes::mib(64),
+            "exactly sixteen times as much is not enough to become the main stream"
+        );
         needs.note(SECOND, Bytes::mib(2));
         assert_eq!(needs.most(SECOND, Bytes::mib(32)), Bytes::MAX);
         assert_eq!(needs.most(FIRST, Bytes::mib(2)), Bytes::mib(4));

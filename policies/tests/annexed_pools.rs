@@ -1,5 +1,5 @@
-//! Private pools that take their memory from the default pool's segments: which memory they may take, that no memory is
-//! used twice, and how it comes back.
+//! Private pools that take their memory from the default pool's segments: which memory they may take, that no memory
+//! is used twice, and how it is returned.
 
 mod preparing;
 
@@ -13,7 +13,7 @@ const THERE: StreamId = StreamId(0x1000);
 const FIRST: PoolId = PoolId(0, 1);
 const SECOND: PoolId = PoolId(0, 2);
 
-/// Best fit with handles of at least 8 MiB, whose private pools take the default pool's memory.
+/// A best-fit policy with handles of at least 8 MiB, whose private pools take the default pool's memory.
 struct Toy;
 
 impl Policy for Toy {
@@ -119,14 +119,14 @@ fn a_capture_is_served_from_what_is_free_and_its_pool_grows_at_its_end() {
     let other = take(&mut core, 5, THERE);
     give(&mut core, other);
     let again = take(&mut core, 4, THERE);
-    assert_eq!(again.address(), other_address(&kept, 7), "what the pool has given back serves it first");
-    // 1 MiB is free behind it.
+    assert_eq!(again.address(), other_address(&kept, 7), "memory that the pool has freed is reused first");
+    // 1 MiB is free after it.
     let longer = take(&mut core, 6, THERE);
-    assert_eq!(longer.address().get() - again.address().get(), 4 * MIB, "only 5 MiB more are taken");
+    assert_eq!(longer.address().get() - again.address().get(), 4 * MIB, "only another 5 MiB are taken");
     end(&mut core, FIRST);
     assert_eq!(segments(&core), [(0, 4), (1, 3), (1, 10), (0, 15)]);
     assert_eq!(core.heap().reserved(), Bytes::mib(32));
-    // Only event calls: they check whether the two streams that the heap knew at the beginning are idle.
+    // There are only event calls, which check whether the two streams that the heap knew at the beginning are idle.
     assert!(core.device().driver_calls() - before <= 4, "{} driver calls", core.device().driver_calls() - before);
     for block in [kept, low, again, longer] {
         give(&mut core, block);
@@ -149,12 +149,12 @@ fn what_a_busy_stream_has_given_back_does_not_serve_a_capture() {
     assert_eq!(served.address(), there_address(&core), "that of the idle stream");
     let error = core.allocate(Bytes::mib(1), HERE).unwrap_err();
     assert!(matches!(error, AllocError::OutOfMemory(_)), "{error}");
-    assert!(core.device().now_ns() < 1_000_000, "nothing has waited");
+    assert!(core.device().now_ns() < 1_000_000, "no call waited");
     end(&mut core, FIRST);
     give(&mut core, served);
 }
 
-/// The beginning of the private pool's only segment.
+/// Returns the start of the private pool's only segment.
 fn there_address(core: &Core) -> parkade::units::DeviceAddress {
     core.segments().iter().find(|segment| segment.pool == FIRST).expect("there is one").address
 }
@@ -168,7 +168,7 @@ fn what_is_given_back_during_the_capture_does_not_serve_it() {
     give(&mut core, second);
     core.device_mut().spin(HERE, 1_000_000);
     core.allocate(Bytes::mib(4), THERE).unwrap_err();
-    // Likewise for a block that was free at the beginning and has been used since.
+    // The same applies to a block that was free at the beginning and has been used since.
     core.set_capturing(false);
     core.end_pool(FIRST).unwrap();
     core.device_mut().advance(2_000_000);
@@ -209,19 +209,19 @@ fn a_pool_without_uses_gives_its_parts_to_the_next_one_and_to_the_default_pool()
     core.release_cached().unwrap();
     core.check().unwrap();
     assert_eq!((core.heap().reserved(), core.device().used_bytes()), (Bytes::ZERO, Bytes::ZERO));
-    assert!(core.pool_use_count(FIRST).is_err() && core.pool_use_count(SECOND).is_err(), "the pools are forgotten");
+    assert!(core.pool_use_count(FIRST).is_err() && core.pool_use_count(SECOND).is_err(), "the pools no longer exist");
 }
 
 #[test]
 fn new_memory_is_mapped_in_the_default_pools_segment_and_serves_the_next_capture() {
     let mut core = on(64);
     let kept = take(&mut core, 6, HERE);
-    // 2 MiB behind it are free, but on a busy stream.
+    // The next 2 MiB are free, but on a busy stream.
     core.device_mut().spin(HERE, 1_000_000);
     begin(&mut core, FIRST);
     let first = take(&mut core, 5, HERE);
     end(&mut core, FIRST);
-    assert_eq!(first.address(), other_address(&kept, 8), "not what is free before it");
+    assert_eq!(first.address(), other_address(&kept, 8), "the free memory before it is not used");
     assert_eq!((segments(&core), calls(&core, CallName::MemCreate)), (vec![(0, 8), (1, 5), (0, 3)], 2));
     begin(&mut core, SECOND);
     let second = take(&mut core, 3, HERE);
@@ -253,7 +253,7 @@ fn a_handle_is_unmapped_only_when_all_of_it_is_back() {
     assert_eq!((calls(&core, CallName::MemUnmap), free_mib(&core)), (0, vec![28]));
     core.release_pool(FIRST).unwrap();
     core.release_cached().unwrap();
-    assert_eq!(core.heap().reserved(), Bytes::mib(32), "a tensor of the pool lives");
+    assert_eq!(core.heap().reserved(), Bytes::mib(32), "a tensor of the pool is live");
     give(&mut core, live);
     core.release_cached_pool(FIRST).unwrap();
     core.check().unwrap();
@@ -296,7 +296,7 @@ fn nothing_comes_back_while_a_graph_is_captured() {
     begin(&mut core, SECOND);
     core.release_pool(FIRST).unwrap();
     let waits = calls(&core, CallName::StreamSynchronize);
-    // Memory that is free now may be released, but the allocator may not wait for anything.
+    // Memory that is already free may be released, but the allocator must not wait for anything.
     core.release_cached().unwrap();
     core.check().unwrap();
     assert_eq!((calls(&core, CallName::StreamSynchronize), calls(&core, CallName::MemUnmap)), (waits, 0));

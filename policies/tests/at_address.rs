@@ -1,5 +1,5 @@
-//! Requests for an address under every policy of the catalogue: either a block begins there or nothing has changed, and the
-//! heap is sound.
+//! Requests at an address under every policy in the catalogue: either a block begins there or nothing has changed, and
+//! the heap is consistent.
 
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};
 use parkade::{Allocation, Allocator};
@@ -16,7 +16,8 @@ impl Draws {
     }
 }
 
-/// How many requests for an address a policy served, and how many of these lie behind other memory.
+/// The number of requests at an address that a policy served, and how many of these addresses were not those of freed
+/// blocks.
 fn served(named: &Named) -> (usize, usize) {
     let device = SimDevice::new(SimOptions::new(Bytes(2048 * MIB)));
     let mut allocator = Allocator::new(device, named.make(), ());
@@ -29,7 +30,7 @@ fn served(named: &Named) -> (usize, usize) {
         if draws.below(2) == 0 && !live.is_empty() {
             let freed = live.swap_remove(draws.below(live.len() as u64) as usize);
             places.push(freed.address());
-            allocator.free(freed).expect("an allocation of its own");
+            allocator.free(freed).expect("the allocation belongs to this allocator");
         } else if draws.below(2) == 0 && !places.is_empty() {
             let newest = places.len().min(8) as u64;
             let base: DeviceAddress = places[places.len() - 1 - draws.below(newest) as usize];

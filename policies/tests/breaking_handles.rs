@@ -1,5 +1,5 @@
-//! Breaking handles: memory in use keeps its addresses and contents, and the free pages of a handle serve where they are
-//! needed.
+//! Breaking handles: memory in use keeps its addresses and contents, and the free pages of a handle are used where
+//! they are needed.
 
 use parkade::policy::Policy;
 use parkade::stats::Family;
@@ -18,7 +18,7 @@ fn take<P: Policy>(allocator: &mut Allocator<SimDevice, P>, mib: u64) -> Allocat
     allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT).unwrap()
 }
 
-/// Fills a block with different words for each position.
+/// Fills a block with a different word at each position.
 fn fill(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) {
     allocator.device_mut().fill(block.address(), Bytes::mib(mib), word, StreamId::DEFAULT).unwrap();
 }
@@ -27,7 +27,7 @@ fn fill(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) {
 fn has(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) -> bool {
     (0..mib).all(|place| {
         let mut found = [0; 8];
-        // Checks across the middle of each MiB, and so of each page, and at both ends.
+        // Checks the middle of each MiB, and therefore of each page, and both ends.
         let offset = (place * MIB + MIB / 2).min(mib * MIB - 8) / 8 * 8;
         let ends = [0, offset, mib * MIB - 8];
         ends.into_iter().all(|offset| {
@@ -37,8 +37,8 @@ fn has(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) -> boo
     })
 }
 
-/// A full device of 512 MiB. Its handles have blocks of 8 MiB, of which every fourth stays, so no handle is entirely
-/// free.
+/// A full device with 512 MiB. Its handles contain blocks of 8 MiB, of which every fourth stays allocated, so no
+/// handle is entirely free.
 fn scattered() -> (Breaking, Vec<Allocation>) {
     let mut allocator = on(512);
     let blocks: Vec<Allocation> = (0..64).map(|_| take(&mut allocator, 8)).collect();
@@ -70,7 +70,7 @@ fn a_request_gets_all_that_is_free_and_nothing_in_use_changes() {
     let addresses: Vec<_> = kept.iter().map(Allocation::address).collect();
     let large = take(&mut allocator, 384);
     allocator.check().unwrap();
-    assert_eq!(allocator.heap().reserved(), Bytes::mib(512), "and no more than there is");
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(512), "no more than the device has");
     fill(&mut allocator, &large, 384, 0xffff);
     for (place, block) in kept.iter().enumerate() {
         assert!(has(&mut allocator, block, 8, 2 + 4 * place as u32), "block {place}");
@@ -92,7 +92,7 @@ fn only_as_many_handles_are_broken_as_the_request_needs() {
     give_all(allocator, kept);
 }
 
-/// The number of creations, mappings and releases so far.
+/// Returns the numbers of creations, mappings and releases so far.
 fn calls(allocator: &Breaking) -> [u64; 3] {
     [CallName::MemCreate, CallName::MemMap, CallName::MemRelease].map(|call| allocator.device().totals(call).calls)
 }
@@ -106,11 +106,11 @@ fn a_few_handles_move_and_many_become_few() {
     let before = calls(&allocator);
     kept.push(take(&mut allocator, 24));
     let [created, mapped, released] = calls(&allocator);
-    assert_eq!([created - before[0], mapped - before[1], released - before[2]], [0, 2, 0], "behind 8 MiB of its own");
+    assert_eq!([created - before[0], mapped - before[1], released - before[2]], [0, 2, 0], "after the stream's own 8 MiB");
     let before = calls(&allocator);
     kept.push(take(&mut allocator, 80));
     let [created, mapped, released] = calls(&allocator);
-    let around = "two handles of its own are between the new ones";
+    let around = "two of the stream's own handles are between the new ones";
     assert_eq!([created - before[0], mapped - before[1], released - before[2]], [3, 3, 7], "{around}");
     assert_eq!(allocator.heap().reserved(), Bytes::mib(512));
     give_all(allocator, kept);
@@ -125,7 +125,7 @@ fn after_the_limit_was_lowered_all_handles_move() {
     let before = calls(&allocator);
     kept.push(take(&mut allocator, 80));
     let [created, _, released] = calls(&allocator);
-    assert_eq!([created - before[0], released - before[2]], [0, 0], "what goes back does not come again");
+    assert_eq!([created - before[0], released - before[2]], [0, 0], "memory is not released and then created again");
     give_all(allocator, kept);
 }
 
@@ -161,7 +161,7 @@ fn what_a_private_pool_has_cached_stays_mapped() {
 #[test]
 fn nothing_is_broken_while_a_graph_is_captured() {
     let (mut allocator, mut kept) = scattered();
-    // The memory freed during the capture was in use when the capture began.
+    // The memory that is freed during the capture was in use when the capture began.
     kept.push(take(&mut allocator, 384));
     let pool = PoolId(1, 0);
     allocator.begin_pool(pool, PoolFilter::All).unwrap();
@@ -174,8 +174,8 @@ fn nothing_is_broken_while_a_graph_is_captured() {
     give_all(allocator, kept);
 }
 
-/// Other processes may hold more than there is, as after they took memory that this process gave back: then they get the
-/// memory that breaking a handle frees.
+/// Other processes may hold more memory than the device has, for example after they took memory that this process
+/// released. In that case, they get the memory that breaking a handle frees.
 #[test]
 fn a_handle_whose_memory_others_would_take_stays() {
     let (mut allocator, kept) = scattered();
@@ -189,7 +189,7 @@ fn a_handle_whose_memory_others_would_take_stays() {
     give_all(allocator, kept);
 }
 
-/// Whichever call fails, all memory in use keeps its contents, and the next request is served.
+/// Regardless of which call fails, all memory in use keeps its contents, and the next request is served.
 #[test]
 fn a_failing_call_loses_nothing() {
     let mut fired = 0;
@@ -224,12 +224,12 @@ fn drawing(seed: u64) -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// On three streams, with two large blocks at a time and small ones that stay: whatever the layout, the free memory serves a
-/// request.
+/// On three streams, with two large blocks at a time and small ones that stay allocated, the free memory can serve a
+/// request, regardless of the layout.
 #[test]
 fn no_request_fails_while_enough_is_free() {
     let (limit, streams) = (Bytes::mib(700), [StreamId(0x1000), StreamId(0x2000), StreamId(0x3000)]);
-    // A block makes two pages unavailable, those at its ends.
+    // A block makes two pages unavailable: those at its ends.
     let slack = |blocks: usize| (blocks as u64 + 1) * 4 * MIB;
     let mut refused = 0;
     for seed in 1..=60 {
@@ -263,8 +263,8 @@ fn no_request_fails_while_enough_is_free() {
     assert!(refused > 0, "memory was never short");
 }
 
-/// Random requests of two streams on a nearly full device: contents stay, and the reserved bytes never exceed the device's
-/// memory.
+/// Random requests on two streams of a nearly full device: contents are kept, and the reserved bytes never exceed the
+/// device's memory.
 #[test]
 fn contents_stay_whatever_is_broken() {
     let mut broken = 0;
@@ -336,7 +336,8 @@ fn before_a_capture_nothing_is_broken_where_memory_is_left() {
     assert_eq!(allocator.device().totals(CallName::MemUnmap).calls, 0);
 }
 
-/// The heap does not know how much other processes hold, so it counts on memory that the device does not give.
+/// The heap does not know how much memory other processes hold, so it relies on memory that the device does not
+/// provide.
 #[test]
 fn a_request_gets_all_that_is_free_although_others_hold_a_part_of_the_device() {
     let mut allocator = on(512);
@@ -352,8 +353,8 @@ fn a_request_gets_all_that_is_free_although_others_hold_a_part_of_the_device() {
     give_all(allocator, kept);
 }
 
-/// The program's callback frees memory when no free block serves the request, and then the policy looks at the
-/// request again.
+/// The program's callback frees memory when no free block can serve the request, and then the policy is asked about
+/// the request again.
 #[test]
 fn the_first_of_its_size_takes_the_high_end_also_of_memory_that_was_freed_for_it() {
     let mut allocator = on(512);
@@ -432,8 +433,8 @@ fn the_limit_holds_whatever_streams_ask_for() {
     }
 }
 
-/// In builds with debug assertions, whenever the core takes the first block without asking, it still asks the policy for a
-/// place and compares.
+/// In builds with debug assertions, whenever the core takes the first block without asking the policy, it still asks
+/// for a place and compares the two.
 #[test]
 fn a_block_that_is_taken_unasked_is_the_one_that_would_be_placed() {
     for seed in 1..=120_u64 {

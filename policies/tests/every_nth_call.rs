@@ -1,5 +1,6 @@
 //! Every n-th driver call fails, again and again. Each failure becomes a typed error or is handled, the heap stays
-//! sound, and in the end the device has all its memory back. Overflow checks are on, as in every test build.
+//! consistent, and at the end all memory has been returned to the device. Overflow checks are on, as in every test
+//! build.
 
 use parkade::policy::Policy;
 use parkade::units::{Bytes, PoolId, StreamId};
@@ -12,7 +13,7 @@ type Core = Allocator<SimDevice, Box<dyn Policy + Send>>;
 const CAPACITY: Bytes = Bytes::mib(700);
 const POOL: PoolId = PoolId(0, 1);
 
-/// A plan in which every n-th call fails, some for lack of memory.
+/// Returns a plan in which every n-th call fails, some of them for lack of memory.
 fn plan(n: u64) -> FaultPlan {
     (1..400).fold(FaultPlan::none(), |plan, k| {
         let error = if k % 3 == 0 { FaultError::OutOfMemory } else { FaultError::Code(700) };
@@ -20,7 +21,7 @@ fn plan(n: u64) -> FaultPlan {
     })
 }
 
-/// A program that makes every kind of driver call. It continues after every failure.
+/// Runs a program that makes every kind of driver call. It continues after every failure.
 fn run(core: &mut Core, name: &str) -> Vec<Allocation> {
     let mut out: Vec<Allocation> = Vec::new();
     let mut random = 1_u64;
@@ -71,7 +72,7 @@ fn every_nth_driver_call_may_fail() {
             for held in out {
                 core.free(held).unwrap_or_else(|error| panic!("{name}: {error}"));
             }
-            // Release twice: the first call may only free memory that it was too late to release.
+            // Release twice: the first call may free memory when it is too late to release it.
             core.release_cached().and_then(|()| core.release_cached()).unwrap_or_else(|error| panic!("{name}: {error}"));
             core.check().unwrap_or_else(|violation| panic!("{name}: {violation}"));
             let device = core.device();

@@ -1,4 +1,4 @@
-//! Laws that hold for every policy of the catalogue under random programs.
+//! Laws that hold for every policy in the catalogue under random programs.
 
 use parkade::device::DeviceBackend;
 use parkade::policy::Policy;
@@ -35,7 +35,7 @@ enum Step {
         us: u64,
     },
     EmptyCache,
-    /// Starts or stops routing requests to a private pool, in turn.
+    /// Starts routing requests to a private pool, or stops if requests are already routed there.
     TogglePool,
     Limit {
         mib: Option<u64>,
@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Core = Allocator<SimDevice, Box<dyn Policy + Send>, Vec<TraceEntry>>;
 
-/// A block that the program holds.
+/// A block that the program has allocated.
 struct Held {
     allocation: Allocation,
     stream: StreamId,
@@ -84,8 +84,8 @@ impl World {
         World { core, out: Vec::new(), pool_uses: 0, is_routing: false, named: named.clone() }
     }
 
-    /// Whether the policy looks for a free block again once it has waited. PyTorch's policies only release free
-    /// segments and ask the device; only the next request finds a part of a segment that the wait freed (spec 2.4,
+    /// Whether the policy searches for a free block again after it has waited. PyTorch's policies only release free
+    /// segments and ask the device; if the wait frees part of a segment, only the next request finds it (spec 2.4,
     /// step 6e; pytorch#189504).
     fn looks_after_waiting(&self) -> bool {
         !self.named.name.starts_with("pytorch")
@@ -96,7 +96,7 @@ impl World {
             Ok(allocation) => {
                 let (start, size) = self.core.segment_of(&allocation).expect("ours");
                 let end = allocation.address().get() + bytes;
-                prop_assert!(start <= allocation.address() && end <= start.get() + size.get(), "it lies in its segment");
+                prop_assert!(start <= allocation.address() && end <= start.get() + size.get(), "the block is inside its segment");
                 let held = Held { allocation, stream: StreamId(stream), bytes: Bytes(bytes) };
                 self.run(held.stream, Access::write(held.allocation.address(), held.bytes), 20)?;
                 self.out.push(held);
@@ -107,13 +107,13 @@ impl World {
         Ok(())
     }
 
-    /// Submits work to a stream that touches a block.
+    /// Submits work that accesses a block to a stream.
     fn run(&mut self, stream: StreamId, access: Access, us: u64) -> Result<(), TestCaseError> {
         let kernel = Kernel { stream, duration_ns: us * 1000, label: "work".into(), accesses: vec![access] };
         self.core.device_mut().kernel(kernel).map_err(|error| TestCaseError::fail(format!("{error:?}")))
     }
 
-    /// Another stream reads a block, after the work of the block's own stream, and records the use.
+    /// Makes another stream read a block, after the work of the block's own stream, and records the use.
     fn read_elsewhere(&mut self, place: usize, stream: StreamId) -> Result<(), TestCaseError> {
         let held = &self.out[place];
         let access = Access::read(held.allocation.address(), held.bytes);
@@ -127,8 +127,8 @@ impl World {
         self.run(stream, access, 100)
     }
 
-    /// A refusal was justified: no free block of the pool and stream would have served, and no memory is kept that
-    /// could have been released.
+    /// Checks that a refusal was justified: no free block of the pool and stream could have served the request, and
+    /// all memory that can be released has been.
     fn check_alarm(&self, bytes: u64, stream: u64) -> Result<(), TestCaseError> {
         let (policy, heap) = (self.core.policy(), self.core.heap());
         let size = policy.round(Bytes(bytes)).expect("small");
@@ -138,7 +138,7 @@ impl World {
         let pool = PoolSlot::default_pool(policy.classify(size));
         let fitting = heap.first_at_least(pool, StreamId(stream), size);
         if self.looks_after_waiting() {
-            prop_assert_eq!(fitting, None, "a free block of {} bytes serves", size);
+            prop_assert_eq!(fitting, None, "a free block has room for {} bytes", size);
         }
         if !self.named.keeps_memory {
             let kept: Vec<u64> = self
@@ -150,12 +150,12 @@ impl World {
                     (segment.pool == PoolId::DEFAULT && !segment.expandable && is_free).then_some(segment.total.0)
                 })
                 .collect();
-            // TensorFlow's allocator keeps its free regions if these and the rest of the limit are less than the
+            // TensorFlow's allocator keeps its free regions if these and the rest of the limit are too small for the
             // request.
             let most = heap.limit().map_or(CAPACITY, |limit| limit.min(CAPACITY)).0;
             let is_hopeless = size.0 > most.saturating_sub(heap.reserved().0) + kept.iter().sum::<u64>();
             let may_keep = self.named.name == "bfc" && is_hopeless;
-            prop_assert!(kept.is_empty() || may_keep, "segments that are free as a whole are kept: {kept:?} bytes");
+            prop_assert!(kept.is_empty() || may_keep, "entirely free segments are kept: {kept:?} bytes");
         }
         Ok(())
     }
@@ -205,8 +205,8 @@ impl World {
         self.core.check().map_err(|violation| TestCaseError::fail(violation.to_string()))?;
         let races = self.core.device().races();
         prop_assert!(races.is_empty(), "work on a block races with a former owner's: {:?}", races[0]);
-        prop_assert_eq!(self.core.heap().reserved(), Bytes::ZERO, "everything can be given back");
-        prop_assert_eq!(self.core.device().used_bytes(), Bytes::ZERO, "and the device has it");
+        prop_assert_eq!(self.core.heap().reserved(), Bytes::ZERO, "everything can be released");
+        prop_assert_eq!(self.core.device().used_bytes(), Bytes::ZERO, "and the device has it back");
         Ok(core::mem::take(self.core.observer_mut()))
     }
 }
@@ -233,7 +233,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, max_shrink_iters: 256, ..ProptestConfig::default() })]
 
-    /// STAlloc with a plan of the same requests, some with wrong lifetimes, run twice in a row.
+    /// Tests STAlloc with a plan for the same requests, some with wrong lifetimes, run twice in a row.
     #[test]
     fn a_plan_breaks_no_law(steps in vec(step(), 1..120), lives in 1_usize..6) {
         let named = named("stalloc").expect("it is in the catalogue");
@@ -264,7 +264,7 @@ fn names_are_unique_and_those_of_the_policies() {
     }
 }
 
-/// Sizes near 2^64 are refused, not wrapped.
+/// Sizes near 2^64 are refused and do not wrap around.
 #[test]
 fn absurd_sizes_are_refused() {
     for named in CATALOGUE.iter().chain(BESIDE) {

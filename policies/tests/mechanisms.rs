@@ -1,5 +1,5 @@
-//! The operations that a policy can request beyond PyTorch's: blocks that change streams, pages that move, segments
-//! of another size. A wrong answer is an error that changes nothing.
+//! The operations that a policy can request in addition to PyTorch's: blocks that change streams, pages that move, and
+//! segments of a different size. A wrong answer is an error that changes nothing.
 
 use std::cell::Cell;
 
@@ -17,7 +17,7 @@ struct Toy {
     relieve: fn(&Heap, &Request, u32) -> Relief,
     /// Whether it alternates between refusing and agreeing to split a block.
     is_fickle: bool,
-    /// How often the allocator has asked whether to split a block.
+    /// The number of times that the allocator has asked whether to split a block.
     asked: Cell<u32>,
 }
 
@@ -27,7 +27,7 @@ impl Default for Toy {
     }
 }
 
-/// Asks the device, releases everything, asks again.
+/// Asks the device, releases everything, and asks again.
 fn ask(heap: &Heap, _: &Request, rung: u32) -> Relief {
     match rung {
         0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
@@ -98,7 +98,7 @@ fn a_block_changes_streams_behind_a_wait_and_its_neighbours_become_one_once_all_
     let (here, there) = (StreamId::DEFAULT, StreamId(0x1000));
     let low = allocator.allocate(Bytes::mib(6), here).unwrap();
     allocator.device_mut().spin(here, 1_000_000);
-    // 10 MiB are free on this stream, and the device is full.
+    // The device is full, and 10 MiB are free on this stream.
     let moved = allocator.allocate(Bytes::mib(4), there).unwrap();
     allocator.check().unwrap();
     assert_eq!(moved.address().get(), low.address().get() + 6 * MEBIBYTE);
@@ -108,7 +108,8 @@ fn a_block_changes_streams_behind_a_wait_and_its_neighbours_become_one_once_all_
     allocator.check().unwrap();
     assert_eq!(free_sizes(&mut allocator), [6, 10], "blocks of two streams stay apart");
     assert!(allocator.device().now_ns() < 1_000_000, "the host has not waited");
-    // Too large for either block. Once the allocator has waited for all work, the segment is whole and is released.
+    // This is too large for either block. After the allocator has waited for all work, the segment is entirely free
+    // and is released.
     let whole = allocator.allocate(Bytes::mib(15), there).unwrap();
     assert!(allocator.device().now_ns() >= 1_000_000);
     allocator.check().unwrap();
@@ -139,7 +140,7 @@ fn a_segment_is_provided_on_a_stream_and_another_takes_what_it_needs_of_it() {
     let mut allocator = on(32, Toy { relieve, ..Toy::default() });
     let waits = |allocator: &Allocator<SimDevice, Toy>| allocator.device().totals(CallName::StreamWaitEvent).calls;
     allocator.allocate(Bytes::mib(64), THERE).unwrap_err();
-    assert_eq!((allocator.heap().reserved(), waits(&allocator)), (Bytes::mib(32), 0), "it is provided all the same");
+    assert_eq!((allocator.heap().reserved(), waits(&allocator)), (Bytes::mib(32), 0), "it is provided anyway");
     let low = allocator.allocate(Bytes::mib(6), HERE).unwrap();
     allocator.check().unwrap();
     assert_eq!((allocator.heap().reserved(), waits(&allocator)), (Bytes::mib(32), 1));
@@ -151,7 +152,7 @@ fn a_segment_is_provided_on_a_stream_and_another_takes_what_it_needs_of_it() {
     allocator.free(high).unwrap();
     allocator.check().unwrap();
     assert_eq!(free_by_stream(&allocator), [(HERE, 6), (THERE, 26)]);
-    // The request takes a whole block.
+    // The request takes an entire block.
     let all = allocator.allocate(Bytes::mib(26), HERE).unwrap();
     allocator.check().unwrap();
     allocator.free(all).unwrap();
@@ -181,7 +182,7 @@ fn whether_a_block_of_another_stream_is_split_is_asked_once() {
     allocator.policy_mut().asked.set(0);
     let _served = allocator.allocate(Bytes::mib(3), here).unwrap();
     assert_eq!(allocator.policy().asked.get(), 1);
-    assert_eq!(free_by_stream(&allocator), [(here, 2)], "the request has the whole block of 4 MiB");
+    assert_eq!(free_by_stream(&allocator), [(here, 2)], "the request has the entire block of 4 MiB");
     allocator.check().unwrap();
 }
 
@@ -226,12 +227,12 @@ fn without_a_wait_only_an_idle_stream_gives_a_block() {
     let mine = allocator.allocate(Bytes::mib(6), here).unwrap();
     allocator.device_mut().spin(here, 1_000_000_000);
     let busy = allocator.allocate(Bytes::mib(4), there).unwrap();
-    assert_eq!(allocator.heap().reserved(), Bytes::mib(32), "the stream was busy: a segment of its own");
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(32), "the stream was busy, so the request got its own segment");
     allocator.device_mut().advance(2_000_000_000);
     let idle = allocator.allocate(Bytes::mib(13), there);
     assert_eq!(allocator.heap().reserved(), Bytes::mib(48));
     let given = allocator.allocate(Bytes::mib(10), StreamId(0x2000)).unwrap();
-    assert_eq!(allocator.heap().reserved(), Bytes::mib(48), "the stream had nothing left to do");
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(48), "the stream had no work left");
     allocator.check().unwrap();
     assert_eq!(allocator.device().totals(CallName::StreamWaitEvent).calls, 0);
     for allocation in [mine, busy, idle.unwrap(), given] {
@@ -258,11 +259,11 @@ fn pages_go_where_they_are_needed_without_new_ones() {
     for (place, block) in blocks.into_iter().enumerate() {
         if place % 2 == 0 { allocator.free(block).unwrap() } else { kept.push(block) }
     }
-    // Four pages are free, no two of them adjacent.
+    // Four pages are free, and no two of them are adjacent.
     let large = allocator.allocate(Bytes::mib(8), StreamId::DEFAULT).unwrap();
     allocator.check().unwrap();
     assert_eq!(allocator.heap().reserved(), Bytes::mib(16));
-    assert_eq!(allocator.device().totals(CallName::MemCreate).calls, created, "their memory was used again");
+    assert_eq!(allocator.device().totals(CallName::MemCreate).calls, created, "their memory was reused");
     assert_eq!(allocator.device().totals(CallName::MemRelease).calls, 0);
     allocator.free(large).unwrap();
     for block in kept {
@@ -302,7 +303,7 @@ fn nothing_is_waited_for_during_a_capture() {
     allocator.record_stream(&used, there);
     allocator.free(used).unwrap();
     let again = allocator.allocate(Bytes::mib(48), StreamId::DEFAULT);
-    assert!(matches!(again, Err(AllocError::OutOfMemory(_))), "memory at {address:?} was given out while in use: {again:?}");
+    assert!(matches!(again, Err(AllocError::OutOfMemory(_))), "memory at {address:?} was handed out while in use: {again:?}");
     assert!(allocator.device().now_ns() < 1_000_000_000);
     allocator.check().unwrap();
     allocator.end_pool(GRAPH).unwrap();

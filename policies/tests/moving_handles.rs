@@ -1,5 +1,5 @@
-//! Handles of several sizes: the memory taken from the device, which handles move for a request and which stay, and which
-//! answers a policy must not give about them.
+//! Handles of several sizes: the memory taken from the device, which handles move for a request and which stay, and
+//! which answers from a policy are errors.
 
 mod broken;
 mod replaced;
@@ -15,7 +15,7 @@ const THERE: StreamId = StreamId(0x1000);
 /// Chooses some of these handles, by address.
 type Chosen = fn(&[DeviceAddress]) -> Vec<DeviceAddress>;
 
-/// Best fit; one handle of at least `least` bytes covers the missing bytes.
+/// A best-fit policy in which one handle of at least `least` bytes covers the missing bytes.
 #[derive(Clone, Copy)]
 struct Toy {
     least: u64,
@@ -26,11 +26,11 @@ struct Toy {
     offset: u64,
     /// Whether handles are replaced instead of moved.
     replaces: bool,
-    /// Whether partly free handles are broken instead, and then the device is asked again.
+    /// Whether partly free handles are broken instead, after which the device is asked again.
     breaks: bool,
-    /// The page of a segment, in MiB.
+    /// The page size of a segment, in MiB.
     page_mib: u64,
-    /// Which of the free handles, by address, move for a request.
+    /// Chooses which of the free handles, by address, move for a request.
     moved: Chosen,
 }
 
@@ -134,7 +134,7 @@ fn a_handle_larger_than_what_is_missing_is_one_call_and_serves_the_next_requests
     let second = allocator.allocate(Bytes::mib(5), HERE).unwrap();
     assert_eq!(second.address().get() - first.address().get(), 3 * MIB);
     assert_eq!(calls(&allocator, CallName::MemCreate), 1, "the rest of the handle was enough");
-    // If a free block serves the beginning of a request, only the rest is missing.
+    // If a free block covers the beginning of a request, only the rest is missing.
     allocator.free(second).unwrap();
     let third = allocator.allocate(Bytes::mib(15), HERE).unwrap();
     assert_eq!(third.address().get() - first.address().get(), 3 * MIB);
@@ -171,7 +171,7 @@ fn handles_move_between_streams_and_the_others_stay() {
     let moved = allocator.allocate(Bytes::mib(56), HERE).unwrap();
     allocator.check().unwrap();
     assert_eq!((allocator.heap().reserved(), calls(&allocator, CallName::MemUnmap)), (Bytes::mib(64), 2));
-    assert_eq!(calls(&allocator, CallName::MemCreate), created + 2, "one refused, one for what was missing");
+    assert_eq!(calls(&allocator, CallName::MemCreate), created + 2, "one was refused, and one was for the missing bytes");
     assert_eq!(calls(&allocator, CallName::MemRelease), 0);
     for block in [kept, moved] {
         allocator.free(block).unwrap();
@@ -208,7 +208,7 @@ fn while_a_graph_is_captured_the_memory_of_captured_streams_stays() {
     let waits = calls(&allocator, CallName::StreamSynchronize);
     let graph = allocator.allocate(Bytes::mib(8), HERE).unwrap();
     assert_eq!((calls(&allocator, CallName::MemUnmap), calls(&allocator, CallName::StreamSynchronize)), (1, waits + 1));
-    assert_eq!(free_mib(&allocator), [16, 8], "the captured stream's, and what the request left");
+    assert_eq!(free_mib(&allocator), [16, 8], "the captured stream's memory, and what the request left");
     let error = allocator.allocate(Bytes::mib(20), HERE).unwrap_err();
     assert!(matches!(error, AllocError::OutOfMemory(_)), "{error}");
     allocator.check().unwrap();
@@ -227,7 +227,7 @@ fn a_limit_bounds_handles_to_the_byte() {
     let mut allocator = on(64, Toy { least: 32 * MIB, ..TOY });
     allocator.set_limit(Some(Bytes::mib(20)));
     let first = allocator.allocate(Bytes::mib(6), HERE).unwrap();
-    assert_eq!(allocator.heap().reserved(), Bytes::mib(20), "as much of the handle as the limit leaves");
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(20), "only the part of the handle that the limit allows");
     let error = allocator.allocate(Bytes::mib(15), HERE).unwrap_err();
     assert!(matches!(error, AllocError::OutOfMemory(_)), "{error}");
     let second = allocator.allocate(Bytes::mib(14), HERE).unwrap();
@@ -254,7 +254,7 @@ fn the_high_end_of_a_block_serves_and_the_low_end_stays_free() {
     for block in [first, second] {
         allocator.free(block).unwrap();
     }
-    assert_eq!(free_mib(&allocator), [8], "all of it is one again");
+    assert_eq!(free_mib(&allocator), [8], "everything has coalesced again");
 }
 
 /// The free blocks of the default pool: stream, and size in MiB.
@@ -279,7 +279,7 @@ fn a_part_of_another_streams_segment_serves_behind_its_work_and_nothing_is_unmap
     allocator.free(low).unwrap();
     allocator.check().unwrap();
     assert_eq!(free_by_stream(&allocator), [(HERE, 6), (HERE, 20), (THERE, 4)], "blocks of two streams stay apart");
-    // Once all work is done they coalesce again, and all handles can move.
+    // After all work is done, they coalesce again, and all handles can move.
     let whole = allocator.allocate(Bytes::mib(30), THERE).unwrap();
     assert!(allocator.device().now_ns() >= 1_000_000);
     allocator.check().unwrap();
@@ -301,7 +301,7 @@ fn a_handle_moves_once_the_stream_that_took_it_over_is_done() {
     allocator.free(taken).unwrap();
     allocator.policy_mut().transfers = false;
     let moved = allocator.allocate(Bytes::mib(24), StreamId(0x2000)).unwrap();
-    assert!(allocator.device().now_ns() >= 1_000_000, "unmapping waits for no work by itself");
+    assert!(allocator.device().now_ns() >= 1_000_000, "unmapping does not wait for work, so the allocator must");
     assert_eq!(calls(&allocator, CallName::MemUnmap), 1);
     allocator.check().unwrap();
     for block in [used, moved] {
@@ -360,8 +360,8 @@ fn what_stays_free_before_the_high_end_is_one_block_also_from_an_offset_on() {
     allocator.free(high).unwrap();
 }
 
-/// The error for a request of 46 MiB that moves these handles, out of handles of 32, 8 and 8 MiB of which the second
-/// is in use.
+/// Returns the error for a request of 46 MiB that moves these handles, chosen from handles of 32, 8 and 8 MiB of which
+/// the second is in use.
 fn refused(moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>) -> String {
     let mut allocator = on(48, Toy { moved, ..TOY });
     let [free, used, other] = [32, 8, 8].map(|mib| allocator.allocate(Bytes::mib(mib), HERE).unwrap());
@@ -382,6 +382,6 @@ fn wrong_answers_about_handles_are_errors_that_change_nothing() {
     let in_use = |free: &[DeviceAddress]| vec![free[0], DeviceAddress(free[1].get() - 8 * MIB)];
     assert_eq!(
         refused(in_use),
-        "the policy toy moves a handle that is not wholly free, or that a private pool in use has handed out"
+        "the policy toy moves a handle that is not entirely free, or that a private pool in use has handed out"
     );
 }

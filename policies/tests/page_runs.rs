@@ -1,5 +1,5 @@
-//! Pages that the simulated device handles together: the results equal those of single pages, and a size from a file
-//! costs neither time nor memory.
+//! Pages that the simulated device handles together: the results equal those of single pages, and a huge size from a
+//! file costs neither time nor memory.
 
 use parkade::policy::Policy;
 use parkade::trace::TraceEntry;
@@ -22,7 +22,7 @@ enum Step {
         place: usize,
     },
     EmptyCache,
-    /// Starts or stops logging the single calls of the other device.
+    /// Starts or stops logging each call of the other device.
     Look {
         is_looking: bool,
     },
@@ -87,8 +87,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, max_shrink_iters: 512, ..ProptestConfig::default() })]
 
-    /// Decisions, counts, prices, time and memory equal those of one call for each page, which the other device must
-    /// make because of its log. This also holds if runs that were made together go back page by page.
+    /// Decisions, counts, prices, time and memory equal those with one call for each page, which the other device must
+    /// make because of its log. This is also true if runs that were created together are released page by page.
     #[test]
     fn pages_taken_together_are_as_pages_taken_one_by_one(steps in vec(step(), 1..60)) {
         for named in CATALOGUE.iter().chain(BESIDE) {
@@ -100,13 +100,13 @@ proptest! {
                 }
                 prop_assert_eq!(together.act(step), single.act(step), "{}: step {} of {:?}", named.name, at, steps);
             }
-            // Dropped without freeing anything.
+            // It is dropped without freeing anything.
             drop(single.core);
         }
     }
 }
 
-/// One block of 64 TiB on a device of an exbibyte: 33 million pages of 2 MiB, in an instant.
+/// Allocates one block of 64 TiB on a device with one exbibyte: 33 million pages of 2 MiB, in an instant.
 #[test]
 fn a_block_of_millions_of_pages_costs_nothing() {
     for named in CATALOGUE.iter().chain(BESIDE) {

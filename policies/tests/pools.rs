@@ -1,12 +1,12 @@
-//! The requests that the rules of TensorFlow, RAPIDS, cudaMallocAsync and GMLake make to the device, and the memory
-//! that they take from other streams, worked out by hand.
+//! Tests which requests the rules of TensorFlow, RAPIDS, cudaMallocAsync and GMLake make to the device, and which
+//! memory they take from other streams. The expected values were worked out by hand.
 
 use crate::policy_run::Run;
 use parkade::units::{Bytes, MIB, StreamId};
 use parkade_policies::CudaAsync;
 use parkade_sim::{CallName, SimOptions};
 
-/// A device that reports this many MiB, some of which are withheld.
+/// Returns the options for a device that reports this many MiB, some of which are withheld.
 fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {
     SimOptions::new(Bytes::mib(total_mib)).base(Bytes::mib(base_mib))
 }
@@ -14,19 +14,19 @@ fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {
 #[test]
 fn bfc_regions_double() {
     let mut run = Run::new("bfc", 1024);
-    // A region of 2 MiB is enough; the next region has 4 MiB. 2 MiB are twice the request, so the chunk is split.
+    // A region of 2 MiB is enough; the next region will have 4 MiB. 2 MiB is twice the request, so the chunk is split.
     assert_eq!(run.take_mib('a', 1), 0);
     assert_eq!(run.segments_mib(), [2]);
-    // 4 MiB are less than twice 3 MiB: the chunk is not split, so nothing remains for another request.
+    // 4 MiB is less than twice 3 MiB, so the chunk is not split, and nothing remains for another request.
     assert_eq!(run.take_mib('b', 3), 0);
     assert_eq!(run.segments_mib(), [2, 4]);
-    // The next region would have 8 MiB, but 20 MiB need 32 MiB. After such an increase the size is not doubled: 32,
-    // 32 again, then 64 MiB.
+    // The next region would have 8 MiB, but a request of 20 MiB needs 32 MiB. After this increase, the size is not
+    // doubled: regions have 32, again 32, and then 64 MiB.
     run.take_mib('c', 20);
     run.take_mib('d', 20);
     run.take_mib('e', 40);
     assert_eq!(run.segments_mib(), [2, 4, 32, 32, 64]);
-    // The last free chunk: 1 MiB in the first region, used in steps of 256 bytes.
+    // The last free chunk is 1 MiB in the first region, which is used in steps of 256 bytes.
     assert_eq!(run.take('f', 1), MIB);
     assert_eq!(run.take('g', 257), MIB + 256);
     assert_eq!(run.take('h', 1), MIB + 768);
@@ -35,18 +35,18 @@ fn bfc_regions_double() {
 #[test]
 fn bfc_splits_off_what_is_worth_it() {
     let mut run = Run::new("bfc", 1024);
-    // One region of 512 MiB, which is split: 300 MiB leave 212 MiB, which is at least 128 MiB.
+    // A request of 300 MiB leaves 212 MiB of a region of 512 MiB. This is at least 128 MiB, so the chunk is split.
     run.take_mib('a', 500);
     run.give("a");
     assert_eq!(run.take_mib('b', 300), 0);
     assert_eq!(run.take_mib('c', 212), 300);
     run.give("c");
-    // 212 MiB are less than twice 120 MiB, and the 92 MiB left over are less than 128 MiB: the request gets the whole
-    // chunk.
+    // 212 MiB is less than twice 120 MiB, and the remaining 92 MiB are less than 128 MiB, so the request gets the
+    // entire chunk.
     assert_eq!(run.take_mib('d', 120), 300);
     assert_eq!(run.segments_mib(), [512]);
     run.give("d");
-    // Twice 106 MiB are 212 MiB: split.
+    // 212 MiB is exactly twice 106 MiB, so the chunk is split.
     assert_eq!((run.take_mib('e', 106), run.take_mib('f', 106)), (300, 406));
 }
 
@@ -55,8 +55,8 @@ fn bfc_backs_off_by_tenths() {
     let mut run = Run::on("bfc", with_base(100, 20));
     run.take_mib('a', 50);
     assert_eq!(run.segments_mib(), [64]);
-    // 64 MiB again. The device's total leaves 36 MiB of that, but the device has 16 MiB: 36 MiB times 0.9 to the
-    // eighth is the first size that fits.
+    // The next region would again have 64 MiB. The device's total leaves 36 MiB, but the device only has 16 MiB: 36
+    // MiB times 0.9 to the power of eight is the first size that fits.
     let before = run.calls(CallName::Malloc);
     run.take('b', 10 * MIB);
     assert_eq!(run.calls(CallName::Malloc) - before, 9);
@@ -85,7 +85,7 @@ fn bfc_keeps_whole_regions_that_are_too_few() {
     assert_eq!(run.segments_mib(), [32, 32]);
     run.give("a");
     assert!(run.is_out(33 * MIB));
-    assert_eq!(run.segments_mib(), [32, 32], "giving one back would leave 32 MiB");
+    assert_eq!(run.segments_mib(), [32, 32], "releasing one would leave 32 MiB");
     assert_eq!(run.calls(CallName::Free), 0);
 }
 
@@ -106,7 +106,7 @@ fn bfc_of_xla_grows_to_three_quarters_and_gives_nothing_back() {
     assert!(run.is_out(33 * MIB));
     run.take_mib('b', 16);
     run.take_mib('c', 16);
-    assert_eq!(run.segments_mib(), [32], "48 MiB are all it may have");
+    assert_eq!(run.segments_mib(), [32], "it may have only 48 MiB");
     run.take_mib('d', 16);
     assert_eq!(run.segments_mib(), [32, 16]);
     assert_eq!(run.calls(CallName::Free), 0);
@@ -130,7 +130,7 @@ fn rmm_pool_begins_with_half_and_grows_by_what_it_has() {
     assert_eq!(run.take('a', 1), 0);
     assert_eq!(run.take('b', 300), 256, "sizes are multiples of 256 bytes");
     assert_eq!(run.segments_mib(), [32]);
-    assert!(run.is_out(33 * MIB), "segments are not given back for larger ones");
+    assert!(run.is_out(33 * MIB), "segments are not released for larger ones");
     run.take_mib('c', 32);
     assert_eq!(run.segments_mib(), [32, 32]);
 }
@@ -139,10 +139,10 @@ fn rmm_pool_begins_with_half_and_grows_by_what_it_has() {
 fn rmm_pool_tries_half_when_the_device_refuses() {
     let mut run = Run::on("rmm-pool", with_base(64, 8));
     run.take_mib('a', 32);
-    // 32 MiB with 24 MiB left: refused. Then 16 MiB.
+    // 32 MiB are refused with 24 MiB left. The pool then requests 16 MiB.
     run.take_mib('b', 5);
     assert_eq!(run.segments_mib(), [32, 16]);
-    // 48, 24 and 12 MiB are refused. Then the pool asks for exactly the size of the request.
+    // 48, 24 and 12 MiB are refused. The pool then requests exactly the size of the request.
     run.take_mib('c', 8);
     run.take_mib('d', 8);
     assert_eq!(run.segments_mib(), [32, 16, 8]);
@@ -157,19 +157,20 @@ fn rmm_pool_with_a_maximum_grows_by_half_of_the_rest_and_reclaims() {
     run.take_mib('b', 2);
     run.take_mib('c', 8);
     assert_eq!(run.segments_mib(), [32, 8, 8]);
-    // 33 MiB: nothing is left of the maximum. The first and the last segment are entirely free, and both are needed.
+    // For 33 MiB, nothing is left of the maximum. The first and the last segment are entirely free, and both must be
+    // released.
     run.give("ac");
     run.take_mib('d', 33);
     assert_eq!(run.segments_mib(), [8, 33]);
-    // 6 MiB remain in the segment and 7 MiB of the maximum. A request of 7 MiB gets these; a larger one is
+    // 6 MiB remain in the segment, and 7 MiB remain of the maximum. A request of 7 MiB gets these; a larger one is
     // impossible.
     assert!(run.is_out(8 * MIB));
     run.take_mib('e', 7);
     assert_eq!(run.reserved_mib(), 48);
 }
 
-/// The second stream's request is served from the first stream's segment, and its work waits for the first
-/// stream's.
+/// Checks that the second stream's request is served from the first stream's segment, and that its work waits for the
+/// first stream's work.
 fn takes_with_a_wait(policy: &str) {
     let mut run = Run::new(policy, 256);
     run.take_mib('a', 8);
@@ -183,7 +184,7 @@ fn takes_with_a_wait(policy: &str) {
     assert_eq!(offset % MIB, 0, "{policy}");
     assert!(!run.is_idle(7), "{policy}: the stream waits");
     run.core.device_mut().advance(2_000_000);
-    assert!(run.is_idle(7), "{policy}: for that long");
+    assert!(run.is_idle(7), "{policy}: the stream no longer waits");
 }
 
 #[test]
@@ -204,8 +205,8 @@ fn cuda_async_takes_what_another_stream_is_done_with_without_a_wait() {
     assert_eq!(run.calls(CallName::StreamWaitEvent), 0);
 }
 
-/// Stream 3 is busy and has the tightest block; stream 5 is done and has a larger one. A block that needs no wait
-/// comes first.
+/// Stream 3 is busy and has the tightest block; stream 5 is idle and has a larger one. The block that needs no wait is
+/// preferred.
 #[test]
 fn cuda_async_prefers_luck_to_a_wait() {
     let mut run = Run::new("cuda-async", 256);
@@ -231,7 +232,7 @@ fn cuda_async_reserves_in_steps_and_then_in_pages() {
     // 12 MiB are left, too few for a step of 32 MiB.
     run.take_mib('e', 9);
     assert_eq!(run.segments_mib(), [64, 32, 10]);
-    // It releases whole segments before it gives up.
+    // The pool releases whole segments before it gives up.
     run.give("cd");
     run.take_mib('f', 34);
     assert_eq!(run.segments_mib(), [64, 10, 34]);
@@ -248,7 +249,7 @@ fn cuda_async_gives_back_what_exceeds_its_threshold_when_it_grows() {
     }
 }
 
-/// Two free blocks of 300 MiB, each a segment; a third segment has 4 of its 20 MiB in use. The device has
+/// Two free blocks of 300 MiB, each of which is a segment; in a third segment, 4 of 20 MiB are in use. The device has
 /// `capacity_mib` MiB.
 fn two_blocks(capacity_mib: u64) -> Run {
     let mut run = Run::new("gmlake-like", capacity_mib);
@@ -265,9 +266,9 @@ fn gmlake_stitches_the_largest_blocks() {
     run.take_mib('e', 600);
     assert_eq!(run.reserved_mib(), 620, "no new memory");
     assert_eq!(run.calls(CallName::MemCreate), created);
-    assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in pages of 2");
+    assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in pages of 2 MiB");
     run.give("e");
-    // The block is now in one piece: no stitching is necessary.
+    // The block is now in one piece, so no stitching is necessary.
     run.take_mib('f', 600);
     assert_eq!(run.calls(CallName::MemUnmap), 300);
 }
@@ -283,7 +284,7 @@ fn gmlake_stitches_no_small_request_and_none_that_does_not_suffice() {
     assert_eq!(run.calls(CallName::MemUnmap), 0);
 }
 
-/// The left-over part of the last block stays free, behind the stitched block.
+/// The remainder of the last block stays free, after the stitched block.
 #[test]
 fn gmlake_keeps_what_stitching_leaves_over() {
     let mut run = two_blocks(8192);
@@ -293,7 +294,7 @@ fn gmlake_keeps_what_stitching_leaves_over() {
     assert_eq!(run.reserved_mib(), 620);
 }
 
-/// A segment goes back as a whole, once no part of it is in use; its free parts do not go back.
+/// A segment is released as a whole when no part of it is in use; its free parts are not released separately.
 #[test]
 fn gmlake_gives_whole_segments_back_when_memory_is_out() {
     let mut run = two_blocks(1024);
@@ -306,7 +307,7 @@ fn gmlake_gives_whole_segments_back_when_memory_is_out() {
     run.take_mib('f', 1024);
 }
 
-/// A refused segment leaves nothing behind: the next one has separate addresses.
+/// A refused segment leaves nothing behind; the next one has separate addresses.
 #[test]
 fn gmlake_extends_no_segment() {
     let mut run = Run::new("gmlake-like", 64);
@@ -315,7 +316,7 @@ fn gmlake_extends_no_segment() {
     assert_eq!(run.take_mib('b', 10), 0);
     assert_eq!(run.reserved_mib(), 50);
     run.give("a");
-    assert_eq!(run.take_mib('c', 54), 0, "in the place of a, which went back");
+    assert_eq!(run.take_mib('c', 54), 0, "in the place of a, which was released");
     assert_eq!(run.reserved_mib(), 64);
 }
 
@@ -326,5 +327,5 @@ fn gmlake_rounds_large_requests_to_pages_and_small_ones_as_pytorch() {
     assert_eq!([run.take('c', MIB + 1), run.take('d', MIB + 1)], [0, 2 * MIB]);
     assert_eq!(run.reserved_mib(), 22, "one segment of 20 MiB");
     run.take_mib('e', 18);
-    assert_eq!(run.reserved_mib(), 40, "from 10 MiB on, a segment is as large as the request");
+    assert_eq!(run.reserved_mib(), 40, "for 10 MiB or more, a segment is as large as the request");
 }

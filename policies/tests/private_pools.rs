@@ -1,5 +1,5 @@
-//! Private pools under the rules of libraries that have none: the memory that a pool takes from the device, worked
-//! out by hand.
+//! Private pools under the rules of libraries that have none. The memory that a pool should take from the device was
+//! worked out by hand.
 
 use crate::policy_run::Run;
 use parkade::PoolFilter;
@@ -16,7 +16,8 @@ fn segments_mib_of(run: &Run, number: u64) -> Vec<u64> {
     segments.map(|segment| segment.total.get() / MIB).collect()
 }
 
-/// Takes blocks of these MiB in a private pool, frees them, and returns the sizes of the pool's segments in MiB.
+/// Allocates blocks of these sizes in a private pool, frees them, and returns the sizes of the pool's segments, all in
+/// MiB.
 fn in_pool(run: &mut Run, number: u64, blocks_mib: &[u64]) -> Vec<u64> {
     run.core.begin_pool(pool(number), PoolFilter::All).expect("not routed");
     for (name, mib) in ('k'..).zip(blocks_mib) {
@@ -27,7 +28,7 @@ fn in_pool(run: &mut Run, number: u64, blocks_mib: &[u64]) -> Vec<u64> {
     segments_mib_of(run, number)
 }
 
-/// Drops the pool: nothing uses it any more, and its memory goes back.
+/// Drops the pool, which nothing uses any more, so its memory is released.
 fn drop_pool(run: &mut Run, number: u64) {
     run.core.release_pool(pool(number)).expect("in use");
     run.core.release_cached().expect("the device takes it back");
@@ -45,8 +46,8 @@ fn each_private_pool_of_bfc_begins_with_2_mib() {
 
 const ALLOCATORS_OF_THEIR_OWN: [&str; 5] = ["bfc", "bfc:kind=one-region", "bfc:kind=xla", "bfc:kind=xla-growth", "rmm-pool"];
 
-/// The program does not call `empty_cache`: the next request that no free block serves finds the memory of the pool
-/// released.
+/// The program does not call `empty_cache`; the pool's memory is released at the next request that no free block can
+/// serve.
 #[test]
 fn a_pool_that_is_gone_gives_back_what_is_free_before_anything_is_asked_for() {
     for name in ALLOCATORS_OF_THEIR_OWN {
@@ -62,7 +63,7 @@ fn a_pool_that_is_gone_gives_back_what_is_free_before_anything_is_asked_for() {
         run.give("a");
         run.core.begin_pool(pool(2), PoolFilter::All).expect("not routed");
         run.take_mib('b', 8);
-        assert_eq!(segments_mib_of(&run, 1), held, "{name}: nothing goes back while a graph is captured");
+        assert_eq!(segments_mib_of(&run, 1), held, "{name}: nothing is released while a graph is captured");
         run.core.end_pool(pool(2)).expect("routed");
         assert!(run.is_out(65 * MIB));
         assert_eq!(segments_mib_of(&run, 1), [], "{name}: nothing in it is live");
@@ -79,7 +80,7 @@ fn a_pool_without_uses_still_serves_what_is_routed_to_it() {
         run.take_mib('a', 8);
         run.give("a");
         run.take_mib('b', 12);
-        assert!(run.is_out(60 * MIB), "{name}: refused, and no fault of the policy");
+        assert!(run.is_out(60 * MIB), "{name}: the request is refused, but not because of a fault in the policy");
         run.core.end_pool(pool(1)).expect("routed");
         run.core.check().expect("a sound heap");
     }

@@ -1,6 +1,6 @@
-//! Compares the answers of the real allocators to random scripts with those of the policies: each placement, region,
-//! refusal and release. `conformance/other_allocators/record.py` says how we recorded them and what the lines mean;
-//! `conformance/other_allocators/check.sh` sends as many scripts as you like through TensorFlow's BFC.
+//! Compares the real allocators' answers to random scripts with those of the policies: each placement, region, refusal
+//! and release. `conformance/other_allocators/record.py` describes how we recorded them and what the lines mean;
+//! `conformance/other_allocators/check.sh` runs any number of scripts on TensorFlow's BFC.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,10 +22,10 @@ struct Model {
 }
 
 impl Model {
-    /// A device with this many free bytes, and a limit that may exceed them.
+    /// Creates a model on a device with this many free bytes, and with a limit that may exceed them.
     fn new(name: &str, limit: u64, device: u64) -> Model {
         let policy = named(name).expect("a policy of the catalogue").make();
-        // The real allocators get the limit, whatever the device has.
+        // The real allocators get this limit, regardless of the device's memory.
         let total = Bytes(limit.max(device)).checked_round_up(PAGE).expect("small");
         let options = SimOptions::fake_driver(total).base(Bytes(total.0 - device));
         let mut core = Allocator::new(SimDevice::new(options), policy, ());
@@ -93,7 +93,7 @@ fn compare(recording: &[u8]) -> [usize; 3] {
             _ => {
                 expected += line;
                 counts[2] += usize::from(line.ends_with("oom"));
-                let model = model.as_mut().expect("a line says which policy");
+                let model = model.as_mut().expect("a line names the policy");
                 let name = model.core.policy().name();
                 assert_eq!(model.answer(&words), expected, "line {}, {name}", number + 1);
                 expected.clear();

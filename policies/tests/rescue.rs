@@ -1,4 +1,4 @@
-//! Rescue: PyTorch's decisions until its ladder ends, and then a request that goes on.
+//! Rescue: PyTorch's decisions until its ladder ends, and then a request that is still served.
 
 use parkade::policy::{Policy, PyTorch, Relief, Request, Wrapper};
 use parkade::settings::Settings;
@@ -28,7 +28,8 @@ fn take<P: Policy>(allocator: &mut Traced<P>, mib: u64) -> Result<Allocation, Al
     allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT)
 }
 
-/// A device of 200 MiB, full of pages of 20 MiB. In each, 5 MiB stay in use and hold the number of their block.
+/// A device with 200 MiB, full of pages of 20 MiB. In each page, 5 MiB stay in use and contain the number of their
+/// block.
 fn scattered<P: Policy>(policy: P) -> (Traced<P>, Vec<Allocation>) {
     let mut allocator = on(200, policy);
     let blocks: Vec<_> = (0..40).map(|_| take(&mut allocator, 5).unwrap()).collect();
@@ -64,7 +65,7 @@ fn give_all<P: Policy>(mut allocator: Traced<P>, blocks: Vec<Allocation>) {
 #[test]
 fn what_pytorch_refuses_is_served_and_nothing_in_use_changes() {
     let (mut refused, _kept) = scattered(pytorch());
-    assert!(matches!(take(&mut refused, 100), Err(AllocError::OutOfMemory(_))), "PyTorch has no whole page free");
+    assert!(matches!(take(&mut refused, 100), Err(AllocError::OutOfMemory(_))), "PyTorch has no page that is entirely free");
 
     let (mut allocator, mut kept) = scattered(rescue(Reach::Breaks));
     let addresses: Vec<_> = kept.iter().map(Allocation::address).collect();
@@ -93,7 +94,7 @@ fn the_trace_has_the_failure_that_the_program_was_spared() {
 
 #[test]
 fn free_memory_moves_without_a_copy() {
-    // A page of 20 MiB needs what is left of two.
+    // A page of 20 MiB needs the remainders of two pages.
     let mut refused = on(50, pytorch());
     let _kept = take(&mut refused, 20).unwrap();
     assert!(matches!(take(&mut refused, 30), Err(AllocError::OutOfMemory(_))));
@@ -133,7 +134,8 @@ fn no_more_requests_are_rescued_than_asked_for() {
 
 const POOL: PoolId = PoolId(1, 0);
 
-/// Captures a graph on a stream whose requests go to [`POOL`], and returns its answer to one of this size.
+/// Captures a graph on a stream whose requests are routed to [`POOL`], and returns the answer to a request of this
+/// size.
 fn capture(allocator: &mut Traced<Rescue>, mib: u64, stream: StreamId) -> Result<Allocation, AllocError> {
     allocator.begin_pool(POOL, PoolFilter::Stream(stream)).unwrap();
     allocator.device_mut().begin_capture(stream);
@@ -198,7 +200,7 @@ fn no_settings_without_expandable_segments_are_rescued() {
     give_all(allocator, blocks);
 }
 
-/// Plays one program on both allocators until PyTorch refuses a request. Returns whether it did.
+/// Runs one program on both allocators until PyTorch refuses a request. Returns whether it did.
 fn play_both(steps: &[(u64, usize)], most_mib: u64, reach: Reach) -> Result<bool, TestCaseError> {
     let (mut theirs, mut ours) = (on(most_mib, pytorch()), on(most_mib, rescue(reach)));
     let mut live: Vec<(Allocation, Allocation)> = Vec::new();
@@ -323,7 +325,7 @@ proptest! {
     }
 }
 
-/// PyTorch's rules, but where they end it asks for pages of a size that does not divide PyTorch's.
+/// PyTorch's rules, but when they fail, this policy requests pages of a size that does not divide PyTorch's page size.
 #[derive(Clone, Debug)]
 struct Uneven(PyTorch);
 
@@ -353,7 +355,7 @@ impl Wrapper for Uneven {
 #[test]
 fn pages_that_a_size_does_not_divide_stay_and_the_request_fails() {
     let (mut allocator, kept) = scattered(Uneven(pytorch()));
-    assert!(matches!(take(&mut allocator, 100), Err(AllocError::OutOfMemory(_))), "and it is no fault of the policy");
+    assert!(matches!(take(&mut allocator, 100), Err(AllocError::OutOfMemory(_))), "this is not a fault of the policy");
     assert_eq!(allocator.heap().refined_page(), None);
     assert_contents(&mut allocator, &kept);
     give_all(allocator, kept);

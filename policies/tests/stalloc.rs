@@ -13,7 +13,8 @@ fn traced(mib: u64, freed_after: Option<usize>) -> Traced {
     Traced { bytes: Bytes::mib(mib), stream: STREAM, freed_after, comes_again: true }
 }
 
-/// A weight of 6 MiB, then steps of 8, 4 and 10 MiB. The 4 MiB lie where the 10 MiB did, and the 8 MiB beside them.
+/// A weight of 6 MiB, then steps of 8, 4 and 10 MiB. The 4 MiB are placed where the 10 MiB were, and the 8 MiB next to
+/// them.
 fn step() -> FirstStep {
     FirstStep { requests: [traced(6, None), traced(8, Some(4)), traced(4, Some(3)), traced(10, Some(4))].into(), repeats_from: 1 }
 }
@@ -26,8 +27,8 @@ fn run_of(step: &FirstStep, capacity_mib: u64) -> Run {
 #[test]
 fn a_plan_is_as_high_as_what_lives_at_once() {
     assert_eq!(Plan::of(&step()).bytes(), Bytes::mib(6 + 8 + 10));
-    // A block that lives on into the next step occupies its place there too. The blocks of 3 and 5 are live together
-    // only because of that.
+    // A block that survives into the next step also occupies its place there. The blocks of 3 and 5 are live at the
+    // same time only because of this.
     let wraps = FirstStep { requests: [traced(3, Some(1)), traced(5, Some(3))].into(), repeats_from: 0 };
     assert_eq!(Plan::of(&wraps).bytes(), Bytes::mib(8));
     let ends = FirstStep { requests: [traced(3, Some(1)), traced(5, Some(2))].into(), repeats_from: 0 };
@@ -68,7 +69,7 @@ fn a_request_that_is_not_planned_goes_to_pytorchs_policy_and_the_next_is_planned
     let planned = run.take_mib('a', 8);
     run.take('x', 5 * MIB);
     run.take('y', 300);
-    // PyTorch's segments of 20 MiB and 2 MiB, beside the area.
+    // There are PyTorch's segments of 20 MiB and 2 MiB in addition to the area.
     assert_eq!(run.reserved_mib(), 24 + 20 + 2);
     run.take('b', 4 * MIB);
     run.give("b");
@@ -78,7 +79,7 @@ fn a_request_that_is_not_planned_goes_to_pytorchs_policy_and_the_next_is_planned
     run.take('b', 4 * MIB);
     run.give("b");
     run.take('c', 10 * MIB);
-    // The next step begins, but its first place is still taken.
+    // The next step begins, but its first place is still occupied.
     run.take('d', 8 * MIB);
     assert_eq!(run.reserved_mib(), 46, "from the 15 MiB that are left of PyTorch's segment");
 }
@@ -87,7 +88,7 @@ fn a_request_that_is_not_planned_goes_to_pytorchs_policy_and_the_next_is_planned
 fn without_room_for_the_area_there_is_no_plan() {
     let mut run = run_of(&step(), 22);
     run.take('w', 6 * MIB);
-    assert_eq!(run.segments_mib(), [20], "as PyTorch's policy has it");
+    assert_eq!(run.segments_mib(), [20], "as under PyTorch's policy");
     run.take('a', 8 * MIB);
     assert_eq!(run.reserved_mib(), 20);
 }
@@ -97,14 +98,14 @@ fn idle_ranges_of_the_area_serve_when_memory_is_out() {
     let mut run = run_of(&step(), 30);
     run.take('w', 6 * MIB);
     run.take('x', 12 * MIB);
-    assert_eq!(run.reserved_mib(), 24, "6 MiB are left, so 12 of the 18 idle ones serve");
+    assert_eq!(run.reserved_mib(), 24, "6 MiB are left, so 12 of the 18 idle MiB are used");
     // 6 MiB are left in the area: requests get any of its places that is free, and the others are served by PyTorch's
     // policy.
     assert!(run.is_out(10 * MIB));
     run.give("x");
     assert_eq!(run.take('a', 8 * MIB) % (512 * KIB), 0);
     run.give("aw");
-    // An area that is entirely free goes back like any segment, and is allocated again later.
+    // An area that is entirely free is released like any segment, and is allocated again later.
     run.take('z', 30 * MIB);
     assert_eq!(run.segments_mib(), [30]);
     run.give("z");

@@ -40,12 +40,12 @@ pub(crate) struct Table {
 pub struct RestoredPool {
     /// The pool's blocks that the restore took back, in order.
     pub freed: Vec<DeviceAddress>,
-    /// The blocks that were allocated when the checkpoint was made, segment by segment, in order of address within
-    /// each.
+    /// The blocks that were allocated when the checkpoint was made, segment by segment, by address within each
+    /// segment.
     pub allocated: Vec<DeviceAddress>,
 }
 
-/// Spreads addresses over the table. The low bits of an address are 0, and therefore also those of the product; the
+/// Spreads addresses over the table. The low bits of an address are 0, and therefore those of the product are too; the
 /// upper bits of the product depend on all bits of the address. The table takes a position from the low bits of the
 /// hash and a tag from the highest seven.
 #[inline]
@@ -78,7 +78,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         self.allocate_boxed(requested, stream).map_err(|error| *error)
     }
 
-    /// Like [`ByAddress::allocate`], but the result fits into registers, so a lock can return it without storing it in
+    /// Like [`ByAddress::allocate`], but the result fits in registers, so a lock can return it without storing it in
     /// memory.
     #[inline]
     pub(crate) fn allocate_boxed(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Box<AllocError>> {
@@ -190,7 +190,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         if let Some(older) = self.table.newest.replace(allocation) {
             let at = older.address();
             match self.table.others.entry(hash(at), |held| held.address() == at, |held| hash(held.address())) {
-                // One of the two blocks became void when a pool was restored, or belongs to a different allocator.
+                // One of the two blocks became invalid when a pool was restored, or belongs to a different allocator.
                 Entry::Occupied(mut entry) => {
                     if !self.allocator.is_allocated(entry.get()) {
                         *entry.get_mut() = older;
@@ -242,7 +242,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
 }
 
 impl Table {
-    /// Returns the handle of the block that begins there. The handle is void after a restore that failed or was not
+    /// Returns the handle of the block that begins there. The handle is invalid after a restore that failed or was not
     /// made through this type.
     fn find(&self, address: DeviceAddress) -> Option<&Allocation> {
         let newest = self.newest.as_ref().filter(|newest| newest.address() == address);

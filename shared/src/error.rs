@@ -13,7 +13,8 @@ pub enum Error {
     Refused(AllocError),
     /// No allocated block has this address. Nothing has changed.
     Address(AddressError),
-    /// The block was freed, but an event could not be recorded. It stays pending, and the next request tries again.
+    /// The block was freed, but an event could not be recorded. The block stays pending, and the next request tries
+    /// again.
     Pending(BackendError),
     /// A thread panicked during a request, so the allocator's state may be wrong. All further requests fail.
     Poisoned,

@@ -1,15 +1,15 @@
-//! The lock: taking and releasing it costs a few nanoseconds if no other thread wants it. If many threads want it, the
+//! The lock. Taking and releasing it costs a few nanoseconds if no other thread wants it. If many threads want it, the
 //! thread that has it tends to keep it.
 //!
-//! A request takes about fifty nanoseconds, and most of the data that it touches is in the cache of the processor that
-//! served the last one. The fewer times the lock changes hands, the more requests are therefore served. A thread that
-//! finds the lock taken tries again only after a pause, which grows each time; in the meantime, the holder serves one
-//! request after another. Waiting threads do not ask the system to wake them, because the holder would have to do that,
-//! and it takes longer than a request.
+//! A request takes about fifty nanoseconds, and most of the data that it uses is in the cache of the processor that
+//! served the previous one. More requests are therefore served if the lock changes hands less often. A thread that
+//! finds the lock taken tries again only after a pause, which grows each time, so that the holder can serve one
+//! request after another. Waiting threads do not ask the system to wake them, because the holder would have to do
+//! this, and it takes longer than a request.
 //!
 //! A waiting thread first spins, then sleeps, because another thread may hold the lock for a long time, for example
-//! during a driver call. Each sleep is short, a fraction of the time waited so far, so that the thread notices the
-//! release soon.
+//! during a driver call. Each sleep lasts only a fraction of the time waited so far, so the thread soon notices the
+//! release.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use spin::mutex::{SpinMutex, SpinMutexGuard};
 const FIRST_PAUSES: u32 = 16;
 /// How long a waiting thread spins before it sleeps.
 const SPINNING: Duration = Duration::from_micros(20);
-/// A sleep lasts for the time waited so far, divided by this value.
+/// The length of a sleep is the time waited so far, divided by this value.
 const PATIENCE: u32 = 4;
 /// The longest sleep.
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
@@ -34,25 +34,24 @@ pub(crate) enum Refusal {
     Poisoned,
 }
 
-/// A value on which only one thread at a time works.
+/// A value that only one thread at a time can use.
 pub(crate) struct Lock<T> {
-    /// The thread that works on the value: a [`thread_number`], [`NOBODY`] or [`BROKEN`]. It is written under the lock.
-    /// It is read under the lock, or compared with the reader's own number, which only the reader writes, so it needs
-    /// no memory ordering.
+    /// The thread that is using the value: a [`thread_number`], [`NOBODY`] or [`BROKEN`]. It is written under the
+    /// lock. It is either read under the lock or compared with the reader's own number, which only the reader writes,
+    /// so it needs no memory ordering.
     holder: AtomicUsize,
     value: SpinMutex<Apart<T>>,
 }
 
 const NOBODY: usize = 0;
-/// A thread panicked while it was working on the value.
+/// A thread panicked while it was using the value.
 const BROKEN: usize = usize::MAX;
 
-/// Data on a separate cache line: threads that check the lock must not take away the value's cache
-/// lines.
+/// Data on a separate cache line, so that threads that check the lock do not take the value's cache lines.
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// Unfinished work on the value.
+/// A guard that marks the value as broken unless the work on it finishes.
 struct Unfinished<'a>(&'a AtomicUsize);
 
 impl Drop for Unfinished<'_> {
@@ -98,7 +97,7 @@ impl<T> Lock<T> {
             for _ in 0..pauses {
                 std::hint::spin_loop();
             }
-            // Only reading the lock leaves its cache line with the holder until the lock is free.
+            // Only reading the lock leaves its cache line with the holder until the lock is released.
             if !self.value.is_locked()
                 && let Some(guard) = self.value.try_lock()
             {
@@ -120,8 +119,8 @@ impl<T> Lock<T> {
 }
 
 /// Returns a number that no other running thread has and that is neither [`NOBODY`] nor [`BROKEN`]: an address in the
-/// thread's own memory. The system provides it, because a thread-local variable in a library that is loaded late costs
-/// a call each time.
+/// thread's own memory. The system provides it, because a thread-local variable in a library that is loaded late would
+/// cost a call each time.
 #[cfg(unix)]
 #[inline]
 fn thread_number() -> usize {

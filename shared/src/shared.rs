@@ -12,8 +12,8 @@ use crate::lock::{Lock, Refusal};
 
 /// An allocator that several threads use at the same time. Each block is identified by the address of its first byte.
 ///
-/// Every call takes one lock. The decisions are the same as for a single thread that makes the calls in the order in
-/// which they took the lock, and each call takes effect between its beginning and its end.
+/// Every call takes one lock. The decisions are the same as if a single thread made the calls in the order in which
+/// they took the lock, and each call takes effect between its beginning and its end.
 ///
 /// Callbacks, observers, devices and closures given to [`Shared::with`] run under the lock: from there, calls on the
 /// same allocator return [`Error::Reentered`].

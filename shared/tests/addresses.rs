@@ -106,8 +106,7 @@ fn a_handle_of_another_allocator_is_refused_when_it_is_freed() {
     assert_eq!(core.free(address), Err(Error::Address(AddressError::Foreign { address })));
 }
 
-/// A restored pool has the blocks of the checkpoint, with new handles, and none of the blocks that it had before the
-/// restore.
+/// A restored pool has the blocks of the checkpoint, with new handles, and none of its blocks from before the restore.
 #[test]
 fn restored_blocks_are_freed_by_their_addresses() {
     let (mut core, pool) = (core(), PoolId(0, 1));
@@ -133,8 +132,7 @@ fn restored_blocks_are_freed_by_their_addresses() {
     assert_eq!(core.free(kept), Err(Error::Address(AddressError::NotAllocated { address: kept })));
 }
 
-/// The test restores the pool without the table's knowledge, so the table's handle for the block is
-/// void.
+/// The test bypasses the table when it restores the pool, so the table's handle for the block becomes invalid.
 #[test]
 fn a_stream_is_not_recorded_for_a_handle_that_is_void() {
     let mut core = core();

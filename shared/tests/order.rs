@@ -19,7 +19,7 @@ use proptest::prelude::*;
 type Core = Allocator<SimDevice, PyTorch, Vec<TraceEntry>>;
 type Answer = Result<DeviceAddress, Error>;
 
-/// Creates a core with so little memory that requests fail and segments are released.
+/// Creates a core with little memory, so that requests fail and segments are released.
 fn core(settings: &Settings, seed: u64) -> Core {
     let device = SimDevice::new(SimOptions::new(Bytes::mib(160)).event_timing(EventTiming::Seeded(seed)));
     Allocator::new(device, PyTorch::new(settings.clone()), Vec::new())
@@ -35,7 +35,7 @@ enum Step {
     Free {
         place: usize,
     },
-    /// Frees a block that this thread has freed before, or the block that has been handed out there since.
+    /// Frees an address again that this thread has freed before, or the block that has since been handed out there.
     FreeAgain {
         place: usize,
     },
@@ -135,7 +135,7 @@ fn at_once(programs: &[Vec<Step>], run: impl Fn(usize, &[Step]) + Sync) {
     });
 }
 
-/// A core for a single thread, which receives the requests one by one, by handle.
+/// A core for a single thread. It receives the requests one by one, by handle.
 struct Alone {
     core: Core,
     blocks: BTreeMap<DeviceAddress, Allocation>,
@@ -182,7 +182,7 @@ fn assert_same(shared: Shared<SimDevice, PyTorch, Vec<TraceEntry>>, alone: &Alon
 }
 
 proptest! {
-    // A failing program need not fail again, so shrinking and saving it would be of little use.
+    // A program that fails once may not fail again, so shrinking and saving it would be of little use.
     #![proptest_config(ProptestConfig { cases: 96, max_shrink_iters: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
@@ -253,7 +253,7 @@ proptest! {
                         let freed = shared.free(address);
                         assert!(matches!(freed, Ok(()) | Err(Error::Address(_))), "{freed:?}");
                     }
-                    // The other requests leave no entry.
+                    // The other requests produce no entry.
                     _ => {}
                 }
             }

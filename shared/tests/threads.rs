@@ -1,5 +1,5 @@
-//! Tests the lock: no two threads work at the same time, no thread waits forever while calls end, and every thread sees
-//! a panic.
+//! Tests the lock: two threads never work at the same time, no thread waits forever as long as calls end, and every
+//! thread notices a panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

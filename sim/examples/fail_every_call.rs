@@ -1,8 +1,8 @@
 //! Fails each driver call of a program in turn, and checks after each failure that the allocator's heap is consistent.
 //!
-//! This tests an allocator's error paths without a broken GPU: a plan names the call that fails, the program runs into
-//! the failure, and afterwards the heap must be consistent and it must be possible to free everything. Run it with
-//! `cargo run -p parkade-sim --example fail_every_call`.
+//! This tests an allocator's error paths without a broken GPU: a plan names the call that fails, the program
+//! encounters the failure, and then the heap must be consistent and it must be possible to free everything. Run it
+//! with `cargo run -p parkade-sim --example fail_every_call`.
 #![allow(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::collections::BTreeMap;

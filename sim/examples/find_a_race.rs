@@ -1,8 +1,8 @@
 //! Finds the classic race of a caching allocator: a block is freed while another stream is still reading it, and is
 //! reused immediately.
 //!
-//! The same program runs twice, without and with `record_stream`. The race detector reports a race in the first run and
-//! names both kernels. Run it with `cargo run -p parkade-sim --example find_a_race`.
+//! The same program runs twice, first without and then with `record_stream`. The race detector reports a race in the
+//! first run and names both kernels. Run it with `cargo run -p parkade-sim --example find_a_race`.
 #![allow(clippy::print_stdout, reason = "a user runs this example")]
 
 use std::error::Error;
@@ -29,8 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One stream fills a batch, and another copies it out while the program continues with the next batch. Returns the
-/// device.
+/// Fills a batch on one stream and copies it out on another while the program continues with the next batch. Returns
+/// the device.
 fn prefetch(records_stream: bool) -> Result<SimDevice, Box<dyn Error>> {
     let mut allocator = Allocator::new(SimDevice::new(SimOptions::h200()), PyTorch::new(Settings::default()), ());
     let [compute, copy] = [(); 2].map(|()| allocator.device_mut().create_stream());

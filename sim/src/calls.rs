@@ -1,5 +1,4 @@
-//! Driver calls: their names, their result codes and their log, as plain data and as JSON lines in the fake driver's
-//! format.
+//! Driver calls: their names, result codes and log, as plain data and as JSON lines in the fake driver's format.
 //!
 //! In the log, ranges are named by the number of their cudaMalloc (`c3`) or cuMemAddressReserve (`v3`), created memory
 //! by the number of its cuMemCreate (`h3`), and events by the number of their creation. Two logs can therefore be
@@ -159,14 +158,14 @@ pub(crate) fn driver_error(name: CallName, code: u32) -> BackendError {
 /// The name of an address in the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddressName {
-    /// An address in a range from cudaMalloc (the latest one if several had the address).
+    /// An address in a range from cudaMalloc (the latest one if several ranges have had the address).
     InRange {
         /// The number of the cudaMalloc, counted from zero over those that succeeded.
         ordinal: u64,
         /// The number of bytes from the start of its range.
         offset_bytes: u64,
     },
-    /// An address in a range from cuMemAddressReserve (the latest one if several had the address).
+    /// An address in a range from cuMemAddressReserve (the latest one if several ranges have had the address).
     InReservation {
         /// The number of the cuMemAddressReserve, counted from zero over those that succeeded.
         ordinal: u64,
@@ -296,7 +295,7 @@ impl Call {
             CallSubject::Info { free_bytes, total_bytes } => format!("{head},{free_bytes},{total_bytes}]"),
             CallSubject::Allocation { bytes, range: Some((ordinal, _)) } => format!("{head},{bytes},\"c{ordinal}\"]"),
             CallSubject::Allocation { bytes, range: None } => format!("{head},{bytes}]"),
-            // The fake driver omits the offset if the call succeeded, because the address is then the start.
+            // The fake driver omits the offset if the call succeeded, because the address is the start in that case.
             CallSubject::Release { name: AddressName::InRange { ordinal, .. }, .. } if self.result == 0 => {
                 format!("{head},\"c{ordinal}\"]")
             }

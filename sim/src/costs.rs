@@ -15,8 +15,8 @@ pub trait CostModel: Debug + Send + Sync {
     fn cost_ns(&self, call: CallName, bytes: u64) -> u64;
 
     /// Returns the price of one call for several mappings (cuMemSetAccess, cuMemUnmap), given their sizes in order:
-    /// each size, and how many consecutive mappings have it. If there are no sizes, the call failed or found nothing
-    /// mapped. The default is the sum of the prices of separate calls.
+    /// each size, and how many consecutive mappings have it. If there are no sizes, the call failed or nothing was
+    /// mapped there. The default is the sum of the prices of separate calls.
     fn cost_of_handles_ns(&self, call: CallName, handle_bytes: &[(u64, u64)]) -> u64 {
         let of_each = |&(bytes, count): &(u64, u64)| self.cost_ns(call, bytes).saturating_mul(count);
         match handle_bytes {
@@ -36,14 +36,14 @@ impl CostModel for NoCost {
     }
 }
 
-/// The prices measured on one idle H200, driver 580.159.04 (facts: Time of one call): medians.
+/// The prices measured on an idle H200, driver 580.159.04 (facts: Time of one call). They are medians.
 ///
-/// Prices of cudaMalloc and cudaFree are interpolated linearly in bytes between the measured sizes. One measurement was
-/// held out to check this choice: 200 MiB took 49.1 and 77.2 us; linear interpolation in bytes predicts 49.8 and 80.7,
-/// linear interpolation in the logarithm of bytes 53.7 and 90.0. Below 2 MiB there are no measurements, and the price
-/// of 2 MiB applies; above 10 GiB the last slope continues. Virtual memory calls are interpolated the same way over the
-/// size of the handle, so creating 128 MiB is cheaper than 20 MiB, as measured. Of the event calls, only record and
-/// query were measured. Calls without a measurement cost nothing.
+/// Prices of cudaMalloc and cudaFree are interpolated linearly in bytes between the measured sizes. One measurement
+/// was held out to check this choice: 200 MiB took 49.1 and 77.2 us; linear interpolation in bytes predicts 49.8 and
+/// 80.7, and linear interpolation in the logarithm of bytes predicts 53.7 and 90.0. There are no measurements below 2
+/// MiB, so the price of 2 MiB applies there; above 10 GiB, the last slope continues. Virtual memory calls are
+/// interpolated in the same way over the size of the handle. As measured, creating 128 MiB is cheaper than creating 20
+/// MiB. Of the event calls, only record and query were measured. Calls without a measurement cost nothing.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct MeasuredH200;
 
@@ -65,12 +65,12 @@ const UNMAP: [(u64, u64); 4] = [(2 * MIB, 17_800), (20 * MIB, 17_700), (128 * MI
 /// (bytes of the handle, ns) for cuMemRelease.
 const RELEASE: [(u64, u64); 4] = [(2 * MIB, 13_300), (20 * MIB, 23_700), (128 * MIB, 41_200), (1024 * MIB, 253_900)];
 /// (bytes of the handle, ns): how much less each additional handle in one call costs than a separate call. This was
-/// computed from one call over many handles: 10,462 us for 512 handles of 2 MiB, 933 us for 51 handles of 20 MiB.
+/// computed from single calls over many handles: 10,462 us for 512 handles of 2 MiB, 933 us for 51 handles of 20 MiB.
 /// Larger handles were not measured and use the value for 20 MiB.
 const SET_ACCESS_SHARED: [(u64, u64); 3] = [(2 * MIB, 6_479), (20 * MIB, 9_084), (1024 * MIB, 9_084)];
 /// The same for cuMemUnmap, computed from 7,014 and 640 us.
 const UNMAP_SHARED: [(u64, u64); 3] = [(2 * MIB, 4_109), (20 * MIB, 5_254), (1024 * MIB, 5_254)];
-/// The price of cuMemAddressReserve: the middle of the measured range, 3 to 24 us for 1 GiB.
+/// The price of cuMemAddressReserve: the middle of the range measured for 1 GiB, 3 to 24 us.
 const RESERVE_NS: u64 = 13_500;
 const EVENT_RECORD_NS: u64 = 165;
 const EVENT_QUERY_NS: u64 = 145;
@@ -133,8 +133,7 @@ fn interpolate(points: &[(u64, u64)], x: u64) -> u64 {
     let along = i128::from(x.saturating_sub(x0));
     let rise = (i128::from(y1) - i128::from(y0)) * along;
     let run = i128::from(x1 - x0);
-    // Dividing 128 bits takes ten times as long as dividing 64 bits, which are enough for any device that
-    // exists.
+    // Dividing 128 bits takes ten times as long as dividing 64 bits, which are enough for any existing device.
     let part = match (i64::try_from(rise), i64::try_from(run)) {
         (Ok(rise), Ok(run)) => i128::from(rise / run),
         _ => rise / run,
@@ -148,9 +147,9 @@ fn interpolate(points: &[(u64, u64)], x: u64) -> u64 {
 pub struct CallTotals {
     /// The number of calls made, including failed ones.
     pub calls: u64,
-    /// The number of failed calls. A query that answers "not ready" has not failed.
+    /// The number of failed calls. A query that returns "not ready" has not failed.
     pub failures: u64,
-    /// The price of the calls in nanoseconds, excluding waiting.
+    /// The total price of the calls in nanoseconds, excluding waiting.
     pub cost_ns: u64,
     /// How long the calls waited for work on the device, in nanoseconds.
     pub wait_ns: u64,

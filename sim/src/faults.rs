@@ -21,7 +21,7 @@ pub enum When {
 pub enum FaultError {
     /// Driver code 2. The core sees it as out of memory in cudaMalloc and cuMemCreate.
     OutOfMemory,
-    /// Any other driver code. Zero would mean success and is replaced by 999, "unknown".
+    /// Any other driver code. Zero would mean success, so it is replaced by 999, "unknown".
     Code(u32),
 }
 
@@ -92,7 +92,7 @@ impl FaultPlan {
     }
 
     /// Takes the calls that are about to be made, in order, as kinds with counts. Returns the first one that would
-    /// fail, and how it fails. That failure counts as having happened.
+    /// fail, and how. That failure counts as having happened.
     pub(crate) fn foresee(&mut self, calls: &[(CallName, u64)]) -> Option<(CallName, FaultError)> {
         let mut before = self.seen_in_all;
         for &(call, count) in calls {
@@ -111,7 +111,7 @@ impl FaultPlan {
         None
     }
 
-    /// Counts a call. Returns how it must fail, if it must.
+    /// Counts a call. If the call must fail, returns how.
     pub fn next(&mut self, call: CallName) -> Option<FaultError> {
         self.seen[call as usize] += 1;
         self.seen_in_all += 1;

@@ -1,4 +1,4 @@
-//! Physical memory: pages and bytes by number, the amount of memory, who holds it, and its contents.
+//! Physical memory: pages and bytes by number, the amount of memory, its owners, and its contents.
 //!
 //! Page numbers are unbounded, and the lowest free number is taken first. Any range may get any pages, because the
 //! driver backs any range with any pages (facts: Holes). Room is computed in bytes, because the capacity need not be a
@@ -9,7 +9,8 @@ use std::slice;
 
 use crate::range_maps::{Holes, Pieces};
 
-/// Size of a physical page in bytes: the granularity of the virtual memory calls (facts: Sizes and addresses).
+/// The size of a physical page in bytes, which is the granularity of the virtual memory calls (facts: Sizes and
+/// addresses).
 pub const PAGE_BYTES: u64 = 2 << 20;
 
 /// A physical page by its number, which is unrelated to any address.
@@ -25,7 +26,7 @@ pub struct PageRun {
     pub count: u64,
 }
 
-/// The pages of one piece of memory. They are usually consecutive, which needs no list.
+/// The pages of one piece of memory. They are usually consecutive, so no list is needed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PageRuns {
     /// Consecutive pages.
@@ -96,15 +97,15 @@ impl ByteRange {
     }
 }
 
-/// Returns the physical bytes of consecutive pages: the first one, and how many.
+/// Returns the physical bytes of consecutive pages: the first byte, and the number of bytes.
 pub(crate) fn bytes_of(run: PageRun) -> (u64, u64) {
     // This does not overflow: pages in use fit into 64 bits of bytes, and the numbers of freed pages are reused
     // first.
     (run.first.0.saturating_mul(PAGE_BYTES), run.count.saturating_mul(PAGE_BYTES))
 }
 
-/// The physical memory of one device: how many 2 MiB pages are taken, which ones they are, and how much other processes
-/// hold. All quantities are in bytes unless they say pages.
+/// The physical memory of one device: how many 2 MiB pages are taken, which ones they are, and how much other
+/// processes hold. All quantities are in bytes unless their names say pages.
 #[derive(Clone, Debug)]
 pub(crate) struct PhysicalMemory {
     capacity_bytes: u64,
@@ -114,7 +115,7 @@ pub(crate) struct PhysicalMemory {
     taken_pages: u64,
     peak_pages: u64,
     free: Holes,
-    /// Pages from this number upwards have never been taken.
+    /// Pages with this number or a higher one have never been taken.
     next_fresh: u64,
     contents: Contents,
 }
@@ -151,7 +152,7 @@ impl PhysicalMemory {
 
     /// Returns the bytes of the pages that are taken.
     pub(crate) fn used_bytes(&self) -> u64 {
-        // `take` has made sure that the product fits.
+        // `take` has ensured that the product fits.
         self.taken_pages * PAGE_BYTES
     }
 
@@ -237,7 +238,8 @@ impl PhysicalMemory {
         PageRuns::Many(runs)
     }
 
-    /// Returns pages and drops their contents. The caller must hold the pages, and must return them only once.
+    /// Returns pages to the device and drops their contents. The caller must hold the pages, and must return them only
+    /// once.
     pub(crate) fn give_back(&mut self, runs: &[PageRun]) {
         for run in runs {
             self.free.insert(run.first.0, run.count);
@@ -324,7 +326,7 @@ impl Contents {
         stretches
     }
 
-    /// Writes stretches into these ranges, which together are as long as the stretches.
+    /// Writes stretches into these ranges, whose total length is that of the stretches.
     pub(crate) fn put(&mut self, ranges: &[ByteRange], stretches: &[Stretch]) {
         let mut offset = 0;
         for range in ranges {
@@ -349,8 +351,8 @@ impl Stretch {
         let pattern = turned(self.pattern.unwrap_or([UNWRITTEN; 4]), self.start);
         let mut done = part.len().min(pattern.len());
         part[..done].copy_from_slice(&pattern[..done]);
-        // The part that has been written so far consists of whole patterns, so it can be copied again; only the last
-        // copy may cut a pattern.
+        // The part written so far consists of whole patterns, so it can be copied again; only the last copy may cut a
+        // pattern.
         while done < part.len() {
             let more = done.min(part.len() - done);
             part.copy_within(..more, done);

@@ -1,10 +1,12 @@
-//! Accesses of kernels, and the race detector: which accesses it keeps, with which of them a new access races, and the form
-//! of its reports.
+//! Accesses of kernels, and the race detector: which accesses it keeps, which of these race with a new access, and how
+//! it reports them.
 //!
-//! A [`Kernel`] is plain data: how long it takes and what it touches; [`AccessError`] says why an access is illegal.
+//! A [`Kernel`] is plain data: how long it takes and which bytes it accesses; [`AccessError`] states why an access is
+//! illegal.
 //!
 //! The detector keeps accesses by physical byte, so it finds a race no matter through which addresses the bytes are
-//! touched. When memory is returned, it drops the memory's accesses, because a later range there is different memory.
+//! accessed. When memory is returned, it drops the memory's accesses, because a later range there counts as different
+//! memory.
 //!
 //! It keeps only accesses that can still be part of a race. It drops accesses that the host knows to be done, because
 //! all later work is ordered after them. A later access replaces an earlier one to the same bytes through the same
@@ -35,7 +37,7 @@ pub enum AccessKind {
 pub struct Access {
     /// The address of the first byte.
     pub address: DeviceAddress,
-    /// The number of bytes. An access of zero bytes is legal at any address and touches nothing.
+    /// The number of bytes. An access of zero bytes is legal at any address and has no effect.
     pub size: Bytes,
     /// Whether the bytes are read or written. Work that does both declares two accesses.
     pub kind: AccessKind,
@@ -55,7 +57,7 @@ impl Access {
     }
 }
 
-/// Work on the device: how long it takes and what it touches.
+/// Work on the device: how long it takes and which bytes it accesses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kernel {
     /// The stream on which it is queued.
@@ -64,7 +66,7 @@ pub struct Kernel {
     pub duration_ns: u64,
     /// Its name in race reports.
     pub label: Cow<'static, str>,
-    /// The bytes that it touches while it runs.
+    /// The bytes that it accesses while it runs.
     pub accesses: Vec<Access>,
 }
 
@@ -74,7 +76,7 @@ pub(crate) struct PhysicalAccess {
     pub(crate) ranges: Vec<ByteRange>,
 }
 
-/// The reason why work on the device cannot touch an address.
+/// The reason why work on the device cannot access an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessError {
     /// No memory is mapped there.
@@ -89,7 +91,7 @@ impl fmt::Display for AccessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             AccessError::NotMapped => "no memory is mapped at the address",
-            AccessError::NoAccess => "the device has no access to what is mapped at the address",
+            AccessError::NoAccess => "the device has no access to the memory mapped at the address",
             AccessError::NotWords => "the address and the size must be multiples of 4 bytes",
         })
     }
@@ -97,7 +99,7 @@ impl fmt::Display for AccessError {
 
 impl std::error::Error for AccessError {}
 
-/// What one side of a race did with the bytes.
+/// How one side of a race used the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RaceUse {
     /// Read them.
@@ -122,34 +124,34 @@ impl From<AccessKind> for RaceUse {
 /// One of the two sides of a race.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct RaceAccess {
-    /// Its number among all uses that the detector has seen on the device, counted from 1 in
-    /// program order.
+    /// Its number among all uses that the detector has recorded on the device, counted from 1 in program order.
     pub number: u64,
     /// The kernel's label, or the name of the host's call.
     pub label: Cow<'static, str>,
     /// The stream; `None` for the host.
     pub stream: Option<StreamId>,
-    /// What this side did with the bytes.
+    /// How this side used the bytes.
     pub what: RaceUse,
-    /// The address of the first byte that it touches.
+    /// The address of the first byte that it uses.
     pub address: DeviceAddress,
-    /// The number of bytes that it touches.
+    /// The number of bytes that it uses.
     pub size: Bytes,
-    /// When it starts, in nanoseconds on the device's clock.
+    /// Its start, in nanoseconds on the device's clock.
     pub start_ns: u64,
-    /// When it ends, in nanoseconds on the device's clock.
+    /// Its end, in nanoseconds on the device's clock.
     pub end_ns: u64,
 }
 
 /// Two uses of the same physical bytes, not both reads, of which the second may start before the first ends:
 /// - both are on streams, with no order between them (uses are ordered if they are on the same stream, if a stream
 ///   waited for an event, or if the host waited before the launch);
-/// - or the second one is by the host, which reads, unmaps or frees bytes without knowing that the first use is done.
+/// - or the second one is by the host, which reads, unmaps or frees the bytes without knowing that the first use is
+///   done.
 ///
-/// A race is a property of the program, not of its timing: the detector reports it even if the two uses did not overlap
-/// on the clock. It reports each pair once. If several ordered accesses through one address all race with a later
-/// access, it reports only the last of them (but a read does not hide a write), because work ordered after that one is
-/// also ordered after the others.
+/// A race is a property of the program, not of its timing: the detector reports it even if the two uses did not
+/// overlap on the clock. It reports each pair once. If several ordered accesses through the same address all race with
+/// a later access, it reports only the last of them (but a read does not hide a write), because work ordered after
+/// that one is also ordered after the others.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Race {
     /// The use that is first in program order.
@@ -285,10 +287,10 @@ impl Clocks {
 
 /// The maximum number of races to keep. Later ones are only counted.
 const MAX_RACES: usize = 100;
-/// With fewer pieces than this, sweeping out finished accesses is not worth the time.
+/// With fewer pieces than this, it is not worthwhile to sweep out finished accesses.
 const MIN_SWEEP_PIECES: usize = 1024;
 
-/// When work runs, in nanoseconds on the device's clock.
+/// The time during which work runs, in nanoseconds on the device's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) start_ns: u64,
@@ -311,7 +313,7 @@ impl PartialEq for Kept {
     }
 }
 
-/// The detector of one device. It is created at the first access, because before that there is nothing to order.
+/// The detector of one device. It is created at the first access, because there is nothing to order before that.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Detector {
     clocks: Clocks,
@@ -326,8 +328,7 @@ pub(crate) struct Detector {
 
 /// Order between streams and the host.
 impl Detector {
-    /// Returns the accesses that are done once an event that is recorded on a stream now is
-    /// complete.
+    /// Returns the accesses that are done when an event that is recorded on a stream now is complete.
     pub(crate) fn recorded(&self, stream: u64) -> Option<Arc<Order>> {
         self.clocks.recorded(stream)
     }
@@ -448,7 +449,7 @@ impl Detector {
         });
     }
 
-    /// Reports the kept accesses to some bytes that race with a new one, each once.
+    /// Reports the kept accesses to some bytes that race with a new one, each of them once.
     fn report(&mut self, second: &Arc<RaceAccess>, ranges: &[ByteRange], races: impl Fn(&ByteRange, &Kept, &Clocks) -> bool) {
         let mut firsts = BTreeMap::new();
         for range in ranges {

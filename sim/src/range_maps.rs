@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 
 /// A set of free ranges that coalesce. It is used for free pages, for the space in a shared page and for free
-/// addresses. Ranges that touch are merged.
+/// addresses. Adjacent ranges are merged.
 ///
 /// The caller chooses the unit (bytes, pages). Ranges passed to [`Holes::insert`] must not overlap the set; the
 /// method does not check this.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Holes {
     by_start: BTreeMap<u64, u64>,
-    /// No hole is longer than this. Most failing searches end here.
+    /// An upper bound on the length of the holes. Most failing searches end with this check.
     longest_at_most: u64,
 }
 
@@ -122,8 +122,7 @@ impl Holes {
         }
     }
 
-    /// Takes up to `length` from the lowest hole. Returns the start and the length of what was
-    /// taken.
+    /// Takes up to `length` from the lowest hole. Returns the start and the length of the part taken.
     pub(crate) fn take_lowest(&mut self, length: u64) -> Option<(u64, u64)> {
         let (start, found) = self.by_start.pop_first()?;
         let taken = found.min(length);
@@ -146,7 +145,7 @@ impl Holes {
 
 /// A set of half-open ranges that never overlap, each with a value.
 ///
-/// It holds placed ranges, reservations and the addresses that a model has returned.
+/// It is used for placed ranges, reservations and the addresses that a model has returned.
 #[derive(Clone, Debug)]
 pub(crate) struct Intervals<T> {
     by_start: BTreeMap<u64, (u64, T)>,
@@ -201,11 +200,11 @@ impl<T> Intervals<T> {
     }
 }
 
-/// A map from bytes to values, stored as pieces: neighbours with equal values are merged, so one value for a gigabyte
-/// is one entry.
+/// A map from bytes to values, stored as pieces: adjacent pieces with equal values are merged, so one value for a
+/// gigabyte is one entry.
 ///
-/// It holds the contents of physical memory and the accesses to it. The ranges are half-open, never overlap, and are as
-/// long as possible.
+/// It is used for the contents of physical memory and the accesses to it. The ranges are half-open, never overlap, and
+/// are as long as possible.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces<V> {
     /// The end and value of each piece, by start.
@@ -322,17 +321,17 @@ impl<V: Copy> Chunk<V> {
 
 /// Values by page number.
 ///
-/// It is a sorted list of chunks of 64 pages, each with a bit mask of the pages that have a value. A lookup first tries
-/// the chunk that was changed last, which is usually the right one. Otherwise it searches 64 times fewer entries than
-/// there are pages.
+/// It is a sorted list of chunks of 64 pages, each with a bit mask of the pages that have a value. A lookup first
+/// tries the chunk that was changed last, which is usually the right one. If it is not, the search covers only 1/64 as
+/// many entries as there are pages.
 #[derive(Clone, Debug)]
 pub(crate) struct PageMap<V> {
     /// The numbers of the chunks in ascending order: the page numbers divided by 64.
     numbers: Vec<u64>,
-    /// The chunks, each with at least one value. They are boxed so that inserting one in the middle moves little
-    /// memory.
+    /// The chunks, each with at least one value. They are boxed so that little memory moves when one is inserted in
+    /// the middle.
     chunks: Vec<Box<Chunk<V>>>,
-    /// The index of the chunk that was changed last. It is only a guess: every use checks the chunk's number.
+    /// The index of the chunk that was changed last. It is only a hint: every use checks the chunk's number.
     changed_last: usize,
 }
 
@@ -409,7 +408,7 @@ impl<V: Copy> PageMap<V> {
         self.chunks[at].values[place].as_mut()
     }
 
-    /// Returns the last page up to this one that has a value.
+    /// Returns the last page that has a value, up to and including this one.
     #[inline]
     pub(crate) fn last_up_to(&self, page: u64) -> Option<(u64, V)> {
         let (number, place) = split(page);
@@ -467,7 +466,7 @@ mod tests {
         assert_eq!(holes.take_first_fit(13), None);
         assert_eq!(holes.take_first_fit(12), Some(18));
         holes.insert(48, 4);
-        assert_eq!(holes.first_fit(12), Some((40, 12)), "a hole may be longer than any hole was when a search failed");
+        assert_eq!(holes.first_fit(12), Some((40, 12)), "a hole may now be longer than any hole when a search failed");
         assert_eq!(holes.take_first_fit(4), Some(0));
         assert_eq!(holes.iter().collect::<Vec<_>>(), [(4, 1), (40, 12)]);
     }

@@ -1,5 +1,5 @@
-//! The ranges that cudaMalloc and cuMemAddressReserve have returned: which of them are live, the names of their
-//! addresses in the log, and how small cudaMallocs share a page.
+//! The ranges that cudaMalloc and cuMemAddressReserve have returned: which of them are live, what their addresses are
+//! called in the log, and how small cudaMallocs share a page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,13 +106,13 @@ pub(crate) const SPACING_BYTES: u64 = 512;
 
 /// The pages that small cudaMallocs share, by address: a 2 MiB page holds several of up to 1 MiB.
 ///
-/// This was measured (facts: Sizes and addresses; facts: Holes): ranges are spaced by their size rounded up to 512
-/// bytes, a new page costs 2 MiB, a range that fits into a page already taken costs nothing, and the page is returned
-/// with its last range.
+/// The following was measured (facts: Sizes and addresses; facts: Holes): ranges are spaced by their size rounded up
+/// to 512 bytes, a new page costs 2 MiB, a range that fits in a page already taken costs nothing, and the page is
+/// returned with its last range.
 ///
 /// The following was not measured; it is this model's choice. Ranges of different sizes share pages. Among the pages
-/// with room, the model uses the one whose longest hole is shortest, and among equal ones the one with the lowest
-/// address; in that page, it uses the lowest hole that is long enough.
+/// with room, the model uses the one whose longest hole is shortest; if there are several, the one with the lowest
+/// address. In that page, it uses the lowest hole that is long enough.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct SharedPages {
     pages: BTreeMap<u64, SharedPage>,
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(ranges.insert(1090, 60, None), 2);
         assert_eq!(ranges.name(1100).to_string(), "c2+10");
         assert_eq!(ranges.name(1089).to_string(), "c0+89", "the older range is shadowed only where it is covered");
-        assert_eq!(ranges.name(1150).to_string(), "0x47e", "and the range whose start is covered has no name any more");
+        assert_eq!(ranges.name(1150).to_string(), "0x47e", "the range whose start is covered no longer has a name");
         assert_eq!(ranges.insert_reservation(5000, 10), 0);
         assert_eq!(ranges.name(5003).to_string(), "v0+3");
         assert!(ranges.live(5000).is_none(), "not a cudaMalloc");

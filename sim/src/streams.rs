@@ -1,9 +1,9 @@
-//! Streams: queues of declared work with marks in them (recorded events), and the marks that the host sees as done.
+//! Streams: queues of declared work that contain marks (recorded events), and the marks that the host sees as done.
 //!
-//! Marks are numbered 1, 2, 3, ... in recording order over all streams. The completed marks of a stream are a prefix
-//! that only grows. A complete event therefore stays complete, and a stream is first in, first out, under every
-//! [`EventTiming`]. If a stream waits for a mark of another stream, its later marks are done only after that mark, and
-//! completing one of them completes that mark.
+//! Marks are numbered 1, 2, 3, ... across all streams, in the order in which they are recorded. The completed marks of
+//! a stream are a prefix that only grows. A complete event therefore stays complete, and a stream is first in, first
+//! out, under every [`EventTiming`]. If a stream waits for a mark of another stream, its later marks are done only
+//! after that mark, and completing one of them completes that mark.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::race::Order;
 /// An allocator polls events at its own pace, and its tests must pass no matter when the events complete. They
 /// therefore run the same program under several timings.
 ///
-/// Under every timing, a complete event stays complete until it is recorded again, streams are first in, first out, and
-/// the work named by waits and by the `complete` methods of [`SimDevice`](crate::SimDevice) is completed.
+/// Under every timing, a complete event stays complete until it is recorded again, streams are first in, first out,
+/// and waits and the `complete` methods of [`SimDevice`](crate::SimDevice) complete the work that they name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum EventTiming {
     /// An event is complete when the simulated clock has reached the end of the work before it.
@@ -29,8 +29,8 @@ pub enum EventTiming {
     Eager,
     /// Nothing completes until the host waits for it or completes it explicitly, as with the fake driver by default.
     Lazy,
-    /// Like `Clock`, but a query may miss completions for a while. Each stream has a rate that is drawn from the seed,
-    /// and each query makes none, one or several of the oldest finished events visible.
+    /// Like `Clock`, but a query may miss completions for a while. Each stream has a rate drawn from the seed, and
+    /// each query makes none, one or several of the oldest finished events visible.
     Seeded(u64),
 }
 
@@ -74,8 +74,8 @@ fn split_mix(state: u64) -> u64 {
 pub struct SimEvent {
     ordinal: u64,
     mark: Option<Mark>,
-    /// For the race detector: the accesses that are done once the event is complete; `None` if the host already knows
-    /// them to be done.
+    /// For the race detector: the accesses that are done when the event is complete; `None` if the host already knows
+    /// that they are.
     order: Option<Arc<Order>>,
 }
 
@@ -149,11 +149,12 @@ impl Waits {
 /// One stream: its pending marks in order, and the marks on other streams for which it waits.
 #[derive(Clone, Debug)]
 struct Stream {
-    /// Its newest mark. Before it has one, the newest mark of any stream when this stream was created.
+    /// Its newest mark. If it has none yet, this is the mark that was newest across all streams when this stream was
+    /// created.
     recorded: u64,
     done: u64,
     pending: VecDeque<Pending>,
-    /// The time at which all work queued so far ends; in the past for an idle stream.
+    /// The time at which all work queued so far ends. For an idle stream, this is in the past.
     busy_until_ns: u64,
     /// The marks for which it has waited since its newest mark.
     waits: Waits,
@@ -169,7 +170,7 @@ impl Stream {
         Some(oldest.waits)
     }
 
-    /// Completes marks up to a number. Returns the marks on other streams that are therefore done.
+    /// Completes all marks up to this number. Returns the marks on other streams that are therefore done.
     fn complete_through(&mut self, sequence: u64) -> Waits {
         let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.sequence <= sequence) {
@@ -186,8 +187,8 @@ impl Stream {
         waits
     }
 
-    /// Makes finished marks visible, as the event timing decides. Returns the marks on other streams that are therefore
-    /// done.
+    /// Makes finished marks visible, according to the event timing. Returns the marks on other streams that are
+    /// therefore done.
     fn settle(&mut self, now_ns: u64) -> Waits {
         let mut waits = Waits::default();
         while self.pending.front().is_some_and(|oldest| oldest.ready_at_ns <= now_ns) {
@@ -320,7 +321,7 @@ impl Streams {
     /// Completes everything in every stream.
     pub(crate) fn complete_all(&mut self, now_ns: u64) {
         for stream in self.by_handle.values_mut() {
-            stream.complete_all(now_ns); // this covers all streams, so the marks for which they wait are included
+            stream.complete_all(now_ns); // this loop covers all streams, so it includes the marks for which they wait
         }
     }
 
@@ -418,7 +419,7 @@ impl Captures {
         Some(node)
     }
 
-    /// Makes later work of a stream wait for all work submitted to a captured stream so far. Returns false if that
+    /// Makes future work on a stream wait for all work submitted to a captured stream so far. Returns false if that
     /// stream is not captured, or if the first one takes part in a different capture.
     pub(crate) fn wait(&mut self, stream: u64, other: u64) -> bool {
         let Some(awaited) = self.by_stream.get(&other).cloned() else { return false };
@@ -508,7 +509,7 @@ mod tests {
         let first = streams.record(1, 0);
         streams.launch(1, 1000, 0);
         streams.wait(2, first);
-        assert_eq!(streams.launch(2, 10, 5), (100, 110), "not after what was queued after the mark");
+        assert_eq!(streams.launch(2, 10, 5), (100, 110), "not after the work queued after the mark");
         let second = streams.record(2, 5);
         streams.wait(3, second);
         assert_eq!(streams.stream_idle_at_ns(3), 110);

@@ -1,13 +1,13 @@
-//! Virtual memory: which addresses are reserved, which memory has been created, and what is mapped where.
+//! Virtual memory: which addresses are reserved, which memory has been created, and where it is mapped.
 //!
-//! This module decides which operations are refused and with which code (facts: Virtual memory calls). A refused
+//! This module decides which operations are refused, and with which code (facts: Virtual memory calls). A refused
 //! operation changes nothing. The calls in `device/driver_calls.rs` add time, faults and the log.
 //!
 //! Pieces that were created and mapped together form one mapping until a call affects only some of them.
 //!
-//! Some refusals were not measured; they are this model's choice. It refuses with `INVALID_VALUE` to map or release
-//! memory that has already been released, to grant access to part of a mapping, and to map, grant access or unmap
-//! across two reservations.
+//! Some refusals were not measured; they are this model's choice. With `INVALID_VALUE`, the model refuses to map or
+//! release memory that has already been released, to grant access to part of a mapping, and to map, grant access or
+//! unmap across two reservations.
 
 use std::collections::BTreeMap;
 
@@ -69,9 +69,9 @@ struct Handle {
     released: bool,
 }
 
-/// All created memory. It is kept until it is released and mapped nowhere.
+/// All created memory. It is kept until it is released and no longer mapped.
 ///
-/// Pieces of one size that were created together are one entry, whatever their number, until they are released or
+/// Pieces of one size that were created together are one entry, regardless of their number, until they are released or
 /// mapped separately.
 #[derive(Clone, Default, Debug)]
 struct Handles {
@@ -162,8 +162,7 @@ impl Handles {
         self.change(first, pieces, |handle| handle.mappings = handle.mappings.saturating_sub(1))
     }
 
-    /// Changes the entries of pieces, and removes those that are released and mapped nowhere. Returns their
-    /// pages.
+    /// Changes the entries of pieces, and removes those that are released and no longer mapped. Returns their pages.
     #[inline]
     fn change(&mut self, first: u64, pieces: u64, change: impl Fn(&mut Handle)) -> PageRuns {
         let is_over = |handle: &Handle| handle.released && handle.mappings == 0;
@@ -212,7 +211,7 @@ impl Mapping {
 /// The memory behind an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backing<'a> {
-    /// The pages of the memory that is mapped here, in one stretch.
+    /// The pages of the memory that is mapped here, without gaps.
     pub(crate) runs: &'a [PageRun],
     /// The address of the first page.
     pub(crate) start: u64,
@@ -254,7 +253,7 @@ impl VirtualMemory {
         self.reservations.count()
     }
 
-    /// Returns how many pieces of created memory there are: not released, or still mapped.
+    /// Returns how many pieces of created memory there are: those not released or still mapped.
     pub(crate) fn live_handles(&self) -> u64 {
         self.handles.count()
     }
@@ -335,8 +334,8 @@ impl VirtualMemory {
         Ok(())
     }
 
-    /// Removes the mappings in a range, which may have gaps or be empty but must not cut a piece. Appends the affected
-    /// mappings.
+    /// Removes the mappings in a range. The range may have gaps or be empty, but must not cut a piece. Appends the
+    /// affected mappings.
     pub(crate) fn unmap(&mut self, address: u64, bytes: u64, unmapped: &mut AffectedMappings) -> Result<(), u32> {
         self.check_whole(address, bytes)?;
         let first = address / PAGE_BYTES;
@@ -398,7 +397,7 @@ impl VirtualMemory {
     /// Returns whether an entire piece of memory is mapped at an address, with access, and nowhere
     /// else.
     pub(crate) fn is_only_at(&self, address: u64, memory: &SimPhysical) -> bool {
-        // The memory may be a part of a run that was mapped in one call.
+        // The memory may be part of a run that was mapped in one call.
         let is_it = self.covering(address).filter(|(_, mapping)| mapping.has_access).is_some_and(|(start, mapping)| {
             let offset = address - start;
             let is_piece = offset.is_multiple_of(mapping.piece_bytes) && memory.bytes() <= mapping.bytes() - offset;

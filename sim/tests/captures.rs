@@ -1,4 +1,4 @@
-//! Graph captures: which streams take part, and for what their next work waits.
+//! Graph captures: which streams take part, and what their next work waits for.
 
 use std::collections::BTreeSet;
 

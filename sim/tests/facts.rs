@@ -16,7 +16,7 @@ fn free_bytes(device: &mut SimDevice) -> u64 {
     device.memory_info().unwrap().free.get()
 }
 
-/// Returns by how much one cudaMalloc reduces free memory.
+/// Returns the amount by which one cudaMalloc reduces free memory.
 fn taken_by(device: &mut SimDevice, bytes: u64) -> u64 {
     let before = free_bytes(device);
     device.malloc(Bytes(bytes)).unwrap();

@@ -109,7 +109,8 @@ fn levels_choose_what_is_logged() {
     }
 }
 
-/// One script under the fake driver's three address policies, with the addresses that it printed.
+/// Runs one script under the fake driver's three address policies and compares the addresses with those that it
+/// printed.
 #[test]
 fn addresses_are_those_of_each_policy() {
     let run = |options: SimOptions| {

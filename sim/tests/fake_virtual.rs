@@ -2,7 +2,7 @@
 //! segments: the same calls must produce the same log.
 //!
 //! The fake driver printed these lines (`oracle-2.11.0 --log=2`, 1 GiB, `expandable_segments:True`). The test turns
-//! each line back into a call, and the device must log the same line. Lines that start with `!` are the script's
+//! each line back into a call, for which the device must log the same line. Lines that start with `!` are the script's
 //! instructions to the driver.
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use parkade_sim::{LogLevel, SimDevice, SimEvent, SimOptions, SimPhysical};
 
-/// The calls by the real allocator with two segments, an emptied cache, a real out-of-memory error, a planned one, and
-/// an event.
+/// The real allocator's calls in a script with two segments, an emptied cache, a real out-of-memory error, a planned
+/// one, and an event.
 const LINES: [&str; 52] = [
     r#"["cuMemAddressReserve",0,1207959552,"v0"]"#,
     r#"["cuMemCreate",800,2097152,8]"#,

@@ -1,4 +1,4 @@
-//! Laws of the device, by example: clones, faults, faulty address models, and events under every timing.
+//! Examples that test the laws of the device: clones, faults, faulty address models, and events under every timing.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB, StreamId};

@@ -1,5 +1,5 @@
-//! Compares random programs with a naive model: ranges never overlap, memory adds up, completions last, time only
-//! advances, and the same program results in the same device.
+//! Compares random programs with a naive model: ranges never overlap, memory adds up, completed events stay complete,
+//! time only advances, and the same program results in the same device.
 
 use std::collections::BTreeSet;
 
@@ -114,7 +114,7 @@ fn malloc(device: &mut SimDevice, naive: &mut Naive, bytes: u64) -> Result<(), T
     Ok(())
 }
 
-/// Makes one event call. A completion that has been seen must last.
+/// Makes one event call. An event that was seen as complete must stay complete.
 fn touch_event(device: &mut SimDevice, naive: &mut Naive, index: usize, wait: bool) -> Result<(), TestCaseError> {
     let count = naive.events.len().max(1);
     if let Some((event, seen)) = naive.events.get_mut(index % count) {
@@ -184,7 +184,7 @@ proptest! {
         for op in &ops {
             step(&mut device, &mut naive, op)?;
             check(&mut device, &naive)?;
-            prop_assert!(device.now_ns() >= last_ns && device.driver_ns() >= last_cost_ns, "time went back");
+            prop_assert!(device.now_ns() >= last_ns && device.driver_ns() >= last_cost_ns, "time went backwards");
             prop_assert!(device.now_ns() == device.driver_ns() + device.waited_ns(), "only calls move the clock");
             (last_ns, last_cost_ns) = (device.now_ns(), device.driver_ns());
         }

@@ -1,5 +1,5 @@
-//! Races by example: the three classic two-stream programs, calls that the host makes too early, and contents that move
-//! with the memory.
+//! Examples of races: the three classic two-stream programs, calls that the host makes too early, and contents that
+//! move with the memory.
 
 use parkade::device::DeviceBackend;
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -26,7 +26,7 @@ fn slow_reader(device: &mut SimDevice, stream: StreamId, x: DeviceAddress) {
     device.kernel(Kernel { stream, duration_ns: 1_000_000, label: "slow reader".into(), accesses }).unwrap();
 }
 
-/// Creates new memory, mapped at an address with access.
+/// Creates memory and maps it at an address, with access.
 fn mapped(device: &mut SimDevice, address: DeviceAddress, size: Bytes) -> SimPhysical {
     let memory = device.create(size).unwrap();
     device.map(address, size, &memory).unwrap();
@@ -40,7 +40,7 @@ fn bytes<const N: usize>(device: &mut SimDevice, address: DeviceAddress) -> [u8;
     into
 }
 
-/// One stream writes x, and a slow kernel on another stream then reads it, in order. The scenario is what follows.
+/// Sets up a scenario: one stream writes x, and then a slow kernel on another stream reads it, in order.
 fn x_in_use(timing: EventTiming) -> (SimDevice, [StreamId; 2], DeviceAddress) {
     let mut device = SimDevice::new(SimOptions::new(Bytes::mib(256)).event_timing(timing));
     let streams = [(); 2].map(|()| device.create_stream());
@@ -129,7 +129,7 @@ fn an_event_orders_what_was_before_its_newest_record() {
     device.stream_wait(s1, &early);
     device.fill(x, SIZE, 2, s1).unwrap();
     let numbers: Vec<u64> = device.races().iter().map(|race| race.first.number).collect();
-    assert_eq!(numbers, [3], "the first reader was before the record, the second was not");
+    assert_eq!(numbers, [3], "the first reader was queued before the record, and the second was not");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn neither_two_readers_nor_one_kernel_race() {
     slow_reader(&mut device, s1, x);
     device.copy(x, x.offset(Bytes(512)), Bytes(2048), s2).unwrap();
     let kinds: Vec<_> = device.races().iter().map(|race| (race.first.number, race.first.what, race.second.what)).collect();
-    assert_eq!(kinds, [(3, RaceUse::Read, RaceUse::Written)], "the copy writes what the second reader reads");
+    assert_eq!(kinds, [(3, RaceUse::Read, RaceUse::Written)], "the copy writes the bytes that the second reader reads");
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn illegal_accesses_change_nothing() {
     let accesses = vec![Access::write(x, PAGE), Access::read(DeviceAddress(u64::MAX), Bytes(1))];
     let kernel = Kernel { stream, duration_ns: 1 << 40, label: "illegal".into(), accesses };
     assert_eq!(device.kernel(kernel), Err(AccessError::NotMapped));
-    device.fill(DeviceAddress(0), Bytes::ZERO, 1, stream).expect("nothing is touched");
+    device.fill(DeviceAddress(0), Bytes::ZERO, 1, stream).expect("an empty fill is legal");
     let now_ns = device.now_ns();
     device.synchronize_stream(stream).unwrap();
     assert_eq!(device.waited_ns(), 0);

@@ -1,5 +1,5 @@
-//! Compares the race detector with a naive checker: a random program becomes a graph of all its events, and every
-//! pair of accesses is checked in the graph's transitive closure.
+//! Compares the race detector with a naive checker, which turns a random program into a graph of all its events and
+//! checks every pair of accesses in the graph's transitive closure.
 
 use std::collections::BTreeSet;
 
@@ -87,13 +87,13 @@ impl Graph {
         self.before.len() - 1
     }
 
-    /// A call of the host, which comes after its earlier calls and after the events that it waits for.
+    /// Adds a host call, which comes after the host's earlier calls and the events that it waits for.
     fn call(&mut self, waits: &[Option<usize>]) {
         let edges = [&[self.host], waits].concat();
         self.host = Some(self.node(&edges));
     }
 
-    /// An event that a host call queues on a stream.
+    /// Adds an event that a host call queues on a stream.
     fn put(&mut self, stream: usize, waits: &[Option<usize>]) -> usize {
         self.call(&[]);
         let edges = [&[self.host, self.streams[stream]], waits].concat();
@@ -168,14 +168,14 @@ impl Program {
         (first..first + count).map(|cell| (self.memories[way], cell)).collect()
     }
 
-    /// Returns whether `later` hides `earlier` in a cell that both touch: it is ordered after `earlier`, uses the same
-    /// address, and is not a read after a write.
+    /// Returns whether `later` hides `earlier` in a cell that both access: it is ordered after `earlier`, uses the
+    /// same address, and is not a read after a write.
     fn hides(&self, later: &Kept, earlier: &Kept) -> bool {
         let is_behind = later.node == earlier.node || self.graph.before[later.node].contains(&earlier.node);
         later.number > earlier.number && is_behind && later.way == earlier.way && later.kind >= earlier.kind
     }
 
-    /// Records a race with every access that counts, touches one of the cells, and is not ordered before `node`.
+    /// Records a race with every access that counts, uses one of the cells, and is not ordered before `node`.
     fn look_for_races(&mut self, node: usize, cells: &[(u64, u64)], counts: impl Fn(&Kept) -> bool) {
         self.numbers += 1;
         let before = &self.graph.before[node];
@@ -203,8 +203,8 @@ impl Program {
         }
     }
 
-    /// The host has seen an event complete. Everything before it is therefore done, and every event recorded before it
-    /// is complete.
+    /// Records that the host has seen an event complete. Everything before it is therefore done, and every event
+    /// recorded before it is complete.
     fn host_saw(&mut self, event: usize) -> Result<(), TestCaseError> {
         self.graph.call(&[self.recorded[event]]);
         let Some(node) = self.recorded[event] else { return Ok(()) };
@@ -278,7 +278,7 @@ impl Program {
         self.addresses[way] = self.device.malloc(Bytes(CELLS * CELL)).unwrap();
     }
 
-    /// Takes away the memory behind a route.
+    /// Removes the memory behind a route.
     fn end(&mut self, way: usize) {
         self.graph.call(&[]);
         let cells = self.cells((way, 0, CELLS, AccessKind::Write));

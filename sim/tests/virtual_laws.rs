@@ -1,5 +1,5 @@
-//! The costs and waits of the virtual memory calls (facts: Time of one call; facts: Waiting for the device), what
-//! happens to contents, and how the calls fail on demand.
+//! Tests the costs and waits of the virtual memory calls (facts: Time of one call; facts: Waiting for the device),
+//! their effect on contents, and how they fail on demand.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, StreamId};
@@ -21,7 +21,7 @@ fn reserved() -> (SimDevice, DeviceAddress) {
     (device, start)
 }
 
-/// Creates new memory, mapped at an address with access.
+/// Creates memory and maps it at an address, with access.
 fn mapped(device: &mut SimDevice, address: DeviceAddress, size: Bytes) -> SimPhysical {
     let memory = device.create(size).unwrap();
     device.map(address, size, &memory).unwrap();
@@ -147,7 +147,7 @@ fn contents_survive_unmapping_and_mapping_elsewhere() {
     assert_eq!(word(&mut device, at(100)), Ok(100), "released and still mapped");
     device.unmap(at(100), Bytes::mib(6)).unwrap();
     mapped(&mut device, start, Bytes::mib(6));
-    assert_eq!(word(&mut device, start), Ok(NOTHING), "gone with the memory");
+    assert_eq!(word(&mut device, start), Ok(NOTHING), "the contents are gone with the memory");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn contents_work_for_mallocs_and_scattered_pages() {
     }
     let start = device.reserve(Bytes::mib(6)).unwrap();
     let memory = mapped(&mut device, start, Bytes::mib(6));
-    assert_eq!(device.pages_at(start).len(), 3, "one memory of scattered pages");
+    assert_eq!(device.pages_at(start).len(), 3, "a single piece of memory with scattered pages");
     assert_eq!([0, 2, 4].map(|mib| device.page_behind(start.offset(Bytes::mib(mib))).unwrap().0), [1, 3, 5]);
     assert_eq!(device.create(PAGE), Err(BackendError::OutOfMemory { requested: PAGE }));
     device.unmap(start, Bytes::mib(6)).unwrap();
@@ -189,7 +189,7 @@ fn contents_work_for_mallocs_and_scattered_pages() {
     device.malloc(Bytes::mib(6)).expect("the pages came back");
 }
 
-/// Makes one of each virtual memory call; stops at the first failure.
+/// Makes each virtual memory call once; stops at the first failure.
 fn program(device: &mut SimDevice) -> Result<(), BackendError> {
     let start = device.reserve(TWENTY)?;
     let memory = device.create(TWENTY)?;
@@ -249,5 +249,5 @@ fn clones_go_their_own_way() {
     assert_eq!(other.used_bytes(), Bytes::ZERO);
     assert_eq!((device.used_bytes(), word(&mut device, start)), (TWENTY, Ok(1)));
     device.release(memory).unwrap();
-    assert_eq!(device.reserve(TWENTY), other.reserve(TWENTY), "the models too");
+    assert_eq!(device.reserve(TWENTY), other.reserve(TWENTY), "the models are cloned too");
 }

@@ -1,6 +1,6 @@
 //! Tests which virtual memory calls the device refuses (facts: Virtual memory calls): each fact at many addresses,
-//! scripted addresses, and cases that were not measured. Prices and waiting are in `virtual_laws`; the facts themselves
-//! are in the conformance suite's contract.
+//! scripted addresses, and cases that were not measured. Prices and waits are tested in `virtual_laws`, and the facts
+//! themselves in the conformance suite's contract.
 
 use parkade::device::{BackendError, DeviceBackend};
 use parkade::units::{Bytes, DeviceAddress, MIB};
@@ -21,7 +21,7 @@ fn reserved() -> (SimDevice, DeviceAddress) {
     (device, start)
 }
 
-/// Creates new memory, mapped at an address with access.
+/// Creates memory and maps it at an address, with access.
 fn mapped(device: &mut SimDevice, address: DeviceAddress, size: Bytes) -> SimPhysical {
     let memory = device.create(size).unwrap();
     device.map(address, size, &memory).unwrap();
@@ -191,7 +191,7 @@ fn reservations_and_mallocs_never_overlap_and_are_not_each_others() {
     let mut device = SimDevice::new(options);
     let start = device.reserve(TWENTY).unwrap();
     assert_eq!(start, DeviceAddress(1 << 40));
-    assert_eq!(device.malloc(PAGE), refused("cudaMalloc", 999), "the model's place is reserved");
+    assert_eq!(device.malloc(PAGE), refused("cudaMalloc", 999), "the address that the model chose is reserved");
     let malloc = device.malloc(PAGE).unwrap();
     assert_eq!(device.free(start), refused("cudaFree", 1));
     assert_eq!(device.unreserve(malloc, PAGE), refused("cuMemAddressFree", 1));
@@ -200,7 +200,7 @@ fn reservations_and_mallocs_never_overlap_and_are_not_each_others() {
     device.unreserve(start, TWENTY).unwrap();
     device.reservation_model_mut::<Scripted>().unwrap().clear();
     device.reservation_model_mut::<Scripted>().unwrap().push(start.get());
-    assert_eq!(device.reserve(TWENTY), Ok(start), "the model was told of the end");
+    assert_eq!(device.reserve(TWENTY), Ok(start), "the model was informed of the release");
     assert_eq!([0, MIB, u64::MAX].map(|bytes| device.reserve(Bytes(bytes))), [(); 3].map(|()| refused("cuMemAddressReserve", 1)));
     assert_eq!(device.live_ranges().count(), 1, "cudaMallocs only");
 }

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const PAGE: u64 = 2 * MIB;
 const CAPACITY_PAGES: u64 = 24;
-/// The pages of a reservation: few, so that calls on it often overlap.
+/// The number of pages in a reservation: few, so that calls often overlap.
 const RESERVED_PAGES: u64 = 12;
 
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ enum Op {
     Unreserve(usize),
     Create(u64),
     Release(usize),
-    /// The memory, the reservation, the page in it, and how many more pages than the memory has.
+    /// The memory, the reservation, the page in it, and by how many pages the mapping exceeds the memory.
     Map(usize, usize, u64, u64),
     SetAccess(usize, u64, u64),
     Unmap(usize, u64, u64),
@@ -53,7 +53,7 @@ struct Memory {
 }
 
 /// One mapped page: its memory, its page in that memory, the start and end of its mapping, and whether the device may
-/// touch it.
+/// access it.
 #[derive(Clone, Copy)]
 struct MappedPage {
     memory: usize,
@@ -92,7 +92,7 @@ impl Naive {
         self.reservations.iter().any(|&start| first >= start && first + count <= start + RESERVED_PAGES)
     }
 
-    /// Returns whether a range is inside a reservation and cuts no mapping.
+    /// Returns whether a range is inside a reservation and does not cut a mapping.
     fn cuts_nothing(&self, first: u64, count: u64) -> bool {
         let whole = |page: &MappedPage| page.first >= first && page.end <= first + count;
         self.is_inside(first, count) && self.mapped.range(first..first + count).all(|(_, page)| whole(page))

@@ -19,17 +19,16 @@ use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 pub struct AdoptedSegment {
     /// The segment's first byte.
     pub address: DeviceAddress,
-    /// The stream that the segment was made for.
+    /// The stream for which the segment was created.
     pub stream: StreamId,
     /// The pool that the segment belongs to: the default pool, or a private pool that exists.
     pub pool: PoolId,
     /// The collection of that pool: small or large.
     pub class: PoolClass,
-    /// The page size of an expandable segment, whose blocks cover the whole reserved range; `None` for any
-    /// other segment.
+    /// The page size of an expandable segment, whose blocks cover the entire reserved range; `None` for any other
+    /// segment.
     pub page: Option<Bytes>,
-    /// The segment's blocks, by address, without gaps. Neither two free blocks nor two unmapped blocks may be
-    /// neighbours.
+    /// The segment's blocks, by address, without gaps. Two free blocks must not be adjacent, nor two unmapped blocks.
     pub blocks: Vec<AdoptedBlock>,
 }
 
@@ -49,18 +48,18 @@ pub enum AdoptedContent {
     Free,
     /// Handed out, for a request of this many bytes.
     Allocated(Bytes),
-    /// Addresses of an expandable segment without memory, in whole pages.
+    /// Addresses of an expandable segment that have no memory, in whole pages.
     Unmapped,
 }
 
-/// Why a segment cannot be adopted. The allocator is unchanged.
+/// The reason why a segment cannot be adopted. The allocator is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AdoptError {
-    /// The segment has no blocks, or has a block of 0 bytes.
+    /// The segment has no blocks, or one of them has 0 bytes.
     Empty,
     /// The segment's blocks reach beyond 64-bit addresses.
     TooLarge,
-    /// Two free blocks are neighbours, or two unmapped blocks are.
+    /// Two free blocks or two unmapped blocks are adjacent.
     NotCoalesced,
     /// Mapped memory begins or ends inside a page, or a segment that is not expandable has unmapped blocks.
     NotWholePages,
@@ -68,23 +67,23 @@ pub enum AdoptError {
     UnknownPool,
     /// There are more than 65,535 streams.
     TooManyStreams,
-    /// The segment overlaps one of the allocator's, or does not start on a multiple of 512 bytes.
+    /// The segment overlaps one of the allocator's segments, or its address is not a multiple of 512.
     Misplaced,
-    /// With this segment the allocator would hold more bytes than its statistics can count, 2^63 - 1.
+    /// With this segment, the allocator would hold more bytes than its statistics can count (2^63 - 1).
     TooMuch,
 }
 
 impl fmt::Display for AdoptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            AdoptError::Empty => "the segment has no block, or one of 0 bytes",
+            AdoptError::Empty => "the segment has no block, or a block of 0 bytes",
             AdoptError::TooLarge => "the segment reaches beyond 64 bits",
             AdoptError::NotCoalesced => "two neighbouring blocks of the segment are both free or both unmapped",
             AdoptError::NotWholePages => "memory of the segment begins or ends inside a page",
-            AdoptError::UnknownPool => "the segment's pool has not been made",
+            AdoptError::UnknownPool => "the segment's pool has not been created",
             AdoptError::TooManyStreams => "more than 65535 streams",
-            AdoptError::Misplaced => "the segment overlaps another, or does not start on a multiple of 512 bytes",
-            AdoptError::TooMuch => "the segment would make more than 2^63 - 1 bytes in all",
+            AdoptError::Misplaced => "the segment overlaps another segment, or its address is not a multiple of 512",
+            AdoptError::TooMuch => "the segment would bring the total above 2^63 - 1 bytes",
         })
     }
 }
@@ -119,7 +118,7 @@ impl AdoptedSegment {
         Ok(total)
     }
 
-    /// The mapped pages, in runs that are neither empty nor adjacent.
+    /// The mapped pages, as non-empty runs that are not adjacent to each other.
     fn mapped_runs(&self) -> Vec<Range<u64>> {
         let Some(page) = self.page.map(Bytes::get) else { return Vec::new() };
         let mut runs: Vec<Range<u64>> = Vec::new();
@@ -141,13 +140,13 @@ impl AdoptedSegment {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes over a segment that overlaps none of the allocator's. Returns its allocations, by address. The
-    /// statistics count the segment as if this allocator had made it, but they count no driver calls, and the
-    /// observer sees no entries.
+    /// Takes over a segment that overlaps none of the allocator's own. Returns its allocations, by address. The
+    /// statistics count the segment as if this allocator had requested it, but driver calls are not counted and the
+    /// observer receives no entries.
     ///
-    /// `memory` provides the memory behind the mapped pages of an expandable segment. Its arguments are the address
-    /// of the first page that still needs memory and how many such pages follow one another there. Like
-    /// [`DeviceBackend::create_run`], it returns memory and the number of pages that the memory is for.
+    /// `memory` provides the memory behind the mapped pages of an expandable segment. Its arguments are the address of
+    /// the first page that still needs memory and the number of consecutive pages there that need it. Like
+    /// [`DeviceBackend::create_run`], it returns memory and the number of pages that this memory backs.
     ///
     /// # Errors
     /// See [`AdoptError`].

@@ -1,12 +1,13 @@
 //! The program's handle to a block, and the allocator that made it.
 //!
-//! A block's slot and generation mean something only in their own heap: another allocator may have a different block
-//! with the same numbers. So each allocator gets a number when it is made. The number only decides whether an
-//! allocator accepts an allocation. It appears in no output, so it may differ from run to run.
+//! A block's slot and generation are meaningful only in their own heap: a different allocator may use the same numbers
+//! for a different block. Each allocator therefore gets a number when it is created. The number is only used to decide
+//! whether an allocator accepts an allocation. It never appears in the output, so it may differ from run to run.
 //!
 //! A clone accepts the allocations of its originals. A replay makes clones of clones, one for each way in which the
-//! recording can be read. So all clones share their originals, and each original links to another one far before it (a
-//! skew-binary list): finding any original takes a number of steps logarithmic in how many there are.
+//! recording can be read. All clones therefore share their originals, and each original also links to a much earlier
+//! one (a skew-binary list), so finding an original takes a number of steps that is logarithmic in the number of
+//! originals.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -15,17 +16,18 @@ use core::{fmt, iter};
 use crate::block::BlockId;
 use crate::units::DeviceAddress;
 
-/// A block handed out to the program. Give it back once, with [`Allocator::free`](crate::Allocator::free) of the allocator
-/// that made it; it cannot be copied. Two allocations are equal if they are the same block of equal allocators.
-#[must_use = "memory that is not given back stays allocated"]
+/// A block handed out to the program. It cannot be copied; free it once, with the
+/// [`Allocator::free`](crate::Allocator::free) of the allocator that made it. Two allocations are equal if they are
+/// the same block of equal allocators.
+#[must_use = "memory that is not freed stays allocated"]
 pub struct Allocation {
     address: DeviceAddress,
     id: PackedId,
     pub(super) maker: Maker,
 }
 
-/// A block's slot and generation as one number. As two fields they would be stored separately, and a program that
-/// moves the allocation at once, as most do, would stall until both stores reach the cache.
+/// A block's slot and generation as one number. Two fields would be stored separately, and a program that moves the
+/// allocation immediately, as most do, would stall until both stores reach the cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct PackedId(u64);
 
@@ -41,8 +43,8 @@ impl PackedId {
     }
 }
 
-/// The answer to a request that was served at once. It fits in two registers; a `Result` with an [`Allocation`] would
-/// be returned through memory.
+/// The answer to a request that a free block can serve immediately. It fits in two registers; a `Result` with an
+/// [`Allocation`] would be returned through memory.
 #[derive(Clone, Copy)]
 pub(super) struct Hit {
     address: DeviceAddress,
@@ -100,8 +102,8 @@ impl Allocation {
         self.address
     }
 
-    /// The same block for a clone of its allocator, made while the block was allocated. Each allocator takes
-    /// back only one of the two.
+    /// The same block, for a clone of its allocator that was made while the block was allocated. Each of the two
+    /// allocators accepts only its own handle.
     pub fn in_a_clone(&self) -> Allocation {
         Allocation { address: self.address, id: self.id, maker: self.maker }
     }
@@ -124,10 +126,10 @@ pub(super) struct Identity {
 /// An allocator that was cloned.
 struct Original {
     maker: Maker,
-    /// How many originals it has itself.
+    /// The number of its own originals.
     depth: usize,
     before: Option<Arc<Original>>,
-    /// An original far before this one.
+    /// A much earlier original.
     far_before: Option<Arc<Original>>,
 }
 
@@ -136,7 +138,7 @@ impl Identity {
         Identity { own: Maker(MADE.fetch_add(1, Ordering::Relaxed)), original: None }
     }
 
-    /// The identity of a clone, which takes back what its originals made.
+    /// The identity of a clone, which accepts the allocations of its originals.
     pub(super) fn of_clone(&self) -> Identity {
         let before = self.original.clone();
         let depth = before.as_ref().map_or(0, |before| before.depth + 1);
@@ -156,7 +158,7 @@ impl Identity {
         self.own
     }
 
-    /// Whether this allocator takes back what the given maker made.
+    /// Whether this allocator accepts the allocations of the given maker.
     #[inline]
     pub(super) fn accepts(&self, maker: Maker) -> bool {
         maker == self.own || self.is_original(maker)
@@ -172,18 +174,18 @@ impl Identity {
 }
 
 impl Original {
-    /// The next original on the way to this maker. An original is made before its clones, so its number is smaller.
+    /// The next original on the path to this maker. An original is older than its clones, so its number is smaller.
     fn toward(&self, maker: Maker) -> Option<&Original> {
         self.far_before.as_deref().filter(|far| far.maker >= maker).or(self.before.as_deref())
     }
 }
 
 impl Drop for Identity {
-    /// Drops in a loop the originals that no other clone uses: dropping each one inside the next would overflow the stack.
+    /// Uses a loop to drop the originals that no other clone uses: dropping them recursively would overflow the stack.
     fn drop(&mut self) {
         let mut next = self.original.take();
         while let Some(mut original) = next.and_then(Arc::into_inner) {
-            // This is not the last reference: the original before it leads there too.
+            // This is not the last reference: the previous original also leads there.
             original.far_before = None;
             next = original.before.take();
         }

@@ -1,10 +1,10 @@
 //! Private pools that take their memory, cached or new, from the default pool's expandable segments
 //! ([`Policy::annexes`]). In PyTorch, private pools have separate segments.
 //!
-//! A program may replay a graph on any stream at any time, and the allocator can wait for nothing while the graph is
-//! captured. So a private pool only takes memory in which no work is pending. That is memory that was free on an idle
-//! stream when routing to the pool began and that nobody has touched since, and newly mapped memory. Handing it over
-//! needs no driver call. The memory comes back once the pool has no uses and all streams are idle.
+//! A program may replay a graph on any stream at any time, and the allocator cannot wait while the graph is captured.
+//! A private pool therefore only takes memory that no pending work uses: newly mapped memory, and memory that was free
+//! on an idle stream when routing to the pool began and has not been used since. Handing over the memory needs no
+//! driver call. It is returned when the pool has no uses and all streams are idle.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ use crate::policy::{Policy, Request};
 use crate::trace::Observer;
 use crate::units::{Bytes, DeviceAddress};
 
-/// Where the default pool's segment grows to serve a request of a private pool.
+/// The place where the default pool's segment grows to serve a private pool's request.
 struct Growth {
     /// The default pool's request that maps the memory.
     home: Request,
@@ -30,12 +30,12 @@ struct Growth {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Call this before requests are routed to a private pool. If all streams are idle, it takes back the free memory of
-    /// pools without uses. Then it marks the memory that the new pool may take. A stream counts as busy unless the device
-    /// says that it is idle. The allocator waits for a busy stream only if the policy says so
-    /// ([`Policy::waits_for_pools`]).
+    /// Prepares for routing requests to a private pool, and must be called before that. If all streams are idle, takes
+    /// back the free memory of pools without uses. Then marks the memory that the new pool may take. A stream counts
+    /// as busy unless the device reports that it is idle. The allocator waits for a busy stream only if the policy
+    /// says so ([`Policy::waits_for_pools`]).
     pub(super) fn settle(&mut self) {
-        // If requests are routed already, a stream may be captured, and a query would invalidate the capture.
+        // If requests are already being routed, a stream may be in a capture, which a query would invalidate.
         let may_capture = self.heap.is_deferring() || self.heap.private_pools().is_recording();
         if !self.policy.annexes() || may_capture {
             return;
@@ -62,8 +62,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.mark_settled(&is_idle);
     }
 
-    /// Frees all pending blocks, as all streams are idle, and breaks the handles that the policy names. Returns whether
-    /// there were any handles to break. Ignores errors: the next request meets them again.
+    /// Frees all pending blocks, because all streams are idle, and breaks the handles that the policy names. Returns
+    /// whether there were any handles to break. Ignores errors: they will recur at the next request.
     fn make_room(&mut self) -> bool {
         self.synchronize().unwrap_or_default();
         let handles = self.policy.breaks_for_pools(&self.heap);
@@ -71,8 +71,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         !handles.is_empty()
     }
 
-    /// Takes back the free blocks of pools without uses that are parts of other pools' segments. No work in them is
-    /// pending.
+    /// Takes back the free blocks of pools without uses that are parts of other pools' segments. No pending work uses
+    /// these blocks.
     pub(super) fn take_parts_back(&mut self) {
         if self.heap.has_parts_elsewhere() {
             for index in self.heap.free_expandable() {
@@ -84,12 +84,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Whether a pool without uses has a free block that is a part of another pool's segment.
+    /// Whether a pool without uses has a free block that is part of a different pool's segment.
     pub(super) fn has_parts_to_return(&mut self) -> bool {
         self.heap.has_parts_elsewhere() && self.heap.free_expandable().into_iter().any(|index| self.is_part_to_return(index))
     }
 
-    /// Whether the block belongs to a private pool without uses and its segment to another pool.
+    /// Whether the block belongs to a private pool without uses, but its segment belongs to a different pool.
     fn is_part_to_return(&mut self, index: u32) -> bool {
         self.is_part(index) && {
             let pool_number = PoolSlot(self.heap.arena.at(index).pool).pool_number();
@@ -97,14 +97,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Whether the block's segment belongs to another pool.
+    /// Whether the block's segment belongs to a different pool.
     pub(super) fn is_part(&mut self, index: u32) -> bool {
         let (address, pool) = (self.heap.arena.at(index).address, self.heap.arena.at(index).pool);
         self.heap.has_parts_elsewhere() && self.reservations.holding(address).is_some_and(|(_, range)| range.pool != pool)
     }
 
-    /// Gives a free block back to the pool and the stream of its segment, where it coalesces. No work in it is
-    /// pending.
+    /// Returns a free block to the pool and stream of its segment, where it coalesces. No pending work uses the block.
     fn take_part_back(&mut self, index: u32) {
         let address = self.heap.arena.at(index).address;
         let Some((base, range)) = self.reservations.holding(address) else { return };
@@ -126,8 +125,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Serves a request of a private pool from settled memory: grows the pool's segment whose end needs the fewest
-    /// bytes, or starts a new segment in the largest settled block. Returns a detached block.
+    /// Serves a private pool's request from settled memory: grows the pool's segment that needs the fewest bytes at
+    /// its end, or starts a new segment in the largest settled block. Returns a detached block.
     pub(super) fn annex(&mut self, request: &Request, stream_slot: u16) -> Option<u32> {
         if request.pool.pool_number() == 0 || !self.policy.annexes() {
             return None;
@@ -136,8 +135,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some(self.cut_out(index, bytes, SETTLED, request, stream_slot))
     }
 
-    /// Cuts the low `bytes` bytes out of a free block for the request's pool, and coalesces them with the free memory before
-    /// them at the end of the pool's segment. Returns the detached block. The rest gets the stamp.
+    /// Splits the low `bytes` bytes from a free block for the request's pool, and coalesces them with the free memory
+    /// that precedes them at the end of the pool's segment. Returns the detached block. The remainder gets the stamp.
     fn cut_out(&mut self, index: u32, bytes: u64, stamp: u64, request: &Request, stream_slot: u16) -> u32 {
         self.heap.detach(index);
         let part = if bytes < self.heap.arena.at(index).size { self.heap.split(index, bytes, stamp) } else { index };
@@ -153,7 +152,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         part
     }
 
-    /// Maps new memory at the place where the default pool's segment grows, and serves the request from it.
+    /// Maps new memory where the default pool's segment grows, and serves the request from it.
     pub(super) fn grow_and_annex(
         &mut self,
         request: &Request,
@@ -163,7 +162,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<Option<u32>, AllocError> {
         let Growth { home, slot, from, missing } = self.choose_growth(request, stream, has_handles);
         let size = self.policy.growth(&home).0;
-        // Mapping only a part of the missing bytes would serve no request.
+        // Mapping only part of the missing bytes would be useless.
         let left = self.heap.limit().map_or(u64::MAX, |limit| limit.0.saturating_sub(self.heap.reserved().0));
         if has_handles && missing.unwrap_or(size) > left {
             return Ok(None);
@@ -173,7 +172,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let grown = self.grow(&home, slot, page, has_handles);
         self.heap.set_grows_settled(false, None);
         let Some(index) = grown? else { return Ok(None) };
-        // The new memory has coalesced with the free memory beside it, and work may be pending there.
+        // The new memory has coalesced with adjacent free memory, which pending work may still use.
         let Block { address, size, .. } = *self.heap.arena.at(index);
         let run = run.filter(|run| (address..address + size).contains(&run.start)).unwrap_or(address..u64::MAX);
         let (before, end) = (run.start - address, run.end.min(address + size));
@@ -189,7 +188,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.heap.attach(index, stamp);
         }
         let rest = if end == address + size { SETTLED } else { stamp };
-        // Do this at once: there are free neighbours now.
+        // Do this immediately: at this point, adjacent blocks are free.
         let part = self.cut_out(index, home.size.0, rest, request, stream);
         if self.heap.arena.at(part).size < request.size.0 {
             self.put_back_unused(part);
@@ -198,8 +197,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(part))
     }
 
-    /// Chooses where to map memory for a request of a private pool. With handles, that is the place that needs the fewest
-    /// bytes: behind the free memory at the end of one of the private pool's segments, or anywhere.
+    /// Chooses where to map memory for a private pool's request. With handles, this is the place that needs the fewest
+    /// bytes: after the free memory at the end of one of the private pool's segments, or anywhere.
     fn choose_growth(&mut self, request: &Request, stream: u16, has_handles: bool) -> Growth {
         let home = Request { pool: PoolSlot::default_pool(request.pool.class()), ..*request };
         if !has_handles {
@@ -219,8 +218,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         chosen
     }
 
-    /// The bytes to map for a request of the default pool whose segment grows from this address, or from any if `None`.
-    /// Returns `None` if the segment cannot grow there, or if new addresses have to be reserved.
+    /// The number of bytes to map for a request to the default pool if its segment grows from this address, or from
+    /// any address if this is `None`. Returns `None` if the segment cannot grow there, or if new addresses must be
+    /// reserved.
     fn missing_from(&mut self, home: &Request, from: Option<u64>) -> Option<u64> {
         self.heap.set_grows_settled(true, from);
         let place = self.heap.find_growth(home.pool, home.stream, self.policy.growth(home).0);
@@ -228,7 +228,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         place.map(|place| place.missing)
     }
 
-    /// Like [`Allocator::bring_home`], for a part of another pool's segment.
+    /// Like [`Allocator::bring_home`], but for part of a different pool's segment.
     pub(super) fn bring_part_home(&mut self, index: u32) -> Result<(), BackendError> {
         if self.is_part_to_return(index) {
             self.device.synchronize_stream(self.heap.stream(self.heap.arena.at(index).stream))?;
@@ -239,7 +239,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 impl Heap {
-    /// The settled block for a request of a private pool, and how many bytes it lacks.
+    /// The settled block for a private pool's request, and the number of bytes that it lacks.
     fn find_settled(&self, request: &Request, stream_slot: u16) -> Option<(u32, u64)> {
         let size = request.size.0;
         let home = PoolSlot::default_pool(request.pool.class());

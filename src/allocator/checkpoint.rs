@@ -1,8 +1,8 @@
 //! Saving and restoring the state of a private pool, as CUDA graph trees do (spec 5.8).
 //!
-//! A restore frees all the pool's blocks and then splits the saved segments again, block by block: it hands out every
-//! saved block, then gives back those that were free. Statistics and trace entries show exactly these allocations and
-//! frees. [`Fit`] checks that the checkpoint fits before anything changes.
+//! A restore frees all of the pool's blocks and then splits the saved segments again, block by block: it hands out
+//! every saved block, then frees the blocks that were free when saved. Statistics and trace entries show exactly these
+//! allocations and frees. [`Fit`] checks that the checkpoint fits before anything changes.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -18,13 +18,13 @@ use crate::units::{Bytes, DeviceAddress, PoolId};
 
 /// What a restore did (PyTorch's `CheckpointDelta`).
 #[derive(PartialEq, Eq, Debug)]
-#[must_use = "restored memory that is not given back stays allocated"]
+#[must_use = "restored memory that is not freed stays allocated"]
 pub struct Restored {
-    /// The pool's blocks that the restore took back, in order. Their [`Allocation`]s are void: freeing one is
-    /// [`crate::FreeError::NotAllocated`], even if a restored block has the same address.
+    /// The pool's blocks that the restore took back, in order. Their [`Allocation`]s are invalid: freeing one of them
+    /// fails with [`crate::FreeError::NotAllocated`], even if a restored block has the same address.
     pub freed: Vec<DeviceAddress>,
-    /// The blocks that were allocated when the checkpoint was made, segment by segment, in order of address within
-    /// each.
+    /// The blocks that were allocated when the checkpoint was made, segment by segment, by address within each
+    /// segment.
     pub allocations: Vec<Allocation>,
 }
 
@@ -32,7 +32,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Saves the state of a private pool. Records the events of deferred blocks first.
     ///
     /// # Errors
-    /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool waits for
+    /// [`CheckpointError::UnknownPool`]; [`CheckpointError::EventsPending`] if a block of the pool is waiting for
     /// other streams; [`CheckpointError::Device`].
     pub fn checkpoint_pool(&mut self, id: PoolId) -> Result<PoolCheckpoint, CheckpointError> {
         if self.profile.settles_before_saving {
@@ -44,14 +44,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(PoolCheckpoint { pool: id, segments: segments.collect::<Result<_, _>>()? })
     }
 
-    /// Restores the state of a private pool. First takes back everything that the pool has allocated now. Segments
-    /// added since the checkpoint stay and are free. If an expandable segment has grown, its last free block is
-    /// longer than before.
+    /// Restores the state of a private pool. First takes back everything that is currently allocated in the pool.
+    /// Segments added since the checkpoint are kept and become free. If an expandable segment has grown, its last free
+    /// block is larger than before.
     ///
     /// # Errors
     /// [`CheckpointError::LostPool`], [`CheckpointError::Abandoned`], [`CheckpointError::Parted`], or the reason why
-    /// the pool's segments do not fit the checkpoint; a checkpoint of another allocator does not fit either. After an
-    /// error nothing has changed, except after [`CheckpointError::Device`].
+    /// the pool's segments do not fit the checkpoint; a checkpoint from a different allocator does not fit either.
+    /// Nothing has changed, except after [`CheckpointError::Device`].
     pub fn restore_pool(&mut self, checkpoint: &PoolCheckpoint) -> Result<Restored, CheckpointError> {
         let id = checkpoint.pool;
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::LostPool(id))?;
@@ -85,16 +85,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(live == expected.iter().copied().collect())
     }
 
-    /// Takes back all allocated blocks of the pool, even after an error. Returns the first error.
+    /// Takes back all allocated blocks of the pool, and continues after an error. Returns the first error.
     fn take_back(&mut self, pool_number: u16) -> Result<Vec<DeviceAddress>, CheckpointError> {
         let mut freed = Vec::new();
         let mut outcome = Ok(());
         for mut index in self.heap.heads_of(pool_number) {
-            // A freed block keeps its slot, whichever neighbours it absorbs.
+            // A freed block keeps its slot, regardless of which neighbours it absorbs.
             while let Some(block) = self.heap.arena.get(index) {
                 if block.state == BlockState::Allocated {
                     freed.push(DeviceAddress(block.address));
-                    // A caller still holds the old id.
+                    // The caller still has the old id.
                     self.heap.arena.rename(index);
                     outcome = outcome.and(self.give_back(index));
                 }
@@ -104,7 +104,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         outcome.map(|()| freed).map_err(CheckpointError::Device)
     }
 
-    /// Hands out the saved blocks one by one, then gives back those that were free.
+    /// Hands out the saved blocks one by one, then frees those that were free when saved.
     fn restore_segment(
         &mut self,
         start: u32,
@@ -135,8 +135,8 @@ impl Heap {
         self.private_pools().number_of(id).filter(|&pool_number| pool_number != 0)
     }
 
-    /// The first blocks of a pool's segments: first the blocks in use, by address; then the free ones, small before
-    /// large, in the order of the pool's free blocks. Leaves out segments that begin unmapped.
+    /// The first blocks of a pool's segments, except those that begin unmapped: first the blocks in use, by address;
+    /// then the free blocks, small before large, in the order of the pool's free blocks.
     fn heads_of(&self, pool_number: u16) -> Vec<u32> {
         let is_used = |block: &Block| matches!(block.state, BlockState::Allocated | BlockState::Pending);
         let is_head = |block: &Block| block.prev == NIL && PoolSlot(block.pool).pool_number() == pool_number;
@@ -147,7 +147,7 @@ impl Heap {
         heads
     }
 
-    /// Whether neighbouring blocks of the pool belong to different streams.
+    /// Whether adjacent blocks of the pool belong to different streams.
     fn is_parted(&self, pool_number: u16) -> bool {
         let differ = |block: &Block| self.arena.get(block.prev).is_some_and(|before| before.stream != block.stream);
         let of_pool = |block: &Block| PoolSlot(block.pool).pool_number() == pool_number;
@@ -168,8 +168,8 @@ impl Heap {
     fn save_segment(&self, head: &Block) -> Result<SavedSegment, CheckpointError> {
         let saved = |block: &Block| {
             let state = match block.state {
-                // The block was freed during a capture: its events are not recorded, and nothing shows that it waits
-                // for them.
+                // The block was freed during a capture, so its events are not recorded, and nothing shows that it is
+                // waiting for them.
                 BlockState::Pending if block.events() == 0 => SavedState::Free,
                 BlockState::Pending => return Err(CheckpointError::EventsPending(DeviceAddress(block.address))),
                 BlockState::Allocated => SavedState::Allocated,
@@ -183,7 +183,7 @@ impl Heap {
     }
 }
 
-/// Checks whether a checkpoint will fit once all allocated blocks of its pool have been freed.
+/// Checks whether a checkpoint will fit after all allocated blocks of its pool have been freed.
 struct Fit<'a> {
     heap: &'a Heap,
     pool_number: u16,
@@ -208,8 +208,8 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Whether the block is free, or will be free once given back. A block that other streams use will be pending
-    /// instead.
+    /// Whether the block is free, or will be free after the program's blocks are taken back. A block that other
+    /// streams use will be pending instead.
     fn will_be_free(&self, index: u32) -> bool {
         self.heap.arena.get(index).is_some_and(|block| match block.state {
             BlockState::Free => true,
@@ -230,7 +230,7 @@ impl Fit<'_> {
             if saved.state == SavedState::Unmapped {
                 if !self.takes_grown {
                     self.check_same_tail(room, after, segment.address)?;
-                    // The blocks that followed have lost their memory.
+                    // The blocks after it have lost their memory.
                     return if is_last { Ok(()) } else { Err(CheckpointError::SizeDiffers(DeviceAddress(at))) };
                 }
                 let fits = is_last && self.is_tail(room, after);
@@ -250,7 +250,7 @@ impl Fit<'_> {
             }
             room -= saved.size.0;
             at += saved.size.0;
-            // A part of another segment has no unmapped end, yet it may have grown.
+            // A part of another segment has no unmapped end, but may still have grown.
             let may_be_part = self.takes_grown && self.heap.has_parts_elsewhere() && self.heap.arena.at(start).is_expandable();
             let has_grown = may_be_part && self.is_tail(room, after);
             if is_last && (has_grown || room == 0 && after == NIL) {
@@ -260,7 +260,7 @@ impl Fit<'_> {
         Err(CheckpointError::LengthDiffers(segment.address))
     }
 
-    /// Checks that only unmapped addresses follow the saved blocks and `room` free bytes.
+    /// Checks that the saved blocks and `room` free bytes are followed only by unmapped addresses.
     fn check_same_tail(&self, room: u64, after: u32, segment: DeviceAddress) -> Result<(), CheckpointError> {
         let next = if room == 0 { self.heap.arena.get(after).map_or(NIL, |block| block.next) } else { after };
         if next != NIL {
@@ -272,9 +272,9 @@ impl Fit<'_> {
         }
     }
 
-    /// Whether the rest of an expandable segment (`room` free bytes and the blocks from `after` on) is at most one
-    /// mapped block and then unmapped addresses (spec 5.8). That block may wait for events, as a restore does not
-    /// touch it.
+    /// Whether the rest of an expandable segment (`room` free bytes and the blocks from `after`) consists of at most
+    /// one mapped block, followed by unmapped addresses (spec 5.8). That block may wait for events, because a restore
+    /// does not change it.
     fn is_tail(&self, room: u64, after: u32) -> bool {
         let arena = &self.heap.arena;
         let unmapped = match arena.get(after) {

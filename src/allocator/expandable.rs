@@ -1,11 +1,11 @@
 //! Memory for expandable segments: mapped page by page where a request needs it, and unmapped in whole pages
 //! (spec section 4).
 //!
-//! The allocator makes every call that the device may refuse before it changes the heap, or undoes the call. So pages,
-//! blocks and statistics agree after any error.
+//! The allocator either makes every call that the device may refuse before it changes the heap, or undoes the call.
+//! Pages, blocks and statistics are therefore consistent after any error.
 //!
-//! The memory behind pages is handled in runs. A run has as many pages as the device accepts in one call, often one
-//! (spec 4.3, 4.5).
+//! The memory behind pages is handled in runs. A run has as many pages as the device accepts in one call, often only
+//! one (spec 4.3, 4.5).
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -21,19 +21,19 @@ use crate::reservation::{Pages, Run};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress, StreamId};
 
-/// What happens to memory once it is unmapped.
+/// What happens to memory after it has been unmapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Freed {
-    /// It goes back to the device.
+    /// It is released to the device.
     Released,
     /// The allocator keeps it for the next mapping.
     Spare,
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Finds room for the request in an expandable segment of its pool and stream and maps what is missing: pages, or
-    /// handles as large as the policy says. Handles are checked against the limit here. Returns `None` if the device
-    /// is out of memory; what was mapped so far stays, as free blocks (spec 4.4).
+    /// Finds room for the request in an expandable segment of its pool and stream, and maps the missing bytes: as
+    /// pages, or as handles whose size the policy chooses. Handles are checked against the limit here. Returns `None`
+    /// if the device is out of memory; pages that are already mapped stay mapped, as free blocks (spec 4.4).
     pub(super) fn grow(
         &mut self,
         request: &Request,
@@ -46,11 +46,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("maps less than the request needs").into());
         }
         if page == Bytes::ZERO {
-            return Err(self.fault("names pages of no bytes").into());
+            return Err(self.fault("chooses a page size of 0 bytes").into());
         }
         if self.policy.has_own_segments() {
             if has_handles {
-                return Err(self.fault("takes handles of its own for segments that do not grow").into());
+                return Err(self.fault("chooses handle sizes for segments that do not grow").into());
             }
             return self.grow_apart(request, stream, page, size);
         }
@@ -66,7 +66,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 None => return Ok(None),
             },
         };
-        // Free memory before it, which the search passed over, coalesces with the mapped memory; it does not count.
+        // Free memory before the block, which the search skipped, coalesces with the mapped memory; it does not count.
         let start = self.heap.arena.at(block).address;
         if self.heap.is_unmapped(block) && !self.map_block(request, block, size, has_handles)? {
             return Ok(None);
@@ -77,7 +77,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             if missing == 0 {
                 break;
             }
-            // A run that the search found is long enough; a new segment may be too short.
+            // A run found by the search is long enough; a new segment may be too short.
             if !self.heap.is_unmapped(next) {
                 return Err(AllocError::TooLarge { requested: request.requested });
             }
@@ -90,8 +90,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Takes memory for `size` bytes and reserves a separate range of addresses for it. `None` if the device is out
-    /// of memory.
+    /// Takes `size` bytes of memory and reserves a separate range of addresses for it. `None` if the device is out of
+    /// memory.
     fn grow_apart(&mut self, request: &Request, stream: u16, page: Bytes, size: u64) -> Result<Option<u32>, AllocError> {
         let count = size.div_ceil(page.0);
         let Some(memory) = self.take_pages(count, page.0)? else { return Ok(None) };
@@ -111,9 +111,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(block))
     }
 
-    /// Reserves addresses for a new segment, as many as the policy says, in whole pages (spec 4.1). If they are too
-    /// few for the request, some releases give them back; then this returns `None`. Other releases, such as PyTorch
-    /// 2.11, go on to map all of them, for which there is hardly ever enough memory.
+    /// Reserves addresses for a new segment: as many as the policy says, in whole pages (spec 4.1). If they are too
+    /// few for the request, some PyTorch releases free them again, and this returns `None`. Others, such as 2.11, try
+    /// to map all of them, for which there is hardly ever enough memory.
     fn reserve(&mut self, request: &Request, stream: u16, page: Bytes) -> Result<Option<u32>, AllocError> {
         let too_large = AllocError::TooLarge { requested: request.requested };
         let size = self.policy.reservation(self.total_memory).checked_round_up(page).ok_or(too_large)?;
@@ -128,19 +128,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.taken.remove(address.0);
             return Ok(None);
         }
-        // If the device fails to free the range, the allocator keeps it.
+        // If the device cannot free the range, the allocator keeps it.
         self.reservations.insert(address.0, size.0, page.0, (request.pool.0, request.stream));
         let block = self.heap.add_reservation(address, size, stream, request.pool);
         Ok(returned.map(|()| Some(block))?)
     }
 
-    /// Maps the first `wanted` bytes of an unmapped block, in whole pages or with handles that may exceed them, and
-    /// coalesces them with free neighbours. False if the device is out of memory (spec 4.3).
+    /// Maps the first `wanted` bytes of an unmapped block, in whole pages or with handles that may be larger, and
+    /// coalesces them with free neighbours. Returns false if the device is out of memory (spec 4.3).
     fn map_block(&mut self, request: &Request, index: u32, wanted: u64, has_handles: bool) -> Result<bool, AllocError> {
         let block = self.heap.arena.at(index);
         let (address, wanted, room) = (block.address, wanted.min(block.size), block.size);
         let Some((base, range)) = self.reservations.holding(address) else {
-            return Err(self.fault("grows a block that is in no reserved range").into());
+            return Err(self.fault("grows a block outside the reserved ranges").into());
         };
         let page = range.page;
         let count = wanted.div_ceil(page);
@@ -152,13 +152,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(true)
     }
 
-    /// Takes memory for `count` pages, all or none. First retries to release the memory that could not be released
-    /// before. `None` if there is not enough.
+    /// Takes memory for `count` pages, all or none. First tries again to release memory that could not be released
+    /// earlier. `None` if there is not enough memory.
     fn take_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<Run<D::Physical>>>, AllocError> {
         if self.reservations.has_leftovers() {
             self.release_leftovers()?;
         }
-        // The statistics count with 63 bits.
+        // The statistics have 63 bits.
         let more = count.checked_mul(page).and_then(|bytes| self.heap.reserved().checked_add(Bytes(bytes)));
         if more.is_none_or(|reserved| reserved.0 > i64::MAX as u64) {
             return Ok(None);
@@ -188,8 +188,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Waits for the segment's stream and unmaps the whole pages inside a free block. Frees the addresses once the
-    /// whole segment is unmapped (spec 4.6, 4.7).
+    /// Waits for the segment's stream and unmaps the whole pages inside a free block. Frees the addresses when the
+    /// entire segment is unmapped (spec 4.6, 4.7).
     pub(super) fn unmap_block(&mut self, index: u32, freed: Freed) -> Result<(), AllocError> {
         self.bring_home(index)?;
         if self.is_away(index) {
@@ -198,7 +198,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let block = self.heap.arena.at(index);
         let (address, size, pool) = (block.address, block.size, PoolSlot(block.pool));
         let Some((base, range)) = self.reservations.holding(address) else {
-            return Err(self.fault("releases an expandable block that is in no reserved range").into());
+            return Err(self.fault("releases an expandable block outside the reserved ranges").into());
         };
         let (page, stream) = (range.page, range.stream);
         let begin = (address - base).div_ceil(page);
@@ -215,7 +215,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         outcome
     }
 
-    /// Unmaps pages in order, up to the first that fails. Returns the index of the page at which it stopped.
+    /// Unmaps pages in order, up to the first failure. Returns the index of the page at which it stopped.
     pub(super) fn unmap_pages(
         &mut self,
         base: u64,
@@ -290,7 +290,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let id = self.heap.pool_id(pool.0);
         self.observer.observe(&TraceEntry { action: TraceAction::SegmentUnmap, address, size: bytes, stream, pool: id });
         if is_empty && let Some(size) = self.reservations.holding(base).map(|(_, range)| range.size) {
-            // The device refuses to free addresses while anything is mapped there, leftovers included.
+            // The device refuses to free addresses while anything is mapped there, including leftovers.
             self.release_leftovers()?;
             self.device.unreserve(DeviceAddress(base), Bytes(size))?;
             self.taken.remove(base);
@@ -300,8 +300,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Releases everything, even after errors. Unmapping does not wait for work (facts: Waiting for the device), and
-    /// work that loses its memory destroys the context. So it first waits for all streams that may use the memory.
+    /// Releases everything, and continues after errors. Unmapping does not wait for work (facts: Waiting for the
+    /// device), and work that loses its memory destroys the context, so this first waits for all streams that may use
+    /// the memory.
     pub(super) fn abandon_reservations(&mut self) {
         for stream in self.streams_of_reservations() {
             let _ = self.device.synchronize_stream(stream);
@@ -322,10 +323,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// The streams that may use memory of expandable segments: the segments' own streams and those recorded on blocks,
-    /// or all streams once blocks may belong to another stream than their segment.
+    /// or all streams if blocks may belong to a different stream than their segment.
     fn streams_of_reservations(&self) -> BTreeSet<StreamId> {
         let own: BTreeSet<StreamId> = self.reservations.iter().map(|(_, range)| range.stream).collect();
-        // This looks at all blocks, so do it only if there is something to wait for.
+        // This visits all blocks, so do it only if there is something to wait for.
         let others = (!own.is_empty()).then(|| self.pending.streams(&self.heap.arena)).into_iter().flatten();
         let is_mixed = self.heap.mixes_streams() || self.heap.has_parts_elsewhere();
         let moved_to = if is_mixed { self.heap.streams_seen() } else { &[] };
@@ -334,7 +335,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes memory for `count` pages, all or none (spec 4.5). `None` if there is not enough.
+    /// Takes memory for `count` pages, all or none (spec 4.5). `None` if there is not enough memory.
     fn create_pages(&mut self, count: u64, page: u64) -> Result<Option<Vec<Run<D::Physical>>>, AllocError> {
         let mut memory = Vec::new();
         let mut missing = count;
@@ -382,8 +383,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(run)
     }
 
-    /// Releases all of the memory, even after an error. Returns the first error. Keeps what it could not release, and
-    /// retries later.
+    /// Releases all of the memory, and continues after an error. Returns the first error. Memory that could not be
+    /// released is kept for a later attempt.
     pub(super) fn release_pages(&mut self, memory: Vec<Run<D::Physical>>) -> Result<(), BackendError> {
         memory.into_iter().map(|run| self.release_run(run.memory)).fold(Ok(()), Result::and)
     }
@@ -395,7 +396,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         })
     }
 
-    /// Retries to unmap and release the memory that the device failed to unmap or release before.
+    /// Tries again to unmap and release the memory that the device failed to unmap or release earlier.
     pub(super) fn release_leftovers(&mut self) -> Result<(), BackendError> {
         let stuck = self.reservations.take_stuck();
         let cleared = stuck.into_iter().map(|pages| self.clear(pages)).fold(Ok(()), Result::and);
@@ -403,14 +404,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         cleared.and(leftovers.into_iter().map(|memory| self.release_run(memory)).fold(Ok(()), Result::and))
     }
 
-    /// Unmaps memory that no segment uses. Remembers a failure, to retry it.
+    /// Unmaps memory that no segment uses. Records a failure, so that it can be retried.
     fn clear(&mut self, pages: Pages) -> Result<(), BackendError> {
         let Pages { address, page, count } = pages;
         let unmapped = self.device.unmap_run(DeviceAddress(address), Bytes(page), count);
         unmapped.inspect_err(|_| self.reservations.keep_stuck(pages))
     }
 
-    /// Maps each run of pages and then sets access for all of them. Undoes this after an error.
+    /// Maps each run of pages and then sets access for all of them. Undoes everything after an error.
     fn map_pages(&mut self, to: Pages, memory: Vec<Run<D::Physical>>, base: u64) -> Result<(), AllocError> {
         let Pages { address, page, .. } = to;
         let mut mapped = Vec::with_capacity(memory.len());
@@ -427,7 +428,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let outcome = outcome.and_then(|()| self.device.set_access(DeviceAddress(address), Bytes(at - address)));
         if let Err(error) = outcome {
             for pages in mapped {
-                // A second error changes nothing: the allocator retries it before it maps anything else.
+                // A second error has no effect: the allocator retries this before it maps anything else.
                 let _ = self.clear(pages);
             }
             let _ = self.release_pages(memory);

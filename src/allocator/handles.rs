@@ -1,9 +1,10 @@
-//! Handles of several sizes. The allocator takes them from the device as the policy says, moves them to where a request
-//! needs them, and breaks those that are partly in use. PyTorch does none of this.
+//! Handles of several sizes. As the policy decides, the allocator takes handles from the device, moves them to where a
+//! request needs them, and breaks those that are partly in use. PyTorch does none of this.
 //!
-//! All memory that is unmapped for a request is either mapped for that request or goes back to the device. When a handle is
-//! broken, the blocks in use keep their addresses and contents in new memory, and the free pages go back to the device. So a
-//! large handle, which is cheap to map, strands no more than single pages would once memory is short.
+//! All memory that is unmapped for a request is either mapped for that request or released to the device. When a
+//! handle is broken, the blocks in use keep their addresses and contents in new memory, and the free pages are
+//! released. When memory is short, a large handle, which is cheap to map, therefore strands no more memory than single
+//! pages would.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -25,8 +26,8 @@ struct Moved {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes handles for at least `wanted` and at most `room` pages: first kept handles, then new ones. `None` if there is
-    /// not enough memory.
+    /// Takes handles with at least `wanted` and at most `room` pages in total: first kept handles, then new ones.
+    /// `None` if there is not enough memory.
     pub(super) fn take_handles(
         &mut self,
         request: &Request,
@@ -57,7 +58,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(memory))
     }
 
-    /// Creates the next handle. `held` is the number of bytes that were taken already but not counted yet. `None` if
+    /// Creates the next handle. `held` is the number of bytes that have been taken but not counted yet. `None` if
     /// there is no memory for the missing bytes.
     fn new_handle(
         &mut self,
@@ -69,11 +70,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<Option<Run<D::Physical>>, AllocError> {
         let size = self.policy.handle(&self.heap, request, Bytes(missing * page)).map_or(0, Bytes::get);
         if size == 0 || !size.is_multiple_of(page) {
-            return Err(self.fault("takes a handle that is not of whole pages").into());
+            return Err(self.fault("takes a handle that does not consist of whole pages").into());
         }
-        // The statistics count with 63 bits.
+        // The statistics have 63 bits.
         let limit = self.heap.limit().map_or(i64::MAX as u64, |limit| limit.0.min(i64::MAX as u64));
-        // Kept handles that are too large for this place appear in no statistic, but still occupy device memory.
+        // Kept handles that are too large for this place do not appear in any statistic, but still occupy device
+        // memory.
         let left = loop {
             let counted = self.heap.reserved().0.saturating_add(held).saturating_add(self.reservations.spare_bytes());
             let left = limit.saturating_sub(counted) / page;
@@ -100,14 +102,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Releases the last of the kept handles. False if none is kept.
+    /// Releases the last of the kept handles. Returns false if there are none.
     fn give_spare_back(&mut self) -> Result<bool, BackendError> {
         let Some(run) = self.reservations.take_last_spare() else { return Ok(false) };
         self.release_run(run.memory).map(|()| true)
     }
 
-    /// Unmaps handles and grows the request's segment with them, or with new handles once these are released. While a graph
-    /// is captured, leaves those whose stream cannot be waited for.
+    /// Unmaps handles and grows the request's segment with them, or releases them and grows it with new handles. While
+    /// a graph is captured, skips handles whose stream cannot be waited for.
     pub(super) fn move_handles(
         &mut self,
         request: &Request,
@@ -122,8 +124,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let asked = unmapped.and_then(|()| self.ask_device(request, stream_slot, segment, Attempt::Ask));
         let released = gone.and(self.release_spare());
         match asked {
-            // The allocator retries later to release memory that the device failed to release; it serves the request
-            // all the same.
+            // If the device failed to release memory, the allocator tries again later; the request is served anyway.
             Ok(Some(block)) => Ok(Some(block)),
             Ok(None) => Ok(released.map(|()| None)?),
             Err(error) => Err(error),
@@ -145,7 +146,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let holds = |spare: Range<u64>| spare.start <= address && address + bytes <= spare.end;
             if block.is_none_or(|block| !holds(self.heap.dispensable(block))) {
                 return Err(self
-                    .fault("moves a handle that is not wholly free, or that a private pool in use has handed out")
+                    .fault("moves a handle that is not entirely free, or that a private pool in use has handed out")
                     .into());
             }
             if handles.iter().any(|other: &Moved| other.address == address) {
@@ -156,8 +157,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(handles)
     }
 
-    /// Unmaps a handle in a free block and keeps its memory. Does nothing if work may be pending there that cannot be waited
-    /// for.
+    /// Unmaps a handle in a free block and keeps its memory. Does nothing if pending work that cannot be waited for
+    /// may use the handle.
     fn unmap_handle(&mut self, handle: &Moved) -> Result<(), AllocError> {
         let Some(index) = self.heap.free_block_at(handle.address) else { return Ok(()) };
         self.bring_home(index)?;
@@ -166,10 +167,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let pool = PoolSlot(self.heap.arena.at(index).pool);
         let Some((base, range)) = self.reservations.holding(handle.address) else {
-            return Err(self.fault("moves a handle that is in no reserved range").into());
+            return Err(self.fault("moves a handle outside the reserved ranges").into());
         };
         let (page, stream) = (range.page, range.stream);
-        // No work is pending where nothing was ever handed out.
+        // No pending work uses memory that was never handed out.
         if !self.heap.may_serve_graphs(pool.pool_number()) {
             if !self.may_wait_for(stream)? {
                 return Ok(());
@@ -186,13 +187,15 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Divides the pages of all expandable segments into pages of `page` bytes, and makes each page that has memory a handle
-    /// of its old size. Does nothing if too many pages have memory, or if the new size does not divide them all.
+    /// Divides the pages of all expandable segments into pages of `page` bytes, and makes each page that has memory a
+    /// handle of its old size. Does nothing if too many pages have memory, or if some page size is not a multiple of
+    /// the new one.
     pub(super) fn refine(&mut self, page: Bytes) -> Result<(), AllocError> {
         if page == Bytes::ZERO {
-            return Err(self.fault("divides pages into pages of no bytes").into());
+            return Err(self.fault("divides pages into pages of 0 bytes").into());
         }
-        // Since then, every range was reserved with these pages, and all memory was taken in handles.
+        // Since the last refinement, every range has been reserved with these pages, and all memory has been taken in
+        // handles.
         if self.heap.refined_page() == Some(page) {
             return Ok(());
         }
@@ -213,19 +216,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Breaks the handles in order; none while a graph is captured, unless the device can wait meanwhile. If the device had no room for some, it tries those again after other handles have given
-    /// memory back. A handle for which the device never has room stays as it is.
-    /// Returns how many were broken.
+    /// Breaks the handles in order, but none while a graph is captured, unless the device can wait during captures.
+    /// Handles for which the device has no room are tried again after other handles have freed memory; if there is
+    /// still no room, they stay unchanged. Returns the number of broken handles.
     pub(super) fn break_handles(&mut self, handles: &[DeviceAddress]) -> Result<u64, AllocError> {
         for (place, &DeviceAddress(address)) in handles.iter().enumerate() {
             if self.heap.handle_at(address).is_none() || handles[..place].contains(&DeviceAddress(address)) {
-                return Err(self.fault("breaks a handle that does not exist, or twice").into());
+                return Err(self.fault("breaks a handle that does not exist, or breaks one twice").into());
             }
         }
         if self.heap.is_deferring() && !self.device.waits_in_captures() {
             return Ok(0);
         }
-        // A device may learn only here of streams whose work it has to wait for, or must not wait for.
+        // The device may not know these streams yet, and has to know which ones to wait for and which ones not.
         for stream in self.heap.streams_seen().to_vec() {
             self.device.capture(stream)?;
         }
@@ -233,7 +236,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         while left.len() < before {
             before = left.len();
             for handle in core::mem::take(&mut left) {
-                // A device may find out here that it cannot break handles.
+                // The device may find out at this point that it cannot break handles.
                 if !self.device.breaks_handles() {
                     return Ok(broken);
                 }
@@ -246,11 +249,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(broken)
     }
 
-    /// Breaks a handle. False if none of its pages can be freed.
+    /// Breaks a handle. Returns false if none of its pages can be freed.
     fn break_handle(&mut self, address: u64) -> Result<bool, AllocError> {
         let Some(bytes) = self.heap.handle_at(address) else { return Ok(false) };
         let Some((base, range)) = self.reservations.holding(address) else {
-            return Err(self.fault("breaks a handle that is in no reserved range").into());
+            return Err(self.fault("breaks a handle outside the reserved ranges").into());
         };
         let (page, pool) = (range.page, range.pool);
         let free = self.free_pages(address..address + bytes, page, pool);
@@ -288,8 +291,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(true)
     }
 
-    /// The whole pages in free blocks of a range, by address. Leaves out blocks that belong to another pool or stream than
-    /// their segment.
+    /// The whole pages in free blocks of a range, by address, except in blocks that belong to a different pool or
+    /// stream than their segment.
     fn free_pages(&mut self, range: Range<u64>, page: u64, pool: u16) -> Vec<Range<u64>> {
         let touches = |block: &BlockView| block.address.0 < range.end && block.address.0 + block.size.0 > range.start;
         let blocks: Vec<u32> = self.heap.free_blocks(PoolSlot(pool)).filter(touches).map(|block| block.id.index).collect();

@@ -1,5 +1,5 @@
-//! The whole-heap sweep ([`Allocator::check`]): every segment, block, index and counter, with no code shared with the
-//! allocator.
+//! The sweep over the entire heap ([`Allocator::check`]): every segment, block, index and counter. It shares no code
+//! with the allocator.
 //!
 //! The sweep recomputes the statistics from the blocks. Its time is proportional to the size of the heap. Tests call
 //! it after every operation.
@@ -39,12 +39,12 @@ fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Violation> {
 type Sums = BTreeMap<Family, [i64; 2]>;
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Checks the whole heap.
+    /// Checks the entire heap.
     ///
     /// # Errors
-    /// The first violation found: blocks that do not tile their segment, overlapping segments, free neighbours that
-    /// should have coalesced, a free index that differs from the free blocks in order, events that do not match their
-    /// blocks, a statistic that is not the sum over the blocks, a peak below its current value.
+    /// The first violation found: blocks that do not tile their segment, overlapping segments, adjacent free blocks
+    /// that should have coalesced, a free index that differs from the free blocks in order, events that do not match
+    /// their blocks, a statistic that is not the sum over the blocks, or a peak below its current value.
     pub fn check(&self) -> Result<(), Violation> {
         let arena = &self.heap().arena;
         let mut heads: Vec<u32> = arena.live().filter(|&index| arena.at(index).prev == NIL).collect();
@@ -57,7 +57,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             (seen, end) = self.check_segment(head, seen, &mut sums)?;
         }
         let live = arena.live().count();
-        ensure(seen == live, || format!("{live} blocks live, {seen} belong to a segment"))?;
+        ensure(seen == live, || format!("{live} blocks are live, but {seen} belong to a segment"))?;
         self.check_indexes()?;
         self.check_events()?;
         self.check_statistics(&sums)
@@ -74,14 +74,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let at = block.address;
             ensure(block.size != 0, || format!("the block at {at:#x} is linked but has no bytes"))?;
             ensure(at == end, || format!("the block at {at:#x} does not begin where the one before it ends, {end:#x}"))?;
-            ensure(block.prev == previous, || format!("the block at {at:#x} names another one as the one before it"))?;
-            ensure(block.pool == first.pool, || format!("the block at {at:#x} is of another pool than its segment"))?;
+            ensure(block.prev == previous, || format!("the block at {at:#x} links to a different block before it"))?;
+            ensure(block.pool == first.pool, || format!("the block at {at:#x} belongs to a different pool than its segment"))?;
             ensure(self.heap().mixes_streams() || block.stream == first.stream, || {
-                format!("the block at {at:#x} is of another stream than its segment")
+                format!("the block at {at:#x} belongs to a different stream than its segment")
             })?;
-            ensure(block.state != BlockState::Detached, || format!("the block at {at:#x} is in no state"))?;
+            ensure(block.state != BlockState::Detached, || format!("the block at {at:#x} is still detached"))?;
             let fits = block.state != BlockState::Allocated || block.requested <= block.size;
-            ensure(fits, || format!("the block at {at:#x} has {} bytes, {} were asked for", block.size, block.requested))?;
+            ensure(fits, || format!("the block at {at:#x} has {} bytes, but {} were requested", block.size, block.requested))?;
             let is_marked = block.state != BlockState::Allocated || self.heap().is_marked_as_handed_out(block);
             ensure(is_marked, || {
                 format!("the private block at {at:#x} is allocated, but the heap counts it as never handed out")
@@ -92,7 +92,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             })?;
             ensure(!both(BlockState::Unmapped), || format!("the block at {at:#x} and the one before it are both unmapped"))?;
             ensure(block.is_expandable() == first.is_expandable(), || {
-                format!("the block at {at:#x} is of another kind than its segment")
+                format!("the block at {at:#x} is of a different kind than its segment")
             })?;
             count_block(block, class, sums);
             end = at + block.size;
@@ -124,12 +124,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 .map(|block| (heap.stream(block.stream), block.size, block.rank, block.address))
                 .collect();
             expected.sort_unstable();
-            ensure(listed == expected, || format!("the free index of {pool:?} is {listed:?}, the free blocks are {expected:?}"))?;
+            ensure(listed == expected, || {
+                format!("the free index of {pool:?} is {listed:?}, but the free blocks are {expected:?}")
+            })?;
         }
         Ok(())
     }
 
-    /// Checks the order by address, if the heap keeps one.
+    /// Checks the order by address, if the heap has one.
     fn check_addresses(&self, pool: PoolSlot) -> Result<(), Violation> {
         let heap = self.heap();
         for slot in (0..heap.streams_seen().len()).map(|slot| slot as u16) {
@@ -144,7 +146,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             expected.sort_unstable();
             let stream = heap.stream(slot);
             ensure(listed == expected, || {
-                format!("the order by address of {pool:?} on {stream:?} is {listed:?}, the free blocks are {expected:?}")
+                format!("the order by address of {pool:?} on {stream:?} is {listed:?}, but the free blocks are {expected:?}")
             })?;
             ensure(order.knows_its_runs(), || format!("the order by address of {pool:?} on {stream:?} is wrong about its runs"))?;
         }
@@ -159,7 +161,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let at = block.address;
             let events = waiting.get(&index).copied().unwrap_or(0);
             let counted = block.events();
-            ensure(counted == events, || format!("the block at {at:#x} counts {counted} events, {events} wait"))?;
+            ensure(counted == events, || format!("the block at {at:#x} counts {counted} events, but the queues have {events}"))?;
             let may_be_used = matches!(block.state, BlockState::Allocated | BlockState::Pending);
             ensure(may_be_used || !block.has_uses(), || format!("the block at {at:#x} is {:?} and has uses", block.state))?;
             let waits = events != 0 || self.pending().is_deferred(index);
@@ -168,7 +170,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         ensure(self.pending().is_consistent(arena), || String::from("the uses, events and deferred blocks are miscounted"))?;
         let stray = waiting.keys().find(|&&index| arena.get(index).is_none_or(|block| block.size == 0));
-        ensure(stray.is_none(), || String::from("an event waits for a block that does not live"))
+        ensure(stray.is_none(), || String::from("an event belongs to a block that is not live"))
     }
 
     fn check_statistics(&self, sums: &Sums) -> Result<(), Violation> {
@@ -177,14 +179,16 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let name = family.name();
             for ((level, stat), expected) in set.levels().into_iter().zip([small + large, small, large]) {
                 let current = stat.current;
-                ensure(current == expected, || format!("{name}.{level}.current is {current}, the blocks say {expected}"))?;
+                ensure(current == expected, || {
+                    format!("{name}.{level}.current is {current}, but the blocks add up to {expected}")
+                })?;
                 ensure(stat.peak >= current, || format!("{name}.{level}.peak is below the current value"))?;
             }
         }
         let [small, large] = sums[&Family::ReservedBytes];
         let reserved = self.heap().reserved().get();
         ensure(reserved == (small + large) as u64, || {
-            format!("the heap counts {reserved} reserved bytes, the segments {}", small + large)
+            format!("the heap counts {reserved} reserved bytes, but the segments have {}", small + large)
         })
     }
 }
@@ -234,12 +238,12 @@ mod tests {
     use crate::stats::{Family, Stats};
     use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
-    // The sweep must find every kind of damage: the laws rely on it.
+    // The sweep must find every kind of damage, because the laws rely on it.
 
     type Core = Allocator<PlainDevice, PyTorch>;
 
-    /// An allocator with four small blocks in a row (allocated, allocated, free, allocated), a free block behind
-    /// them, and a large segment. Also returns the slots of the four blocks.
+    /// Returns an allocator with four small adjacent blocks (allocated, allocated, free, allocated), a free block
+    /// after them, and a large segment; also returns the slots of the four blocks.
     fn core(expandable_segments: bool) -> (Core, Vec<Allocation>, [u32; 4]) {
         let settings = Settings { expandable_segments, ..Settings::default() };
         let mut core = Allocator::new(PlainDevice::new(Bytes::mib(64), 1 << 44), PyTorch::new(settings), ());
@@ -253,12 +257,12 @@ mod tests {
         (core, out, slots)
     }
 
-    /// What the sweep reports about a heap after this damage.
+    /// Returns the sweep's report on a heap with this damage.
     fn found(is_expandable: bool, spoil: impl FnOnce(&mut Core, [u32; 4])) -> String {
         let (mut core, out, slots) = core(is_expandable);
         spoil(&mut core, slots);
         let answer = core.check().expect_err("a violation").to_string();
-        // The damaged allocator can be neither used nor dropped.
+        // The damaged allocator must be neither used nor dropped.
         core::mem::forget((core, out));
         answer
     }
@@ -274,9 +278,9 @@ mod tests {
         assert_finds("does not begin where the one before it ends", |core, [_, second, ..]| {
             core.heap.arena.at_mut(second).address += 512
         });
-        assert_finds("names another one as the one before it", |core, [_, second, ..]| core.heap.arena.at_mut(second).prev = NIL);
+        assert_finds("links to a different block before it", |core, [_, second, ..]| core.heap.arena.at_mut(second).prev = NIL);
         assert_finds("is linked but has no bytes", |core, [_, second, ..]| core.heap.arena.at_mut(second).size = 0);
-        assert_finds("blocks live, ", |core, [first, ..]| {
+        assert_finds("blocks are live, but ", |core, [first, ..]| {
             let stray = core.heap.arena.at(first).clone();
             core.heap.arena.insert(Block { prev: first, address: 512, ..stray });
         });
@@ -293,12 +297,12 @@ mod tests {
 
     #[test]
     fn blocks_that_differ_from_their_segment() {
-        assert_finds("is of another pool", |core, [_, second, ..]| core.heap.arena.at_mut(second).pool = 1);
-        assert_finds("is of another stream", |core, [_, second, ..]| {
+        assert_finds("belongs to a different pool", |core, [_, second, ..]| core.heap.arena.at_mut(second).pool = 1);
+        assert_finds("belongs to a different stream", |core, [_, second, ..]| {
             core.heap.arena.at_mut(second).stream = core.heap.stream_slot(StreamId(7)).expect("a slot");
         });
-        assert_finds("is of another kind", |core, [_, second, ..]| core.heap.arena.at_mut(second).marks = Marks::EXPANDABLE);
-        assert_finds("is in no state", |core, [_, second, ..]| core.heap.arena.at_mut(second).state = BlockState::Detached);
+        assert_finds("is of a different kind", |core, [_, second, ..]| core.heap.arena.at_mut(second).marks = Marks::EXPANDABLE);
+        assert_finds("is still detached", |core, [_, second, ..]| core.heap.arena.at_mut(second).state = BlockState::Detached);
     }
 
     #[test]
@@ -321,7 +325,7 @@ mod tests {
         assert_finds("the free index of", |core, [_, _, third, _]| core.heap.arena.at_mut(third).state = BlockState::Allocated);
     }
 
-    /// Runs in a heap that keeps this order, with a hole between two blocks and free memory behind them.
+    /// Uses a heap that keeps this order, with a hole between two blocks and free memory after them.
     #[test]
     fn an_order_by_address_that_is_not_the_free_blocks() {
         type ByAddressCore = Allocator<PlainDevice, Lowest>;
@@ -350,7 +354,7 @@ mod tests {
 
     #[test]
     fn events_that_do_not_match_their_blocks() {
-        assert_finds("counts 0 events, 1 wait", |core, [first, ..]| {
+        assert_finds("counts 0 events, but the queues have 1", |core, [first, ..]| {
             core.pending.push(&mut core.heap.arena, StreamId(7), (), first)
         });
         assert_finds("and it waits: false", |core, [first, ..]| {
@@ -366,11 +370,11 @@ mod tests {
             core.pending.add_use(&mut core.heap.arena, first, StreamId(8), false);
             core.heap.arena.at_mut(first).set_first_use(None);
         });
-        assert_finds("an event waits for a block that does not live", |core, _| {
+        assert_finds("an event belongs to a block that is not live", |core, _| {
             core.pending.push(&mut core.heap.arena, StreamId(7), (), 1 << 20);
         });
-        assert_finds("an event waits for a block that does not live", |core, [first, second, ..]| {
-            // This slot was in use before.
+        assert_finds("an event belongs to a block that is not live", |core, [first, second, ..]| {
+            // This slot was used earlier.
             core.heap.arena.at_mut(first).next = core.heap.arena.at(second).next;
             core.heap.arena.at_mut(first).size += 512;
             let after = core.heap.arena.at(second).next;
@@ -393,10 +397,10 @@ mod tests {
             let lower = entries.iter().map(|(name, value)| (name.as_str(), if name == "active.all.peak" { 1 } else { *value }));
             core.stats = Stats::from_entries(lower).expect("its own");
         });
-        // Everything grows except what the heap counts as reserved.
-        assert_finds("reserved bytes, the segments", |core, _| {
+        // Everything grows except the heap's count of reserved bytes.
+        assert_finds("reserved bytes, but the segments have", |core, _| {
             let is_last = |index: &u32| core.heap.arena.at(*index).size > 16 << 20;
-            let last = core.heap.arena.live().find(is_last).expect("the large segment's rest");
+            let last = core.heap.arena.live().find(is_last).expect("the large segment's remainder");
             core.heap.detach(last);
             core.heap.arena.at_mut(last).size += 512;
             core.heap.attach(last, 0);
@@ -405,7 +409,7 @@ mod tests {
         });
     }
 
-    /// The sweep gives no false alarm with pending blocks or with expandable segments.
+    /// The sweep raises no false alarm with pending blocks or expandable segments.
     #[test]
     fn a_sound_heap_passes() {
         for is_expandable in [false, true] {
@@ -423,8 +427,8 @@ mod tests {
         }
     }
 
-    /// A policy that finds free blocks by address: one expandable segment, the lowest address that fits. It never releases
-    /// memory.
+    /// A policy that finds free blocks by address. It has one expandable segment, uses the lowest address that fits,
+    /// and never releases memory.
     struct Lowest;
 
     impl Policy for Lowest {

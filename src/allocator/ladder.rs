@@ -1,9 +1,9 @@
-//! The retry ladder: what happens when no free block serves a request (spec 2.4, steps 5 and 6).
+//! The retry ladder: what happens when no free block can serve a request (spec 2.4, steps 5 and 6).
 //!
-//! Free-memory callbacks run first. Then the policy names one rung after another ([`Relief`]), and this module
-//! carries each out: ask the device for a segment, release cached segments and ask again, borrow from private pools,
+//! Free-memory callbacks run first. Then the policy names one rung after another ([`Relief`]), and this module carries
+//! out each of them: ask the device for a segment, release cached segments and ask again, borrow from private pools,
 //! wait for events, and so on, until a rung yields a block or the policy gives up, which means "out of memory". The
-//! allocator need not wait before it releases a segment: free blocks have no incomplete events.
+//! allocator does not have to wait before it releases a segment, because free blocks have no incomplete events.
 
 use alloc::boxed::Box;
 
@@ -21,16 +21,16 @@ use crate::texts::{Hint, OutOfMemory, RescueTried};
 use crate::trace::{Observer, TraceAction, TraceEntry};
 use crate::units::{Bytes, DeviceAddress};
 
-/// More rungs than any sensible ladder has, not counting the rungs for each stream. A policy that climbs more of them
-/// never gives up, and is at fault.
+/// More rungs than any sensible ladder has, not counting the rungs for each stream. A policy that exceeds this number
+/// never gives up, which is a fault.
 const MOST_RUNGS: u32 = 512;
 
 /// A detached block that a rung of the ladder has yielded.
 pub(super) enum Obtained {
     /// The policy still has to decide whether to split it.
     ToSplit(u32),
-    /// The policy has decided to hand out all of it. It is not asked again: another answer would leave a remainder that
-    /// never coalesced with the free block behind it.
+    /// The policy has decided to hand out the entire block. It is not asked again, because a different answer would
+    /// leave a remainder that has not coalesced with the free block after it.
     Whole(u32),
 }
 
@@ -49,17 +49,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             Obtained::ToSplit(index) => self.hand_out(index, &request),
             Obtained::Whole(index) => self.hand_out_part(index, &request, false),
         };
-        // A rung may have counted the block as a free part without raising the peaks.
+        // A rung may have counted the block as a free part of its segment without raising the peaks.
         self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
         Ok(handed_out)
     }
 
-    /// Climbs the ladder for a request that no free block serves. `segment` is the size of a new segment for it.
+    /// Climbs the ladder for a request that no free block can serve. `segment` is the size of a new segment for it.
     /// Returns a block, and the request with the pool that serves it.
     ///
-    /// The pool stays alive until then, even if a callback abandons it and makes other pools; the request goes to
-    /// none of these. In PyTorch, the request holds a pointer to the pool, which dangles if the callback releases the
-    /// pool's cache.
+    /// The pool is kept until then, even if a callback abandons it and creates other pools; none of these serves the
+    /// request. In PyTorch, the request holds a pointer to the pool, which dangles if the callback releases the pool's
+    /// cache.
     #[cold]
     fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(Obtained, Request), AllocError> {
         let pool_number = request.pool.pool_number();
@@ -80,7 +80,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         obtained
     }
 
-    /// Asks for one rung after another. `tried` becomes what a rescue tries, if there is one.
+    /// Asks for one rung after another. Sets `tried` to the steps of a rescue, if there is one.
     fn climb(
         &mut self,
         request: &Request,
@@ -148,7 +148,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                     }
                     self.refine(page).map(|()| None)?
                 }
-                // Waiting would break the capture, and lose the stream uses recorded during it.
+                // Waiting would break the capture, and the stream uses recorded during it would be lost.
                 Relief::Wait if self.heap.is_deferring() => None,
                 Relief::Wait => self.synchronize().map(|()| None)?,
                 Relief::Reuse(id) => Some(self.take(id, request, stream_slot)?),
@@ -169,7 +169,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         for callback in &mut callbacks {
             freed |= callback(self);
         }
-        // Callbacks may register further ones.
+        // Callbacks may register more callbacks.
         callbacks.append(&mut self.callbacks);
         self.callbacks = callbacks;
         freed
@@ -197,9 +197,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             Attempt::AskFor(other) => other,
         };
-        // Without a limit, 64 bits are the limit.
+        // Without a limit, only 64 bits limit the size.
         let limit = self.heap.limit().unwrap_or(Bytes::MAX);
-        // Handles are checked one by one: if a free block serves the beginning of a request, the request takes less
+        // Handles are checked one by one: if a free block covers the beginning of a request, the request takes less
         // than the segment.
         let has_handles = request.is_expandable && self.policy.handle(&self.heap, request, size).is_some();
         if !has_handles && self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
@@ -256,12 +256,12 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Asks for the device's free memory after a refusal. Some releases do so for a line in their log.
+    /// Asks for the device's free memory after a refusal. Some PyTorch releases do this for a line in their log.
     pub(super) fn look_after_refusal(&mut self) -> Result<(), BackendError> {
         if self.profile.asks_after_refusal { self.device.memory_info().map(|_| ()) } else { Ok(()) }
     }
 
-    /// Refuses to release memory during a capture, or memory of a private pool in use, where graphs may need it,
+    /// Refuses to release memory during a capture, or memory of a private pool in use, because graphs may need it,
     /// unless the policy's rules allow the release.
     pub(super) fn check_release(&self, blocks: &[BlockId]) -> Result<(), AllocError> {
         if self.policy.releases_during_captures() {
@@ -272,7 +272,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let pool_number = PoolSlot(self.heap.arena.at(index).pool).pool_number();
             let may_go = if pool_number == 0 { !self.heap.is_deferring() } else { freeable.contains(&pool_number) };
             if !may_go {
-                return Err(self.fault("releases memory while a graph is captured, or of a private pool in use").into());
+                return Err(self.fault("releases memory while a graph is captured, or memory of a private pool in use").into());
             }
         }
         Ok(())
@@ -317,7 +317,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Checks that the blocks exist before the first is released, as a release may coalesce others.
+    /// Checks that the blocks exist before the first one is released, because a release may coalesce others.
     pub(super) fn check_exist(&self, blocks: &[BlockId], problem: &'static str) -> Result<(), AllocError> {
         let all_exist = blocks.iter().all(|&id| self.heap.arena.resolve(id).is_some());
         if all_exist { Ok(()) } else { Err(self.fault(problem).into()) }
@@ -331,19 +331,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ExpandableHint::Addresses => {}
         }
         let reserve = self.policy.reservation(self.total_memory);
-        // PyTorch reserves nine eighths by default. It hints at a larger reserve only if the reserve was reduced.
+        // PyTorch reserves nine eighths by default. It suggests a larger reserve only if the reserve has been reduced.
         let is_reduced = reserve < self.total_memory.checked_add(Bytes(self.total_memory.0 / 8)).unwrap_or(Bytes::MAX);
         if is_reduced && segment > reserve { Hint::LargerReserve(reserve) } else { Hint::Addresses }
     }
 
-    /// Informs the observer that the request fails while the device has so many free bytes.
+    /// Informs the observer that the request fails while the device has this many free bytes.
     fn observe_failure(&mut self, request: &Request, free: Bytes) {
         let pool = self.heap.pool_id(request.pool.0);
         let Request { size, stream, .. } = *request;
         self.observer.observe(&TraceEntry { action: TraceAction::Oom, address: free.0, size: size.0, stream, pool });
     }
 
-    /// Counts the failure, informs the observer unless a rescue has done so, and builds the error (spec 2.13).
+    /// Counts the failure, informs the observer unless a rescue has already done so, and builds the error (spec 2.13).
     fn out_of_memory(&mut self, request: &Request, segment: Bytes, rescue: Option<RescueTried>) -> AllocError {
         let memory = match self.device.memory_info() {
             Ok(memory) => memory,

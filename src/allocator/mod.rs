@@ -1,9 +1,9 @@
-//! The allocator: the path of one request from top to bottom.
+//! The allocator: the path of a request from top to bottom.
 //!
-//! The allocator rounds a request, finds a free block, and splits the block to size. If no free block fits, callbacks may
-//! free memory, and then the retry ladder begins ([`ladder`]). Blocks come back in [`release`], at once or after the events
-//! of other streams. The policy decides each step, the device carries it out, and the observer receives every entry, in
-//! PyTorch's order (spec 2.4, 7.4).
+//! The allocator rounds a request, finds a free block, and splits the block to size. If no free block fits, callbacks
+//! may free memory, and then the retry ladder begins ([`ladder`]). Blocks are freed in [`release`], immediately or
+//! after the events of other streams. The policy decides each step, the device carries it out, and the observer
+//! receives every entry, in PyTorch's order (spec 2.4, 7.4).
 
 mod adopt;
 mod allocation;
@@ -41,7 +41,7 @@ use allocation::Identity;
 pub use checkpoint::Restored;
 pub use view::InvalidFraction;
 
-/// [`Allocator::allocate`] refuses requests of this many bytes and more (spec 1.1, `ONE_EXA`).
+/// [`Allocator::allocate`] refuses requests of this many bytes or more (spec 1.1, `ONE_EXA`).
 const TOO_LARGE: u64 = 1 << 60;
 
 /// A block that is handed out.
@@ -53,7 +53,7 @@ struct Part {
 }
 
 impl Part {
-    /// The detached block, which is allocated from now on.
+    /// The detached block, which is now allocated.
     #[inline(always)]
     fn of(index: u32, block: &mut Block, requested: Bytes) -> Part {
         block.state = BlockState::Allocated;
@@ -75,10 +75,12 @@ struct Cut {
     is_oversize: bool,
 }
 
-/// Called whenever no free block serves a request, before the device is asked. Returns whether it freed anything (spec 2.6).
+/// A function that is called whenever no free block can serve a request, before the device is asked. Returns whether
+/// it freed anything (spec 2.6).
 pub type FreeMemoryCallback<D, P, O> = Box<dyn FnMut(&mut Allocator<D, P, O>) -> bool + Send>;
 
-/// A caching allocator on a device, with a policy that decides and an observer that receives the trace entries.
+/// A caching allocator on a device, with a policy that makes the decisions and an observer that receives the trace
+/// entries.
 pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
     device: D,
     policy: P,
@@ -95,7 +97,7 @@ pub struct Allocator<D: DeviceBackend, P: Policy, O: Observer = ()> {
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// An allocator without memory.
+    /// Creates an allocator without memory.
     pub fn new(device: D, policy: P, observer: O) -> Allocator<D, P, O> {
         let mut stats = Stats::default();
         stats.max_split_size = policy.max_split_size();
@@ -124,7 +126,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Serves a request of `requested` bytes for `stream`, as PyTorch's tensor path does.
     ///
     /// # Errors
-    /// See [`AllocError`]. What the retry ladder released stays released; nothing else has changed.
+    /// See [`AllocError`]. Memory that the retry ladder has released stays released; nothing else has changed.
     #[inline]
     pub fn allocate(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
         if requested.0 >= TOO_LARGE {
@@ -133,7 +135,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.raw_allocate(requested, stream)
     }
 
-    /// As [`Allocator::allocate`], without the limit of 2^60 bytes (PyTorch's `raw_alloc`).
+    /// Like [`Allocator::allocate`], but without the limit of 2^60 bytes (PyTorch's `raw_alloc`).
     ///
     /// # Errors
     /// See [`AllocError`].
@@ -145,7 +147,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Serves any request, including those that need more than reusing a free block.
+    /// Serves any request, including those for which reusing a free block is not enough.
     fn serve(&mut self, requested: Bytes, stream: StreamId) -> Result<Allocation, AllocError> {
         let (request, stream_slot) = self.prepare(requested, stream)?;
         let served = match self.reuse_first(&request, stream_slot) {
@@ -153,7 +155,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             // Copy the request here, so that the other arm can keep it in registers.
             None => self.place(Request { requested, ..request }, stream_slot),
         };
-        // Requests of private pools never take the short way of `raw_allocate_at_once`.
+        // Requests to private pools never take the shortcut of `raw_allocate_at_once`.
         if let Ok(allocation) = &served {
             self.heap.note_handed_out(allocation.id().index);
         }
@@ -179,7 +181,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Serves a request from the block that the policy chooses.
-    // Out of line: under PyTorch's rules, the chosen block is almost always the first.
+    // Out of line, because under PyTorch's rules, the chosen block is almost always the first.
     #[inline(never)]
     fn place(&mut self, request: Request, stream_slot: u16) -> Result<Allocation, AllocError> {
         if self.heap.needs_capture() && self.policy.reuses_in_captures() && !self.heap.is_capturing() {
@@ -230,7 +232,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.hand_out_part(index, request, splits)
     }
 
-    /// Hands out the detached block; if it `splits`, only the first bytes, as many as the request's size.
+    /// Hands out the detached block or, if it `splits`, only as many of its first bytes as the request's size.
     fn hand_out_part(&mut self, index: u32, request: &Request, splits: bool) -> Allocation {
         let block = self.heap.arena.at(index);
         let (whole, was_split) = (block.size, block.is_split());
@@ -240,7 +242,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.account(&part, request, &Cut { whole, was_split, splits, is_oversize })
     }
 
-    /// Counts and reports the handed-out block, which was split as `cut` says.
+    /// Counts and reports the handed-out block; `cut` states how it was split.
     fn account(&mut self, part: &Part, request: &Request, cut: &Cut) -> Allocation {
         count(&mut self.stats, part, request, cut);
         self.tell_handed_out(part, request)
@@ -306,8 +308,8 @@ where
     P: Policy + Clone,
     O: Observer + Clone,
 {
-    /// A second allocator in the same state, but without free-memory callbacks. It takes back the original's
-    /// allocations through [`Allocation::in_a_clone`]; the original takes back none of the clone's own.
+    /// Returns a second allocator in the same state, but without free-memory callbacks. It accepts the original's
+    /// allocations through [`Allocation::in_a_clone`]; the original does not accept the clone's own.
     fn clone(&self) -> Self {
         Allocator {
             device: self.device.clone(),

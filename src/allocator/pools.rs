@@ -20,7 +20,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.create_pool(id)
     }
 
-    /// Calls [`Allocator::create_pool`], then routes requests to the pool from now on (spec 5.3).
+    /// Calls [`Allocator::create_pool`], then starts routing requests to the pool (spec 5.3).
     ///
     /// # Errors
     /// Requests are already routed to the pool, or [`Allocator::create_pool`] fails.
@@ -54,7 +54,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Chooses the pool for the following requests, among the pools that [`PoolFilter::Chosen`] routes to.
+    /// Chooses the pool for the following requests, among the pools with the filter [`PoolFilter::Chosen`].
     pub fn choose_pool(&mut self, id: Option<PoolId>) {
         self.heap.private_pools_mut().choose(id);
     }
@@ -67,8 +67,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.private_pools_mut().release(id)
     }
 
-    /// Says whether the caller's current stream is being captured into a graph. The releases of PyTorch that check
-    /// for this postpone all waiting during a capture ([`crate::profile::Deferral`]).
+    /// Sets whether the caller's current stream is being captured into a graph. PyTorch releases that check this
+    /// postpone all waiting during a capture ([`crate::profile::Deferral`]).
     pub fn set_capturing(&mut self, is_capturing: bool) {
         self.heap.set_capturing(is_capturing);
     }
@@ -81,8 +81,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.private_pools().use_count(id)
     }
 
-    /// Says whether a pool's free blocks may serve requests of the default pool when the device is out of
-    /// memory (spec 5.6).
+    /// Sets whether a pool's free blocks may serve requests to the default pool when the device is out of memory (spec
+    /// 5.6).
     pub fn set_pool_use_on_oom(&mut self, id: PoolId, serves: bool) {
         self.heap.private_pools_mut().set_serves_when_out(id, serves);
     }
@@ -97,7 +97,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// in use or an unknown one (spec 2.10).
     ///
     /// # Errors
-    /// Any error of the device; or the pool was released more often than it was used.
+    /// Any error from the device, or the pool has been released more often than used.
     pub fn release_cached_pool(&mut self, id: PoolId) -> Result<(), AllocError> {
         let Some(pool_number) = self
             .heap
@@ -124,8 +124,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         segments
     }
 
-    /// Looks for a free block in the pools that may serve when the device is out of memory. Returns the block and the
-    /// request, changed to that pool (spec 5.6).
+    /// Searches the pools that may serve requests when the device is out of memory for a free block. Returns the
+    /// block, and the request, changed to that pool (spec 5.6).
     pub(super) fn borrow(&mut self, request: &Request, stream_slot: u16) -> Result<Option<(u32, Request)>, AllocError> {
         if request.pool.pool_number() != 0 {
             return Ok(None);
@@ -152,8 +152,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Forgets pools without uses and memory, and frees the addresses that they still reserve. Fails at the first
-    /// pool that was released more often than it was used.
+    /// Forgets pools that have neither uses nor memory, and frees the addresses that they still reserve. Fails at the
+    /// first pool that has been released more often than used.
     pub(super) fn forget_empty_pools(&mut self) -> Result<(), AllocError> {
         for pool_number in self.heap.private_pools().freeable() {
             self.heap.private_pools().check_uses(pool_number)?;
@@ -162,7 +162,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Forgets one pool, if it has no uses and no memory.
+    /// Forgets a pool if it has no uses and no memory.
     fn forget_if_empty(&mut self, pool_number: u16) -> Result<(), AllocError> {
         let pools = self.heap.private_pools();
         let is_awaited = pools.is_routed(pool_number) || pools.is_kept(pool_number);

@@ -1,7 +1,9 @@
-//! How memory comes back: blocks at once or after the events of other streams, and segments to the device (spec 3.3 to 3.7).
+//! How memory is freed and released: blocks become free immediately or after the events of other streams, and segments
+//! are released to the device (spec 3.3 to 3.7).
 //!
-//! The allocator cannot wait while a graph is captured. With the setting graph_capture_record_stream_reuse it can still
-//! reuse blocks: the graph itself shows when a stream comes after all work of the other streams that use a block (spec 3.8).
+//! The allocator cannot wait while a graph is captured. With the setting graph_capture_record_stream_reuse, it can
+//! still reuse blocks: the graph itself shows when a stream is ordered after all work of the other streams that use a
+//! block (spec 3.8).
 
 use alloc::vec::Vec;
 
@@ -16,7 +18,7 @@ use crate::units::{Bytes, PoolId, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Records that work on `stream` uses the block: once freed, the block stays pending until that work is done.
-    /// Ignores the block's own stream and allocations of another allocator (spec 3.5).
+    /// Ignores the block's own stream and allocations from a different allocator (spec 3.5).
     pub fn record_stream(&mut self, allocation: &Allocation, stream: StreamId) {
         let Some(index) = self.resolve(allocation) else { return };
         if self.heap.stream(self.heap.arena.at(index).stream) != stream {
@@ -25,19 +27,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Takes an allocation back. The block is free at once; if other streams use it, it is free once their work so
-    /// far is done.
+    /// Frees an allocation. The block becomes free immediately or, if other streams use it, when the work submitted to
+    /// them so far is done.
     ///
     /// # Errors
-    /// [`FreeError::NotAllocated`] for another allocator's allocation; [`FreeError::Device`] if an event could not be
-    /// recorded, in which case the block stays pending and the next request tries again.
+    /// [`FreeError::NotAllocated`] for a different allocator's allocation; [`FreeError::Device`] if an event could not
+    /// be recorded, in which case the block stays pending and the next request tries again.
     #[inline(always)]
     pub fn free(&mut self, allocation: Allocation) -> Result<(), FreeError> {
         let index = self.resolve(&allocation).ok_or(FreeError::NotAllocated)?;
         self.give_back(index).map_err(FreeError::Device)
     }
 
-    /// Takes back an allocated block (spec 3.3). After an error it stays pending.
+    /// Frees an allocated block (spec 3.3). After an error, it stays pending.
     #[inline(never)]
     pub(super) fn give_back(&mut self, index: u32) -> Result<(), BackendError> {
         let block = self.heap.arena.at(index);
@@ -54,7 +56,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Takes back an allocated block that other streams use.
+    /// Frees an allocated block that other streams use.
     #[inline(never)]
     fn give_back_used(&mut self, index: u32) -> Result<(), BackendError> {
         let block = self.heap.arena.at_mut(index);
@@ -77,7 +79,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Waits for all events, then releases every cached segment (`empty_cache`, spec 2.10).
     ///
     /// # Errors
-    /// Any error of the device; [`AllocError::Capturing`]; or a private pool was released more often than it was used.
+    /// Any error from the device; [`AllocError::Capturing`]; or a private pool has been released more often than used.
     /// Segments released before the error stay released.
     pub fn release_cached(&mut self) -> Result<(), AllocError> {
         if !self.heap.is_deferring() {
@@ -102,13 +104,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// incomplete one (spec 3.6). Every request begins with this.
     ///
     /// # Errors
-    /// Any error of the device.
+    /// Any error from the device.
     #[inline]
     pub fn process_events(&mut self) -> Result<(), BackendError> {
         if self.pending.is_idle() || self.heap.is_deferring() { Ok(()) } else { self.poll_queues() }
     }
 
-    // Out of line: most requests have no events to check.
+    // Out of line, because most requests have no events to check.
     #[inline(never)]
     fn poll_queues(&mut self) -> Result<(), BackendError> {
         self.flush_deferred()?;
@@ -191,7 +193,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Frees the block if this was the last event that the block waits for.
+    /// Frees the block if this was the last event that it was waiting for.
     fn complete(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
         if block.events() == 0 && !block.has_uses() {
@@ -252,7 +254,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.free_block(index);
     }
 
-    /// Makes the block free (spec 3.4). The split statistics change once, by the net effect of coalescing.
+    /// Makes the block free (spec 3.4). The split statistics change only once, by the net effect of coalescing.
     #[inline(always)]
     fn free_block(&mut self, index: u32) {
         let block = self.heap.arena.at(index);
@@ -281,7 +283,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.profile.reuses_by_graph && self.policy.reuses_in_captures()
     }
 
-    /// Forgets the newest capture that routed requests to the pool. Requests are no longer routed to it.
+    /// Forgets the newest capture whose requests are routed to the pool, because the routing is about to end. Fails
+    /// while one of the capture's streams is still being captured.
     pub(super) fn end_capture(&mut self, id: PoolId) -> Result<(), PoolError> {
         let number = self.heap.private_pools().number_of(id).filter(|_| self.reuses_by_graph());
         let Some((capture, streams)) = number.and_then(|number| self.pending.newest_capture(number)) else { return Ok(()) };
@@ -292,8 +295,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Where the captured graph now ends on all streams that use the block. `None` if one of them is not captured or the
-    /// device fails; then the block waits for the end of the capture.
+    /// The nodes at which the captured graph currently ends, on all streams that use the block. `None` if one of these
+    /// streams is not captured or the device fails; in that case, the block waits for the end of the capture.
     fn graph_ends(&mut self, index: u32) -> Option<Vec<GraphNode>> {
         self.reuses_by_graph().then_some(())?;
         let mut ends = Vec::new();
@@ -304,8 +307,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some(ends).filter(|ends| !ends.is_empty())
     }
 
-    /// Frees blocks of the captured stream whose other uses are over: the graph makes the stream wait for the other
-    /// streams' work.
+    /// Frees blocks of the captured stream whose uses by other streams are over, because the graph makes the stream
+    /// wait for that work.
     #[cold]
     pub(super) fn free_passed(&mut self, stream: StreamId) -> Result<(), AllocError> {
         if !self.reuses_by_graph() {

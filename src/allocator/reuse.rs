@@ -1,7 +1,7 @@
-//! Reusing a free block, which serves most requests: the allocator checks the policy's choice, then hands out the
+//! Reuse of a free block, which serves most requests: the allocator checks the policy's choice, then hands out the
 //! block or its low part.
 //!
-//! Requests for memory at a given address are served here too.
+//! Requests for memory at a given address are also served here.
 
 use super::allocation::Hit;
 use super::{Allocation, Allocator, Cut, Part, TOO_LARGE, count};
@@ -23,16 +23,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.raw_allocate_at_once(requested, stream)
     }
 
-    /// Like [`Allocator::raw_allocate`], for the common case: the first free block serves the request, no events wait
-    /// to be checked, no requests are routed to a private pool, and the stream is that of the request before. In any
-    /// other case it returns `None` and changes nothing; then call [`Allocator::raw_allocate`].
+    /// Like [`Allocator::raw_allocate`], but only for the common case: the first free block serves the request, no
+    /// events have to be checked, no requests are routed to a private pool, and the stream is the same as for the
+    /// previous request. In any other case, returns `None` and changes nothing; call [`Allocator::raw_allocate`]
+    /// instead.
     #[inline]
     pub fn raw_allocate_at_once(&mut self, requested: Bytes, stream: StreamId) -> Option<Allocation> {
         self.serve_at_once(requested, stream).made_by(self.identity.own())
     }
 
     /// See [`Allocator::raw_allocate_at_once`].
-    // Out of line, so that callers need not keep registers for it.
+    // Out of line, so that callers do not have to keep registers for it.
     #[inline(never)]
     fn serve_at_once(&mut self, requested: Bytes, stream: StreamId) -> Hit {
         if requested.0 == 0 || !self.pending.is_idle() || self.heap.private_pools().is_routing() {
@@ -45,8 +46,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.reuse_first(&request, stream_slot).map_or(Hit::MISS, |allocation| allocation.hit())
     }
 
-    /// Hands out the first free block that is large enough, or its low part, if nothing else needs to be done. Most
-    /// requests take this path under PyTorch's rules. Otherwise returns `None` and changes nothing.
+    /// Hands out the first free block that is large enough, or its low part, if nothing else needs to be done; if not,
+    /// returns `None` and changes nothing. Under PyTorch's rules, most requests take this path.
     #[inline(always)]
     pub(super) fn reuse_first(&mut self, request: &Request, stream_slot: u16) -> Option<Allocation> {
         let Request { requested, size, pool, .. } = *request;
@@ -54,8 +55,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return None;
         }
         debug_assert!(self.would_place_first(request, stream_slot), "the policy takes a block that it would not place");
-        // Do whatever may call other functions first: from here on the compiler can keep what it has read in
-        // registers.
+        // Everything that may call other functions comes first, so that the compiler can then keep the values that it
+        // has read in registers.
         self.heap.arena.provide_vacant();
         let (blocks, slots, vacant) = self.heap.shelf_mut(pool, stream_slot)?;
         let index = blocks.first_at_least(slots, size.0)?;
@@ -64,7 +65,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let block = slots.at_mut(index);
         let (whole, was_split) = (block.size, block.is_split());
-        // Ask the policy everything before changing anything: it may panic.
+        // Ask the policy before changing anything, because it may panic.
         if whole == size.0 || !self.policy.splits(Bytes(whole), request) {
             let is_oversize = self.policy.is_oversize(Bytes(whole));
             let part = Part::of(index, block, requested);
@@ -83,7 +84,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some(self.tell_handed_out(&part, request))
     }
 
-    /// Whether the policy would place the request in the first free block, given that it takes that block.
+    /// Whether [`Policy::place`] would also choose the first free block, which the policy takes.
     fn would_place_first(&mut self, request: &Request, stream_slot: u16) -> bool {
         let Some((blocks, slots, _)) = self.heap.shelf_mut(request.pool, stream_slot) else { return true };
         let Some(index) = blocks.first_at_least(slots, request.size.0) else { return true };
@@ -118,7 +119,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
     }
 
-    /// Hands out the low part of the free block, in a heap that keeps free blocks by address.
+    /// Hands out the low part of a free block, in a heap that keeps free blocks by address.
     #[cold]
     #[inline(never)]
     fn reuse_part(&mut self, index: u32, request: Request) -> Allocation {
@@ -139,8 +140,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         allocation
     }
 
-    /// The size of the free block that the policy chose, and whether it is a part of a segment; `None` if the choice
-    /// is invalid.
+    /// The size of the free block that the policy chose, and whether it is only a part of its segment; `None` if the
+    /// choice is invalid.
     #[inline(always)]
     fn check_choice(&self, id: BlockId, request: &Request, stream_slot: u16) -> Option<(u64, bool)> {
         let block = self.heap.arena.get(id.index)?;
@@ -161,14 +162,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(id.index)
     }
 
-    /// Takes the free block from `offset` on; the part before it stays free.
+    /// Takes the part of the free block from `offset`; the part before it stays free.
     #[cold]
     pub(super) fn take_at(&mut self, id: BlockId, offset: Bytes, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
         let Some((whole, was_split)) = self.check_choice(id, request, stream_slot) else {
             return Err(self.wrong_choice(id, *request).into());
         };
         if offset.0 > whole - request.size.0 {
-            return Err(self.fault("reuses a block from where too little of it is left").into());
+            return Err(self.fault("reuses a block from an offset after which it is too small").into());
         }
         self.heap.detach(id.index);
         if offset > Bytes::ZERO {
@@ -177,7 +178,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(id.index)
     }
 
-    /// Splits a free front off a detached block. The block stays detached and is counted as free.
+    /// Splits off the front of a detached block, which becomes free. The rest stays detached and is counted as free.
     fn leave_front(&mut self, index: u32, size: Bytes, was_split: bool, request: &Request) {
         let stamp = self.policy.stamp(request.pool);
         let front = self.heap.split(index, size.0, stamp);
@@ -187,7 +188,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let back = self.heap.arena.at(index).size as i64;
             self.count_parts(request.pool.class(), was_split, size.0 as i64, back);
         }
-        // An earlier call may already have left a free front before this one.
+        // An earlier call may already have left a free block before this one.
         let before = self.heap.arena.at(front).prev;
         let is_free = self.heap.arena.get(before).is_some_and(|block| block.state == BlockState::Free);
         if is_free && self.heap.may_merge(before, front) {
@@ -197,30 +198,30 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Counts that a free block has become two parts: one of `stays` bytes, and one of `goes` bytes that is about to
-    /// be handed out. Counts both as free.
+    /// be handed out. Both count as free.
     pub(super) fn count_parts(&mut self, class: PoolClass, was_split: bool, stays: i64, goes: i64) {
         let (blocks, bytes) = if was_split { (0, -goes) } else { (1, stays) };
         self.stats.change_splits(class, blocks, bytes);
         self.stats.count_split_in_passing(class, goes);
     }
 
-    /// What is wrong with the policy's choice.
+    /// The reason why the policy's choice is invalid.
     #[cold]
     fn wrong_choice(&self, id: BlockId, request: Request) -> PolicyFault {
         let problem = match self.heap.arena.resolve(id).map(|index| self.heap.arena.at(index)) {
             None => "reuses a block that does not exist",
             Some(block) if block.state != BlockState::Free => "reuses a block that is not free",
             Some(block) if block.size < request.size.0 => "reuses a block that is too small",
-            Some(_) => "reuses a block of another pool or stream",
+            Some(_) => "reuses a block of a different pool or stream",
         };
         self.fault(problem)
     }
 }
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Serves a request at an address, a multiple of 512, from a free block of its pool and stream that has enough bytes
-    /// from there on (spec 2.16). `None` if there is no such block: it does not ask the device. It first hands out the
-    /// memory before the address and takes it back afterwards, and the observer sees both.
+    /// Serves a request at an address (a multiple of 512) from a free block of its pool and stream that has enough
+    /// bytes after the address (spec 2.16). Returns `None` if there is no such block, without asking the device. First
+    /// hands out the memory before the address, and takes it back afterwards; the observer sees both.
     ///
     /// # Errors
     /// See [`AllocError`].

@@ -1,8 +1,8 @@
-//! Memory that moves: free blocks to another stream, and pages to other addresses. PyTorch does neither.
+//! Memory that moves: free blocks move to another stream, and pages to other addresses. PyTorch does neither.
 //!
-//! A block may change streams once the work of its old stream is ordered before later work of the new one, because
-//! the device makes the new stream wait or because the work is done. From then on one segment has blocks of different
-//! streams. These stay apart until the allocator has waited for all streams, or until a policy moves them to one
+//! A block may change streams when the work of its old stream is ordered before future work of the new one, either
+//! because the device makes the new stream wait or because the work is done. The segment then has blocks of different
+//! streams, which do not coalesce until the allocator has waited for all streams, or until a policy moves them to one
 //! stream.
 
 use super::Allocator;
@@ -17,8 +17,8 @@ use crate::trace::Observer;
 use crate::units::{Bytes, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes a free block from another stream, detached. `None` while a graph is captured, or if the other stream
-    /// still has work and the request's stream is not allowed to wait.
+    /// Takes a free block from another stream and returns it detached. `None` while a graph is captured, or if the
+    /// other stream still has work and the request's stream is not allowed to wait.
     pub(super) fn transfer(
         &mut self,
         request: &Request,
@@ -34,11 +34,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(index))
     }
 
-    /// Takes a free block of another stream, or only the part that is split off for the request, detached. The rest stays
-    /// with its stream. `None` while a graph is captured.
+    /// Takes a free block of another stream, or only the part that is split off for the request, and returns it
+    /// detached. The rest stays with its stream. `None` while a graph is captured.
     ///
-    /// A block taken whole has not been coalesced with its neighbours of the request's stream, so it must be handed out
-    /// whole.
+    /// A block that is taken as a whole has not coalesced with its neighbours of the request's stream, so it must be
+    /// handed out as a whole.
     pub(super) fn transfer_part(
         &mut self,
         request: &Request,
@@ -61,10 +61,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some(Obtained::ToSplit(low)))
     }
 
-    /// Moves all free blocks of the pool from another stream to the request's.
+    /// Moves all free blocks of the pool from another stream to the request's stream.
     pub(super) fn transfer_all(&mut self, request: &Request, stream_slot: u16, from: StreamId) -> Result<(), AllocError> {
         let slot = self.heap.known_stream_slot(from).filter(|&slot| slot != stream_slot);
-        let slot = slot.ok_or_else(|| self.fault("transfers the blocks of an unknown stream, or of the request's own"))?;
+        let slot = slot.ok_or_else(|| self.fault("transfers the blocks of an unknown stream, or of the request's own stream"))?;
         if self.heap.is_deferring() || !self.order(from, request.stream, true)? {
             return Ok(());
         }
@@ -74,13 +74,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Takes a segment from the device, as a free block of a stream.
+    /// Takes a segment from the device and makes it a free block of a stream.
     pub(super) fn provide(&mut self, request: &Request, bytes: Bytes, stream: StreamId) -> Result<(), AllocError> {
         if bytes == Bytes::ZERO {
-            return Err(self.fault("provides a segment of no bytes").into());
+            return Err(self.fault("provides a segment of 0 bytes").into());
         }
         if request.is_expandable {
-            return Err(self.fault("provides a segment where segments are expandable").into());
+            return Err(self.fault("provides a segment although segments are expandable").into());
         }
         let slot = self.heap.known_stream_slot(stream).ok_or_else(|| self.fault("provides a segment for an unknown stream"))?;
         if let Some(index) = self.ask_device(request, slot, bytes, Attempt::Ask)? {
@@ -90,7 +90,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Checks a block of another stream that the policy chose, and orders that stream's work before the request's.
-    /// Returns the block's slot and size; `None` if the order does not hold, or while a graph is captured.
+    /// Returns the block's slot and size; `None` if the work cannot be ordered, or while a graph is captured.
     fn ordered_block(
         &mut self,
         request: &Request,
@@ -107,10 +107,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("transfers a block that is too small").into());
         }
         if block.pool != request.pool.0 || block.stream == stream_slot {
-            return Err(self.fault("transfers a block of another pool, or of the request's own stream").into());
+            return Err(self.fault("transfers a block of a different pool, or of the request's own stream").into());
         }
         let (from, size) = (self.heap.stream(block.stream), block.size);
-        // A captured stream cannot wait for work outside of its capture.
+        // A captured stream cannot wait for work outside its capture.
         let may_order = self.may_wait_for(from)? && self.may_wait_for(request.stream)?;
         if !may_order || !self.order(from, request.stream, waits)? {
             return Ok(None);
@@ -118,8 +118,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(Some((index, size)))
     }
 
-    /// Orders all work of `from` so far before later work of `to`. If `waits` is false, only checks whether that work
-    /// is done. Returns whether the order holds.
+    /// Orders all work submitted to `from` so far before future work of `to`. If `waits` is false, only checks whether
+    /// that work is done. Returns whether the work is ordered.
     pub(super) fn order(&mut self, from: StreamId, to: StreamId, waits: bool) -> Result<bool, BackendError> {
         let mut event = match self.pending.take_spare() {
             Some(event) => event,
@@ -133,8 +133,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         ordered
     }
 
-    /// If blocks have changed streams: waits for all streams, then moves the free blocks of each segment to one
-    /// stream so that they can coalesce. For an expandable segment, that is its own stream.
+    /// If blocks have changed streams, waits for all streams and then moves the free blocks of each segment to one
+    /// stream, so that they can coalesce. For an expandable segment, this is its own stream.
     pub(super) fn reunite(&mut self) -> Result<(), BackendError> {
         if self.heap.is_deferring() || !(self.heap.mixes_streams() || self.heap.has_parts_elsewhere()) {
             return Ok(());
@@ -155,8 +155,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Whether the device may wait for the stream's work now: if no graph is captured, or if the stream takes no part in the
-    /// capture and the device can wait for others meanwhile.
+    /// Whether the device may wait for the stream's work now. This is the case if no graph is captured, or if the
+    /// stream does not take part in the capture and the device can wait for other streams during a capture.
     pub(super) fn may_wait_for(&mut self, stream: StreamId) -> Result<bool, BackendError> {
         if !self.heap.is_deferring() {
             return Ok(true);
@@ -171,9 +171,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.known_stream_slot(range.stream).filter(|&home| home != block.stream)
     }
 
-    /// If a free block of an expandable segment belongs to another stream than the segment, waits for that stream and gives
-    /// the block back to the segment's stream, where it coalesces. The block keeps its slot. Does nothing while a graph is
-    /// captured.
+    /// If a free block of an expandable segment belongs to a different stream than the segment, waits for that stream
+    /// and returns the block to the segment's stream, where it coalesces. The block keeps its slot. Does nothing while
+    /// a graph is captured.
     pub(super) fn bring_home(&mut self, index: u32) -> Result<(), BackendError> {
         if self.heap.is_deferring() {
             return Ok(());
@@ -188,8 +188,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Whether a block of an expandable segment belongs to another pool or stream than the segment. Such a block cannot be
-    /// unmapped.
+    /// Whether a block of an expandable segment belongs to a different pool or stream than the segment, in which case
+    /// it cannot be unmapped.
     pub(super) fn is_away(&mut self, index: u32) -> bool {
         self.is_part(index) || self.heap.mixes_streams() && self.home_of(index).is_some()
     }
@@ -215,8 +215,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         });
     }
 
-    /// Unmaps the whole pages in free blocks, asks the device while keeping their memory, then releases the memory
-    /// that is left. Does nothing while a graph is captured, because unmapping waits for work.
+    /// Unmaps the whole pages in free blocks, maps their memory for the request, with new memory from the device if
+    /// necessary, and releases the rest. Does nothing while a graph is captured, because unmapping waits for work.
     pub(super) fn remap(
         &mut self,
         request: &Request,
@@ -234,8 +234,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let left = self.reservations.take_spare();
         let released = self.release_pages(left);
         match asked {
-            // The allocator retries later to release memory that the device failed to release; it serves the request
-            // all the same.
+            // If the device failed to release memory, the allocator tries again later; the request is served anyway.
             Ok(Some(block)) => Ok(Some(block)),
             Ok(None) => Ok(released.map(|()| None)?),
             Err(error) => Err(error),
@@ -243,14 +242,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     fn unmap_for_reuse(&mut self, id: BlockId) -> Result<(), AllocError> {
-        // A block that is gone has coalesced with one before it.
+        // A block that no longer exists has coalesced with the one before it.
         let Some(index) = self.heap.arena.resolve(id) else { return Ok(()) };
         let block = self.heap.arena.at(index);
         if block.state != BlockState::Free {
             return Err(self.fault("remaps a block that is not free").into());
         }
         if !block.is_expandable() {
-            return Err(self.fault("remaps a block that is not of an expandable segment").into());
+            return Err(self.fault("remaps a block that is not in an expandable segment").into());
         }
         self.unmap_block(index, Freed::Spare)
     }

@@ -1,4 +1,4 @@
-//! What callers can see of an allocator: its state, its limit, and its snapshots.
+//! The parts of an allocator that callers can see: its state, limit and snapshots.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -45,8 +45,8 @@ impl fmt::Display for InvalidFraction {
 impl core::error::Error for InvalidFraction {}
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Whether the allocation's block is allocated. False if another allocator made the allocation, or if restoring a pool
-    /// has made it void.
+    /// Whether the allocation's block is allocated. False if a different allocator made the allocation, or if
+    /// restoring a pool has invalidated it.
     #[must_use]
     pub fn is_allocated(&self, allocation: &Allocation) -> bool {
         self.resolve(allocation).is_some()
@@ -58,7 +58,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         &self.device
     }
 
-    /// The device, to change what the allocator does not control: time, other processes, faults.
+    /// The device, mutable, so that callers can change what the allocator does not control: time, other processes and
+    /// faults.
     #[must_use]
     pub fn device_mut(&mut self) -> &mut D {
         &mut self.device
@@ -70,7 +71,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         &self.policy
     }
 
-    /// The policy, to change its settings; the next decision follows them.
+    /// The policy, mutable, so that callers can change its settings, which apply from the next decision.
     #[must_use]
     pub fn policy_mut(&mut self) -> &mut P {
         &mut self.policy
@@ -82,7 +83,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         &self.observer
     }
 
-    /// The observer, to empty or replace it.
+    /// The observer, mutable, so that callers can empty or replace it.
     #[must_use]
     pub fn observer_mut(&mut self) -> &mut O {
         &mut self.observer
@@ -114,8 +115,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.stats.reset_accumulated();
     }
 
-    /// Limits the memory taken from the device to a fraction of its total, rounded as the profile says. For 1, the
-    /// profile decides whether that removes the limit or sets one. Memory already taken stays (spec 2.15).
+    /// Limits the memory taken from the device to a fraction of its total, rounded as in the profile. The profile also
+    /// decides whether 1 removes the limit or sets one. Memory already taken is kept (spec 2.15).
     ///
     /// # Errors
     /// The fraction is not between 0 and 1.
@@ -145,7 +146,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.heap.set_limit(limit.map(Bytes::get));
     }
 
-    /// The first byte and the size of an allocation's segment; `None` if another allocator made the allocation.
+    /// The first byte and the size of an allocation's segment; `None` if a different allocator made the allocation.
     #[must_use]
     pub fn segment_of(&self, allocation: &Allocation) -> Option<(DeviceAddress, Bytes)> {
         let mut head = self.heap.arena.at(self.resolve(allocation)?);
@@ -156,7 +157,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Some((DeviceAddress(head.address), Bytes(size)))
     }
 
-    /// An allocation's block and its position; `None` if another allocator made the allocation.
+    /// An allocation's block and its position; `None` if a different allocator made the allocation.
     #[must_use]
     pub fn block_of(&self, allocation: &Allocation) -> Option<PlacedBlock> {
         let block = self.heap.arena.at(self.resolve(allocation)?);
@@ -220,7 +221,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             total: sum(|block| Some(block.size)),
             allocated: sum(|block| (block.state == BlockActivity::Allocated).then_some(block.size)),
             active: Bytes(blocks.iter().filter(active).map(|block| block.size.0).sum()),
-            // An adopted segment may claim any number of requested bytes for its blocks.
+            // The blocks of an adopted segment may have any number of requested bytes.
             requested: Bytes(blocks.iter().filter(active).fold(0, |sum, block| sum.saturating_add(block.requested.0))),
             stream: self.heap.stream(head.stream),
             pool: self.heap.pool_id(head.pool),

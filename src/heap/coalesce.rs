@@ -1,27 +1,26 @@
-//! Coalescing: how the heap puts a block back, and which free neighbours the block absorbs.
+//! Coalescing: how the heap makes a block free again, and which free neighbours the block absorbs.
 //!
-//! A block absorbs all free neighbours of its stream. Neighbours of different streams stay apart until the allocator
-//! has waited for all streams. Segments with blocks of several streams, and heaps that do not order free blocks by
-//! size, take a separate path.
+//! A block absorbs all free neighbours of its stream. Neighbours of different streams do not coalesce until the
+//! allocator has waited for all streams. A separate path handles segments with blocks of several streams, and heaps
+//! that do not order free blocks by size.
 
 use alloc::vec::Vec;
 
 use super::{Heap, PoolSlot};
 use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
-/// How putting a block back has changed the free blocks that are only a part of their segment. It has two fields, so
-/// that it is returned in registers.
+/// The change in the free blocks that are only a part of their segment, when a block became free. It has only two
+/// fields, so that it is returned in registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Coalesced {
-    /// The change in their number; negative if the block absorbed free neighbours and nothing is left of them as
-    /// parts.
+    /// The change in their number; negative if the block absorbed free neighbours that no longer exist as parts.
     pub(crate) splits: i64,
     /// The change in their bytes.
     pub(crate) bytes: i64,
 }
 
 impl Coalesced {
-    /// A block of `size` bytes absorbed free neighbours and has `whole` bytes now.
+    /// A block of `size` bytes absorbed free neighbours and now has `whole` bytes.
     #[inline(always)]
     fn of(size: u64, absorbed: i64, whole: u64, is_split: bool) -> Coalesced {
         if is_split {
@@ -33,8 +32,8 @@ impl Coalesced {
 }
 
 impl Heap {
-    /// Puts a block back into the free index, coalesced with its free neighbours (spec 3.4). The block keeps its
-    /// slot, whichever neighbours it absorbs. Calls `count` before it updates the index.
+    /// Adds a block to the free index, coalesced with its free neighbours (spec 3.4). The block keeps its slot,
+    /// regardless of which neighbours it absorbs. Calls `count` before updating the index.
     #[inline(always)]
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64, count: impl FnOnce(Coalesced)) {
         let (slots, vacant) = self.arena.parts_mut();
@@ -75,8 +74,8 @@ impl Heap {
         free.settle(slots, before);
     }
 
-    /// Puts a block back where neighbours may belong to other streams, where the free blocks have another order, or
-    /// where the stream has no free blocks yet.
+    /// Makes a block free if its neighbours may belong to other streams, if the free blocks have a different order, or
+    /// if the stream has no free blocks yet.
     #[cold]
     #[inline(never)]
     fn put_back_beside_others(&mut self, index: u32, stamp: u64) -> Coalesced {
@@ -108,7 +107,7 @@ impl Heap {
         }
     }
 
-    /// Whether two neighbours coalesce once both are free.
+    /// Whether two neighbours coalesce when both are free.
     pub(crate) fn may_merge(&self, low: u32, high: u32) -> bool {
         self.arena.at(low).stream == self.arena.at(high).stream
     }
@@ -162,7 +161,7 @@ fn is_free(arena: &Arena, index: u32) -> bool {
     arena.get(index).is_some_and(|block| block.state == BlockState::Free)
 }
 
-/// Extends a block by the block before it, which has left the free index.
+/// Extends a block by the block before it, which has been removed from the free index.
 fn absorb_before(arena: &mut Arena, index: u32, prev: u32) {
     let Block { address, size, prev: before, .. } = *arena.at(prev);
     arena.remove(prev);
@@ -175,7 +174,7 @@ fn absorb_before(arena: &mut Arena, index: u32, prev: u32) {
     }
 }
 
-/// Extends a block by the block behind it, which has left the free index.
+/// Extends a block by the block after it, which has been removed from the free index.
 fn absorb_after(arena: &mut Arena, index: u32, next: u32) {
     let Block { size, next: after, .. } = *arena.at(next);
     arena.remove(next);

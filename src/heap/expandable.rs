@@ -1,15 +1,15 @@
 //! Expandable segments in the heap: reserved addresses, some pages of which are mapped (spec section 4).
 //!
-//! Such a segment is a chain of blocks like any other, but some of its blocks are unmapped: addresses without memory, kept
-//! by pool, stream and address. Memory comes and goes in whole pages. The allocator chooses the pages; this module splits
-//! and joins the blocks.
+//! An expandable segment is a chain of blocks like any other segment, but some of its blocks are unmapped: addresses
+//! without memory, stored by pool, stream and address. Memory is mapped and unmapped in whole pages. The allocator
+//! chooses the pages, and this module splits and joins the blocks.
 //!
 //! A handle is memory that the device maps and unmaps as a whole ([`Policy::handle`](crate::policy::Policy::handle)).
-//! Policies that move handles look at where each handle lies, and where a segment would grow with them.
+//! Policies that move handles can see where each handle is, and where a segment would grow with them.
 //!
-//! Parts of a segment may serve a private pool. A part that another pool takes over is cut out of the segment's chain and
-//! becomes a chain of its own, as do the blocks before and behind it. So all blocks of a chain belong to one pool, and
-//! neighbours coalesce by the usual rule. When the part comes back, the chains are linked again.
+//! Parts of a segment may serve a private pool. A part that another pool takes over is unlinked from the segment's
+//! chain and becomes a separate chain, as do the blocks before and after it. All blocks of a chain therefore belong to
+//! one pool, and neighbours coalesce by the usual rule. When the part is returned, the chains are linked again.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -42,8 +42,8 @@ pub struct PartlyFreeView {
 pub struct GrowthView {
     /// The bytes to map there: whole pages.
     pub missing: Bytes,
-    /// The addresses that the request would use, and the rest of the free blocks among them. Empty if new addresses
-    /// would be reserved first.
+    /// The addresses that the request would use, and the rest of the free blocks that they overlap. Empty if new
+    /// addresses would be reserved first.
     pub addresses: Range<DeviceAddress>,
 }
 
@@ -62,7 +62,8 @@ pub(crate) struct GrowthPlace {
 }
 
 impl Heap {
-    /// If more pages than this have memory, they are not refined: 20 TiB in the pages of PyTorch's large segments.
+    /// If more pages than this have memory, they are not refined. This corresponds to 20 TiB in the pages of PyTorch's
+    /// large segments.
     pub const MOST_REFINED: u64 = 1 << 20;
 
     /// The page size to which all expandable segments were refined ([`Relief::Rescue`](crate::policy::Relief::Rescue)).
@@ -75,13 +76,14 @@ impl Heap {
         self.refined_page = Some(page);
     }
 
-    /// Whether the pool may belong to graphs that were or are being captured, which write to all that it handed out.
+    /// Whether the pool may belong to graphs that have been or are being captured, which may write to all memory that
+    /// it has handed out.
     pub(crate) fn may_serve_graphs(&self, pool_number: u16) -> bool {
         pool_number != 0 && !self.private_pools.freeable().contains(&pool_number)
     }
 
-    /// The addresses of a free block whose memory may go elsewhere: all of them, or what a private pool in use never
-    /// handed out. None if another pool lent the block to a private pool.
+    /// The addresses of a free block whose memory may be moved: all of them or, in a private pool in use, those that
+    /// were never handed out. Empty if another pool lent the block to a private pool.
     pub(crate) fn dispensable(&self, block: &Block) -> Range<u64> {
         let (all, pool_number) = (block.address..block.address + block.size, PoolSlot(block.pool).pool_number());
         match pool_number == 0 || self.untouched.holds(block.address) {
@@ -91,7 +93,7 @@ impl Heap {
         }
     }
 
-    /// Whether an allocated block counts as handed out, as far as the heap keeps such marks.
+    /// Whether an allocated block is marked as handed out, in pools for which the heap keeps these marks.
     pub(crate) fn is_marked_as_handed_out(&self, block: &Block) -> bool {
         self.untouched.part_of(block.address..block.address + block.size).is_empty()
     }
@@ -103,8 +105,8 @@ impl Heap {
         self.untouched.touch(block.address, block.size);
     }
 
-    /// The handles that lie entirely in a free block and may go elsewhere, by address; none if there is no such block. Of a
-    /// private pool in use, only handles in which nothing was ever handed out may go elsewhere.
+    /// The handles that are entirely in a free block and may be moved, by address; none if there is no block with this
+    /// id. In a private pool in use, only handles of which nothing was ever handed out may be moved.
     pub fn handles_in(&self, id: BlockId) -> impl Iterator<Item = HandleView> + '_ {
         let block = self.arena.resolve(id).map(|index| self.arena.at(index)).filter(|block| block.state == BlockState::Free);
         let range = block.map_or(0..0, |block| self.dispensable(block));
@@ -113,9 +115,10 @@ impl Heap {
         inside.map(|(&address, &size)| HandleView { address: DeviceAddress(address), size: Bytes(size) })
     }
 
-    /// The handles that have free pages of `page` bytes in free blocks of the pool but are not entirely free, by address
-    /// ([`Relief::Break`](crate::policy::Relief::Break)). In a private pool in use, pages count only if nothing was ever handed
-    /// out there. Blocks that were transferred to another stream count, though their pages stay. None if `page` is 0.
+    /// The handles that have free pages of `page` bytes in free blocks of the pool but are not entirely free, by
+    /// address ([`Relief::Break`](crate::policy::Relief::Break)). In a private pool in use, pages count only if
+    /// nothing was ever handed out there. Blocks that were transferred to another stream count, although their pages
+    /// stay. None if `page` is 0.
     #[must_use]
     pub fn partly_free(&self, pool: PoolSlot, page: Bytes) -> Vec<PartlyFreeView> {
         let mut free: BTreeMap<u64, u64> = BTreeMap::new();
@@ -136,8 +139,9 @@ impl Heap {
         partly.map(view).collect()
     }
 
-    /// Where the pool's expandable segments of the stream would grow for `size` bytes with handles: where the fewest
-    /// bytes are missing, at the lowest such address. `page` is the page size of a new segment.
+    /// Where the pool's expandable segments of the stream would grow for `size` bytes with handles: at the place where
+    /// the fewest bytes are missing; if there are several, at the lowest address. `page` is the page size of a new
+    /// segment.
     #[must_use]
     pub fn growth_place(&self, pool: PoolSlot, stream: StreamId, size: Bytes, page: Bytes) -> GrowthView {
         match self.find_growth(pool, stream, size.0) {
@@ -152,8 +156,8 @@ impl Heap {
         }
     }
 
-    /// The run of free and unmapped blocks with at least `size` bytes that lacks the fewest bytes; the lowest of equal
-    /// ones.
+    /// The run of free and unmapped blocks with at least `size` bytes that lacks the fewest bytes; if there are
+    /// several, the lowest one.
     pub(crate) fn find_growth(&self, pool: PoolSlot, stream: StreamId, size: u64) -> Option<GrowthPlace> {
         let unmapped = &self.unmapped[usize::from(pool.0)];
         let places = unmapped.range((stream, 0, 0)..=(stream, u64::MAX, u32::MAX)).map(|&(_, _, index)| index);
@@ -179,7 +183,7 @@ impl Heap {
         Some(GrowthPlace { first, missing, addresses: start..start + room })
     }
 
-    /// The free block that holds an address.
+    /// The free block that contains an address.
     pub(crate) fn free_block_at(&self, address: u64) -> Option<u32> {
         let mut free = self.pool_slots().flat_map(|pool| self.free_blocks(pool));
         let holds = |block: &BlockView| block.address.0 <= address && address - block.address.0 < block.size.0;
@@ -191,7 +195,7 @@ impl Heap {
         self.handles.get(&address).copied()
     }
 
-    /// Records mapped memory, one piece after another: whether the piece is a handle, and its size.
+    /// Records consecutive pieces of mapped memory. For each piece, states whether it is a handle, and its size.
     pub(crate) fn note_handles(&mut self, address: u64, pieces: &[(bool, u64)]) {
         let mut at = address;
         for &(is_handle, size) in pieces {
@@ -211,7 +215,7 @@ impl Heap {
 }
 
 impl Heap {
-    /// The unmapped bytes directly behind a free block, into which it could grow.
+    /// The unmapped bytes directly after a free block, into which it could grow.
     #[must_use]
     pub fn unmapped_after(&self, id: BlockId) -> Bytes {
         let after = self.arena.resolve(id).and_then(|index| self.arena.get(self.arena.at(index).next));
@@ -245,13 +249,13 @@ impl Heap {
         })
     }
 
-    /// Whether the slot names a block and the block is unmapped.
+    /// Whether the slot contains a block and the block is unmapped.
     pub(crate) fn is_unmapped(&self, index: u32) -> bool {
         self.arena.get(index).is_some_and(|block| block.state == BlockState::Unmapped)
     }
 
-    /// Whether the slot names a block that the segment can use to grow past the block `unmapped`: an unmapped block, or a
-    /// free one of the same stream.
+    /// Whether the slot contains a block into which the segment can continue to grow after the block `unmapped`: an
+    /// unmapped block, or a free block of the same stream.
     fn is_usable(&self, index: u32, unmapped: u32) -> bool {
         self.arena.get(index).is_some_and(|block| match block.state {
             BlockState::Free => block.stream == self.arena.at(unmapped).stream && (!self.grows_settled || block.stamp == SETTLED),
@@ -275,9 +279,9 @@ impl Heap {
         }
     }
 
-    /// Records that `bytes` bytes of a free block are unmapped, from `offset` on. The parts before and behind them
+    /// Records that `bytes` bytes of a free block, starting at `offset`, are unmapped. The parts before and after them
     /// become free blocks; the block itself becomes unmapped and joins its unmapped neighbours (spec 4.6). Returns
-    /// whether the whole segment is unmapped now.
+    /// whether the entire segment is now unmapped.
     pub(crate) fn unmap_middle(&mut self, index: u32, offset: u64, bytes: u64, stamp: u64) -> bool {
         self.detach(index);
         let block = self.arena.at(index).clone();
@@ -315,7 +319,7 @@ impl Heap {
         self.attach_unmapped(index);
     }
 
-    /// A segment of the pool that is entirely unmapped.
+    /// Returns a segment of the pool that is entirely unmapped.
     pub(crate) fn bare_reservation_of(&self, pool_number: u16) -> Option<u32> {
         let pools = [PoolClass::Small, PoolClass::Large].map(|class| PoolSlot::of_pool(pool_number, class));
         let mut unmapped = pools.iter().flat_map(|pool| &self.unmapped[usize::from(pool.0)]).map(|&(_, _, index)| index);
@@ -381,8 +385,9 @@ impl Heap {
     }
 }
 
-/// The stamp of a settled block. That is a free block of the default pool in which no work was pending when it was
-/// marked, or newly mapped memory. Taking a part of the block, or joining it with another block, gives it another stamp.
+/// The stamp of a settled block: a free block of the default pool that no pending work used when it was marked, or
+/// newly mapped memory. If part of the block is taken, or if it is joined with another block, it gets a different
+/// stamp.
 pub(crate) const SETTLED: u64 = u64::MAX;
 
 impl Heap {
@@ -403,14 +408,14 @@ impl Heap {
         free.map(|index| (index, self.arena.at(index))).filter(|(_, block)| block.stamp == SETTLED && block.is_expandable())
     }
 
-    /// The last block of each of a private pool's chains of a stream.
+    /// The last block of each chain of a private pool and a stream.
     pub(crate) fn chain_ends(&self, pool: PoolSlot, stream: u16) -> impl Iterator<Item = &Block> {
         let blocks = self.arena.live().map(|index| self.arena.at(index));
         let is_end = move |block: &&Block| block.pool == pool.0 && block.stream == stream && block.next == NIL;
         blocks.filter(is_end).filter(|block| block.is_expandable() && block.state != BlockState::Unmapped)
     }
 
-    /// Cuts a detached block out of its chain.
+    /// Unlinks a detached block from its chain.
     pub(crate) fn unlink(&mut self, index: u32) {
         let block = self.arena.at_mut(index);
         let (prev, next) = (block.prev, block.next);
@@ -423,9 +428,9 @@ impl Heap {
         }
     }
 
-    /// Links a detached block that is a separate chain to the end of the chain before it and, if `both`, to the beginning of
-    /// the chain behind it. The chains must belong to the same pool and range of addresses, and to the same stream unless
-    /// streams mix.
+    /// Links a detached block that is a separate chain to the end of the chain before it and, if `both` is true, to
+    /// the beginning of the chain after it. The chains must belong to the same pool and range of addresses, and to the
+    /// same stream unless streams may be mixed.
     pub(crate) fn relink(&mut self, index: u32, range: &Range<u64>, both: bool) {
         let block = self.arena.at(index);
         let (start, end, pool, stream) = (block.address, block.address + block.size, block.pool, block.stream);
@@ -445,7 +450,7 @@ impl Heap {
         }
     }
 
-    /// Gives a detached block that is a separate chain to another pool and stream.
+    /// Assigns a detached block that is a separate chain to a different pool and stream.
     pub(crate) fn change_owner(&mut self, index: u32, pool: PoolSlot, stream: u16) {
         let (from, bytes) = (self.arena.at(index).pool, self.arena.at(index).size);
         self.give_bytes(from, bytes);
@@ -460,8 +465,8 @@ impl Heap {
         self.has_parts_elsewhere
     }
 
-    /// Where the default pool's segment of a stream grows for `size` bytes: the settled and unmapped addresses from there
-    /// on. `None` if new addresses have to be reserved.
+    /// Where the default pool's segment of a stream grows for `size` bytes: the settled and unmapped addresses
+    /// starting there. `None` if new addresses must be reserved.
     pub(crate) fn settled_growth(&self, pool: PoolSlot, stream: StreamId, size: u64, has_handles: bool) -> Option<Range<u64>> {
         let first = if has_handles {
             self.find_growth(pool, stream, size).map(|place| place.first)?
@@ -476,14 +481,14 @@ impl Heap {
         Some(start..end)
     }
 
-    /// Sets whether an expandable segment may grow only from free blocks that are settled, and the only address that it
-    /// may grow from.
+    /// Sets whether an expandable segment may grow only from free blocks that are settled, and the only address from
+    /// which it may grow.
     pub(crate) fn set_grows_settled(&mut self, grows_settled: bool, from: Option<u64>) {
         (self.grows_settled, self.grows_from) = (grows_settled, from);
     }
 
-    /// Where a private pool's segments of a stream end in fewer than `size` free bytes: the address behind each segment, and
-    /// how many bytes.
+    /// The private pool's segments of a stream that end in fewer than `size` free bytes: the address after each
+    /// segment, and the number of these bytes.
     pub(crate) fn free_ends(&self, pool: PoolSlot, stream: u16, size: u64) -> Vec<(u64, u64)> {
         let free = self.chain_ends(pool, stream).filter(|end| end.state == BlockState::Free && end.size < size);
         free.map(|end| (end.address + end.size, end.size)).collect()

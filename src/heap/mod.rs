@@ -1,8 +1,9 @@
-//! The heap: segments split into blocks, pools of free blocks, and the four moves that change them.
+//! The heap: segments split into blocks, pools of free blocks, and the four operations that change them.
 //!
-//! The heap only keeps the books: the policy decides which block to use, whether to split and what to release, and
-//! the allocator makes the heap do it. The moves are: add a segment, split a block, put a block back (which coalesces
-//! it with free neighbours), remove a segment. The allocator updates the statistics from what the moves return.
+//! The heap is only bookkeeping: the policy decides which block to use, whether to split and what to release, and the
+//! allocator calls the heap to do it. The operations are: add a segment, split a block, make a block free (which
+//! coalesces it with free neighbours), and remove a segment. The allocator updates the statistics from the results of
+//! these operations.
 //!
 //! Each stream that a heap knows has a 16-bit slot, which blocks store instead of the handle.
 
@@ -54,8 +55,8 @@ impl PoolSlot {
     }
 }
 
-/// How many times a policy may wait before requests are routed to private pools. The count starts again whenever a pool has
-/// no free block for a request, so a program that uses its pools again stops waiting
+/// The number of times that a policy may wait before requests are routed to private pools. The count is reset whenever
+/// a pool has no free block for a request, so a program that only reuses its pools stops waiting
 /// ([`Policy::waits_for_pools`](crate::policy::Policy::waits_for_pools)).
 const MOST_WAITS: u32 = 16;
 
@@ -63,7 +64,7 @@ const MOST_WAITS: u32 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TooManyStreams;
 
-/// Unmapped blocks of one pool, by stream and address.
+/// The unmapped blocks of one pool, by stream and address.
 type Unmapped = BTreeSet<(StreamId, u64, u32)>;
 
 /// All segments and blocks of one device.
@@ -90,7 +91,7 @@ pub struct Heap {
     is_capturing: bool,
     /// The number of segments added so far.
     segments_made: u32,
-    /// Whether requests must not take the fast path, because the rules of captures apply.
+    /// Whether requests must avoid the fast path, because the rules for captures apply.
     looks_twice: bool,
     /// Whether requests may fail while any requests are routed to a private pool, if the caller's stream is not
     /// captured.
@@ -111,14 +112,14 @@ pub struct Heap {
     /// The handles that were mapped as a whole ([`Policy::handle`](crate::policy::Policy::handle)): first byte and
     /// bytes.
     handles: BTreeMap<u64, u64>,
-    /// What private pools never handed out.
+    /// The memory that private pools have never handed out.
     untouched: Untouched,
     /// The page size to which all expandable segments were refined.
     refined_page: Option<Bytes>,
 }
 
 impl Heap {
-    /// An empty heap for a device of `device_total` bytes.
+    /// Creates an empty heap for a device with `device_total` bytes.
     pub(crate) fn new(profile: &Profile, free_order: FreeOrder, device_total: Bytes) -> Heap {
         Heap {
             arena: Arena::new(profile.tie_break == TieBreak::BlockAge),
@@ -150,7 +151,7 @@ impl Heap {
         }
     }
 
-    /// A segment's blocks from `head` on.
+    /// A segment's blocks, starting with `head`.
     pub(crate) fn chain<'a>(&'a self, head: &'a Block) -> impl Iterator<Item = &'a Block> + 'a {
         core::iter::successors(Some(head), |block| self.arena.get(block.next))
     }
@@ -164,7 +165,7 @@ impl Heap {
         self.note_routings();
     }
 
-    /// Call this when routings or captures have changed.
+    /// Updates the state that depends on routings and captures; must be called when they change.
     pub(crate) fn note_routings(&mut self) {
         let captures = self.deferral == Deferral::WhileCapturing && self.is_capturing;
         self.looks_twice = captures || (self.needs_captures && self.private_pools.is_routing());
@@ -183,14 +184,14 @@ impl Heap {
         self.streams[usize::from(slot)]
     }
 
-    // Inlined so that it costs nothing with the observer `()`.
+    // Inlined, so that it costs nothing with the observer `()`.
     #[inline]
     pub(crate) fn pool_id(&self, pool: u16) -> PoolId {
         self.private_pools.id(PoolSlot(pool).pool_number())
     }
 
-    /// The collections of all pools: first the default pool's two, then those of private pools. Some of the latter
-    /// may be empty because their pool is gone.
+    /// The collections of all pools: first the default pool's two, then those of private pools. Some of the latter may
+    /// be empty because their pool no longer exists.
     pub fn pool_slots(&self) -> impl DoubleEndedIterator<Item = PoolSlot> + use<> {
         (0..self.free.len()).map(|slot| PoolSlot(slot as u16))
     }
@@ -237,7 +238,7 @@ impl Heap {
     }
 
     fn add_block(&mut self, address: DeviceAddress, size: Bytes, stream: u16, pool: PoolSlot, marks: Marks) -> u32 {
-        // Blocks split off inherit the rank, or the arena gives each block its own.
+        // Blocks that are split off inherit the rank, unless the arena gives each block its own.
         let rank = match self.tie_break {
             TieBreak::Address | TieBreak::BlockAge => 0,
             TieBreak::SegmentAge => self.segments_made,
@@ -262,18 +263,18 @@ impl Heap {
         })
     }
 
-    /// A stream's free blocks, if they are kept by address.
+    /// A stream's free blocks, if the heap keeps them by address.
     pub(crate) fn by_address(&self, pool: PoolSlot, stream_slot: u16) -> Option<&ByAddress> {
         self.free[usize::from(pool.0)].by_address(stream_slot)
     }
 
-    /// A stream's free blocks by address, mutable, for tests that damage them.
+    /// A stream's free blocks by address, mutable, so that tests can damage them.
     #[cfg(test)]
     pub(crate) fn by_address_mut(&mut self, pool: PoolSlot, stream_slot: u16) -> Option<&mut ByAddress> {
         self.free[usize::from(pool.0)].by_address_mut(stream_slot)
     }
 
-    /// Takes a free block out of its index.
+    /// Removes a free block from its index.
     #[inline]
     pub(crate) fn detach(&mut self, index: u32) {
         let block = self.arena.at_mut(index);
@@ -283,7 +284,7 @@ impl Heap {
         self.free[pool].remove(&mut self.arena, index);
     }
 
-    /// Stamps a detached block and puts it into its index.
+    /// Stamps a detached block and adds it to its index.
     #[inline]
     pub(crate) fn attach(&mut self, index: u32, stamp: u64) {
         let block = self.arena.at_mut(index);
@@ -294,8 +295,8 @@ impl Heap {
         self.free[pool].insert(&mut self.arena, index);
     }
 
-    /// Splits the low `size` bytes off a detached block. They become a new detached block, whose slot is returned.
-    /// The rest becomes free and keeps the slot and its fields (spec 3.2, step 1).
+    /// Splits the low `size` bytes off a detached block. They become a new detached block, whose slot is returned. The
+    /// remainder becomes free and keeps the slot and its fields (spec 3.2, step 1).
     #[inline]
     pub(crate) fn split(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
         let low = self.arena.split(index, size);
@@ -304,8 +305,8 @@ impl Heap {
     }
 
     /// Splits the low `size` bytes off a free block of the pool and stream, which stays free and keeps its slot. They
-    /// become a detached block in a slot that must be vacant. Does the work of [`Heap::detach`] and [`Heap::split`]
-    /// in fewer steps. Returns `None` and changes nothing if the heap keeps free blocks by address.
+    /// become a detached block in a slot that must be vacant. Has the effect of [`Heap::detach`] and [`Heap::split`],
+    /// but takes fewer steps. Returns `None` and changes nothing if the heap keeps free blocks by address.
     #[inline(always)]
     pub(crate) fn cut(
         &mut self,
@@ -326,7 +327,7 @@ impl Heap {
         Some((low, slots.at_mut(low)))
     }
 
-    /// Removes a detached block that is a whole segment and has been released to the device.
+    /// Removes a detached block that is an entire segment and has been released to the device.
     pub(crate) fn remove_segment(&mut self, index: u32) {
         debug_assert!(!self.arena.at(index).is_split());
         let (pool, size) = (self.arena.at(index).pool, self.arena.at(index).size);
@@ -343,7 +344,7 @@ impl Heap {
         index
     }
 
-    /// Records that a private pool has no free block for a request.
+    /// Records that a private pool had no free block for a request.
     pub(crate) fn note_growing_pool(&mut self) {
         self.waits_left = MOST_WAITS;
     }
@@ -367,7 +368,7 @@ impl Heap {
         Some((blocks, slots, vacant))
     }
 
-    /// Whether a block of the pool may be cut without checking for captures or for pools that never split.
+    /// Whether a block of the pool may be split without checking for captures or for pools that never split.
     #[inline(always)]
     pub(crate) fn cuts_plainly(&self, pool: PoolSlot) -> bool {
         !self.looks_twice && !self.private_pools.is_kept_whole(pool.pool_number())
@@ -397,7 +398,7 @@ impl Heap {
         (self.last_stream.0 == stream).then_some(self.last_stream.1)
     }
 
-    /// All streams: first the default stream, then the others in the order of their first request.
+    /// All streams: the default stream first, then the others in the order of their first request.
     #[must_use]
     pub fn streams_seen(&self) -> &[StreamId] {
         &self.streams

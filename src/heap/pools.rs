@@ -1,8 +1,9 @@
-//! Private pools: which exist, how many uses each has, and which requests they serve (spec section 5).
+//! Private pools: which of them exist, how many uses each one has, and which requests they serve (spec section 5).
 //!
-//! A private pool is a pair of collections beside the default pool's. It serves requests while they are routed to it.
-//! Its memory is released only once the pool has no uses. The order of PyTorch's hash tables decides which of several
-//! pools serves when memory runs out, and which of several pools without uses is released first.
+//! A private pool is a pair of collections in addition to those of the default pool. It serves requests while they are
+//! routed to it. Its memory is released only when the pool has no uses. The order of PyTorch's hash tables decides
+//! which of several pools serves a request when memory runs out, and which of several pools without uses is released
+//! first.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -14,7 +15,7 @@ use crate::flat_table::{self, FlatTable};
 use crate::profile::Profile;
 use crate::units::{PoolId, StreamId};
 
-/// Which requests are routed to a pool.
+/// The requests that are routed to a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolFilter {
     /// All requests, as within `use_mem_pool`.
@@ -26,32 +27,31 @@ pub enum PoolFilter {
     Chosen,
 }
 
-/// The pool's state does not allow the call. Displays PyTorch 2.11's message; [`PoolError::message`] has those of
+/// The pool's state does not allow the call. Displays PyTorch 2.11's message; [`PoolError::message`] returns those of
 /// other releases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolError {
-    /// Requests are already routed to the pool. The call has added a use all the same, as in PyTorch.
+    /// Requests are already routed to the pool. The call has still added a use, as in PyTorch.
     AlreadyRouted(PoolId),
     /// No requests are routed to the pool.
     NotRouted(PoolId),
-    /// There is no such pool.
+    /// The pool does not exist.
     Unknown(PoolId),
-    /// The pool has no uses left, and only waits for its memory to be released.
+    /// The pool has no uses left, and is only waiting for its memory to be released.
     Abandoned(PoolId),
-    /// The pool has been released more often than it was used.
+    /// The pool has been released more often than used.
     NotInUse(PoolId),
-    /// The pool has been released more often than it was used. Neither its memory nor that of the pools after it goes
-    /// back.
+    /// The pool has been released more often than used. Neither its memory nor that of the pools after it is released.
     Overreleased(PoolId),
     /// Since PyTorch 2.10, with the setting graph_capture_record_stream_reuse: routing to a pool cannot end while a stream
     /// of its capture is still being captured. Requests are still routed to the pool.
     Captured(PoolId),
-    /// There are more than 32,767 private pools at once.
+    /// There are more than 32,767 private pools at the same time.
     TooMany,
 }
 
 impl PoolError {
-    /// The message in a given release of PyTorch.
+    /// The message in a given PyTorch release.
     #[must_use]
     pub fn message(&self, profile: &Profile) -> String {
         let asserts = &profile.asserts;
@@ -81,13 +81,13 @@ impl fmt::Display for PoolError {
 
 impl core::error::Error for PoolError {}
 
-/// One private pool.
+/// A private pool.
 #[derive(Clone, Debug)]
 struct PrivatePool {
     id: PoolId,
     uses: i64,
-    /// How many requests are being served from it. There can be several, because callbacks make requests during a
-    /// request.
+    /// The number of requests that it is currently serving. There can be several, because callbacks may make requests
+    /// during a request.
     awaited: u32,
 }
 
@@ -97,8 +97,8 @@ fn hash(id: PoolId) -> u64 {
 }
 
 impl PoolId {
-    /// The id of a user's pool at a given position, from 0 up to 2^64, of the order in which PyTorch iterates over
-    /// its pools (spec 13.1). Use it to choose ids for pools whose order is known but whose ids are not. Iteration
+    /// The id of a user's pool at a given position, from 0 up to 2^64, in the order in which PyTorch iterates over its
+    /// pools (spec 13.1). This is for choosing the ids of pools whose order is known but whose ids are not. Iteration
     /// over up to n pools follows the positions if these are at least 2^64 / 2n apart.
     #[must_use]
     pub fn walked_at(place: u64) -> PoolId {
@@ -111,7 +111,7 @@ impl PoolId {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PrivatePools {
     numbers: BTreeMap<PoolId, u16>,
-    /// Indexed by the pool's number less one.
+    /// Indexed by the pool's number minus 1.
     pools: Vec<Option<PrivatePool>>,
     /// The indexes that can be used again.
     vacant: BTreeSet<usize>,
@@ -120,7 +120,7 @@ pub(crate) struct PrivatePools {
     chosen: Option<PoolId>,
     /// Whether a failed routing counts as one that never ends.
     has_failed: bool,
-    /// The pools that may serve requests of the default pool when the device is out of memory.
+    /// The pools that may serve requests to the default pool when the device is out of memory.
     serve_when_out: FlatTable<PoolId, ()>,
     /// The pools without uses, whose memory may be released, with their numbers.
     freeable: FlatTable<PoolId, u16>,
@@ -151,7 +151,7 @@ impl PrivatePools {
         if self.routings.is_empty() { 0 } else { self.routed_number(stream) }
     }
 
-    // Out of line: few requests are routed.
+    // Out of line, because few requests are routed.
     #[cold]
     #[inline(never)]
     fn routed_number(&self, stream: StreamId) -> u16 {
@@ -163,7 +163,7 @@ impl PrivatePools {
         routed.and_then(|(id, _)| self.numbers.get(id)).copied().unwrap_or(0)
     }
 
-    /// Chooses the pool for requests that [`PoolFilter::Chosen`] routes.
+    /// Chooses the pool for requests that are routed by [`PoolFilter::Chosen`].
     pub(crate) fn choose(&mut self, id: Option<PoolId>) {
         self.chosen = id;
     }
@@ -253,7 +253,7 @@ impl PrivatePools {
         }
     }
 
-    /// The pools that may serve requests of the default pool when the device is out of memory, in the order in which
+    /// The pools that may serve requests to the default pool when the device is out of memory, in the order in which
     /// they are tried.
     pub(crate) fn serving_when_out(&self) -> Vec<PoolId> {
         self.serve_when_out.iter().map(|(id, ())| id).collect()
@@ -273,7 +273,7 @@ impl PrivatePools {
         self.freeable.iter().map(|(_, &pool_number)| pool_number).collect()
     }
 
-    /// Fails if the pool, which has no uses, was released more often than it was used.
+    /// Fails if the pool, which has no uses, has been released more often than used.
     pub(crate) fn check_uses(&self, pool_number: u16) -> Result<(), PoolError> {
         let id = self.id(pool_number);
         if self.use_count(id).is_ok_and(|uses| uses < 0) { Err(PoolError::Overreleased(id)) } else { Ok(()) }
@@ -284,7 +284,7 @@ impl PrivatePools {
         self.pools.get_mut(place)?.as_mut()
     }
 
-    /// Records that the pool is serving a request. The pool must not be forgotten meanwhile.
+    /// Records that the pool is serving a request. The pool must not be forgotten until the request has ended.
     pub(crate) fn keep(&mut self, pool_number: u16) {
         self.numbered(pool_number).into_iter().for_each(|pool| pool.awaited += 1);
     }
@@ -305,8 +305,7 @@ impl PrivatePools {
         self.routings.iter().any(|(routed, _)| *routed == id)
     }
 
-    /// Forgets a pool that has no memory. Its "never split" flag goes with it if the release of PyTorch works that
-    /// way.
+    /// Forgets a pool that has no memory. Its "never split" flag is also forgotten if the PyTorch release does so.
     pub(crate) fn forget(&mut self, pool_number: u16, forgets_no_split: bool) {
         let place = usize::from(pool_number).wrapping_sub(1);
         if let Some(pool) = self.pools.get_mut(place).and_then(Option::take) {

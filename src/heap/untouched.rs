@@ -1,13 +1,15 @@
-//! The memory of private pools that was never handed out.
+//! The memory of private pools that has never been handed out.
 //!
-//! A private pool in use may belong to captured graphs. When a graph runs, it writes to any address that the pool handed
-//! out during the capture, even if the block is free now. So of such a pool only addresses that were never handed out may
-//! lose their memory. Nothing here shrinks until the whole range goes: what was handed out once counts for good.
+//! A private pool in use may belong to captured graphs. When a graph runs, it may write to any address that the pool
+//! handed out during the capture, even if the block is free now. In such a pool, only addresses that were never handed
+//! out may therefore lose their memory. Addresses that have been handed out once stay recorded until the entire range
+//! is removed.
 
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
-/// The reserved ranges of private pools, by first byte: the end of each, and the end of what was handed out there.
+/// The reserved ranges of private pools, by first byte: the end of each range, and the end of the part that has been
+/// handed out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Untouched(BTreeMap<u64, Marks>);
 
@@ -18,7 +20,7 @@ struct Marks {
 }
 
 impl Untouched {
-    /// Adds a range in which nothing was handed out.
+    /// Adds a range of which nothing has been handed out.
     pub(crate) fn add(&mut self, base: u64, bytes: u64) {
         self.0.insert(base, Marks { end: base + bytes, from: base });
     }
@@ -28,7 +30,7 @@ impl Untouched {
         self.0.remove(&base);
     }
 
-    /// Records that a block was handed out. Does nothing outside of the known ranges.
+    /// Records that a block was handed out. Does nothing outside the known ranges.
     #[inline]
     pub(crate) fn touch(&mut self, address: u64, bytes: u64) {
         if !self.0.is_empty() {
@@ -50,7 +52,8 @@ impl Untouched {
         self.range(address).is_some()
     }
 
-    /// The part of a block that lies behind all that was handed out in its range. Empty outside of the known ranges.
+    /// The part of a block that lies after everything that has been handed out in its range. Empty outside the known
+    /// ranges.
     pub(crate) fn part_of(&self, Range { start, end }: Range<u64>) -> Range<u64> {
         self.range(start).map_or(end, |range| range.from.clamp(start, end))..end
     }

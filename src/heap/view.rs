@@ -1,8 +1,8 @@
 //! The heap as policies see it: read-only.
 //!
-//! Nearly every request shows the policy the first free block that is large enough ([`Candidate`]); a policy may take it
-//! without looking at others. So a candidate only holds the block's position, and reads a field only when the policy asks
-//! for it.
+//! For nearly every request, the policy is offered the first free block that is large enough ([`Candidate`]), and it
+//! may take that block without looking at others. A candidate therefore only holds the block's position, and reads a
+//! field only when the policy asks for it.
 
 use alloc::vec::Vec;
 
@@ -27,7 +27,7 @@ pub struct BlockView {
     pub is_expandable: bool,
     /// The stream that the block belongs to.
     pub stream: StreamId,
-    /// The policy's stamp from when the block became free.
+    /// The stamp that the policy gave the block when it became free.
     pub stamp: u64,
 }
 
@@ -38,7 +38,7 @@ impl Heap {
         Bytes(self.reserved)
     }
 
-    /// The most bytes that may be taken from the device, if there is a limit.
+    /// The maximum number of bytes that may be taken from the device, if there is a limit.
     #[must_use]
     #[inline]
     pub fn limit(&self) -> Option<Bytes> {
@@ -57,8 +57,8 @@ impl Heap {
         self.reserved_by(pool.pool_number())
     }
 
-    /// The free block of the pool and stream with the lowest address among those that have at least `size`
-    /// bytes and end after `from`. Looks at all blocks unless the heap keeps them [by
+    /// The free block with the lowest address in the pool and stream, among those that have at least `size` bytes and
+    /// end after `from`. Checks every block unless the heap keeps them [by
     /// address](crate::index::FreeOrder::ByAddress).
     #[must_use]
     #[inline]
@@ -68,8 +68,8 @@ impl Heap {
         index.map(|index| self.view(index))
     }
 
-    /// For each other stream, the first free block of the pool with at least `size` bytes, by size, then
-    /// address; ordered by stream handle.
+    /// For each other stream, the pool's first free block with at least `size` bytes, by size, then address. The
+    /// results are ordered by stream handle.
     pub fn first_at_least_elsewhere(
         &self,
         pool: PoolSlot,
@@ -84,7 +84,7 @@ impl Heap {
 
     /// The first free block of the pool and stream with at least `size` bytes, by size, then address
     /// (spec 2.3).
-    // Always inlined: every request comes here, and the compiler would stop inlining it as more policies call it.
+    // Always inlined: every request calls this, and the compiler would stop inlining it when more policies call it.
     #[must_use]
     #[inline(always)]
     pub fn first_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> Option<BlockView> {
@@ -92,7 +92,7 @@ impl Heap {
         self.free[usize::from(pool.0)].first_at_least(&self.arena, slot, size.0).map(|index| self.view(index))
     }
 
-    /// The largest free block of the pool and stream; of equal ones the one with the lowest address.
+    /// The largest free block of the pool and stream; if several are equally large, the one with the lowest address.
     #[must_use]
     #[inline]
     pub fn largest(&self, pool: PoolSlot, stream: StreamId) -> Option<BlockView> {
@@ -100,16 +100,16 @@ impl Heap {
         self.free[usize::from(pool.0)].largest_of(&self.arena, slot).map(|index| self.view(index))
     }
 
-    /// The free blocks of the pool and stream with at least `size` bytes, the smallest first; equal ones by ascending
-    /// address.
+    /// The free blocks of the pool and stream with at least `size` bytes, smallest first; blocks of equal size by
+    /// ascending address.
     pub fn at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         let slot = self.known_stream_slot(stream);
         let mut blocks = slot.map(|slot| self.free[usize::from(pool.0)].at_least(&self.arena, slot, size.0));
         core::iter::from_fn(move || blocks.as_mut()?.next()).map(|index| self.view(index))
     }
 
-    /// The free block that follows `id` among the free blocks of its pool and stream, by size, then address. Also
-    /// `None` if `id` is not a free block.
+    /// The next free block after `id` in its pool and stream, by size, then address; `None` if there is none or `id`
+    /// is not a free block.
     #[must_use]
     #[inline]
     pub fn following(&self, id: BlockId) -> Option<BlockView> {
@@ -120,7 +120,7 @@ impl Heap {
         Some(self.view(next))
     }
 
-    /// The free blocks of the pool and stream with fewer than `size` bytes, the largest first; equal ones by
+    /// The free blocks of the pool and stream with fewer than `size` bytes, largest first; blocks of equal size by
     /// descending address.
     pub fn below(&self, pool: PoolSlot, stream: StreamId, size: Bytes) -> impl Iterator<Item = BlockView> + '_ {
         self.known_stream_slot(stream)
@@ -138,8 +138,8 @@ impl Heap {
         occupied.flat_map(move |&slot| free.at_least(&self.arena, slot, 0)).map(|index| self.view(index))
     }
 
-    /// Whether a graph is being captured, as the release of PyTorch defines it ([`Deferral`]). During a capture
-    /// nothing waits for events, and the default pool releases nothing (spec 2.10, 3.8).
+    /// Whether a graph is being captured, as defined by the PyTorch release ([`Deferral`]). During a capture, nothing
+    /// waits for events, and the default pool releases nothing (spec 2.10, 3.8).
     #[must_use]
     pub fn is_deferring(&self) -> bool {
         match self.deferral {
@@ -148,9 +148,9 @@ impl Heap {
         }
     }
 
-    /// Everything that can be released, in PyTorch's order (spec 2.10). From the default pool: large blocks, then
-    /// small ones, unless [`Heap::is_deferring`]. From each private pool without uses: small blocks, then large ones.
-    /// The list ends at a pool that was released more often than it was used.
+    /// Everything that can be released, in PyTorch's order (spec 2.10): large and then small blocks of the default
+    /// pool, unless [`Heap::is_deferring`]; then small and large blocks of each private pool without uses. The list
+    /// stops at a pool that has been released more often than used.
     #[must_use]
     pub fn releasable(&self) -> Vec<BlockId> {
         let mut blocks = Vec::new();
@@ -165,7 +165,7 @@ impl Heap {
         blocks
     }
 
-    /// What a private pool can release.
+    /// The blocks that a private pool can release.
     pub(crate) fn releasable_of(&self, pool_number: u16) -> Vec<BlockId> {
         let mut blocks = Vec::new();
         for class in [PoolClass::Small, PoolClass::Large] {
@@ -182,15 +182,15 @@ impl Heap {
         blocks.extend(self.free_blocks(pool).filter(|block| block.is_expandable).map(|block| block.id));
     }
 
-    /// Free bytes cached by private pools.
+    /// The free bytes cached by private pools.
     #[must_use]
     pub(crate) fn cached_by_private_pools(&self) -> Bytes {
         let private = self.pool_slots().filter(|pool| pool.pool_number() != 0);
         Bytes(private.flat_map(|pool| self.free_blocks(pool)).map(|block| block.size.0).sum())
     }
 
-    /// Whether no part of the block's segment is in use: each of its blocks is free or, in expandable segments, unmapped.
-    /// False if there is no such block. The time is proportional to the number of blocks.
+    /// Whether no part of the block's segment is in use: each of its blocks is free or, in expandable segments,
+    /// unmapped. False if there is no block with this id. The time is proportional to the number of blocks.
     #[must_use]
     pub fn is_idle(&self, id: BlockId) -> bool {
         let idle = |index| self.arena.get(index).filter(|block| matches!(block.state, BlockState::Free | BlockState::Unmapped));
@@ -220,7 +220,7 @@ impl Heap {
             size: Bytes(block.size),
             is_split: block.is_split(),
             is_expandable: block.is_expandable(),
-            // This bounds check cannot fail with a panic, so the compiler drops it where no caller reads the stream.
+            // This access never panics, so the compiler removes it where the caller does not read the stream.
             stream: self.streams.get(usize::from(block.stream)).copied().unwrap_or(StreamId::DEFAULT),
             stamp: block.stamp,
         }
@@ -250,7 +250,7 @@ impl Candidate<'_> {
         self.slots.at(self.index).is_expandable()
     }
 
-    /// The unmapped bytes directly behind the block, into which it could grow.
+    /// The unmapped bytes directly after the block, into which it could grow.
     #[must_use]
     #[inline(always)]
     pub fn unmapped_after(&self) -> Bytes {

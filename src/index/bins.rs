@@ -1,10 +1,10 @@
-//! The free blocks of one stream, in bins by size. They have the same order as in a balanced tree, and are usually
-//! three times as fast.
+//! The free blocks of one stream, in bins by size. The order is the same as in a balanced tree, but the bins are
+//! usually three times as fast.
 //!
-//! Bins are monotone in size, and each bin is sorted by size, rank and address, so the bins in sequence give the
-//! whole order. A bin with few blocks is a doubly linked list through the slots, which costs no memory and usually
-//! takes one step; a bin with more blocks is an [`OversizedBin`]. A search looks into the bin of the size and, if
-//! nothing there is large enough, takes the head of the next occupied one.
+//! Bins are monotone in size, and each bin is sorted by size, rank and address, so all blocks are in order across the
+//! bins. A bin with few blocks is a doubly linked list through the slots, which needs no extra memory and usually
+//! takes one step; a bin with more blocks is an [`OversizedBin`]. A search looks in the bin of the size and, if no
+//! block there is large enough, takes the head of the next occupied bin.
 
 mod directory;
 mod oversized;
@@ -17,10 +17,11 @@ use crate::block::{Block, NIL, Slots};
 use directory::{Bin, Directory, LAST_BIN, bin_of, unlimited_bin_of};
 use oversized::OversizedBin;
 
-/// The longest list. A bin with more blocks becomes oversized, which bounds the length of a walk.
+/// The maximum length of a list. A bin with more blocks becomes oversized, which limits the number of steps in a
+/// search.
 const LONGEST_LIST: u32 = 32;
 /// An oversized bin that shrinks to this many blocks becomes a list again. It is well below [`LONGEST_LIST`], so that
-/// a bin does not flip back and forth.
+/// a bin does not switch back and forth.
 const SMALLEST_OVERSIZED: usize = 8;
 /// The count that marks an oversized bin.
 const OVERSIZED: u32 = u32::MAX;
@@ -37,10 +38,10 @@ pub(crate) struct BinnedBlocks {
 
 impl BinnedBlocks {
     /// Adds a block. Its size, rank, address and links must not change until it is removed.
-    // Two functions: most blocks end in the first, which needs few registers and cannot panic.
+    // There are two functions because most calls return from the first, which needs few registers and cannot panic.
     #[inline(never)]
     pub(crate) fn insert(&mut self, slots: &mut [Block], index: u32) {
-        // If there is no such slot, the other function panics.
+        // If the slot does not exist, the other function panics.
         let Some(block) = slots.linked_mut(index) else { return self.insert_beyond(slots, index, 0) };
         let bin = unlimited_bin_of(block.size);
         block.bin = bin as u16;
@@ -92,7 +93,7 @@ impl BinnedBlocks {
             return;
         }
         let entry = self.directory.at_mut(bin);
-        debug_assert!(entry.count > 1, "a block left the free index that was not in it");
+        debug_assert!(entry.count > 1, "a block was removed that is not in the free index");
         if entry.count == OVERSIZED {
             return self.remove_from_oversized(slots, index, bin);
         }
@@ -121,7 +122,7 @@ impl BinnedBlocks {
         self.first_among(slots, bin, size)
     }
 
-    /// The first block with at least `size` bytes in `bin` or later, where the bin's first block may be too small.
+    /// The first block with at least `size` bytes in `bin` or a later bin. The first block of `bin` may be too small.
     #[inline(never)]
     fn first_among(&self, slots: &[Block], bin: usize, size: u64) -> Option<u32> {
         match self.first_in(slots, bin, size) {
@@ -238,7 +239,7 @@ impl BinnedBlocks {
             place
         };
         let fresh = self.oversized[place].1.insert(slots.at(index), index);
-        debug_assert!(fresh, "a block entered the free index twice");
+        debug_assert!(fresh, "a block was added to the free index twice");
     }
 
     #[inline(never)]
@@ -246,7 +247,7 @@ impl BinnedBlocks {
         let place = self.directory.get(bin).head as usize;
         let oversized = &mut self.oversized[place].1;
         let found = oversized.remove(slots.at(index), index);
-        debug_assert!(found, "a block left the free index that was not in it");
+        debug_assert!(found, "a block was removed that is not in the free index");
         if oversized.len() <= SMALLEST_OVERSIZED {
             self.disband(slots, place);
         }
@@ -296,7 +297,7 @@ fn link(slots: &mut [Block], head: u32, index: u32) -> u32 {
         before = after;
         after = other.link_next;
     }
-    debug_assert!(after != index, "a block entered the free index twice");
+    debug_assert!(after != index, "a block was added to the free index twice");
     let block = slots.at_mut(index);
     block.link_prev = before;
     block.link_next = after;
@@ -341,7 +342,7 @@ mod tests {
     use super::{BinnedBlocks, LONGEST_LIST, OVERSIZED};
     use crate::block::{Arena, Block, BlockState, NIL, Slots};
 
-    /// Size, rank and address give the order; the slot finds the block.
+    /// Size, rank and address define the order; the slot identifies the block.
     type Key = (u64, u32, u64, u32);
 
     /// The free blocks of one stream in a balanced tree: the simple model that tests compare the bins with.
@@ -358,12 +359,12 @@ mod tests {
 
         fn insert(&mut self, slots: &mut [Block], index: u32) {
             let fresh = self.keys.insert(Self::key(slots, index));
-            debug_assert!(fresh, "a block entered the free index twice");
+            debug_assert!(fresh, "a block was added to the free index twice");
         }
 
         fn remove(&mut self, slots: &mut [Block], index: u32) {
             let found = self.keys.remove(&Self::key(slots, index));
-            debug_assert!(found, "a block left the free index that was not in it");
+            debug_assert!(found, "a block was removed that is not in the free index");
         }
 
         fn first_at_least(&self, _: &[Block], size: u64) -> Option<u32> {
@@ -385,7 +386,7 @@ mod tests {
 
     /// Both indexes over the same blocks.
     struct Both {
-        /// The bins write into this arena.
+        /// The arena that the bins write to.
         arena: Arena,
         bins: BinnedBlocks,
         tree: OrderedBlocks,
@@ -449,7 +450,7 @@ mod tests {
             assert!(self.bins.below(arena, size).eq(self.tree.below(arena, size)), "below {size}");
         }
 
-        /// Compares every query that a block's size, or a size next to it, can appear in.
+        /// Compares the answers to every query, for each block's size and the adjacent sizes.
         fn same_everywhere(&self) {
             for &index in &self.inside {
                 let size = self.arena.at(index).size;
@@ -463,7 +464,7 @@ mod tests {
             self.well_formed();
         }
 
-        /// Checks that lists are short, links agree, and the directory knows the oversized bins.
+        /// Checks that lists are short, that links are consistent, and that the directory knows the oversized bins.
         fn well_formed(&self) {
             let mut oversized = 0;
             let mut next = self.bins.directory.first_from(0);
@@ -500,7 +501,7 @@ mod tests {
 
     fn size() -> impl Strategy<Value = u64> {
         prop_oneof![
-            // A few sizes, many times each: exact bins, a wide one, the last one.
+            // A few sizes, many times each: exact bins, a wide bin and the last bin.
             8 => prop::sample::select(alloc::vec![512, 1024, 2 << 20, 20 << 20, 1 << 47, u64::MAX]),
             // Oversized bins with different sizes.
             8 => (0..2_000_u64).prop_map(|step| (64 << 20) + step * 512),
@@ -535,7 +536,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Phases that mostly grow, mostly shrink, then empty the index: bins become oversized and then lists again.
+        /// Runs phases that mostly grow the index, mostly shrink it, and then empty it: bins become oversized and then
+        /// lists again.
         #[test]
         fn bins_answer_as_the_tree_does(up in vec(step(8), 0..600), down in vec(step(2), 0..600)) {
             let mut both = Both::default();
@@ -601,7 +603,8 @@ mod tests {
         assert_eq!((bin_of(1 << 47), bin_of(u64::MAX)), (4_095, 4_095));
     }
 
-    /// Emptying an oversized bin from its low end, as allocation does, or from its high end, joins chunks on the way.
+    /// Emptying an oversized bin joins chunks along the way, both from the low end, as allocation does, and from the
+    /// high end.
     #[test]
     fn oversized_bins_drain_from_either_end() {
         for low in [true, false] {
@@ -611,7 +614,8 @@ mod tests {
             }
             let end = |both: &Both| both.bins.below(&both.arena, u64::MAX).next();
             while let Some(index) = if low { both.bins.first_at_least(&both.arena, 0) } else { end(&both) } {
-                let place = both.inside.iter().position(|&other| other == index).expect("the index holds what was put in");
+                let place =
+                    both.inside.iter().position(|&other| other == index).expect("the index contains every inserted block");
                 both.remove(place);
                 both.same_first(2 << 20);
             }
@@ -619,7 +623,7 @@ mod tests {
         }
     }
 
-    /// An oversized bin of one size accepts another size, smaller or larger, and loses it again.
+    /// A block of a smaller or larger size can be added to an oversized bin of one size, and removed again.
     #[test]
     fn an_oversized_bin_of_one_size_takes_other_sizes() {
         let usual = (64 << 20) + 1_024;
@@ -636,7 +640,7 @@ mod tests {
         }
     }
 
-    /// Many streams never hold a block; most of the others hold small ones.
+    /// Many streams never have a free block, and most of the others only have small ones.
     #[test]
     fn an_empty_index_is_small() {
         assert!(size_of::<BinnedBlocks>() <= 64);

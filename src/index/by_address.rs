@@ -1,15 +1,16 @@
 //! The free blocks of one stream by address, for rules that take the lowest address that is large enough.
 //!
-//! The blocks form a sorted sequence, cut into short runs. Separate arrays hold the first address and the largest block of
-//! each run, so that a search, for an address or for a size, scans an array and then one run.
+//! The blocks form a sorted sequence, which is cut into short runs. Separate arrays contain the first address and the
+//! largest block of each run, so a search for an address or a size scans one array and then one run.
 //!
-//! When a block leaves, its position stays vacant, and usually another block fills it at once: the remainder of a split, or
-//! the block into which neighbours coalesced. So the index remembers the position vacated last: most blocks enter without a
-//! search, and few others move. Most blocks leave without a search too, because the caller keeps the position of each block.
-//! That position is valid until other blocks or runs move.
+//! When a block is removed, its position becomes vacant, and usually another block fills it immediately: the remainder
+//! of a split, or the block into which neighbours have coalesced. The index therefore remembers the most recently
+//! vacated position, so most blocks are added without a search, and few others move. Most blocks are also removed
+//! without a search, because the caller keeps the position of each block, which is valid until other blocks or runs
+//! move.
 //!
-//! A run keeps addresses, sizes and slots in separate arrays: a search for an address touches only the first array, a search
-//! for a size only the second.
+//! A run keeps addresses, sizes and slots in separate arrays: a search for an address reads only the first array, and
+//! a search for a size only the second.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -28,13 +29,13 @@ struct Run {
     places: usize,
     live: usize,
     addresses: [u64; Run::MOST],
-    /// 0 for a vacant position, and after the last one.
+    /// The sizes; 0 for a vacant position, and after the last one.
     sizes: [u64; Run::MOST],
     indices: [u32; Run::MOST],
 }
 
 impl Run {
-    /// The most positions in a run.
+    /// The maximum number of positions in a run.
     const MOST: usize = 32;
 
     /// Builds a run from at most [`Run::MOST`] blocks, in order.
@@ -48,7 +49,7 @@ impl Run {
         run
     }
 
-    /// How many positions hold a block.
+    /// The number of positions that hold a block.
     #[inline]
     fn live(&self) -> usize {
         self.live
@@ -80,7 +81,7 @@ impl Run {
     /// The size of the largest block in bytes.
     #[inline]
     fn largest(&self) -> u64 {
-        // Loops over all positions, used or not: a loop of fixed length is faster than a shorter one.
+        // Loops over all positions, used or not, because a loop of fixed length is faster than a shorter one.
         let mut most = [0; 4];
         for sizes in self.sizes.as_chunks::<4>().0 {
             most = core::array::from_fn(|lane| sizes[lane].max(most[lane]));
@@ -95,7 +96,8 @@ impl Run {
         (self.addresses().get(place) == Some(&address) && self.sizes[place] != 0).then_some(place)
     }
 
-    /// The slot of the lowest block with at least `size` bytes, which must not be 0, from the position `first` on.
+    /// The slot of the lowest block with at least `size` bytes, at or after the position `first`. `size` must not be
+    /// 0.
     #[inline]
     fn lowest_at_least(&self, first: usize, size: u64) -> Option<u32> {
         let place = self.sizes()[first..].iter().position(|&own| own >= size)?;
@@ -131,11 +133,11 @@ impl Run {
         core::mem::take(&mut self.sizes[place])
     }
 
-    /// Adds a block where its address belongs, in a vacant position or a new one. Returns the position, or `None` if
-    /// the run is full.
+    /// Adds a block in the order of its address, at a vacant or a new position. Returns the position, or `None` if the
+    /// run is full.
     fn insert(&mut self, entry: Entry) -> Option<usize> {
         let mut place = self.first_from(entry.address);
-        debug_assert!(self.find(entry.address).is_none(), "a block entered the order by address twice");
+        debug_assert!(self.find(entry.address).is_none(), "a block was added to the order by address twice");
         if self.is_vacant(place) {
             self.put(place, entry);
         } else if place > 0 && self.is_vacant(place - 1) {
@@ -155,7 +157,7 @@ impl Run {
     }
 }
 
-/// A full run is cut in two if it has more blocks than this; if it has fewer, its vacant positions are removed.
+/// A full run is cut in two if it has more blocks than this; if not, its vacant positions are removed.
 const LONG_RUN: usize = Run::MOST * 3 / 4;
 /// A run with fewer blocks than this tries to join a neighbour.
 const SPARSE: usize = Run::MOST / 8;
@@ -173,7 +175,7 @@ pub(crate) struct Spot {
 
 impl Spot {
     fn new(at: usize, place: usize) -> Spot {
-        // Every run has a block, and a heap has fewer than 2^32.
+        // Every run has a block, and a heap has fewer than 2^32 blocks.
         Spot { at: at as u32, place: place as u32 }
     }
 
@@ -187,20 +189,20 @@ impl Spot {
 pub(crate) struct ByAddress {
     /// The address of each run's first position.
     firsts: Vec<u64>,
-    /// The size of each run's largest block. It may be too high in the run that a block left last: the next block
-    /// there is often as large.
+    /// The size of each run's largest block. It may be too high for the run from which a block was removed last,
+    /// because the next block added there is often as large.
     largest: Vec<u64>,
     /// The runs, each with at least one block.
     #[expect(clippy::vec_box, reason = "inserting a run should move pointers, not runs")]
     runs: Vec<Box<Run>>,
-    /// The position vacated last. It may be stale: every use checks it.
+    /// The most recently vacated position. It may be stale, so every use checks it.
     left: Spot,
-    /// Whether the run of `left` has lost its largest block, and none as large has entered since.
+    /// Whether the run of `left` has lost its largest block, and no equally large block has been added since.
     is_less: bool,
 }
 
 impl ByAddress {
-    /// The run that holds an address or would hold it.
+    /// The run that contains an address or would contain it.
     #[inline]
     fn run_of(&self, address: u64) -> usize {
         self.firsts.partition_point(|&first| first <= address).saturating_sub(1)
@@ -221,7 +223,7 @@ impl ByAddress {
         }
     }
 
-    /// The position vacated last, or a vacant one just before it, if the address belongs there.
+    /// The most recently vacated position, or a vacant one just before it, if the address belongs there.
     #[inline]
     fn place_left_for(&self, address: u64) -> Option<Spot> {
         let (at, mut place) = self.left.numbers();
@@ -230,7 +232,7 @@ impl ByAddress {
         if behind.is_some_and(|&behind| behind <= address) {
             return None;
         }
-        // Two blocks that coalesced have left two vacant positions: use the lower one.
+        // Two blocks that coalesced have left two vacant positions. Use the lower one.
         while place > 0 && run.addresses()[place - 1] >= address {
             place -= 1;
             if !run.is_vacant(place) {
@@ -240,7 +242,7 @@ impl ByAddress {
         (place > 0 || at == 0 || self.firsts[at] <= address).then_some(Spot::new(at, place))
     }
 
-    /// Records that a block has entered a run.
+    /// Records that a block was added to a run.
     #[inline]
     fn entered(&mut self, at: usize, size: u64) {
         self.firsts[at] = self.runs[at].addresses()[0];
@@ -251,7 +253,7 @@ impl ByAddress {
         self.settle();
     }
 
-    /// Finds the new largest block of a run that has lost its largest.
+    /// Finds the largest block of a run that has lost its previous one.
     #[inline]
     fn settle(&mut self) {
         if core::mem::take(&mut self.is_less) {
@@ -275,7 +277,7 @@ impl ByAddress {
         self.find(entry.address).unwrap_or_default()
     }
 
-    /// Removes the vacant positions of a full run, or cuts the run in two; then adds a block that belongs there.
+    /// Removes the vacant positions of a full run, or cuts the run in two, and then adds a block that belongs there.
     fn make_room(&mut self, at: usize, entry: Entry) {
         let run = &self.runs[at];
         let (low, high): (Vec<Entry>, Vec<Entry>) = run.entries().partition(|other| other.address < entry.address);
@@ -310,7 +312,7 @@ impl ByAddress {
     #[inline]
     pub(crate) fn remove(&mut self, address: u64, perhaps: Spot) {
         let Some(spot) = self.is_at(address, perhaps).then_some(perhaps).or_else(|| self.find(address)) else {
-            return debug_assert!(false, "a block left the order by address that was not in it");
+            return debug_assert!(false, "a block was removed that is not in the order by address");
         };
         if spot.at != self.left.at {
             self.settle();
@@ -365,7 +367,7 @@ impl ByAddress {
         let run = self.runs.get(at)?;
         let place = run.first_from(from);
         // Blocks do not overlap, so only the last block that begins before `from` can end after it. That block may be
-        // in the run before.
+        // in the previous run.
         let before = run.last_before(place).or_else(|| self.runs[at.checked_sub(1)?].last_before(Run::MOST));
         if let Some(entry) = before.filter(|entry| entry.size >= size && entry.address + entry.size > from) {
             return Some(entry.index);
@@ -374,7 +376,7 @@ impl ByAddress {
         here.or_else(|| self.lowest_from(at + 1, size))
     }
 
-    /// The slot of the lowest block with at least `size` bytes, which must not be 0, from run `first` on.
+    /// The slot of the lowest block with at least `size` bytes, in run `first` or a later one. `size` must not be 0.
     #[inline]
     fn lowest_from(&self, first: usize, size: u64) -> Option<u32> {
         let mut runs = self.largest[first..].iter().zip(&self.runs[first..]);
@@ -386,7 +388,7 @@ impl ByAddress {
         self.runs.iter().flat_map(|run| run.entries())
     }
 
-    /// Whether the arrays agree with the runs: first addresses in order, largest blocks, and no empty run.
+    /// Whether the arrays are consistent with the runs: first addresses in order, largest blocks, and no empty run.
     pub(crate) fn knows_its_runs(&self) -> bool {
         let places = self.runs.iter().flat_map(|run| run.addresses());
         let is_so = |(at, run): (usize, &Run)| {
@@ -430,8 +432,8 @@ mod tests {
         assert_eq!(blocks.lowest_at_least(11, 0), Some(60));
     }
 
-    /// Two neighbours coalesce across the end of a run: the new block is in the first run and ends after the second
-    /// one begins.
+    /// Two neighbours coalesce across the end of a run: the new block is in the first run and ends after the start of
+    /// the second one.
     #[test]
     fn a_block_may_reach_into_the_next_run() {
         let mut blocks = ByAddress::default();
@@ -446,7 +448,7 @@ mod tests {
         assert_eq!(blocks.lowest_at_least(5, head + 5), Some(1000));
     }
 
-    /// When few of many blocks are left, they do not stay spread over as many runs.
+    /// When only a few of many blocks are left, they do not stay spread over as many runs.
     #[test]
     fn runs_that_empty_join() {
         let mut blocks = ByAddress::default();
@@ -463,10 +465,9 @@ mod tests {
     /// One step of a heap, at an address in a range with about 100 blocks.
     #[derive(Clone, Debug)]
     enum Step {
-        /// A block of at most `size` bytes becomes free. If `merges`, it coalesces with free neighbours that it
-        /// touches.
+        /// A block of at most `size` bytes becomes free. If `merges` is true, it coalesces with adjacent free blocks.
         Enter { address: u64, size: u64, merges: bool },
-        /// The first free block from `address` on is taken.
+        /// The first free block at or after `address` is taken.
         Leave { address: u64 },
         /// `size` bytes are split off the front of that block.
         Cut { address: u64, size: u64 },
@@ -481,7 +482,7 @@ mod tests {
         ]
     }
 
-    /// Takes the same steps in both orders.
+    /// Performs the same steps in both orders.
     #[derive(Default)]
     struct Both {
         blocks: ByAddress,
@@ -539,7 +540,8 @@ mod tests {
     }
 
     proptest! {
-        /// The order and the answers equal those of a walk over all blocks, and the arrays agree with the runs.
+        /// The order and the answers equal those of a walk over all blocks, and the arrays are consistent with the
+        /// runs.
         #[test]
         fn as_a_plain_walk(
             filled in 0_u64..400,

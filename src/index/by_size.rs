@@ -1,9 +1,9 @@
-//! The free blocks of one stream by size: the newest block by itself, and all others in bins.
+//! The free blocks of one stream by size: the newest block on its own, and all others in bins.
 //!
-//! The block that came last usually leaves first: the remainder of a split is split again, and a freed block
-//! coalesces with it. So the newest block stays outside the bins, where adding and removing it cost a few
-//! instructions. It enters its bin only when the next block comes. Every query takes it into account, so the order is
-//! exact.
+//! The block that was added last is usually removed first: the remainder of a split is split again, or a freed block
+//! coalesces with it. The newest block therefore stays outside the bins, where adding and removing it costs only a few
+//! instructions. It moves into its bin only when the next block is added. Every query takes it into account, so the
+//! order is exact.
 
 use super::bins::BinnedBlocks;
 use crate::block::{Block, NIL, Slots};
@@ -51,18 +51,18 @@ impl BySize {
         self.settle(slots, before);
     }
 
-    /// Adds a block that has, or will have, `size` bytes. Returns the block that was the newest before, which must
-    /// settle. The caller settles it last, because that is a function call and all other steps are inlined.
+    /// Adds a block that has, or will have, `size` bytes. Returns the previous newest block, which must settle. The
+    /// caller settles it last, because that is a function call and all other steps are inlined.
     #[must_use]
     #[inline(always)]
     pub(crate) fn make_newest(&mut self, index: u32, size: u64) -> Unsettled {
         let before = core::mem::replace(&mut self.newest, Newest { size, index });
-        debug_assert!(before.index != index, "a block entered the free index twice");
+        debug_assert!(before.index != index, "a block was added to the free index twice");
         Unsettled(before.index)
     }
 
-    /// Records that a block in the index will have `size` bytes. Call this before the block's size, rank or address
-    /// change. The returned block must settle, as in [`BySize::make_newest`].
+    /// Records that a block in the index will have `size` bytes. Must be called before the block's size, rank or
+    /// address changes. The returned block must settle, as in [`BySize::make_newest`].
     #[must_use]
     #[inline(always)]
     pub(crate) fn resize(&mut self, slots: &mut [Block], index: u32, size: u64) -> Unsettled {
@@ -75,7 +75,7 @@ impl BySize {
         }
     }
 
-    /// Puts the block that was the newest before into its bin.
+    /// Moves the previous newest block into its bin.
     #[inline(always)]
     pub(crate) fn settle(&mut self, slots: &mut [Block], Unsettled(before): Unsettled) {
         if before != NIL {
@@ -103,7 +103,7 @@ impl BySize {
     #[inline(always)]
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
         let other = self.others.first_at_least(slots, size);
-        // Copied by value: a borrowed value would have to be in memory.
+        // Copied by value, because a borrowed value would have to be in memory.
         let Newest { size: newest_size, index: newest } = self.newest;
         // If there is no newest block, its size is 0, which is less than any request.
         if newest_size < size.max(1) {
@@ -146,13 +146,13 @@ impl BySize {
     }
 }
 
-/// The block that comes first in the order.
+/// The first block in the order.
 #[inline]
 fn first(slots: &[Block], one: u32, other: u32) -> u32 {
     if place_by_size(slots, one) < place_by_size(slots, other) { one } else { other }
 }
 
-/// The block that exists; if both exist, the newest block if `prefers` says so.
+/// The block that exists; if both do, `prefers` decides whether it is the newest one.
 #[inline]
 fn better(newest: Option<u32>, other: Option<u32>, prefers: impl Fn(u32, u32) -> bool) -> Option<u32> {
     match (newest, other) {

@@ -1,9 +1,9 @@
-//! The order of free blocks. No other module knows it.
+//! The order of free blocks. No other module depends on it.
 //!
 //! PyTorch keeps the free blocks of a pool in one set ordered by stream, size and address, all unsigned and ascending
-//! (spec 2.3). [`FreeIndex`] answers the queries of PyTorch's rules: the first block of a stream with at least a
-//! given size, and walks up and down from there. The block's rank comes between size and address; it is 0 for all
-//! blocks under rules that do not use it.
+//! (spec 2.3). [`FreeIndex`] answers the queries of PyTorch's rules: the first block of a stream with at least a given
+//! size, and walks up and down from there. Between size and address, the order also includes the block's rank, which
+//! is 0 for all blocks under rules that do not use it.
 
 mod bins;
 mod by_address;
@@ -20,11 +20,11 @@ use by_size::place_by_size;
 use either::Either;
 
 /// The order in which a heap keeps its free blocks. [`Heap`](crate::Heap) answers every query in either order, but a
-/// query about the other order looks at all blocks.
+/// query about the other order visits all blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FreeOrder {
     /// By size, then address. This serves [`first_at_least`](crate::Heap::first_at_least),
-    /// [`largest`](crate::Heap::largest) and the like.
+    /// [`largest`](crate::Heap::largest) and similar queries.
     #[default]
     BySize,
     /// By address. This serves [`lowest_at_least`](crate::Heap::lowest_at_least).
@@ -34,7 +34,8 @@ pub enum FreeOrder {
 /// The free blocks of one collection, by stream slot, in the order that the policy chose.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FreeIndex {
-    /// Empty if blocks are kept by address. So PyTorch's path, the order by size, need not check the order.
+    /// Empty if blocks are kept by address, so that PyTorch's path, which uses the order by size, does not have to
+    /// check the order.
     by_size: Vec<BySize>,
     #[expect(clippy::box_collection, reason = "the index is found in fewer steps if it is small")]
     by_address: Option<Box<Vec<ByAddress>>>,
@@ -64,7 +65,7 @@ impl FreeIndex {
         self.by_address.as_ref()?.get(usize::from(stream_slot))
     }
 
-    /// The blocks of one stream by address, mutable, for tests that damage them.
+    /// The blocks of one stream by address, mutable, so that tests can damage them.
     #[cfg(test)]
     pub(crate) fn by_address_mut(&mut self, stream_slot: u16) -> Option<&mut ByAddress> {
         self.by_address.as_mut()?.get_mut(usize::from(stream_slot))
@@ -108,7 +109,7 @@ impl FreeIndex {
     fn remove_elsewhere(&mut self, slots: &[Block], index: u32) {
         match &mut self.by_address {
             Some(streams) => remove_by_address(streams, slots, index),
-            None => debug_assert!(false, "a block left the free index that was not in it"),
+            None => debug_assert!(false, "a block was removed that is not in the free index"),
         }
     }
 
@@ -157,7 +158,7 @@ impl FreeIndex {
         self.unsorted(stream_slot, |own| own >= size).min_by_key(|&index| place_by_size(slots, index))
     }
 
-    /// The stream's largest block; of equal ones the first by rank and address.
+    /// The stream's largest block; if several are equally large, the first by rank and address.
     #[inline]
     pub(crate) fn largest_of(&self, slots: &[Block], stream_slot: u16) -> Option<u32> {
         match self.by_size(stream_slot) {
@@ -200,7 +201,7 @@ impl FreeIndex {
         blocks
     }
 
-    /// How many stream slots the index knows: those up to the last stream that ever had a block here.
+    /// The number of stream slots that the index knows: all up to the last stream that has ever had a block here.
     #[inline]
     pub(crate) fn streams(&self) -> usize {
         self.by_address.as_ref().map_or(self.by_size.len(), |streams| streams.len())
@@ -236,7 +237,7 @@ fn remove_by_address(streams: &mut [ByAddress], slots: &[Block], index: u32) {
     let went = Spot { at: block.link_prev, place: block.link_next };
     match streams.get_mut(usize::from(block.stream)) {
         Some(blocks) => blocks.remove(block.address, went),
-        None => debug_assert!(false, "a block left the free index that was not in it"),
+        None => debug_assert!(false, "a block was removed that is not in the free index"),
     }
 }
 
@@ -253,7 +254,7 @@ mod tests {
     /// Streams that have blocks.
     const STREAMS: u16 = 3;
 
-    /// The same blocks twice, in the same slots. Each order writes into its own arena.
+    /// The same blocks twice, in the same slots. Each order writes to its own arena.
     struct Both {
         by_size: (Arena, FreeIndex),
         by_address: (Arena, FreeIndex),
@@ -267,7 +268,7 @@ mod tests {
             Both { by_size: pool(FreeOrder::BySize), by_address: pool(FreeOrder::ByAddress), inside: Vec::new(), end: 0 }
         }
 
-        /// Adds a block after the other blocks of its rank, with a gap. Blocks of rank 1 go down from the end of the
+        /// Adds a block after the other blocks of its rank, with a gap. Blocks of rank 1 descend from the end of the
         /// address space.
         fn insert(&mut self, (size, rank, stream, stamp): (u64, u32, u16, u64)) {
             let address = if rank == 0 { self.end } else { (1 << 40) - self.end - size };

@@ -1,5 +1,5 @@
-//! PyTorch's rules (spec sections 1 to 5): how a request is rounded, which block serves it, and what happens when no free
-//! block does.
+//! PyTorch's rules (spec sections 1 to 5): how a request is rounded, which block serves it, and what happens if no
+//! free block can.
 
 use alloc::vec::Vec;
 
@@ -10,15 +10,15 @@ use crate::profile::Profile;
 use crate::settings::Settings;
 use crate::units::{Bytes, MIB, PoolClass};
 
-/// PyTorch's rules under given settings. You may change the settings at any time, as in PyTorch.
+/// PyTorch's rules under given settings. The settings may be changed at any time, as in PyTorch.
 #[derive(Clone, Debug)]
 pub struct PyTorch {
-    /// The settings that the next decision follows.
+    /// The settings, which apply from the next decision.
     pub settings: Settings,
-    /// Cannot change, because the order of free blocks depends on it.
+    /// The release's rules. They cannot change, because the order of free blocks depends on them.
     profile: &'static Profile,
-    /// How many searches each pool had while garbage collection was on: the clock by which free blocks age (spec 2.5,
-    /// step 1).
+    /// The number of searches in each pool while garbage collection was on: the clock by which free blocks age (spec
+    /// 2.5, step 1).
     searches: Vec<u64>,
 }
 
@@ -29,35 +29,35 @@ impl PyTorch {
         PyTorch::of(&Profile::PYTORCH_2_11, settings)
     }
 
-    /// The rules of a release of PyTorch under these settings.
+    /// The rules of a PyTorch release under these settings.
     #[must_use]
     pub fn of(profile: &'static Profile, settings: Settings) -> PyTorch {
         PyTorch { settings, profile, searches: Vec::new() }
     }
 
-    /// The limit, if garbage collection can run at all: that needs both a limit and a threshold.
+    /// The limit, if garbage collection can run, which requires both a limit and a threshold.
     #[inline]
     fn collection_limit(&self, heap: &Heap) -> Option<Bytes> {
         heap.limit().filter(|_| self.counts_searches())
     }
 
     /// The size in bytes of a new segment for a block of this size; `None` if it exceeds 64 bits (spec 1.6). With
-    /// expandable segments the allocator may map less; then this size only matters for the check against the limit
-    /// and for the error.
+    /// expandable segments, the allocator may map fewer bytes, in which case this size only matters for the check
+    /// against the limit and for the error.
     #[must_use]
     pub fn segment_for(&self, block: Bytes) -> Option<Bytes> {
         segment_size(block, &self.settings)
     }
 
-    /// How many bytes a garbage collection would have to release now; `None` if none is due (spec 2.7).
+    /// The number of bytes that a garbage collection would have to release now; `None` if none is due (spec 2.7).
     #[must_use]
     pub fn collection_target(&self, heap: &Heap) -> Option<Bytes> {
         let trigger = (self.settings.garbage_collection_threshold * self.collection_limit(heap)?.0 as f64) as u64;
         heap.reserved().0.checked_sub(trigger).filter(|&excess| excess > 0).map(Bytes)
     }
 
-    /// Whether garbage collection counts searches under the limit, if there is one.
-    // Out of line: usually there is no limit.
+    /// Whether garbage collection counts searches under this limit.
+    // Out of line, because there is usually no limit.
     #[cold]
     #[inline(never)]
     fn counts_searches(&self) -> bool {
@@ -74,8 +74,8 @@ impl PyTorch {
         self.searches[place] += 1;
     }
 
-    /// The first free block that is large enough. `None` if the rules for oversize blocks refuse it: PyTorch looks at
-    /// one candidate only (spec 2.5).
+    /// The first free block that is large enough. `None` if the rules for oversize blocks refuse it, because PyTorch
+    /// considers only one candidate (spec 2.5).
     #[inline(always)]
     fn find(&self, heap: &Heap, request: &Request) -> Option<BlockId> {
         let first = heap.first_at_least(request.pool, request.stream, request.size)?;
@@ -89,21 +89,21 @@ impl PyTorch {
         self.reuses(size, request).then_some(id)
     }
 
-    /// Whether the rules for oversize blocks let the request have a free block of `whole` bytes (spec 2.5).
+    /// Whether the rules for oversize blocks allow the request to use a free block of `whole` bytes (spec 2.5).
     #[inline(always)]
     fn reuses(&self, whole: Bytes, request: &Request) -> bool {
         let max_split = self.settings.max_split_bytes;
         if request.size.0 < max_split {
             return whole.0 < max_split;
         }
-        // Wraps as PyTorch's sum does: with a slack near 2^64, which -1 in the settings gives, no such block is
-        // reused.
+        // The sum wraps around, as in PyTorch: with a slack near 2^64, which is the result of -1 in the settings, no
+        // oversize block is reused.
         let bound = request.size.0.wrapping_add(self.settings.max_non_split_rounding_bytes);
         whole.0 < bound
     }
 
-    /// Free segments of the large default pool that are at least as old as the average, until enough bytes are
-    /// reclaimed (spec 2.7).
+    /// Free segments of the large default pool that are at least as old as the average: as many as are needed to
+    /// reclaim enough bytes (spec 2.7).
     fn collect_garbage(&self, heap: &Heap) -> Vec<BlockId> {
         let Some(Bytes(target)) = self.collection_target(heap) else { return Vec::new() };
         let pool = PoolSlot::default_pool(PoolClass::Large);
@@ -132,11 +132,12 @@ impl PyTorch {
         victims
     }
 
-    /// Oversize blocks of the request's stream to release: the smallest block that is large enough alone, or the
-    /// largest ones until they are large enough together. Then the allocator asks the device (spec 2.9).
+    /// The oversize blocks of the request's stream to release before the device is asked: the smallest block that is
+    /// large enough on its own, or as many of the largest ones as are large enough together (spec 2.9).
     ///
-    /// PyTorch does not check that such a block is a whole segment, and corrupts its heap if the setting was lowered
-    /// at run time. This function skips parts of segments, which changes nothing while the setting is constant.
+    /// PyTorch does not check that these blocks are entire segments, and corrupts its heap if the setting has been
+    /// lowered at run time. This function skips parts of segments, which makes no difference while the setting is
+    /// constant.
     fn release_oversize(&self, heap: &Heap, request: &Request) -> (Vec<BlockId>, Attempt) {
         let max_split = Bytes(self.settings.max_split_bytes);
         if max_split == Bytes::MAX {
@@ -171,13 +172,13 @@ impl PyTorch {
     }
 }
 
-/// Chooses a block if the first candidate belongs to an expandable segment: the growing end of a segment is used last
+/// Chooses a block if the first candidate belongs to an expandable segment. The growing end of a segment is used last
 /// (spec 2.5, step 3).
-// Out of line: heaps without such segments should not pay for it.
+// Out of line, so that heaps without expandable segments do not pay for it.
 #[inline(never)]
 fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (Bytes, BlockId) {
-    // Compares the size that a block has and could grow by. Later blocks are at least as large, so a block that cannot grow
-    // is the choice.
+    // Compares the sizes that blocks could grow to. Later blocks are at least as large, so a block that cannot grow is
+    // chosen.
     let mut growth = heap.unmapped_after(id);
     while growth > Bytes::ZERO
         && let Some(next) = heap.following(id)
@@ -193,7 +194,7 @@ fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (By
 }
 
 /// Whether [`choose_among_expandable`] chooses its first candidate.
-// Out of line: heaps without expandable segments should not pay for it.
+// Out of line, so that heaps without expandable segments do not pay for it.
 #[inline(never)]
 fn reaches_least(first: Candidate<'_>) -> bool {
     let growth = first.unmapped_after();
@@ -201,14 +202,14 @@ fn reaches_least(first: Candidate<'_>) -> bool {
         || first.following().is_none_or(|next| !is_passed_over(first.size() + growth, next.size() + next.unmapped_after()))
 }
 
-/// Whether to skip a block that could grow to `reach` bytes in favour of the next in the order, which could grow to
-/// `next`.
+/// Whether to skip a block that could grow to `reach` bytes in favour of the next one in the order, which could grow
+/// to `next`.
 #[inline(always)]
 fn is_passed_over(reach: Bytes, next: Bytes) -> bool {
     next < reach
 }
 
-/// The first free block that is large enough and in no expandable segment. While expandable segments are switched
+/// The first free block that is large enough and not in an expandable segment. While expandable segments are switched
 /// off, PyTorch never reuses their blocks (spec 2.5, step 3).
 #[cold]
 #[inline(never)]
@@ -248,7 +249,7 @@ impl Policy for PyTorch {
         }
     }
 
-    // Always inlined: a request calls it in one place, and the compiler would stop inlining it as it grows.
+    // Always inlined: a request calls it in only one place, and the compiler would stop inlining it when it grows.
     #[inline(always)]
     fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
         if self.collection_limit(heap).is_some() {
@@ -275,13 +276,13 @@ impl Policy for PyTorch {
         Some(self)
     }
 
-    /// Spec 4.1: nine eighths of the memory, or less if the settings say so.
+    /// Spec 4.1: nine eighths of the memory, unless the settings specify a different size.
     fn reservation(&self, total: Bytes) -> Bytes {
         let full = total.checked_add(Bytes(total.0 / 8)).unwrap_or(Bytes::MAX);
         self.settings.expandable_segments_reserve.map_or(full, |size| size.bytes(total).min(full))
     }
 
-    /// Compares with the fraction in the settings, even if the limit has changed since (spec 11).
+    /// Compares with the fraction in the settings, even if the limit has since changed (spec 11).
     fn rejects(&self, reserved: Bytes, size: Bytes, total: Bytes) -> bool {
         self.settings.throw_on_cudamalloc_oom && {
             let most = self.settings.per_process_memory_fraction * total.0 as f64;
@@ -289,8 +290,8 @@ impl Policy for PyTorch {
         }
     }
 
-    /// Spec 3.1: in the small pool a remainder of 512 bytes is split off; in the large pool it must exceed 1
-    /// MiB, and requests of `max_split_size` and more keep the whole block.
+    /// Spec 3.1: in the small pool, a remainder of at least 512 bytes is split off; in the large pool, it must exceed
+    /// 1 MiB, and requests of `max_split_size` or more keep the entire block.
     #[inline]
     fn splits(&self, whole: Bytes, request: &Request) -> bool {
         let rest = whole.0 - request.size.0;
@@ -317,7 +318,7 @@ impl Policy for PyTorch {
                 let (blocks, attempt) = self.release_oversize(heap, request);
                 Relief::Release { blocks, attempt }
             }
-            // While a graph is captured nothing waits, and the cache is kept (spec 2.4, step 6e).
+            // While a graph is captured, nothing waits, and the cache is kept (spec 2.4, step 6e).
             3 if heap.is_deferring() && borrows_last => Relief::Borrow,
             3 | 4 if heap.is_deferring() => Relief::GiveUp,
             3 => Relief::Wait,
@@ -352,14 +353,14 @@ impl Policy for PyTorch {
 
 /// Every block size is a multiple of this (spec 1.1).
 const MIN_BLOCK: u64 = 512;
-/// The largest block of the small pool; in the large pool a remainder must exceed this to be split off
-/// (spec 1.1).
+/// The size of the largest block of the small pool. In the large pool, a remainder must exceed this size to be split
+/// off (spec 1.1).
 const SMALL_SIZE: u64 = MIB;
 /// The size of a small-pool segment (spec 1.1).
 const SMALL_BUFFER: u64 = 2 * MIB;
-/// From this block size on, a segment has the block's size rounded up to [`ROUND_LARGE`] (spec 1.1).
+/// For blocks of at least this size, a segment has the block's size rounded up to [`ROUND_LARGE`] (spec 1.1).
 const MIN_LARGE_ALLOC: u64 = 10 * MIB;
-/// Segments for blocks from [`MIN_LARGE_ALLOC`] on are a multiple of this (spec 1.1).
+/// The sizes of segments for blocks of at least [`MIN_LARGE_ALLOC`] are multiples of this (spec 1.1).
 const ROUND_LARGE: u64 = 2 * MIB;
 
 /// The block size for a request (spec 1.2); `None` if it exceeds 64 bits.
@@ -374,25 +375,25 @@ fn block_size(requested: u64, settings: &Settings, profile: &Profile) -> Option<
     }
 }
 
-/// The block size if the settings divide the interval up to the next power of two. Few settings do.
+/// The block size if the settings divide the interval up to the next power of two, which few settings do.
 #[cold]
 fn by_divisions(requested: u64, divisions: u64, profile: &Profile) -> Option<u64> {
     if divisions == 1 {
         return if profile.rounds_by_one_division { whole_units(requested) } else { Some(requested) };
     }
-    // Wraps as PyTorch's product does: with 2^55 divisions or more the bound is 0.
+    // The product wraps around, as in PyTorch: with 2^55 divisions or more, the bound is 0.
     if requested > divisions.wrapping_mul(MIN_BLOCK) { next_division(requested, divisions) } else { whole_units(requested) }
 }
 
 /// Rounds up to a multiple of [`MIN_BLOCK`].
 #[inline]
 fn whole_units(requested: u64) -> Option<u64> {
-    // Does the same as `checked_next_multiple_of` in fewer steps, as the multiple is a power of two.
+    // Does the same as `checked_next_multiple_of` in fewer steps, because the unit is a power of two.
     requested.checked_add(requested.wrapping_neg() & (MIN_BLOCK - 1))
 }
 
-/// The number of divisions for a request: one of 16 slots, by the power of two below it, from under 2 MiB to
-/// 32 GiB and more (spec 1.3).
+/// The number of divisions for a request: one of 16 slots, chosen by the power of two below it, from less than 2 MiB
+/// to 32 GiB or more (spec 1.3).
 #[inline]
 fn division(requested: u64, divisions: &[u64; 16]) -> u64 {
     let slot = (requested >> 20 | 1).ilog2().min(15);

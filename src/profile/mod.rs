@@ -1,6 +1,6 @@
-//! What differs between releases of PyTorch, as data.
+//! The differences between PyTorch releases, as data.
 //!
-//! The allocator asks a [`Profile`] at the few points where releases differ. It never asks which release it is.
+//! The allocator consults a [`Profile`] at the few points where releases differ. It never asks for the release itself.
 //!
 //! Not every rule matters to every program: two releases may differ only in features that a program never uses
 //! ([`Profile::decides_like`]).
@@ -11,39 +11,39 @@ use crate::settings::Dialect;
 use crate::texts::OomWords;
 pub use releases::{RELEASES, Release, UnknownRelease};
 
-/// The rules of one release of PyTorch.
+/// The rules of a PyTorch release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// The release that has these rules, as users write it: `2.11`. Other releases may share them ([`RELEASES`]).
+    /// The release that has these rules, as users write it: `2.11`. Other releases may have the same rules
+    /// ([`RELEASES`]).
     pub name: &'static str,
-    /// The dialect of the settings string that the release understands.
+    /// The release's dialect of the settings string.
     pub dialect: Dialect,
-    /// Which of several free blocks of equal size the release uses.
+    /// How the release chooses among free blocks of equal size.
     pub tie_break: TieBreak,
-    /// Whether sizes are multiples of 512 bytes if the settings ask for one division between powers of two. If false,
-    /// the release does not round them there.
+    /// Whether sizes are rounded up to multiples of 512 bytes if the settings ask for one division between powers of
+    /// two. If false, the release does not round them in that case.
     pub rounds_by_one_division: bool,
     /// How a memory fraction becomes a limit in bytes.
     pub limit_rounding: LimitRounding,
-    /// Whether a memory fraction of 1 also sets a limit, rather than none.
+    /// Whether a memory fraction of 1 also sets a limit.
     pub limits_whole_memory: bool,
-    /// Whether the release asks the device for its memory when a fraction is set or read, rather than once at the
-    /// start.
+    /// Whether the release asks the device for its total memory when a fraction is set or read, rather than once at
+    /// the start.
     pub asks_for_total: bool,
     /// When the release postpones waiting for events.
     pub deferral: Deferral,
     /// Whether the release asks the device for its free memory after each refusal.
     pub asks_after_refusal: bool,
-    /// The words of the release's out-of-memory message.
+    /// The wording of the release's out-of-memory message.
     pub oom_words: &'static OomWords,
-    /// What the out-of-memory message suggests if segments are already expandable.
+    /// The suggestion in the out-of-memory message if segments are already expandable.
     pub expandable_hint: ExpandableHint,
-    /// Whether the release gives back a reserved range that is too short for the request, and counts that as out of
-    /// memory.
+    /// Whether the release frees a reserved range that is too short for the request, and treats that as out of memory.
     pub gives_short_ranges_back: bool,
     /// The kind of memory handles that expandable segments use.
     pub handle_types: HandleTypes,
-    /// Whether statistics count what each private pool has reserved.
+    /// Whether statistics count the bytes that each private pool has reserved.
     pub counts_private_pools: bool,
     /// Whether statistics count requests rejected before the device is asked.
     pub counts_rejections: bool,
@@ -51,20 +51,21 @@ pub struct Profile {
     pub restores_grown_segments: bool,
     /// Whether private pools have expandable segments.
     pub expands_private_pools: bool,
-    /// Whether the release forgets uses that were recorded during a capture if the block is freed during it.
+    /// Whether the release forgets uses that were recorded during a capture if the block is freed during the same
+    /// capture.
     pub forgets_captured_uses: bool,
     /// Whether saving a pool first records the events of blocks that were freed during a capture.
     pub settles_before_saving: bool,
-    /// Whether the end of routing to a pool records these events for the pool's blocks, with the setting
-    /// graph_capture_record_stream_reuse.
+    /// Whether, with the setting graph_capture_record_stream_reuse, ending the routing to a pool records these events
+    /// for the pool's blocks.
     pub settles_at_pool_end: bool,
-    /// Whether the release, with the setting graph_capture_record_stream_reuse, reuses blocks during a capture once the
-    /// graph makes their stream wait for the other streams (spec 3.8).
+    /// Whether, with the setting graph_capture_record_stream_reuse, the release reuses blocks during a capture when
+    /// the graph makes their stream wait for the other streams (spec 3.8).
     pub reuses_by_graph: bool,
-    /// Whether the release tries the pools that serve when the device is out of memory only after it has released the
-    /// cache, not before.
+    /// Whether the release tries the pools that may serve requests when the device is out of memory only after
+    /// releasing the cache, and not before.
     pub borrows_last: bool,
-    /// Whether such a pool may lend blocks of expandable segments, if the setting asks for expandable segments.
+    /// Whether these pools may lend blocks of expandable segments, if the settings ask for expandable segments.
     pub borrows_expandable: bool,
     /// Whether the oldest routing that accepts a request decides its pool, rather than the newest.
     pub oldest_routing_decides: bool,
@@ -72,25 +73,25 @@ pub struct Profile {
     pub counts_failed_routings: bool,
     /// Whether "never split" ends with its pool. If false, it stays with the pool's id.
     pub forgets_no_split: bool,
-    /// Which parts of its state the release shows.
+    /// The parts of its state that the release shows.
     pub shows: Shows,
-    /// The lines of the release's sources that messages mention.
+    /// The source lines that the release's messages mention.
     pub(crate) asserts: Asserts,
 }
 
-/// Which of several free blocks of equal size is used (spec 2.3, 11.0).
+/// The choice among free blocks of equal size (spec 2.3, 11.0).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TieBreak {
     /// The block with the lowest address.
     Address,
-    /// The block with the oldest segment, then the one with the lowest address.
+    /// The block in the oldest segment; within a segment, the one with the lowest address.
     SegmentAge,
-    /// The block that was created first. When a block is split, the part handed out is new; a block that absorbs
-    /// others keeps its age.
+    /// The block that was created first. When a block is split, the part that is handed out counts as new; a block
+    /// that absorbs others keeps its age.
     BlockAge,
 }
 
-/// What the out-of-memory message suggests if segments are already expandable.
+/// The suggestion in the out-of-memory message if segments are already expandable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpandableHint {
     /// To use expandable segments, as in the other messages.
@@ -108,20 +109,20 @@ pub enum HandleTypes {
     Unshared,
     /// File descriptors.
     Files,
-    /// Fabric handles if creating one succeeds, or file descriptors if it fails.
+    /// Fabric handles if one can be created, otherwise file descriptors.
     Tried,
-    /// Fabric handles if the device says that it supports them, or file descriptors if not.
+    /// Fabric handles if the device reports that it supports them, otherwise file descriptors.
     Asked,
 }
 
-/// Which parts of its state a release shows.
+/// The parts of its state that a release shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shows {
     /// Trace entries name their private pool.
     pub entry_pools: bool,
     /// Snapshots contain the settings.
     pub settings: bool,
-    /// Statistics count waits for all streams, and memory taken from the device and given back to it.
+    /// Statistics count waits for all streams, and memory taken from the device and returned to it.
     pub device_counters: bool,
 }
 
@@ -157,7 +158,7 @@ impl LimitRounding {
     }
 }
 
-/// The lines of PyTorch's sources that messages mention.
+/// The lines of PyTorch's source code that messages mention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asserts {
     pub(crate) file: &'static str,
@@ -165,23 +166,24 @@ pub(crate) struct Asserts {
     pub(crate) unknown: u32,
     /// The pool has no uses.
     pub(crate) abandoned: u32,
-    /// The pool is released more often than it was used.
+    /// The pool is released more often than used.
     pub(crate) not_in_use: u32,
-    /// The pool was released more often than it was used, found when its memory is released.
+    /// The pool was released more often than used, which is detected when its memory is released.
     pub(crate) overreleased: u32,
-    /// The program empties the cache during a capture, in releases that assert otherwise: the asserted condition and
-    /// its line.
+    /// The program empties the cache during a capture, in releases with an assert against this: the asserted condition
+    /// and its line.
     pub(crate) capture: Option<(&'static str, u32)>,
-    /// With the setting graph_capture_record_stream_reuse, in releases with these asserts: a request for a stream that is
-    /// not captured or is captured outside any routing; and the end of a routing during its capture.
+    /// With the setting graph_capture_record_stream_reuse, in releases with these asserts: a request for a stream that
+    /// is not captured or is captured outside any routing; and a routing that ends during its capture.
     pub(crate) stream: Option<(u32, u32)>,
-    /// An oversize request would release a free block of an expandable segment, in releases that assert otherwise.
+    /// An oversize request would release a free block of an expandable segment, in releases with an assert against
+    /// this.
     pub(crate) expandable: Option<u32>,
-    /// A memory fraction is outside 0 to 1, in releases that assert otherwise.
+    /// A memory fraction is outside 0 to 1, in releases with an assert against this.
     pub(crate) fraction: Option<u32>,
 }
 
-/// The features that a program uses and for which releases have different rules.
+/// The features used by a program for which releases have different rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scope {
     /// Expandable segments.
@@ -212,11 +214,11 @@ impl Profile {
         self.asserts.stream.is_some() && !self.reuses_by_graph
     }
 
-    /// Whether a program that uses no more than `scope` gets the same blocks at the same addresses and the same trace
-    /// entries from both profiles, under settings and a limit in bytes that both understand alike.
+    /// Whether a program that only uses the features in `scope` gets the same blocks at the same addresses and the
+    /// same trace entries from both profiles, under settings and a limit in bytes that have the same meaning for both.
     ///
-    /// Messages, the settings string, statistics and driver calls that affect no decision may differ. A rule that is not
-    /// mentioned here always matters.
+    /// Messages, the settings string, statistics, and driver calls that affect no decision may differ. A rule that is
+    /// not mentioned here always counts.
     #[must_use]
     pub fn decides_like(&self, other: &Profile, scope: Scope) -> bool {
         if scope.expandable_segments && self.fails_to_release_expandable() != other.fails_to_release_expandable() {
@@ -265,7 +267,8 @@ impl Profile {
 mod tests {
     use super::*;
 
-    /// What the real releases report for a fraction of 0.4 of 1 GiB, read back as fractions (spec 11.0).
+    /// Compares with what the real releases report for a fraction of 0.4 of 1 GiB, read back as a fraction (spec
+    /// 11.0).
     #[test]
     fn a_limit_is_rounded_as_the_release_rounds_it() {
         assert_eq!(LimitRounding::Down.limit(0.4, 1 << 30), 429_496_729);
@@ -277,7 +280,7 @@ mod tests {
     fn rules_of_what_a_program_does_not_use_do_not_matter() {
         let (old, new) = (Profile::PYTORCH_2_11, Profile::PYTORCH_2_15);
         let plain = Scope { expandable_segments: false, private_pools: false, checkpoints: false, one_division: false };
-        assert!(!old.decides_like(&new, plain), "another of equal blocks");
+        assert!(!old.decides_like(&new, plain), "they choose different blocks of equal size");
         let with_ties_as_old = Profile { tie_break: TieBreak::Address, ..new };
         assert!(old.decides_like(&with_ties_as_old, plain));
         assert!(!old.decides_like(&with_ties_as_old, Scope { private_pools: true, ..plain }));

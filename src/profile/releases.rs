@@ -1,5 +1,4 @@
-//! The releases of PyTorch, and the rules of each. A release is written as a neighbouring release plus its
-//! differences.
+//! The PyTorch releases and their rules. A release is defined by a neighbouring release and the differences from it.
 
 use alloc::string::String;
 use core::fmt;
@@ -8,16 +7,16 @@ use super::{Asserts, Deferral, ExpandableHint, HandleTypes, LimitRounding, Profi
 use crate::settings::Dialect;
 use crate::texts::OomWords;
 
-/// A release of PyTorch and its rules.
+/// A PyTorch release and its rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Release {
     /// The release's full name: `2.11.0`.
     pub name: &'static str,
-    /// The release's rules. Releases that behave alike share them.
+    /// The release's rules. Releases that behave the same share them.
     pub profile: &'static Profile,
 }
 
-/// Every release whose rules were compared with its binary and showed no difference, oldest first.
+/// Every release for which a comparison of the rules with its binary showed no difference, oldest first.
 pub const RELEASES: &[Release] = &[
     Release { name: "2.1.0", profile: &Profile::PYTORCH_2_1 },
     Release { name: "2.1.1", profile: &Profile::PYTORCH_2_1 },
@@ -47,7 +46,7 @@ pub const RELEASES: &[Release] = &[
     Release { name: "2.15.0", profile: &Profile::PYTORCH_2_15 },
 ];
 
-/// There are no rules for a release of this name.
+/// There are no rules for a release with this name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownRelease {
     /// The name.
@@ -56,7 +55,7 @@ pub struct UnknownRelease {
 
 impl fmt::Display for UnknownRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the rules of PyTorch {:?} are not known; known are", self.name)?;
+        write!(f, "the rules of PyTorch {:?} are not known; the known releases are", self.name)?;
         for (place, release) in RELEASES.iter().enumerate() {
             f.write_str(if place == 0 { " " } else { ", " })?;
             f.write_str(release.name)?;
@@ -68,11 +67,11 @@ impl fmt::Display for UnknownRelease {
 impl core::error::Error for UnknownRelease {}
 
 impl Profile {
-    /// The rules of a release: `2.11.0`, with or without a build suffix (`2.11.0+cu130`). `2.11` is the last release
-    /// of that series.
+    /// The rules of a release such as `2.11.0`, with or without a build suffix (`2.11.0+cu130`). `2.11` means the last
+    /// release of that series.
     ///
     /// # Errors
-    /// No release of that name is in [`RELEASES`].
+    /// [`RELEASES`] does not contain a release with this name.
     pub fn of(name: &str) -> Result<&'static Profile, UnknownRelease> {
         let public = name.split_once('+').map_or(name, |(public, _)| public);
         let is_meant = |release: &&Release| release.name == public || series(release.name) == public;
@@ -91,7 +90,7 @@ fn series(name: &str) -> &str {
     name.rsplit_once('.').map_or(name, |(series, _)| series)
 }
 
-/// The path of the allocator's source when releases 2.6 to 2.12 were built.
+/// The path of the allocator's source when PyTorch 2.6 to 2.12 were built.
 const SOURCE: &str = "/pytorch/c10/cuda/CUDACachingAllocator.cpp";
 /// The path for releases up to 2.5.
 const OLDER_SOURCE: &str = "../c10/cuda/CUDACachingAllocator.cpp";
@@ -466,7 +465,7 @@ mod tests {
     #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let said = Profile::of("9.9").unwrap_err().to_string();
-        assert!(said.starts_with("the rules of PyTorch \"9.9\" are not known; known are 2."), "{said}");
+        assert!(said.starts_with("the rules of PyTorch \"9.9\" are not known; the known releases are 2."), "{said}");
         assert!(RELEASES.iter().all(|release| said.contains(release.name)), "{said}");
     }
 

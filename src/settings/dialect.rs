@@ -1,9 +1,9 @@
-//! The dialect of the settings string: the keys that a release of PyTorch knows, and the source lines that its
-//! messages mention.
+//! The dialect of the settings string: the keys that a PyTorch release knows, and the source lines that its messages
+//! mention.
 //!
-//! A dialect maps each key to an [`Action`]. To add a release, add a table, and an action for each new key.
+//! A dialect maps each key to an [`Action`]. To add a release, add a table and an action for each new key.
 
-/// The settings string as one release of PyTorch understands it.
+/// The settings string as a PyTorch release understands it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dialect {
     /// The release's keys, in the order in which PyTorch added them.
@@ -12,7 +12,7 @@ pub struct Dialect {
     pub(super) parser: Parser,
 }
 
-/// Which parser reads the string.
+/// The parser that reads the string.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Parser {
     /// Two parsers: one for the keys that all accelerators share, and one for CUDA's keys.
@@ -21,18 +21,18 @@ pub(super) enum Parser {
     SinglePass(SinglePass),
 }
 
-/// What the releases with one parser word or allow differently.
+/// The differences between the releases with one parser, in wording and allowed values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SinglePass {
     /// How the message spells "divisions".
     pub(super) divisions: &'static str,
-    /// Whether a list of roundup divisions may have zeros.
+    /// Whether a list of roundup divisions may contain zeros.
     pub(super) allows_zero: bool,
     /// The source file and line of the backend check.
     pub(super) backend: (&'static str, u32),
 }
 
-/// What a key sets. Each of the two parsers acts on its own keys and skips the other's.
+/// The setting that a key changes. Each of the two parsers acts on its own keys and skips the other's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Common(CommonAction),
@@ -74,15 +74,15 @@ pub(super) enum DeviceAction {
 pub(super) struct AssertLines {
     /// The source folder when PyTorch was built.
     pub(super) root: &'static str,
-    /// A token is missing, in a checked access.
+    /// A token is missing in a checked access.
     pub(super) checked_index: u32,
-    /// A token is missing, in a direct access.
+    /// A token is missing in a direct access.
     pub(super) direct_index: u32,
     /// A skipped list does not end.
     pub(super) skipped_list: u32,
     /// The list of roundup divisions does not end.
     pub(super) roundup_list: u32,
-    /// The string names another backend than the one in use.
+    /// The string names a different backend from the one in use.
     pub(super) backend: u32,
 }
 
@@ -295,7 +295,7 @@ impl Dialect {
         parser: Parser::TwoPasses,
     };
 
-    /// What `key` sets; `None` for an unknown key.
+    /// The setting that `key` changes; `None` for an unknown key.
     pub(super) fn action(&self, key: &str) -> Option<Action> {
         self.keys.iter().copied().flatten().find(|(name, _)| *name == key).map(|(_, action)| *action)
     }

@@ -3,16 +3,16 @@
 use alloc::string::String;
 use core::fmt;
 
-/// Which C++ exception PyTorch raises (spec 8.4).
+/// The C++ exception that PyTorch raises (spec 8.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
     /// `c10::ValueError`, a `ValueError` in Python: an unknown key, or a value that its key does not allow.
     Value,
-    /// `c10::Error` from a check, a `RuntimeError` in Python: before 2.10, any of the reasons for `Value`, or a missing
-    /// value.
+    /// `c10::Error` from a check, a `RuntimeError` in Python. Raised before 2.10, for any of the reasons for `Value`
+    /// or for a missing value.
     Check,
-    /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a missing value, an unclosed bracket, or
-    /// another backend.
+    /// `c10::Error` from an internal assert, a `RuntimeError` in Python: a missing value, an unclosed bracket, or a
+    /// different backend.
     Internal,
     /// `std::invalid_argument`, a `ValueError` in Python: a number without a digit.
     InvalidNumber,
@@ -20,7 +20,7 @@ pub enum ErrorKind {
     NumberOutOfRange,
 }
 
-/// PyTorch refuses a settings string. Settings made before the error stay.
+/// PyTorch refuses a settings string. Settings applied before the error are kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SettingsError {
     kind: ErrorKind,

@@ -2,8 +2,8 @@
 //! `torch._C._accelerator_setAllocatorSettings` (spec section 8).
 //!
 //! PyTorch parses a string with two parsers, one for the keys that all accelerators share and one for CUDA's own, and
-//! each skips the other's keys. Their order differs between load time and run time, and so does the error that
-//! PyTorch reports if there are several. Releases before 2.10 have one parser for all keys.
+//! each skips the other's keys. Their order differs between load time and run time, so if there are several errors,
+//! the one that PyTorch reports also differs. Releases before 2.10 have one parser for all keys.
 
 mod dialect;
 mod error;
@@ -20,16 +20,16 @@ pub use values::{Backend, ROUNDUP_SLOTS, ReserveSize, Settings};
 
 impl Settings {
     /// Applies a string at run time, as PyTorch 2.11 does. First resets `max_split_size_mb`,
-    /// `roundup_power2_divisions` and `garbage_collection_threshold`; other settings keep their value unless the
+    /// `roundup_power2_divisions` and `garbage_collection_threshold`; other settings keep their values unless the
     /// string names them (spec 8.3).
     ///
     /// # Errors
-    /// PyTorch's error, with its message. Settings made before the error stay, as in PyTorch.
+    /// PyTorch's error, with its message. Settings applied before the error are kept, as in PyTorch.
     pub fn apply(&mut self, text: &str) -> Result<(), SettingsError> {
         self.apply_as(&Dialect::PYTORCH_2_11, text)
     }
 
-    /// As [`Settings::apply`], in the dialect of another release.
+    /// Like [`Settings::apply`], but in the dialect of a given release.
     ///
     /// # Errors
     /// As [`Settings::apply`].
@@ -41,19 +41,19 @@ impl Settings {
         two_passes::apply_device(self, text, dialect)
     }
 
-    /// The settings of a process with this string in its environment. PyTorch 2.11 reads first the backend, then
-    /// CUDA's keys, then the common keys (spec 8.4).
+    /// The settings of a process with this string in its environment. PyTorch 2.11 first reads the backend, then
+    /// CUDA's keys, and then the common keys (spec 8.4).
     ///
-    /// With the `cudaMallocAsync` backend PyTorch reads the other keys lazily, when it needs them.
+    /// With the `cudaMallocAsync` backend, PyTorch reads the other keys lazily.
     ///
     /// # Errors
-    /// PyTorch's error, with its message. An error while looking for the backend ends a real process as it loads its
+    /// PyTorch's error, with its message. An error in reading the backend ends a real process while it is loading its
     /// libraries.
     pub fn from_environment(text: &str) -> Result<Settings, SettingsError> {
         Settings::from_environment_as(&Dialect::PYTORCH_2_11, text)
     }
 
-    /// As [`Settings::from_environment`], in the dialect of another release.
+    /// Like [`Settings::from_environment`], but in the dialect of a given release.
     ///
     /// # Errors
     /// As [`Settings::from_environment`].

@@ -10,10 +10,10 @@ use super::tokens::{self, number_error, split};
 use super::values::{Backend, ROUNDUP_SLOTS, Settings};
 use crate::units::MIB;
 
-/// The smallest large segment, in MiB: the sizes in the settings must exceed it.
+/// The size of the smallest large segment, in MiB. Sizes in the settings must exceed it.
 const LARGE_MB: u64 = 20;
 
-/// The most threads for registering pinned memory.
+/// The maximum number of threads for registering pinned memory.
 const MAX_REGISTER_THREADS: u64 = 128;
 
 /// Resets the settings that every string resets, stores the string, and applies its keys from left to right.
@@ -35,7 +35,7 @@ pub(super) fn apply(settings: &mut Settings, text: &str, dialect: &Dialect, rule
     Ok(())
 }
 
-/// The backend that the environment's string asks for. This checks no value.
+/// The backend that the environment's string asks for. Other values are not checked.
 pub(super) fn backend_at_load(text: &str) -> Backend {
     let options = text.split(|character: char| character == ',' || matches!(character, ' ' | '\t'..='\r'));
     let mut asked = options.filter_map(|option| {
@@ -65,7 +65,7 @@ fn apply_common(
         CommonAction::PinnedUseBackgroundThreads => {
             settings.pinned_use_background_threads = tokens.boolean(value, "pinned_use_background_threads")?;
         }
-        // Keys that only later releases have.
+        // These keys exist only in later releases.
         CommonAction::LargeSegment | CommonAction::PinnedMaxRoundThreshold | CommonAction::PinnedMaxCachedSize => {}
     }
     Ok(value)
@@ -92,7 +92,7 @@ fn apply_device(
         DeviceAction::GraphCaptureRecordStreamReuse => {
             settings.graph_capture_record_stream_reuse = tokens.boolean(value, "graph_capture_record_stream_reuse")?;
         }
-        // Keys that only later releases have.
+        // These keys exist only in later releases.
         DeviceAction::PinnedReserveSegment
         | DeviceAction::PerProcessMemoryFraction
         | DeviceAction::PinnedFreeCatchAll
@@ -118,7 +118,7 @@ fn roundup(settings: &mut Settings, tokens: &Tokens, value: usize, rules: &Singl
     Ok(value)
 }
 
-/// Reads `interval:divisions` pairs up to the `]`. Pairs before an error stay set.
+/// Reads `interval:divisions` pairs up to the `]`. Pairs before an error are kept.
 fn roundup_list(
     slots: &mut [u64; ROUNDUP_SLOTS],
     tokens: &Tokens,
@@ -145,7 +145,7 @@ fn roundup_list(
             slots.iter_mut().take(last_slot + 1).skip(first_slot).for_each(|slot| *slot = divisions);
             is_first = false;
         }
-        // PyTorch reads beyond the end of the list here.
+        // At this point, PyTorch reads beyond the end of the list.
         index = if tokens.get(value + 1) == Some("]") { value + 1 } else { tokens.expect(value + 1, ",")? + 1 };
     }
     Ok(index)

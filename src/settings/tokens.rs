@@ -1,9 +1,9 @@
-//! How a settings string is split into tokens, and how the C library reads the numbers in them. `strtoull` in base ten and
+//! Splits a settings string into tokens, and reads the numbers in them like the C library. `strtoull` in base ten and
 //! `strtod` take the longest prefix that is a number and ignore the rest (spec 8.2).
 //!
-//! Tokens have no leading white space. There is one known difference: glibc also reports a range error for a value within
-//! one part in 2^53 below the smallest normal double that is rounded up to it; here only results below that double are
-//! errors.
+//! Tokens have no leading white space. There is one known difference: glibc also reports a range error for a value
+//! that is within one part in 2^53 below the smallest normal double and is rounded up to it; here, only results below
+//! that double are errors.
 
 use alloc::format;
 use alloc::string::String;
@@ -33,7 +33,7 @@ pub(super) fn split(text: &str, is_blank: impl Fn(char) -> bool) -> Vec<String> 
     tokens
 }
 
-/// Why a token cannot be read as a number.
+/// The reason why a token cannot be read as a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NumberError {
     /// The token does not begin with a number (`std::invalid_argument`).
@@ -49,7 +49,7 @@ pub(super) fn unsigned(text: &str) -> Result<u64, NumberError> {
     if digits.is_empty() {
         return Err(NumberError::NotANumber);
     }
-    // Parsing can only fail by overflow.
+    // Parsing can fail only because of an overflow.
     let value: u64 = digits.parse().map_err(|_| NumberError::OutOfRange)?;
     Ok(if negative { value.wrapping_neg() } else { value })
 }
@@ -91,7 +91,7 @@ fn decimal_magnitude(text: &str) -> Result<f64, NumberError> {
         return Err(NumberError::NotANumber);
     }
     let exponent = exponent(number.rest, 'e').unwrap_or(0);
-    // Rebuilt so that Rust's parser sees only input that the C library would accept.
+    // Rebuilt so that Rust's parser only gets input that the C library would accept.
     let clean = format!("0{}.{}e{}", number.whole, number.fraction, exponent);
     let value: f64 = clean.parse().map_err(|_| NumberError::NotANumber)?;
     let is_zero = number.digits().all(|digit| digit == b'0');
@@ -107,7 +107,7 @@ fn is_exact(value: f64, number: &Parts<'_>, exponent: i64) -> bool {
     number.point_position(exponent) == exact.point_position(0) && number.significant().eq(exact.significant())
 }
 
-/// The digits after `0x`, if there is at least one; a bare `0x` is the number 0.
+/// The digits after `0x`, if there is at least one; `0x` without digits is the number 0.
 fn hexadecimal_digits(text: &str) -> Option<&str> {
     let rest = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"))?;
     let first = rest.strip_prefix('.').unwrap_or(rest).bytes().next()?;
@@ -212,7 +212,7 @@ fn exponent(text: &str, mark: char) -> Option<i64> {
     if digits.is_empty() {
         return None;
     }
-    // Far beyond any double, and far from overflow.
+    // Far beyond the range of doubles, but also far from overflow.
     const LIMIT: i64 = 1 << 40;
     let size = digits.parse().unwrap_or(LIMIT).min(LIMIT);
     Some(if negative { -size } else { size })

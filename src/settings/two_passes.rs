@@ -1,8 +1,8 @@
-//! The parsers of releases from 2.10 on: one for the keys that all accelerators share, one for CUDA's own keys and the
-//! choice of the backend at load time (spec 8.2 to 8.5).
+//! The parsers of PyTorch 2.10 and later: one for the keys that all accelerators share, and one for CUDA's own keys
+//! and the choice of the backend at load time (spec 8.2 to 8.5).
 //!
-//! `,`, `:`, `[` and `]` are tokens. White space is dropped everywhere, even inside words. Like PyTorch, this module does
-//! not check which separator stands between two tokens, only that there is one.
+//! `,`, `:`, `[` and `]` are tokens. White space is removed everywhere, even inside words. Like PyTorch, this module
+//! only checks that there is a separator between two tokens, not which one it is.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,7 +14,7 @@ use super::tokens::{self, number_error, split};
 use super::values::{Backend, ROUNDUP_SLOTS, ReserveSize, Settings};
 use crate::units::MIB;
 
-/// The most MiB whose bytes fit into 64 bits; larger values are reduced to it.
+/// The maximum number of MiB whose bytes fit in 64 bits; larger values are reduced to it.
 const MAX_MIB: u64 = u64::MAX / MIB;
 
 /// Resets the settings that every string resets, stores the string, and applies its keys from left to right.
@@ -37,8 +37,8 @@ pub(super) fn apply_common(settings: &mut Settings, text: &str, dialect: &Dialec
     Ok(())
 }
 
-/// The first pass: reads the size of large segments, which bounds other values. It looks at every token, not only at
-/// keys.
+/// The first pass reads the size of large segments, which is a bound for other values. It considers every token, not
+/// only keys.
 fn apply_large_segment(settings: &mut Settings, tokens: &Tokens, dialect: &Dialect) -> Result<(), SettingsError> {
     let mut index = 0;
     while let Some(token) = tokens.get(index) {
@@ -52,7 +52,7 @@ fn apply_large_segment(settings: &mut Settings, tokens: &Tokens, dialect: &Diale
         }
         index += 1;
     }
-    // In a release without that key, nothing resets the size.
+    // In a release without this key, nothing resets the size.
     if dialect.action("large_segment_size_mb").is_some() {
         settings.max_non_split_rounding_bytes = settings.large_segment_bytes;
     }
@@ -127,7 +127,7 @@ fn parse_roundup(tokens: &Tokens, key_index: usize, slots: &mut [u64; ROUNDUP_SL
     Ok(value)
 }
 
-/// Reads `interval:divisions` pairs up to the `]`. Pairs before an error stay set.
+/// Reads `interval:divisions` pairs up to the `]`. Pairs before an error are kept.
 fn parse_roundup_list(tokens: &Tokens, open: usize, slots: &mut [u64; ROUNDUP_SLOTS]) -> Result<usize, SettingsError> {
     let mut last_slot = 0;
     let mut is_first = true;
@@ -153,12 +153,12 @@ fn parse_roundup_list(tokens: &Tokens, open: usize, slots: &mut [u64; ROUNDUP_SL
             slots.iter_mut().take(last_slot + 1).skip(first_slot).for_each(|slot| *slot = divisions);
             is_first = false;
         }
-        // PyTorch accepts anything but the closing bracket as a comma.
+        // PyTorch accepts any token except the closing bracket as a comma.
         index = if tokens.direct(value_index + 1)? == "]" { value_index + 1 } else { value_index + 2 };
     }
 }
 
-/// The slot of the interval that starts at `size_mb`. The last slot includes everything above.
+/// The slot of the interval that starts at `size_mb`. The last slot also includes all larger sizes.
 fn slot_of(size_mb: u64) -> Result<usize, SettingsError> {
     if !size_mb.is_power_of_two() {
         return Err(SettingsError::value("For roundups, the intervals have to be power of 2 "));
@@ -166,7 +166,7 @@ fn slot_of(size_mb: u64) -> Result<usize, SettingsError> {
     Ok((size_mb.trailing_zeros() as usize).min(ROUNDUP_SLOTS - 1))
 }
 
-/// The most threads for registering pinned memory.
+/// The maximum number of threads for registering pinned memory.
 const MAX_REGISTER_THREADS: u64 = 128;
 
 /// Applies the CUDA keys of the string from left to right and skips all others.
@@ -184,8 +184,8 @@ pub(super) fn apply_device(settings: &mut Settings, text: &str, dialect: &Dialec
     Ok(())
 }
 
-/// The backend that the environment's string asks for. This checks no value and reads nothing after the first
-/// `backend` key.
+/// The backend that the environment's string asks for. Other values are not checked, and nothing after the first
+/// `backend` key is read.
 pub(super) fn backend_at_load(text: &str, dialect: &Dialect) -> Result<Backend, SettingsError> {
     let tokens = Tokens::new(text, dialect.asserts);
     let mut index = 0;
@@ -231,11 +231,11 @@ fn apply_device_key(
     Ok(value)
 }
 
-/// Skips stream classes with their segment sizes. No call here can put a stream into a class.
+/// Skips stream classes and their segment sizes. There is no call that could assign a stream to a class.
 fn skip_classes(tokens: &Tokens, open: usize) -> Result<usize, SettingsError> {
     let mut index = open + 1;
     while tokens.checked(index)? != "]" {
-        // A name, any token as the colon, a size; then a comma or nothing.
+        // A name, any token as the colon, and a size, followed by a comma or nothing.
         tokens.checked(index + 1)?;
         tokens.direct(index + 2)?;
         index += 3;
@@ -300,7 +300,7 @@ struct Tokens {
 
 impl Tokens {
     fn new(text: &str, asserts: AssertLines) -> Tokens {
-        // C's white space; other Unicode blanks are part of words.
+        // These are C's white-space characters; other Unicode white space is part of words.
         Tokens { tokens: split(text, |character| matches!(character, ' ' | '\t'..='\r')), asserts }
     }
 
@@ -318,12 +318,12 @@ impl Tokens {
         self.get(index).ok_or_else(|| missing_token(self.asserts, self.asserts.checked_index))
     }
 
-    /// Like [`Tokens::checked`], but the message has the source line of PyTorch's direct access.
+    /// Like [`Tokens::checked`], but the message contains the source line of PyTorch's direct access.
     fn direct(&self, index: usize) -> Result<&str, SettingsError> {
         self.get(index).ok_or_else(|| missing_token(self.asserts, self.asserts.direct_index))
     }
 
-    /// The index of the value of the key at `key_index`. An error if no separator precedes the value.
+    /// The index of the value of the key at `key_index`, or an error if there is no separator before the value.
     fn value_index(&self, key_index: usize) -> Result<usize, SettingsError> {
         self.checked(key_index + 1)?;
         Ok(key_index + 2)
@@ -360,7 +360,8 @@ impl Tokens {
         }
     }
 
-    /// The index of the next key after a value that ends at `last`. Skips the token between them, whatever it is.
+    /// The index of the next key after a value that ends at `last`. Skips the token between them, regardless of what
+    /// it is.
     fn next_key(&self, last: usize) -> usize {
         if last + 1 < self.len() { last + 2 } else { last + 1 }
     }
@@ -370,7 +371,7 @@ fn missing_token(asserts: AssertLines, line: u32) -> SettingsError {
     internal_assert(asserts, "i < config_.size()", ("core/AllocatorConfig.h", line), "Index out of bounds in ConfigTokenizer")
 }
 
-/// The error for a list without its `]`, found by the loop in `file`.
+/// The error for a list without a closing `]`, which the loop in `file` detects.
 fn unclosed_list(size: &str, file: &str, asserts: AssertLines, line: u32) -> SettingsError {
     let text = "Expected closing bracket ']' in ConfigTokenizer but reached end of config";
     internal_assert(asserts, &format!("i < {size}"), (&format!("core/{file}"), line), text)

@@ -5,7 +5,7 @@ use alloc::string::String;
 use super::tokens;
 use crate::units::{Bytes, MIB};
 
-/// The number of intervals of `roundup_power2_divisions`: 1 MiB, 2 MiB, ..., 32 GiB and more.
+/// The number of intervals of `roundup_power2_divisions`: 1 MiB, 2 MiB, ..., 32 GiB or more.
 pub const ROUNDUP_SLOTS: usize = 16;
 
 /// Everything that a settings string can set, with PyTorch's names where they exist.
@@ -13,7 +13,7 @@ pub const ROUNDUP_SLOTS: usize = 16;
 pub struct Settings {
     /// Blocks of at least this size are "oversize" (spec 2.5); `u64::MAX` is unlimited.
     pub max_split_bytes: u64,
-    /// By how many bytes an oversize block may exceed the request (spec 2.5).
+    /// The number of bytes by which an oversize block may exceed the request (spec 2.5).
     pub max_non_split_rounding_bytes: u64,
     /// The segment size for requests between 1 MiB and 10 MiB (spec 1.6).
     pub large_segment_bytes: u64,
@@ -25,28 +25,29 @@ pub struct Settings {
     pub expandable_segments: bool,
     /// Whether PyTorch releases its lock while the driver allocates (spec 2.8).
     pub release_lock_on_cudamalloc: bool,
-    /// Whether a graph capture may reuse blocks whose streams have caught up (spec 3.8).
+    /// Whether blocks may be reused during a graph capture if the graph orders all their uses (spec 3.8).
     pub graph_capture_record_stream_reuse: bool,
-    /// The memory fraction that an allocator starts with (spec 2.15). Changing the setting later does not
-    /// change the limit.
+    /// The initial memory fraction of an allocator (spec 2.15). Changing the setting later does not change the limit.
     pub per_process_memory_fraction: f64,
     /// Whether a request that cannot fit is rejected before the device is asked (2.15).
     pub throw_on_cudamalloc_oom: bool,
-    /// How many addresses an expandable segment reserves, if not nine eighths of the device's memory (2.15).
+    /// The size of the address range that an expandable segment reserves, if not nine eighths of the device's memory
+    /// (2.15).
     pub expandable_segments_reserve: Option<ReserveSize>,
     /// Host memory: whether background threads process events.
     pub pinned_use_background_threads: bool,
     /// Host memory: whether CUDA registers the memory rather than allocating it.
     pub pinned_use_cuda_host_register: bool,
-    /// Host memory: how many threads register the memory.
+    /// Host memory: the number of threads that register the memory.
     pub pinned_num_register_threads: u64,
     /// Host memory: the size of the segment reserved at the start, in MiB; 0 means none.
     pub pinned_reserve_segment_mb: u64,
     /// Host memory: whether pointers that the allocator did not hand out may be freed (2.15).
     pub pinned_free_catch_all: bool,
-    /// Host memory: the size from which requests are not rounded up, in MiB; 0 means never (2.15).
+    /// Host memory: the size in MiB from which requests are no longer rounded up; 0 means that all are rounded up
+    /// (2.15).
     pub pinned_max_round_threshold_mb: u64,
-    /// Host memory: the most to cache, in MiB; 0 means unlimited (2.15).
+    /// Host memory: the maximum size of the cache, in MiB; 0 means unlimited (2.15).
     pub pinned_max_cached_size_mb: u64,
     /// The allocator in use, fixed at load time.
     pub backend: Backend,
@@ -107,7 +108,7 @@ impl Default for Settings {
     }
 }
 
-/// How many addresses an expandable segment reserves.
+/// The size of the address range that an expandable segment reserves.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ReserveSize {
     /// A fraction of the device's memory.
@@ -129,7 +130,7 @@ impl ReserveSize {
     /// The size on a device of `total` bytes.
     #[must_use]
     pub fn bytes(self, total: Bytes) -> Bytes {
-        // Beyond 64 bits the conversion saturates, as PyTorch's does.
+        // Beyond 64 bits, the conversion saturates, as in PyTorch.
         Bytes(match self {
             ReserveSize::Fraction(part) => part * total.0 as f64,
             ReserveSize::Gibibytes(count) => count * (1_u64 << 30) as f64,
@@ -141,7 +142,7 @@ impl ReserveSize {
 mod tests {
     use super::*;
 
-    /// The sizes that PyTorch reserved on a device of 1 GiB, before rounding to pages.
+    /// Compares with the sizes that PyTorch reserved on a device with 1 GiB, before rounding to pages.
     #[test]
     fn sizes_are_parts_or_gibibytes() {
         let bytes = |text| ReserveSize::parse(text).map(|size| size.bytes(Bytes::mib(1024)).0);

@@ -1,35 +1,36 @@
-//! One family's counters, stored so that counting is cheap: every allocation and every free changes several.
+//! A family's counters, stored in a form in which counting is cheap, because every allocation and every free changes
+//! several of them.
 //!
-//! The stored values are not those that callers read. A counter stores the distance of the current value from the peak: one
-//! subtraction updates it, and the peak only has to follow in the rare case of a negative distance. The sum of decreases is
-//! the sum of increases less the current value, and the values for all memory are the sums over the pools. [`StatSet`] has
-//! the values computed from these.
+//! The stored values are not those that callers read. A counter stores the difference between the peak and the current
+//! value: one subtraction updates it, and the peak only has to be raised in the rare case of a negative difference.
+//! The sum of decreases is the sum of increases minus the current value, and the values for all memory are the sums
+//! over the pools. [`StatSet`] contains the values computed from these.
 //!
 //! Sums wrap around beyond 63 bits, as PyTorch's do. A value and its peak are less than 2^63 apart, because that many bytes
 //! are never in use at once.
 //!
 //! For the families of active blocks, the module only stores their excess over the families of allocated blocks
-//! ([`Beyond`]). A block is active while it is allocated, and then while it waits for events. Few blocks wait, so the two
-//! kinds of families nearly always change together, and then the excess does not change. A peak of active blocks equals that
-//! of allocated blocks, or is a higher value that was reached while blocks waited. So while some blocks wait, every increase
-//! is recorded.
+//! ([`Beyond`]). A block is active while it is allocated, and also while it waits for events after that. Few blocks
+//! wait, so the two kinds of families nearly always change together, without a change in the excess. The peak of
+//! active blocks either equals that of allocated blocks or is a higher value that was reached while blocks waited.
+//! While some blocks wait, every increase is therefore recorded.
 
 use super::family::{Stat, StatSet};
 use crate::units::PoolClass;
 
 /// One pool's values of a family.
-// The order matters. Side by side, `headroom` and `allocated` would be read and written at once. A request right
-// after a free, which has written only `headroom`, would then stall until that write reached the cache.
+// The order matters. If `headroom` and `allocated` were adjacent, they would be read and written together. A request
+// right after a free, which writes only `headroom`, would then stall until that write reached the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 struct Counter {
-    /// The peak less the current value.
+    /// The peak minus the current value.
     headroom: i64,
     /// The largest value since the last reset of the peaks, unless `headroom` is negative.
     peak: i64,
     /// The sum of increases since the last reset.
     allocated: i64,
-    /// The current value when the sums were last reset.
+    /// The current value at the last reset of the sums.
     base: i64,
 }
 
@@ -52,7 +53,7 @@ impl Counter {
         Stat { current, peak: self.peak, allocated: self.allocated, freed }
     }
 
-    /// Lets the peak follow a value that has grown beyond it.
+    /// Raises the peak to a value that exceeds it.
     fn raise_peak(&mut self) {
         if self.headroom < 0 {
             self.reset_peak();
@@ -73,10 +74,10 @@ impl Counter {
 pub(super) struct Counters {
     /// The values of the small pool and the large pool.
     classes: [Counter; 2],
-    /// The peak for all memory less the current value.
+    /// The peak for all memory minus the current value.
     headroom: i64,
-    /// The values for all memory less the sums over the pools. Zero unless the statistics come from a file. Its peak
-    /// is not used.
+    /// The values for all memory minus the sums over the pools. Zero unless the statistics were read from a file. Its
+    /// peak is not used.
     skew: Stat,
 }
 
@@ -111,8 +112,8 @@ impl Counters {
         StatSet { all, small, large }
     }
 
-    /// Adds `amount`. If the result is negative, a peak may have to follow: then call [`Counters::raise_peaks`]
-    /// before the next change.
+    /// Adds `amount`. If the result is negative, a peak may have to be raised, so [`Counters::raise_peaks`] must be
+    /// called before the next change.
     #[inline(always)]
     pub(super) fn add(&mut self, class: PoolClass, amount: i64) -> i64 {
         let own = &mut self.classes[class as usize];
@@ -138,8 +139,8 @@ impl Counters {
         self.headroom = self.headroom.wrapping_add(amount);
     }
 
-    /// Adds a positive amount, or subtracts the absolute value of a negative one. The result means the same as that
-    /// of [`Counters::add`], for a positive amount.
+    /// Adds a positive amount, or subtracts the absolute value of a negative one. For a positive amount, the result
+    /// has the same meaning as that of [`Counters::add`].
     #[inline(always)]
     pub(super) fn change(&mut self, class: PoolClass, amount: i64) -> i64 {
         let own = &mut self.classes[class as usize];
@@ -149,7 +150,7 @@ impl Counters {
         own.headroom | self.headroom
     }
 
-    /// Raises the peaks to the values that have grown beyond them.
+    /// Raises the peaks to the values that exceed them.
     #[cold]
     #[inline(never)]
     pub(super) fn raise_peaks(&mut self, class: PoolClass) {
@@ -171,11 +172,12 @@ impl Counters {
 /// The excess of a family of active blocks over that of allocated blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Beyond {
-    /// The differences, except for the peaks, which are the family's own, as far as they were recorded.
+    /// The differences. The peaks are not differences but the family's own, as far as they were recorded.
     levels: StatSet,
     /// Whether increases must be recorded, because some value differs.
     is_apart: bool,
-    /// Whether a value or a peak is below that of allocated blocks. No run leads to this, but a file may contain it.
+    /// Whether a value or a peak is below that of allocated blocks. This never happens in a run, but a file may
+    /// contain it.
     is_odd: bool,
 }
 
@@ -220,7 +222,7 @@ impl Beyond {
         }
     }
 
-    /// Records that `amount` is no longer allocated but waits.
+    /// Records that `amount` is no longer allocated but waiting.
     pub(super) fn wait(&mut self, class: PoolClass, amount: i64) {
         self.levels.each_of(class, |stat| {
             stat.current = stat.current.wrapping_add(amount);
@@ -229,19 +231,19 @@ impl Beyond {
         self.is_apart = true;
     }
 
-    /// Records that `amount` no longer waits.
+    /// Records that `amount` is no longer waiting.
     pub(super) fn settle(&mut self, class: PoolClass, amount: i64, allocated: &Counters) {
         self.levels.each_of(class, |stat| stat.decrease(amount));
         let StatSet { all, small, large } = &self.levels;
         let differences = all.current | small.current | large.current;
         if differences < 0 && !self.is_odd {
-            // More settles than was waiting: compute all values again.
+            // More has settled than was waiting, so recompute all values.
             self.change(&mut allocated.clone(), |_, _| {});
         }
         self.is_apart = self.is_odd || differences != 0;
     }
 
-    /// Changes the family's values, or the allocated ones alone.
+    /// Changes the family's values, or only the allocated ones.
     pub(super) fn change(&mut self, allocated: &mut Counters, change: impl FnOnce(&mut StatSet, &mut Counters)) {
         let mut own = self.set(&allocated.set());
         change(&mut own, allocated);
@@ -253,7 +255,7 @@ impl Beyond {
     }
 }
 
-/// Each level of two sets merged.
+/// Merges each level of two sets.
 fn merge(one: &StatSet, other: &StatSet, merge: impl Fn(Stat, Stat) -> Stat) -> StatSet {
     StatSet { all: merge(one.all, other.all), small: merge(one.small, other.small), large: merge(one.large, other.large) }
 }
@@ -264,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    /// What the counters must report: each value kept by itself.
+    /// The reference for what the counters must report, with each value stored separately.
     fn change(set: &mut StatSet, class: PoolClass, amount: i64, grows: bool) {
         for stat in [&mut set.all, if class == PoolClass::Small { &mut set.small } else { &mut set.large }] {
             if grows { stat.increase(amount) } else { stat.decrease(amount) }
@@ -278,8 +280,8 @@ mod tests {
     }
 
     proptest! {
-        /// From any values, even values that no run reaches, and with sums beyond 63 bits, the counters report each
-        /// value as if it were kept by itself.
+        /// For any initial values, even those that no run reaches, and with sums beyond 63 bits, the counters report
+        /// each value as if it were stored separately.
         #[test]
         fn counters_say_what_plain_values_say(
             (all, small, large) in (stat(), stat(), stat()),

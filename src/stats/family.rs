@@ -5,7 +5,8 @@ use crate::units::PoolClass;
 /// A counter with its history (spec 6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stat {
-    /// The value now. Signed, as in PyTorch: changing settings during a run can make some negative.
+    /// The current value. It is signed, as in PyTorch, because changing settings during a run can make some values
+    /// negative.
     pub current: i64,
     /// The largest value since the last reset of the peaks.
     pub peak: i64,
@@ -72,13 +73,13 @@ pub struct StatSet {
 }
 
 impl StatSet {
-    /// The three statistics, with PyTorch's names for them, in PyTorch's order.
+    /// The three statistics with PyTorch's names, in PyTorch's order.
     #[must_use]
     pub const fn levels(&self) -> [(&'static str, &Stat); 3] {
         [("all", &self.all), ("small_pool", &self.small), ("large_pool", &self.large)]
     }
 
-    /// Changes the statistic for all memory and the one for a pool.
+    /// Changes the statistic for all memory and the statistic for a pool.
     pub(super) fn each_of(&mut self, class: PoolClass, change: impl Fn(&mut Stat)) {
         change(&mut self.all);
         change(match class {
@@ -109,11 +110,11 @@ impl StatSet {
 pub enum Family {
     /// Allocations handed out.
     Allocation,
-    /// Segments taken from the device with malloc.
+    /// Segments taken from the device with cudaMalloc.
     Segment,
     /// Active blocks: allocated or pending.
     Active,
-    /// Free blocks that are a part of their segment, which cannot be released.
+    /// Free blocks that are only a part of their segment and therefore cannot be released.
     InactiveSplit,
     /// Bytes of allocated blocks.
     AllocatedBytes,
@@ -121,7 +122,7 @@ pub enum Family {
     ReservedBytes,
     /// Bytes of active blocks.
     ActiveBytes,
-    /// Bytes of free blocks that cannot be released.
+    /// Bytes of these free blocks.
     InactiveSplitBytes,
     /// The requested bytes of active blocks.
     RequestedBytes,

@@ -3,8 +3,8 @@
 //! Every family exists three times: for all memory, for the small pool and for the large pool. [`Stats::entries`] lists all
 //! 122 keys of `torch.cuda.memory_stats()`, sorted as PyTorch sorts them.
 //!
-//! Every request and every free changes several families at once, and their peaks together. The families of such a change
-//! are known at compile time, and one comparison decides whether any peak has to follow.
+//! Every request and every free changes several families and their peaks at the same time. The families are known at
+//! compile time, and a single comparison decides whether any peak must be raised.
 
 mod counters;
 mod family;
@@ -19,7 +19,7 @@ use crate::units::{PoolClass, PoolId};
 use counters::{Beyond, Counters};
 pub use family::{Family, Stat, StatSet};
 
-/// Everything in `torch.cuda.memory_stats()`.
+/// All statistics in `torch.cuda.memory_stats()`.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Indexed by [`Family`]; the entries for active blocks are not used.
@@ -32,7 +32,7 @@ pub struct Stats {
     pub oversize_allocations: Stat,
     /// Segments of at least `max_split_size`.
     pub oversize_segments: Stat,
-    /// Attempts to take memory from the device after the cache was released.
+    /// Attempts to take memory from the device after the cache had been released.
     pub num_alloc_retries: i64,
     /// Requests that failed for lack of memory.
     pub num_ooms: i64,
@@ -44,16 +44,16 @@ pub struct Stats {
     pub num_device_free: i64,
     /// Requests rejected before the device was asked; 0 in releases that never reject.
     pub num_oom_rejections: i64,
-    /// Requests that PyTorch would have refused and a rescue did not ([`Relief::Rescue`](crate::policy::Relief::Rescue)): it
-    /// served them, or met an error of the device. PyTorch has no such statistic.
+    /// Requests that PyTorch would have refused, and that a rescue served or for which it met an error of the device
+    /// ([`Relief::Rescue`](crate::policy::Relief::Rescue)). PyTorch has no such statistic.
     pub num_rescues: i64,
     /// The bytes in use that were copied because their handle was broken. PyTorch has no such statistic.
     pub copied_bytes: i64,
     /// Bytes taken from the device by each private pool, including pools that no longer exist, in releases that count
     /// them.
     pub reserved_by_pool: BTreeMap<PoolId, StatSet>,
-    /// `max_split_size` when the allocator was made; -1 is unlimited. Later settings do not change it
-    /// (spec 6.2).
+    /// The setting `max_split_size` when the allocator was created; -1 is unlimited. Later settings do not change this
+    /// value (spec 6.2).
     pub max_split_size: i64,
 }
 
@@ -69,7 +69,7 @@ impl Stats {
         }
     }
 
-    /// The excess of the active blocks over the allocated ones, if the family is one of theirs.
+    /// The excess of the active blocks over the allocated ones, if the family counts one of these.
     fn beyond(&mut self, family: Family) -> Option<(&mut Beyond, &mut Counters)> {
         let (beyond, allocated) = match family {
             Family::Active | Family::Allocation => (0, Family::Allocation),
@@ -150,7 +150,7 @@ impl Stats {
         self.copied_bytes = 0;
     }
 
-    /// The statistics that are stored as they are.
+    /// Calls `act` for each statistic that is stored directly.
     fn for_each_stat(&mut self, act: impl Fn(&mut Stat)) {
         self.reserved_by_pool.values_mut().flat_map(StatSet::all_mut).for_each(&act);
         act(&mut self.oversize_allocations);
@@ -198,12 +198,12 @@ impl Stats {
         self.active[1].note_increase(class, &self.families[Family::AllocatedBytes as usize]);
     }
 
-    /// Call this after the excess of active blocks over allocated blocks has changed.
+    /// Must be called after the excess of active blocks over allocated blocks has changed.
     fn note_apart(&mut self) {
         self.is_apart = self.active.iter().any(Beyond::is_apart);
     }
 
-    /// Counts a block of `size` bytes that is freed and becomes free at once.
+    /// Counts a block of `size` bytes that is freed and becomes free immediately.
     #[inline(always)]
     pub(crate) fn count_freed(&mut self, class: PoolClass, size: i64, requested: i64) {
         let mut subtract = |family, amount| self.families[family as usize].subtract(class, amount);
@@ -240,7 +240,7 @@ impl Stats {
         }
     }
 
-    /// Counts a free block of `bytes` bytes that is split off a whole segment.
+    /// Counts a free block of `bytes` bytes that is split off an entire segment.
     #[inline(always)]
     pub(crate) fn count_split_off(&mut self, class: PoolClass, bytes: i64) {
         let count_headroom = self.families[Family::InactiveSplit as usize].add(class, 1);
@@ -250,7 +250,7 @@ impl Stats {
         }
     }
 
-    /// Counts that a free block that is a part of its segment lost `bytes` bytes.
+    /// Counts that a free block that is only a part of its segment has lost `bytes` bytes.
     #[inline(always)]
     pub(crate) fn count_split_again(&mut self, class: PoolClass, bytes: i64) {
         self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
@@ -263,14 +263,14 @@ impl Stats {
         self.families[Family::InactiveSplitBytes as usize].subtract(class, bytes);
     }
 
-    /// Counts the part of a free block that is about to be handed out as a free part itself. The peaks follow only
+    /// Counts the part of a free block that is about to be handed out as a free block. The peaks are raised only
     /// later.
     pub(crate) fn count_split_in_passing(&mut self, class: PoolClass, bytes: i64) {
         let _ = self.families[Family::InactiveSplit as usize].change(class, 1);
         let _ = self.families[Family::InactiveSplitBytes as usize].change(class, bytes);
     }
 
-    /// Raises the peaks that may have to follow, after growth by these amounts.
+    /// Raises the peaks after growth by these amounts, where necessary.
     #[cold]
     #[inline(never)]
     pub(crate) fn raise_peaks_of_splits(&mut self, class: PoolClass, blocks: i64, bytes: i64) {
@@ -315,8 +315,8 @@ impl Stats {
         entries
     }
 
-    /// Reads entries as [`Stats::entries`] and `torch.cuda.memory_stats()` list them, and the key num_oom_rejections,
-    /// which 2.12 added. Missing keys are zero; for a repeated key the last value counts.
+    /// Reads entries in the form in which [`Stats::entries`] and `torch.cuda.memory_stats()` list them, and the key
+    /// num_oom_rejections, which PyTorch 2.12 added. Missing keys are zero; for a repeated key, the last value counts.
     ///
     /// # Errors
     /// [`UnknownStatistic`] for a key that PyTorch 2.11 does not have.
@@ -336,7 +336,7 @@ impl Stats {
         Ok(stats)
     }
 
-    /// The number for a key of [`Stats::entries`]; the numbers of families are in `families`.
+    /// A mutable reference to the number for a key of [`Stats::entries`]; the numbers of families are in `families`.
     fn place_mut<'a>(&'a mut self, families: &'a mut [StatSet; 9], key: &str) -> Option<&'a mut i64> {
         let mut words = key.split('.');
         let place = match (words.next()?, words.next(), words.next()) {
@@ -359,7 +359,7 @@ impl Stats {
     }
 }
 
-/// Equal if every statistic has the same value.
+/// Statistics are equal if every one of them has the same value.
 impl PartialEq for Stats {
     fn eq(&self, other: &Stats) -> bool {
         Family::ALL.iter().all(|&family| self.family(family) == other.family(family))
@@ -397,7 +397,7 @@ mod tests {
     use super::{Family, Stat, StatSet, Stats};
     use crate::units::PoolClass;
 
-    /// The two families of allocated blocks and the two of active blocks, each value kept by itself.
+    /// The two families of allocated blocks and the two families of active blocks.
     const FAMILIES: [Family; 4] = [Family::Allocation, Family::AllocatedBytes, Family::Active, Family::ActiveBytes];
 
     fn change(sets: &mut [StatSet], class: PoolClass, amounts: [i64; 2], change: fn(&mut Stat, i64)) {
@@ -406,7 +406,7 @@ mod tests {
         }
     }
 
-    /// Statistics from a file, with these values in the four families.
+    /// Returns statistics as read from a file with these values in the four families.
     fn from_file(values: &[i64]) -> Stats {
         let keys: Vec<_> = Stats::default().entries().into_iter().map(|(key, _)| key).collect();
         let is_of = |key: &&String| FAMILIES.iter().any(|family| key.split('.').next() == Some(family.name()));
@@ -423,7 +423,7 @@ mod tests {
             let mut stats = from_file(&values);
             let mut plain = FAMILIES.map(|family| stats.family(family));
             prop_assert_eq!(&Stats::from_entries(stats.entries().iter().map(|(key, value)| (key.as_str(), *value))), &Ok(stats.clone()));
-            // The sizes of blocks that are allocated and of blocks that wait.
+            // The sizes of the allocated blocks and of the waiting blocks.
             let (mut allocated, mut waiting) = (Vec::new(), Vec::new());
             for (what, is_small, size) in steps {
                 let class = if is_small { PoolClass::Small } else { PoolClass::Large };

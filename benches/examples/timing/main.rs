@@ -1,13 +1,13 @@
-//! Measures the accuracy of predictions for programs on several streams, over several runs of each; prints the table in
-//! `docs/predictions.md`.
+//! Measures the accuracy of predictions for programs on several streams, over several runs of each program, and prints
+//! the table in `docs/predictions.md`.
 //!
 //! `cargo run --release -p parkade-benches --example timing -- simulated [PROGRAM...]`
 //! `cargo run --release -p parkade-benches --example timing -- FOLDER [PROGRAM...]`
 //!
-//! Each run is used to predict the runs of the same program under every other setting or limit. `simulated` runs eight
+//! Each run is used to predict the same program's runs under every other setting or limit. `simulated` runs eight
 //! programs five times under five settings on the simulated GPU. FOLDER contains recordings named
-//! `PROGRAM.SETTING.RUN.pickle.xz`, or without RUN if there is only one; its `limits.txt` has lines with `PROGRAM.SETTING`
-//! and the limit in bytes.
+//! `PROGRAM.SETTING.RUN.pickle.xz`, or without RUN if there is only one; its `limits.txt` has lines with
+//! `PROGRAM.SETTING` and the limit in bytes.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
 mod programs;

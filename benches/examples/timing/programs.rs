@@ -1,9 +1,9 @@
-//! Eight programs on several streams that request memory like training runs and servers with copies or communication
+//! Eight programs on several streams, which request memory like training runs and servers that copy or communicate
 //! alongside the computation, and their runs on a simulated GPU on which every duration varies slightly.
 //!
-//! Between runs, the program's time varies by 8 % and the GPU's by 2 % (one standard deviation); within a run, each piece of
-//! the program varies by 20 % and each piece of the GPU's work by 4 %. Occasionally, either pauses for a millisecond or two.
-//! The driver takes four times as long as on an idle GPU.
+//! Between runs, the program's time varies by 8 % and the GPU's by 2 % (one standard deviation); within a run, each
+//! part of the program varies by 20 % and each part of the GPU's work by 4 %. Occasionally, the program or the GPU
+//! pauses for a millisecond or two. Driver calls take four times as long as on an idle GPU.
 
 use std::collections::VecDeque;
 
@@ -388,7 +388,7 @@ pub(crate) const PROGRAMS: [(&str, Body); 8] = [
 struct Draw(u64);
 
 impl Draw {
-    /// A sequence.
+    /// Creates a sequence.
     fn new(seed: u64) -> Draw {
         let mut draw = Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..8 {
@@ -436,7 +436,7 @@ pub(crate) struct Sim {
 type Memory = Option<Allocation>;
 /// The stream on which a program computes.
 const MAIN: StreamId = StreamId(0);
-/// The factor by which the driver's calls take longer than their listed prices.
+/// The factor by which driver calls take longer than their listed costs.
 const DRIVER_TIMES: u64 = 4;
 /// The seed of the sizes, which are the same in every run.
 const SIZES: u64 = 77;
@@ -444,8 +444,8 @@ const SIZES: u64 = 77;
 const CALL_NS: u64 = 150;
 
 impl Sim {
-    /// Records the entries of a call in which the driver spent this much time, in equal parts before each of the call's
-    /// entries.
+    /// Records the entries of a call in which the driver spent this much time, divided equally among the intervals
+    /// before the call's entries.
     fn note(&mut self, spent_ns: u64) {
         let now_ns = self.core.device_mut().now_ns();
         let entries = std::mem::take(self.core.observer_mut());
@@ -496,7 +496,7 @@ impl Sim {
     /// Requests memory.
     fn get(&mut self, bytes: u64, stream: StreamId) -> Memory {
         self.cpu(2.0);
-        // Every request begins with this call; it is made separately here so that its entries carry the time before the
+        // Every request begins with this call; it is made separately here so that its entries get the time before the
         // request waits.
         let _ = self.call(|core| core.process_events());
         let memory = self.call(|core| core.raw_allocate(Bytes(bytes), stream).ok());
@@ -529,7 +529,7 @@ impl Sim {
         device.destroy_event(event);
     }
 
-    /// The host reads a result.
+    /// Makes the host read a result.
     fn item(&mut self, stream: StreamId) {
         self.cpu(10.0);
         self.core.device_mut().wait_for(stream);

@@ -1,11 +1,11 @@
 //! Runs one case of the `pairs` benchmark a given number of times so that another program can count its instructions:
 //! `count CASE STEPS`. The cost of a step is the difference between two counts divided by the difference in steps.
 //!
-//! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace one random block out of that
-//! many; `expandable` is `2MiB` with expandable segments, and `streams` is `2MiB` with one other stream recorded. A step of
-//! `replay` allocates a block or frees a random one, with about a thousand live. `pointer` is `4KiB`, and `pointer-mix1000`
-//! is the mix, by address through the wrapper for several threads. With the prefix `breaking-`, a case runs under the
-//! policy `breaking-handles`.
+//! `4KiB`, `2MiB` and `32MiB` allocate a block and free it; `mix100` to `mix100000` replace a random one of that many
+//! blocks; `expandable` is `2MiB` with expandable segments, and `streams` is `2MiB` with one other stream recorded. A
+//! step of `replay` allocates a block or frees a random one, with about a thousand live. `pointer` is `4KiB`, and
+//! `pointer-mix1000` is `mix1000`, but both identify blocks by address, through the wrapper for several threads. The
+//! prefix `breaking-` runs a case under the policy `breaking-handles`.
 #![forbid(unsafe_code)]
 
 use parkade::policy::{Policy, PyTorch};
@@ -86,8 +86,8 @@ fn mix<P: Policy>(core: &mut Core<P>, live: u64, steps: usize) -> Done {
 fn replay<P: Policy>(core: &mut Core<P>, steps: usize) -> Done {
     let mut random = Random(1);
     let mut blocks = Vec::new();
-    // The numbers are drawn beforehand, so that only the core is counted: a number below 60 allocates while fewer than a
-    // thousand are live, one below 40 afterwards.
+    // The numbers are drawn beforehand, so that only the core is counted. While fewer than a thousand blocks are live,
+    // a number below 60 means an allocation; after that, a number below 40 does.
     let drawn: Vec<(u64, usize, u64)> =
         (0..200_000).map(|_| (random.number() % 100, random.number() as usize >> 1, random.size())).collect();
     for &(chance, place, bytes) in drawn.iter().cycle().take(steps) {

@@ -1,11 +1,12 @@
 //! Times the core on a sequence of requests, in the same way as `conformance/oracle/pytorch_harness/src/timed.hpp` times the
 //! real allocators: `timed SEQUENCE`, for `benches/side_by_side.py`.
 //!
-//! Settings are read from `PYTORCH_CUDA_ALLOC_CONF`. With `PARKADE_BY_POINTER=1`, blocks go through the wrapper for several
-//! threads, by their addresses; sequences on threads always do. The program first allocates the blocks of a mix and prints
-//! `ready BYTES`, where BYTES is the amount by which the process has grown. It then runs the steps once for each line of
-//! standard input and answers with the nanoseconds per step: processor time, which excludes other programs. For threads, this
-//! is the wall-clock time until all are done, divided by the total number of steps.
+//! Settings are read from `PYTORCH_CUDA_ALLOC_CONF`. With `PARKADE_BY_POINTER=1`, blocks are allocated and freed by
+//! address, through the wrapper for several threads; sequences on threads always use the wrapper. The program first
+//! allocates the blocks of a mix and prints `ready BYTES`, where BYTES is the growth of the process's memory. It then
+//! runs the steps once for each line of standard input and answers with the nanoseconds per step: processor time,
+//! which excludes other programs. For threads, this is the wall-clock time until all are done, divided by the total
+//! number of steps.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is for people to read")]
 
@@ -72,7 +73,7 @@ fn on_one_thread<I: Interface>(sequence: &Sequence, mut core: I) -> Result<(), F
     })
 }
 
-/// Prints that it is ready, and then runs the steps once for each line of standard input.
+/// Prints the `ready` line, and then runs the steps once for each line of standard input.
 fn rounds(sequence: &Sequence, grown: u64, mut round: impl FnMut() -> Timed) -> Result<(), Failure> {
     println!("ready {grown}");
     for line in stdin().lines() {
@@ -262,12 +263,12 @@ impl Sequence {
                 let (slots, steps) = (next(&mut words)?, next(&mut words)?);
                 Sequence::Replay { slots, steps: replacements(&mut words, slots, steps)? }
             }
-            _ => return Err(format!("unknown kind of sequence {kind:?}: benches/sequences.py writes the known ones")),
+            _ => return Err(format!("unknown kind of sequence {kind:?}: benches/sequences.py lists the known ones")),
         };
         if sequence.steps() == 0 { Err("the sequence has no steps".to_owned()) } else { Ok(sequence) }
     }
 
-    /// The sizes of the blocks that live before the first step.
+    /// The sizes of the blocks that are live before the first step.
     fn fill(&self) -> &[u64] {
         if let Sequence::Mix { fill, .. } = self { fill } else { &[] }
     }

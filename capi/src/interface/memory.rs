@@ -48,7 +48,8 @@ pub unsafe extern "C" fn parkade_serve(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, request, out) = unsafe { (ours(allocator)?, request.as_ref(), place(out, "the place for the address")?) };
+        let (allocator, request, out) =
+            unsafe { (ours(allocator)?, request.as_ref(), place(out, "the output pointer for the address")?) };
         let request = request.ok_or_else(|| super::null("the request"))?;
         let address = allocator.allocate(request)?;
         *out = address.map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(address.get() as usize));
@@ -72,7 +73,8 @@ pub unsafe extern "C" fn parkade_serve_at(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, request, out) = unsafe { (ours(allocator)?, request.as_ref(), place(out, "the place for the address")?) };
+        let (allocator, request, out) =
+            unsafe { (ours(allocator)?, request.as_ref(), place(out, "the output pointer for the address")?) };
         let request = request.ok_or_else(|| super::null("the request"))?;
         let address = allocator.allocate_at(request, DeviceAddress(at.addr() as u64))?;
         *out = address.map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(address.get() as usize));
@@ -80,8 +82,7 @@ pub unsafe extern "C" fn parkade_serve_at(
     })
 }
 
-/// Frees a block. Does nothing for null, or in a child of fork, because the memory belongs to the
-/// parent.
+/// Frees a block. Does nothing for null, or in a forked child, because the memory belongs to the parent.
 ///
 /// # Safety
 /// The allocator was created by `parkade_create` and has not been destroyed. The caller has recorded all work on other
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn parkade_record_stream_of(
 }
 
 /// Records a stream of any GPU. If the policy compares handles, the handle for which the block was allocated never
-/// counts as one of another GPU.
+/// counts as a handle of another GPU.
 fn record_elsewhere<P: Policy>(
     core: &mut ByAddress<Device, P, Told>,
     address: DeviceAddress,
@@ -189,7 +190,7 @@ pub unsafe extern "C" fn parkade_block(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the block")?) };
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the output pointer for the block")?) };
         let address = DeviceAddress(address.addr() as u64);
         let found = with_core!(allocator, core => core.block(address))?;
         let placed = found.map_err(|error| Failure::new(PARKADE_UNKNOWN_ADDRESS, error))?;
@@ -250,7 +251,7 @@ pub unsafe extern "C" fn parkade_set_memory_fraction(allocator: *mut parkade_all
 pub unsafe extern "C" fn parkade_memory_fraction(allocator: *mut parkade_allocator, out: *mut f64) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the fraction")?) };
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the output pointer for the fraction")?) };
         *out = with_core!(allocator, core => core.allocator().memory_fraction())?;
         Ok(())
     })
@@ -301,11 +302,11 @@ pub unsafe extern "C" fn parkade_set_observer(
     })
 }
 
-/// Sets the function that is called for each request that was rescued; null removes it.
+/// Sets the function that is called for each rescued request; null removes it.
 ///
 /// # Safety
-/// The allocator came from `parkade_create` and lives. The function may be called with `user` on any thread that
-/// calls the allocator, until another function is set.
+/// The allocator was created by `parkade_create` and has not been destroyed. The function may be called with `user` on
+/// any thread that calls the allocator, until a different function is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn parkade_set_rescue_observer(
     allocator: *mut parkade_allocator,
@@ -313,7 +314,7 @@ pub unsafe extern "C" fn parkade_set_rescue_observer(
     user: *mut c_void,
 ) -> parkade_status {
     answer(|| {
-        // SAFETY: null or valid, as the caller says.
+        // SAFETY: null or valid, as the caller guarantees.
         let allocator = unsafe { ours(allocator) }?;
         with_core!(allocator, core => core.allocator_mut().observer_mut().set_rescues(observer, user))
     })

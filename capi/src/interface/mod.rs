@@ -1,6 +1,6 @@
-//! The functions that C calls. Each one checks its pointers, does its work, and converts the outcome into a code. Here
-//! are the steps that all of them have, and the functions that create and destroy allocators, list policies and explain
-//! errors.
+//! The functions that C calls. Each one checks its pointers, does its work, and converts the outcome into a code. This
+//! file contains the steps that all of them share, and the functions that create and destroy allocators, list policies
+//! and explain errors.
 //!
 //! Every `unsafe` block here relies on these rules in the header: a pointer is null or points to a valid value of its
 //! type for the duration of the call; an allocator, checkpoint or snapshot was created by this interface and has not
@@ -30,20 +30,20 @@ use crate::types::{
     parkade_options, parkade_pool, parkade_shortage,
 };
 
-/// Does the work of a call. Keeps a failure for `parkade_error_text`; a panic is also a failure.
+/// Does the work of a call. Keeps a failure for `parkade_error_text`; a panic counts as a failure.
 fn answer(work: impl FnOnce() -> Result<(), Failure>) -> parkade_status {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => PARKADE_OK,
         Ok(Err(failure)) => failure.keep(),
         Err(_) => {
-            let text = "a defect in parkade: it panicked, and stderr shows where; please report it";
+            let text = "parkade panicked, which is a defect; please report it with the output on stderr";
             Failure::new(PARKADE_INTERNAL_ERROR, text).keep()
         }
     }
 }
 
 fn null(what: &str) -> Failure {
-    Failure::new(PARKADE_INVALID_ARGUMENT, format!("{what} is a null pointer"))
+    Failure::new(PARKADE_INVALID_ARGUMENT, format!("{what} is null"))
 }
 
 /// Returns the allocator if the pointer is not null and this process created the allocator.
@@ -134,7 +134,7 @@ pub extern "C" fn parkade_header() -> *const c_char {
 pub unsafe extern "C" fn parkade_device_count(out: *mut u32) -> parkade_status {
     answer(|| {
         // SAFETY: null or writable, as the caller guarantees.
-        let out = unsafe { place(out, "the place for the count") }?;
+        let out = unsafe { place(out, "the output pointer for the count") }?;
         *out = CudaDevice::count().map_err(|reason| Failure::new(PARKADE_NO_DEVICE, reason))?;
         Ok(())
     })
@@ -175,7 +175,7 @@ fn named(at: usize, part: impl Fn(&(CString, CString)) -> &CString) -> *const c_
 pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *mut *mut parkade_allocator) -> parkade_status {
     answer(|| {
         // SAFETY: null or readable and writable, as the caller guarantees.
-        let (options, out) = unsafe { (options.as_ref(), place(out, "the place for the allocator")?) };
+        let (options, out) = unsafe { (options.as_ref(), place(out, "the output pointer for the allocator")?) };
         let options = options.ok_or_else(|| null("the options"))?;
         if options.size != size_of::<parkade_options>() {
             let (theirs, ours) = (options.size, size_of::<parkade_options>());
@@ -194,14 +194,14 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
         Failure::check_flags("parkade_options", options.flags, &known)?;
         let rescue = match (options.flags & PARKADE_RESCUE != 0, options.flags & PARKADE_RESCUE_FREE != 0) {
             (true, true) => {
-                let text = "PARKADE_RESCUE and PARKADE_RESCUE_FREE exclude each other";
+                let text = "PARKADE_RESCUE and PARKADE_RESCUE_FREE are mutually exclusive";
                 return Err(Failure::new(PARKADE_INVALID_ARGUMENT, text));
             }
             (true, false) => Some(Reach::Breaks),
             (false, true) => Some(Reach::Free),
             (false, false) => None,
         };
-        // SAFETY: null or texts, as the caller says.
+        // SAFETY: null or strings, as the caller guarantees.
         let (policy, settings, release) = unsafe {
             (text(options.policy, "the policy")?, text(options.settings, "the settings")?, text(options.release, "the release")?)
         };
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn parkade_create(options: *const parkade_options, out: *m
 }
 
 /// Destroys an allocator: waits for the device's work and returns all of the allocator's memory, even memory that is
-/// still handed out. Does nothing for null, or in a child of fork for an allocator of the parent.
+/// still handed out. Does nothing for null, or in a forked child for an allocator of the parent.
 ///
 /// # Safety
 /// The allocator was created by `parkade_create`, no other call on it is running, and none follows.

@@ -1,10 +1,10 @@
 //! The functions that PyTorch's `CUDAPluggableAllocator` takes, for programs that cannot compile the bridge.
 //!
-//! They share one allocator per device, created at its first use. The environment variable `PARKADE_POLICY` names its policy
-//! and `PARKADE_RELEASE` the release whose rules it follows. Its settings come from the first that is set of
-//! `PARKADE_SETTINGS`, `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` (spec 9.1). `PARKADE_WORK_IS_SERIAL=1` makes the
-//! promise of the flag with that name. `PARKADE_RESCUE=1` stands for the flag `PARKADE_RESCUE`, and `PARKADE_RESCUE=free` for
-//! `PARKADE_RESCUE_FREE`.
+//! They share one allocator per device, created at its first use. The environment variable `PARKADE_POLICY` names its
+//! policy and `PARKADE_RELEASE` the release whose rules it follows. Its settings are read from the first of
+//! `PARKADE_SETTINGS`, `PYTORCH_CUDA_ALLOC_CONF` and `PYTORCH_ALLOC_CONF` that is set (spec 9.1).
+//! `PARKADE_WORK_IS_SERIAL=1` makes the same promise as the flag with that name. `PARKADE_RESCUE=1` sets the flag
+//! `PARKADE_RESCUE`, and `PARKADE_RESCUE=free` sets `PARKADE_RESCUE_FREE`.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -25,14 +25,14 @@ use crate::serve::{Wanted, choose_policy, fork_generation, forked, parkade_alloc
 use crate::types::parkade_status::{PARKADE_INVALID_ARGUMENT, PARKADE_UNKNOWN_ADDRESS};
 use crate::types::{PARKADE_RAW, parkade_pool, parkade_request};
 
-/// The allocator of each device, which lives as long as the process.
+/// The allocator of each device. It lives as long as the process.
 static PLUGGED: Mutex<BTreeMap<u32, &'static parkade_allocator>> = Mutex::new(BTreeMap::new());
 
 /// The [`fork_generation`] of the process that first used the allocators, plus 1; 0 before that.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the allocators, unless they belong to a parent process: one of the parent's threads may have held the lock,
-/// which nothing releases in this process.
+/// which would never be released in this process.
 fn plugged() -> Result<MutexGuard<'static, BTreeMap<u32, &'static parkade_allocator>>, Failure> {
     let here = fork_generation() + 1;
     match OWNER.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed) {
@@ -69,7 +69,7 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
         rescue: reach(env::var("PARKADE_RESCUE").ok().as_deref())?,
         most_rescues: 0,
     })?;
-    // SAFETY: PyTorch's streams are of the primary context and live as long as the process.
+    // SAFETY: PyTorch's streams belong to the primary context and live as long as the process.
     let mut device = Device::cuda(index, unsafe { StreamsAreValid::promise() })?;
     device.keep_context();
     if is_serial {
@@ -81,7 +81,7 @@ fn of(device: i32) -> Result<&'static parkade_allocator, Failure> {
     Ok(allocator)
 }
 
-/// What a rescue may do, by the variable `PARKADE_RESCUE`.
+/// Returns what a rescue may do, according to the variable `PARKADE_RESCUE`.
 fn reach(text: Option<&str>) -> Result<Option<Reach>, Failure> {
     match text.unwrap_or_default() {
         "" | "0" => Ok(None),
@@ -130,7 +130,7 @@ pub extern "C" fn parkade_plug_free(address: *mut c_void, _bytes: isize, device:
     }
     let status = answer(|| {
         match of(device) {
-            // A child of fork has its parent's tensors, but not their memory.
+            // A forked child has its parent's tensors, but not their memory.
             Err(failure) if failure.is_forked() => Ok(()),
             allocator => allocator?.free(DeviceAddress(address.addr() as u64)),
         }
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_child_of_fork_waits_for_no_lock_of_its_parent() {
-        let held = plugged().expect("nobody has forked");
+        let held = plugged().expect("this process has not forked");
         // SAFETY: the child only makes the calls under test, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {

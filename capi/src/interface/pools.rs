@@ -170,8 +170,8 @@ pub unsafe extern "C" fn parkade_pool_live_allocations_are(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the answer")?) };
-        // SAFETY: the caller states how many there are.
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the output pointer for the answer")?) };
+        // SAFETY: the caller states the number of addresses.
         let expected = if count == 0 { &[] } else { unsafe { slice(addresses, count)? } };
         let expected: Vec<DeviceAddress> = expected.iter().map(|&address| DeviceAddress(address)).collect();
         let answer = with_core!(allocator, core => core.allocator().pool_live_allocations_are(id(pool), &expected))?;
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn parkade_checkpoint_save(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the checkpoint")?) };
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the output pointer for the checkpoint")?) };
         let saved = with_core!(allocator, core => core.allocator_mut().checkpoint_pool(id(pool)))?;
         let saved = saved.map_err(|error| Failure::of_checkpoint(&error))?;
         *out = Box::into_raw(Box::new(parkade_checkpoint(saved)));
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn parkade_checkpoint_restore(
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
         let (allocator, checkpoint, out) =
-            unsafe { (ours(allocator)?, checkpoint.as_ref(), place(out, "the place for the answer")?) };
+            unsafe { (ours(allocator)?, checkpoint.as_ref(), place(out, "the output pointer for the answer")?) };
         let checkpoint = checkpoint.ok_or_else(|| null("the checkpoint"))?;
         let restored = with_core!(allocator, core => core.restore_pool(&checkpoint.0))?;
         let restored = restored.map_err(|error| Failure::of_checkpoint(&error))?;
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn parkade_checkpoint_restore(
     })
 }
 
-/// Turns the addresses into a list that C owns from now on.
+/// Turns the addresses into a list that C owns.
 fn leak(addresses: Vec<DeviceAddress>) -> (*const u64, usize) {
     let list: Box<[u64]> = addresses.into_iter().map(DeviceAddress::get).collect();
     let list = Box::leak(list);

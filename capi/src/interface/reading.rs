@@ -68,7 +68,7 @@ fn stats(of: &Stats) -> parkade_stats {
 pub unsafe extern "C" fn parkade_read_stats(allocator: *mut parkade_allocator, out: *mut parkade_stats) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the statistics")?) };
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the output pointer for the statistics")?) };
         *out = with_core!(allocator, core => stats(core.allocator().stats()))?;
         Ok(())
     })
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn parkade_memory_info(
 pub unsafe extern "C" fn parkade_largest_free_block(allocator: *mut parkade_allocator, out: *mut u64) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the size")?) };
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the output pointer for the size")?) };
         *out = with_core!(allocator, core => core.allocator().heap().largest_free().get())?;
         Ok(())
     })
@@ -203,7 +203,8 @@ pub unsafe extern "C" fn parkade_snapshot_take(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, pool, out) = unsafe { (ours(allocator)?, pool.as_ref(), place(out, "the place for the snapshot")?) };
+        let (allocator, pool, out) =
+            unsafe { (ours(allocator)?, pool.as_ref(), place(out, "the output pointer for the snapshot")?) };
         let segments = with_core!(allocator, core => match pool {
             None => core.allocator_mut().snapshot(),
             Some(pool) => core.allocator_mut().snapshot_pool(id(*pool)),
@@ -335,9 +336,9 @@ pub unsafe extern "C" fn parkade_read_history(
     })
 }
 
-/// Applies a string as in `PYTORCH_CUDA_ALLOC_CONF` at run time, as the PyTorch release does: some settings that the
-/// string does not name are reset, others are kept. Settings applied before an error are kept. This is only for the
-/// policy `pytorch`.
+/// Applies a string in the form of `PYTORCH_CUDA_ALLOC_CONF` at run time, as the PyTorch release does: some settings
+/// that the string does not name are reset, others are kept. Settings applied before an error are kept. This is only
+/// for the policy `pytorch`.
 ///
 /// # Safety
 /// The allocator was created by `parkade_create` and has not been destroyed; `settings` is null or
@@ -371,7 +372,7 @@ fn without_settings() -> Failure {
 pub unsafe extern "C" fn parkade_read_settings(allocator: *mut parkade_allocator, out: *mut parkade_settings) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the place for the settings")?) };
+        let (allocator, out) = unsafe { (ours(allocator)?, place(out, "the output pointer for the settings")?) };
         let read = with_core!(allocator, core => core.allocator_mut().policy_mut().settings_mut().map(|settings| settings_in_c(settings)))?;
         *out = read.ok_or_else(without_settings)?;
         Ok(())

@@ -12,7 +12,7 @@ use crate::serve::{parkade_allocator, with_core};
 use crate::types::parkade_shared_handle;
 use crate::types::parkade_status::{self, *};
 
-/// Another process's memory that is open in this one.
+/// Memory of another process that is open in this one.
 pub struct parkade_shared {
     memory: SharedMemory,
 }
@@ -20,7 +20,7 @@ pub struct parkade_shared {
 /// Calls `each` for every GPU memory handle under an allocated block in an expandable segment, lowest address first,
 /// and writes the address where the first one is mapped. Another process finds the block at the same distance from the
 /// start of the memory that it opens. It first duplicates the file descriptors (pidfd_getfd) or receives them
-/// (SCM_RIGHTS). They stay open until the handle is unmapped; as long as a child of fork has inherited copies of them,
+/// (SCM_RIGHTS). They stay open until the handle is unmapped; as long as a forked child has inherited copies of them,
 /// the memory stays on the device. The block must stay allocated for as long as another process has it open. The
 /// allocator does not break a shared handle.
 ///
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn parkade_share(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (allocator, first) = unsafe { (ours(allocator)?, place(first, "the place for the address")?) };
+        let (allocator, first) = unsafe { (ours(allocator)?, place(first, "the output pointer for the address")?) };
         let each = each.ok_or_else(|| null("the function"))?;
         let address = DeviceAddress(address.addr() as u64);
         with_core!(allocator, core => {
@@ -80,7 +80,8 @@ pub unsafe extern "C" fn parkade_shared_open(
 ) -> parkade_status {
     answer(|| {
         // SAFETY: null or valid, as the caller guarantees.
-        let (address, out) = unsafe { (place(address, "the place for the address")?, place(out, "the place for the memory")?) };
+        let (address, out) =
+            unsafe { (place(address, "the output pointer for the address")?, place(out, "the output pointer for the memory")?) };
         if handles.is_null() {
             return Err(null("the handles"));
         }

@@ -173,9 +173,9 @@ fn cases() -> Vec<Case> {
             ("reuses a block that is too small", Whole, BLOCK + 1, 0),
             ("reuses a block that does not exist", Gone, BLOCK, 0),
             ("reuses a block that is not free", Used, BLOCK, 0),
-            ("reuses a block of another pool or stream", Whole, BLOCK, 9),
-            ("reuses a block of another pool or stream", Whole, SMALL, 0),
-            ("reuses a block of another pool or stream", Private, BLOCK, 0),
+            ("reuses a block of a different pool or stream", Whole, BLOCK, 9),
+            ("reuses a block of a different pool or stream", Whole, SMALL, 0),
+            ("reuses a block of a different pool or stream", Private, BLOCK, 0),
         ];
         cases.extend(all.map(|(says, named, bytes, stream)| (says, named, scripted.clone(), bytes, stream)));
     }
@@ -198,25 +198,25 @@ fn cases() -> Vec<Case> {
         ("releases a block that does not exist", Gone, &releasing, BLOCK, 0),
         ("releases a block that is not free", Used, &releasing, BLOCK, 0),
         ("releases a part of a segment", Part, &releasing, BLOCK, 0),
-        ("releases memory while a graph is captured, or of a private pool in use", Private, &releasing, BLOCK, 0),
-        ("releases memory while a graph is captured, or of a private pool in use", Capturing, &releasing, BLOCK, 0),
+        ("releases memory while a graph is captured, or memory of a private pool in use", Private, &releasing, BLOCK, 0),
+        ("releases memory while a graph is captured, or memory of a private pool in use", Capturing, &releasing, BLOCK, 0),
         ("", Whole, &transferring, BLOCK, 9),
         ("", Whole, &transferring, SMALL + 512, 9),
         ("", Capturing, &transferring, BLOCK, 9),
         ("transfers a block that does not exist", Gone, &transferring, BLOCK, 9),
         ("transfers a block that is not free", Used, &transferring, BLOCK, 9),
         ("transfers a block that is too small", Whole, &transferring, BLOCK + 512, 9),
-        ("transfers a block of another pool, or of the request's own stream", Whole, &transferring, BLOCK, 0),
-        ("transfers a block of another pool, or of the request's own stream", Whole, &transferring, SMALL, 9),
-        ("transfers a block of another pool, or of the request's own stream", Private, &transferring, BLOCK, 9),
+        ("transfers a block of a different pool, or of the request's own stream", Whole, &transferring, BLOCK, 0),
+        ("transfers a block of a different pool, or of the request's own stream", Whole, &transferring, SMALL, 9),
+        ("transfers a block of a different pool, or of the request's own stream", Private, &transferring, BLOCK, 9),
         ("", Expandable, &transferring, BLOCK, 9),
         ("", Expandable, &transferring, SMALL + 512, 9),
         ("transfers a block that is too small", Expandable, &transferring, BLOCK + 512, 9),
         ("", Expandable, &remapping, BLOCK, 9),
         ("remaps a block that does not exist", Gone, &remapping, BLOCK, 9),
         ("remaps a block that is not free", Used, &remapping, BLOCK, 9),
-        ("remaps a block that is not of an expandable segment", Whole, &remapping, BLOCK, 9),
-        ("releases memory while a graph is captured, or of a private pool in use", Private, &remapping, BLOCK, 9),
+        ("remaps a block that is not in an expandable segment", Whole, &remapping, BLOCK, 9),
+        ("releases memory while a graph is captured, or memory of a private pool in use", Private, &remapping, BLOCK, 9),
     ];
     cases.extend(all.map(|(says, named, scripted, bytes, stream)| (says, named, scripted.clone(), bytes, stream)));
     cases.extend(moving_cases());
@@ -243,7 +243,7 @@ fn borders() -> [(&'static str, Scripted); 18] {
         ("never gives up", relieving(|_, _, _, rung| ask(if rung < 513 { Attempt::No } else { Attempt::Ask }))),
         ("CUDA out of memory", relieving(|_, _, _, rung| if rung < 512 { Relief::Wait } else { Relief::GiveUp })),
         ("", expandable()),
-        ("names pages of no bytes", Scripted { page: 0, ..expandable() }),
+        ("chooses a page size of 0 bytes", Scripted { page: 0, ..expandable() }),
         ("reserves no addresses", Scripted { reservation: 0, ..expandable() }),
         ("", Scripted { growth: |size| size + 4 * MIB, ..expandable() }),
         ("maps less than the request needs", Scripted { growth: |size| size - 1, ..expandable() }),
@@ -324,7 +324,7 @@ fn remapped() -> Result<(), Broken> {
 /// Blocks that a policy names when the cache is released are checked in the same way as those that it names in the
 /// ladder.
 fn released() -> Result<(), Broken> {
-    let in_use = "the policy scripted releases memory while a graph is captured, or of a private pool in use";
+    let in_use = "the policy scripted releases memory while a graph is captured, or memory of a private pool in use";
     let cases = [(Named::Private, in_use), (Named::Capturing, in_use), (Named::Whole, "")];
     for (named, says) in cases {
         let (mut core, held) = prepared(named)?;
@@ -402,8 +402,8 @@ fn moving_cases() -> Vec<Case> {
     let nothing = first(|_, _, _, _| Relief::Provide { bytes: Bytes::ZERO, stream: StreamId::DEFAULT });
     let high = first(|own, _, _, _| own.block.map_or(Relief::GiveUp, |block| Relief::ReuseAt { block, offset: Bytes(1024) }));
     let unsplit = Scripted { splits: false, ..parting.clone() };
-    let of_another = "transfers a block of another pool, or of the request's own stream";
-    let unknown = "transfers the blocks of an unknown stream, or of the request's own";
+    let of_another = "transfers a block of a different pool, or of the request's own stream";
+    let unknown = "transfers the blocks of an unknown stream, or of the request's own stream";
     let all = [
         ("", Whole, parting.clone(), BLOCK, 9),
         ("", Whole, parting.clone(), SMALL + 512, 9),
@@ -427,13 +427,13 @@ fn moving_cases() -> Vec<Case> {
         ("", Whole, high.clone(), BLOCK - 1024, 0),
         ("", Whole, high.clone(), BLOCK - 2048, 0),
         ("", Part, high.clone(), SMALL + 512, 0),
-        ("reuses a block from where too little of it is left", Whole, high.clone(), BLOCK - 512, 0),
+        ("reuses a block from an offset after which it is too small", Whole, high.clone(), BLOCK - 512, 0),
         ("reuses a block that is too small", Whole, high.clone(), BLOCK + 512, 0),
-        ("reuses a block of another pool or stream", Whole, high, BLOCK - 1024, 9),
+        ("reuses a block of a different pool or stream", Whole, high, BLOCK - 1024, 9),
         ("", Nothing, providing.clone(), BLOCK, 9),
         ("CUDA out of memory", Nothing, providing.clone(), 601 * MIB, 9),
-        ("provides a segment where segments are expandable", Nothing, Scripted { is_expandable: true, ..providing }, BLOCK, 9),
-        ("provides a segment of no bytes", Nothing, nothing, BLOCK, 9),
+        ("provides a segment although segments are expandable", Nothing, Scripted { is_expandable: true, ..providing }, BLOCK, 9),
+        ("provides a segment of 0 bytes", Nothing, nothing, BLOCK, 9),
         ("provides a segment for an unknown stream", Nothing, to_77, BLOCK, 9),
     ];
     all.into_iter().chain(handle_cases()).collect()
@@ -442,8 +442,8 @@ fn moving_cases() -> Vec<Case> {
 /// Returns cases with different handle sizes, for segments that do not grow.
 fn handle_cases() -> [Case; 7] {
     let with_handles = |handle| Scripted { is_expandable: true, handle: Some(handle), ..SOUND };
-    let of_pages = "takes a handle that is not of whole pages";
-    let own = "takes handles of its own for segments that do not grow";
+    let of_pages = "takes a handle that does not consist of whole pages";
+    let own = "chooses handle sizes for segments that do not grow";
     let move_one: Relieve = |_, _, _, _| Relief::Move { handles: vec![DeviceAddress(512)] };
     let missing = Scripted { place: new_segment, relieve: move_one, ..SOUND };
     let with_sizes = [

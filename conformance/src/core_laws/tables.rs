@@ -390,7 +390,7 @@ fn meaning(call: &str, code: u32) -> &'static str {
     }
     match code {
         3 => {
-            ": the driver is not initialised in this process; a child of fork cannot use CUDA if its parent did: spawn it instead"
+            ": the driver is not initialised in this process; a forked child cannot use CUDA if its parent did: spawn the process instead"
         }
         709 => ": the context was destroyed, as by cudaDeviceReset, and all its memory with it: open the device again",
         _ => "",
@@ -413,17 +413,17 @@ fn fixed_errors() -> Result<(), Broken> {
     says(AllocError::TooManyStreams.to_string(), "more than 65535 streams: the heap numbers them with 16 bits")?;
     says(
         FreeError::NotAllocated.to_string(),
-        "the allocation does not belong to this allocator, or no longer: only the one that made it takes it back",
+        "the allocation does not belong to this allocator, or no longer does: only the allocator that made it can free it",
     )?;
     for (error, text) in [
-        (AdoptError::Empty, "the segment has no block, or one of 0 bytes"),
+        (AdoptError::Empty, "the segment has no block, or a block of 0 bytes"),
         (AdoptError::TooLarge, "the segment reaches beyond 64 bits"),
         (AdoptError::NotCoalesced, "two neighbouring blocks of the segment are both free or both unmapped"),
         (AdoptError::NotWholePages, "memory of the segment begins or ends inside a page"),
-        (AdoptError::UnknownPool, "the segment's pool has not been made"),
+        (AdoptError::UnknownPool, "the segment's pool has not been created"),
         (AdoptError::TooManyStreams, "more than 65535 streams"),
-        (AdoptError::Misplaced, "the segment overlaps another, or does not start on a multiple of 512 bytes"),
-        (AdoptError::TooMuch, "the segment would make more than 2^63 - 1 bytes in all"),
+        (AdoptError::Misplaced, "the segment overlaps another segment, or its address is not a multiple of 512"),
+        (AdoptError::TooMuch, "the segment would bring the total above 2^63 - 1 bytes"),
     ] {
         says(error.to_string(), text)?;
     }
@@ -432,7 +432,7 @@ fn fixed_errors() -> Result<(), Broken> {
         (AnswerProblem::Unaligned, "is not a multiple of 512"),
         (AnswerProblem::TooLong, "leaves no room for them below 2^64"),
         (AnswerProblem::Overlaps(DeviceAddress(0x5000), Bytes(700)), "overlaps the 700 bytes at 0x5000 that are still held"),
-        (AnswerProblem::TooMuch, "would make more than 2^63 - 1 bytes in all"),
+        (AnswerProblem::TooMuch, "would bring the total above 2^63 - 1 bytes"),
     ] {
         let wrong = WrongAnswer { call: "reserve", address: DeviceAddress(0xabc0), bytes: Bytes(512), problem };
         let text = format!("the device's answer cannot be used: reserve of 512 bytes returned 0xabc0, which {text}");
@@ -473,7 +473,7 @@ fn fixed_errors() -> Result<(), Broken> {
     ] {
         texts::check(&error.to_string(), texts::of_checkpoint(&error))?;
     }
-    let parted = "a pool cannot be restored where free neighbours stay apart because they belong to different streams";
+    let parted = "a pool cannot be restored if adjacent free blocks cannot coalesce because they belong to different streams";
     says(CheckpointError::Parted.to_string(), parted)?;
     says(UnknownStatistic { key: "a\"b".to_owned() }.to_string(), r#"the allocator has no statistic called "a\"b""#)
 }

@@ -2,12 +2,12 @@
 //! what it holds, and shares its memory.
 //!
 //! The device tracks the ranges, reservations and streams that it owns, and refuses anything else without a driver
-//! call. Freeing an address twice or using a made-up stream handle is therefore an error here, whereas the driver might
-//! mistake the address for one of another owner, or crash. Calls inside memory that the device owns are passed to the
-//! driver, even calls that the driver refuses.
+//! call. Freeing an address twice or using a made-up stream handle is therefore an error here, whereas the driver
+//! might mistake the address for one of another owner, or crash. Calls within memory that the device owns are passed
+//! to the driver, even if the driver refuses them.
 //!
-//! Sharing is granting other devices in the host access to this device's mappings, copying from their mappings and using
-//! their streams; and sharing memory of expandable segments with other processes, which open it with
+//! Memory is shared in two ways: with other devices in the host, which get access to this device's mappings and whose
+//! mappings and streams this device uses; and with other processes, which open memory of expandable segments with
 //! [`SharedMemory`](crate::SharedMemory).
 
 pub(crate) mod work;
@@ -43,16 +43,15 @@ pub struct CudaDevice {
     peers: Vec<Peer>,
     /// The contexts of devices whose streams use this device's memory, by index.
     elsewhere: BTreeMap<u32, Arc<Context>>,
-    /// Whether the device may use streams that other code has created.
+    /// The promise that allows the device to use streams that other code has created.
     foreign_streams: Option<StreamsAreValid>,
-    /// Whether the device may replace memory while other code knows the addresses.
+    /// The promise that allows the device to replace memory while other code knows the addresses.
     serial_work: Option<WorkIsSerial>,
-    /// The host memory that holds contents while a handle is broken; it is created for the first
-    /// one.
+    /// The host memory that holds contents while a handle is broken. It is created when the first handle is broken.
     stage: Option<Box<Stage>>,
-    /// The stream on which these contents are copied; it is created for the first handle.
+    /// The stream on which these contents are copied. It is created when the first handle is broken.
     copies: Option<Stream>,
-    /// Whether the driver supports this.
+    /// Whether the driver supports a stage.
     can_stage: bool,
     context: Arc<Context>,
 }
@@ -160,22 +159,22 @@ impl CudaDevice {
         }
     }
 
-    /// Allows the allocator from now on to name streams that other code has created, for example the program for which
-    /// the device allocates. The device does not destroy these streams.
+    /// Allows the allocator to use streams that other code has created, for example the program for which the device
+    /// allocates. The device does not destroy these streams.
     pub fn trust_streams(&mut self, promise: StreamsAreValid) {
         self.foreign_streams = Some(promise);
     }
 
-    /// Allows breaking handles from now on even if the device trusts streams of other code
-    /// ([`break_handle`](parkade::device::DeviceBackend::break_handle)). A device that trusts no other streams needs no
-    /// promise, because all its work is queued through the device.
+    /// Allows handles to be broken even if the device trusts streams of other code
+    /// ([`break_handle`](parkade::device::DeviceBackend::break_handle)). A device that trusts no other streams needs
+    /// no promise, because all its work is queued through the device.
     pub fn trust_work(&mut self, promise: WorkIsSerial) {
         self.serial_work = Some(promise);
     }
 
-    /// Makes a thread that had no context keep the device's primary context from now on after a call that needed the
-    /// driver, as with CUDA's runtime. In a thread without a context, the runtime looks for one in each call:
-    /// `cudaGetDevice` took 1 us on an H200 (driver 580.159.04), and PyTorch calls it for each request.
+    /// Makes a thread without a context keep the device's primary context after a call that needs the driver, as
+    /// CUDA's runtime does. In a thread without a context, the runtime looks for one in each call: `cudaGetDevice`
+    /// took 1 us on an H200 (driver 580.159.04), and PyTorch calls it for each request.
     ///
     /// This is for a device that lives as long as the process. It has an effect only on device 0, because the runtime
     /// uses device 0 for a thread without a context.
@@ -185,8 +184,7 @@ impl CudaDevice {
         }
     }
 
-    /// Adopts a stream that other code has created on this device, if other code's streams are
-    /// trusted.
+    /// Adds a stream that other code has created on this device, if other code's streams are trusted.
     fn admit(&mut self, id: StreamId) {
         if let Some(promise) = self.foreign_streams
             && id != StreamId::DEFAULT
@@ -212,7 +210,8 @@ impl CudaDevice {
         inside.ok_or(DriverError { call, code: INVALID_VALUE })
     }
 
-    /// Returns memory that this device may touch: in one range from `malloc`, or mapped with access in one reservation.
+    /// Returns memory that this device may access: in one range from `malloc`, or mapped with access in one
+    /// reservation.
     fn span(&self, call: &'static str, address: DeviceAddress, size: Bytes) -> Result<Span<'_>, DriverError> {
         let taken = self.ranges.range(..=address).next_back();
         match taken.map(|(_, memory)| memory.span(call, address.get(), size.get())) {
@@ -221,7 +220,7 @@ impl CudaDevice {
         }
     }
 
-    /// Returns mapped memory that this device may touch, in one reservation.
+    /// Returns mapped memory that this device may access, in one reservation.
     fn mapped_span(&self, call: &'static str, address: DeviceAddress, size: Bytes) -> Result<Span<'_>, DriverError> {
         let reserved = self.reservations.range(..=address).next_back();
         let (_, reservation) = reserved.ok_or(DriverError { call, code: INVALID_VALUE })?;
@@ -234,14 +233,14 @@ impl Drop for CudaDevice {
     /// memory or the kernel that is about to be unloaded. The fields do the rest, in order: they unmap and free
     /// reservations, then drop ranges, streams and the kernel, and finally the context.
     fn drop(&mut self) {
-        // There is no caller to report an error to. The driver frees what it still can.
+        // There is no caller to report an error to. The driver frees as much as it still can.
         for context in self.elsewhere.values().chain([&self.context]) {
             let _: Result<(), DriverError> = context.synchronize();
         }
     }
 }
 
-/// Checks that a device may move between threads, so that several threads can share an allocator on it behind a lock.
+/// Checks that a device may move between threads, so that several threads can share its allocator behind a lock.
 const _: fn() = || {
     fn sendable<T: Send>() {}
     sendable::<CudaDevice>();
@@ -261,8 +260,8 @@ pub struct Holdings {
     /// The number of pieces of memory that have been created and not released, mapped or not. This excludes the host
     /// memory that the device keeps for [`break_handle`](parkade::device::DeviceBackend::break_handle).
     pub handles: usize,
-    /// The number of mappings; memory that is mapped twice counts twice. Released memory lives as
-    /// long as its mappings.
+    /// The number of mappings; memory that is mapped twice counts twice. Released memory exists for as long as it is
+    /// mapped.
     pub mappings: usize,
     /// The number of events that have been created and not destroyed.
     pub events: usize,
@@ -324,9 +323,9 @@ impl DeviceBackend for CudaDevice {
         CudaPhysical::create(&self.context, size.get()).map_err(|error| no_room(error, size))
     }
 
-    /// The driver is also asked for addresses outside this device's reservations, because only the driver knows the
-    /// code of its refusal. If it accepts, the addresses belong to other code in this process. In that case, this
-    /// method undoes the mapping, which has no access yet, and refuses.
+    /// The driver is called even for addresses outside this device's reservations, because only the driver knows with
+    /// which code it refuses them. If it accepts, the addresses belong to other code in this process. In that case,
+    /// this method undoes the mapping, to which no access has been granted yet, and refuses.
     fn map(&mut self, address: DeviceAddress, size: Bytes, memory: &CudaPhysical) -> Result<(), BackendError> {
         let (start, bytes) = (address.get(), size.get());
         match self.reservation("cuMemMap", address, size) {
@@ -355,8 +354,8 @@ impl DeviceBackend for CudaDevice {
         memory.give_back().map_err(|error| (memory, error.into()))
     }
 
-    /// Returns true if the driver can say which streams are captured (CUDA 12.3 and later). The thread must be in the relaxed
-    /// capture mode, as it is within PyTorch's allocator.
+    /// Returns true if the driver can report which streams are captured (CUDA 12.3 and later). The thread must be in
+    /// the relaxed capture mode, as it is within PyTorch's allocator.
     fn waits_in_captures(&self) -> bool {
         knows_captures(&self.context)
     }
@@ -368,9 +367,9 @@ impl DeviceBackend for CudaDevice {
         self.can_break()
     }
 
-    /// In the meantime, the contents are kept in host memory, so the device does not need room for two copies. If the
-    /// device does not provide the memory again, for example because another process has taken it, the host memory
-    /// replaces it and is returned with the error.
+    /// The contents are kept in host memory until then, so the device does not need room for two copies. If the device
+    /// does not provide the memory again, for example because another process has taken it, the host memory replaces
+    /// it and is returned with the error.
     fn break_handle(
         &mut self,
         address: DeviceAddress,
@@ -454,9 +453,9 @@ fn no_room(error: DriverError, requested: Bytes) -> BackendError {
 /// Breaking a handle: parts of it get new memory with the same contents at the same addresses.
 ///
 /// The driver unmaps and releases only whole handles, and when a handle is broken, the device has no room for a copy.
-/// The contents are therefore kept in host memory in the meantime. The steps are: wait for the device, copy out, unmap,
-/// release, create, map, grant access, copy back. The old memory is returned to the device before new memory is
-/// requested, so the process never holds more than before.
+/// The contents are therefore kept in host memory until new memory is mapped. The steps are: wait for the device, copy
+/// out, unmap, release, create, map, grant access, copy back. The old memory is returned to the device before new
+/// memory is requested, so the process never holds more than before.
 impl CudaDevice {
     /// Returns whether the device may move contents while other code knows the addresses, and whether the driver
     /// supports this.
@@ -472,7 +471,7 @@ impl CudaDevice {
         mut memory: CudaPhysical,
         parts: &[(Bytes, Bytes)],
     ) -> Result<Vec<CudaPhysical>, (CudaPhysical, BackendError)> {
-        // A different process that has mapped the handle would keep the old memory. Other handles may serve the
+        // Another process that has mapped the handle would keep the old memory. Other handles may still serve the
         // request.
         if self.reservation("cuMemUnmap", address, size).is_ok_and(|there| there.is_exported(address.get(), size.get())) {
             return Err((memory, BackendError::OutOfMemory { requested: size }));
@@ -480,7 +479,7 @@ impl CudaDevice {
         if let Err(error) = self.put_on_stage(address, size, &memory, parts) {
             return Err((memory, stays(error, size)));
         }
-        // Somebody broke the promise: nothing is lost yet.
+        // The promise was broken, but no data has been lost yet.
         if !self.has_no_work() {
             return Err((memory, BackendError::OutOfMemory { requested: size }));
         }
@@ -505,12 +504,12 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for all work on the device. Waiting for the context would invalidate the capture of a stream; then this waits
-    /// for the default stream and each stream that the device knows, but not for those that are captured.
+    /// Waits for all work on the device. If this would invalidate a stream's capture, waits instead for the default
+    /// stream and each stream that the device knows, except those that are captured.
     ///
     /// # Errors
-    /// A driver call fails. It fails if the default stream waits for a captured stream, because that stream is a blocking
-    /// one.
+    /// A driver call fails, for example because the default stream would wait for a captured stream that is a blocking
+    /// stream.
     fn wait_for_work(&self) -> Result<(), DriverError> {
         let not_captured = self.not_captured()?;
         if not_captured.len() > self.streams.len() {
@@ -569,7 +568,7 @@ impl CudaDevice {
         self.finish_copies().and(copied)
     }
 
-    /// Takes the stage, which is grown to this size. If the host refuses the memory, no more handles are broken, unless
+    /// Takes the stage and grows it to this size. If the host refuses the memory, no more handles are broken, unless
     /// the host is only temporarily full.
     fn stage_for(&mut self, bytes: u64) -> Result<Box<Stage>, DriverError> {
         let grown = match self.stage.take() {
@@ -614,8 +613,8 @@ impl CudaDevice {
     }
 
     /// Maps the stage itself at the original addresses of the contents, after the memory that is already mapped there.
-    /// If the driver also refuses that, its error replaces `error`, and the addresses may remain without access, in
-    /// which case work that uses them fails. No more handles are broken after this, because other processes take the
+    /// If the driver also refuses this, its error replaces `error`, and the addresses may remain without access, so
+    /// that work that uses them fails. No more handles are broken after this, because other processes take the
     /// device's memory as soon as it is free.
     fn stand_in(
         &mut self,
@@ -656,8 +655,8 @@ fn are_parts(bytes: u64, parts: &[(Bytes, Bytes)], page_bytes: u64) -> bool {
     })
 }
 
-/// Returns the error that stopped the breaking of a handle before anything changed. If the host has no room, or a graph
-/// is being captured, this handle stays unchanged, and others may serve the request.
+/// Returns the error that stopped the breaking of a handle before anything changed. If the host has no room, or a
+/// graph is being captured, this handle stays unchanged, and other handles may serve the request.
 fn stays(error: DriverError, requested: Bytes) -> BackendError {
     let is_for_now = error.code == OUT_OF_MEMORY || STREAM_CAPTURE_CODES.contains(&error.code);
     if is_for_now { BackendError::OutOfMemory { requested } } else { error.into() }
@@ -665,12 +664,12 @@ fn stays(error: DriverError, requested: Bytes) -> BackendError {
 
 /// Other devices in the host.
 ///
-/// Access to a mapping is granted to each device separately (cuMemSetAccess). Ranges from cudaMalloc stay closed to
-/// peers.
+/// Access to a mapping is granted to each device separately (cuMemSetAccess). Peers cannot access ranges from
+/// cudaMalloc.
 impl CudaDevice {
     /// Returns the id of a stream of the device with this index, which the allocator may then
     /// [record](parkade::Allocator::record_stream) for memory of this device. 0 is the default stream of that device.
-    /// For a stream of this device, the id is the stream's handle. After the first stream of another device, no more
+    /// For a stream of this device, the id is the stream's handle. After the first call for another device, no more
     /// handles are broken.
     ///
     /// # Errors
@@ -704,12 +703,12 @@ impl CudaDevice {
         can_access_peer(&self.context, ordinal)
     }
 
-    /// Grants the device with this index access to all mappings that this device may touch, now and whenever this
-    /// device gets access to more. Does nothing if it already has access.
+    /// Grants the device with this index access to all mappings that this device may access, both now and in the
+    /// future. Does nothing if it already has access.
     ///
     /// # Errors
     /// There is no device with this index, it cannot reach this device's memory, or a driver call fails. In that case,
-    /// it has access to nothing.
+    /// it has no access.
     pub fn let_peer_access(&mut self, ordinal: u32) -> Result<(), DriverError> {
         if self.peers.iter().any(|peer| peer.ordinal() == ordinal) {
             return Ok(());
@@ -749,15 +748,15 @@ impl CudaDevice {
     }
 }
 
-/// A mapped handle that a different process may open.
+/// A mapped handle that another process may open.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedHandle<'a> {
     /// The address where it is mapped in this process.
     pub address: DeviceAddress,
     /// Its size.
     pub size: Bytes,
-    /// Its file descriptor, which a different process duplicates (pidfd_getfd) or receives. It is closed when the
-    /// handle is unmapped.
+    /// Its file descriptor, which another process duplicates (pidfd_getfd) or receives. It is closed when the handle
+    /// is unmapped.
     pub file: BorrowedFd<'a>,
 }
 

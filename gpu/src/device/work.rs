@@ -1,7 +1,7 @@
 //! Work on the device: streams, timed kernels, fills, copies and reads. The allocator needs none of these; tests do.
 //!
-//! Copies to host memory cannot fail silently: they read no address outside the device's memory, and too little host
-//! memory is an error.
+//! Copies to host memory cannot fail silently: they never read outside the device's memory, and a lack of host memory
+//! is an error.
 
 use parkade::units::{Bytes, DeviceAddress, StreamId};
 use thiserror::Error;
@@ -38,7 +38,7 @@ impl CudaDevice {
         self.context.synchronize()
     }
 
-    /// Makes a stream's later work wait for the work before the event's latest recording. The host does not wait.
+    /// Makes a stream's future work wait for the work before the event's latest recording. The host does not wait.
     ///
     /// # Errors
     /// The stream does not belong to this device, or the driver call fails.
@@ -46,8 +46,8 @@ impl CudaDevice {
         event.hold_back(&self.context, self.stream("cuStreamWaitEvent", stream)?)
     }
 
-    /// Queues a kernel that keeps one thread of the device busy for at least this time and touches no memory. The first
-    /// launch also loads the kernel, which may wait for running work.
+    /// Queues a kernel that keeps one thread of the device busy for at least this time and accesses no memory. The
+    /// first launch also loads the kernel, which may wait for running work.
     ///
     /// # Errors
     /// The stream does not belong to this device, the time is above [`LONGEST_SPIN_NS`](crate::LONGEST_SPIN_NS), or a

@@ -2,12 +2,12 @@
 //! devices in the host that can reach its memory.
 //!
 //! Driver calls act on the calling thread's current context. Each of our calls first makes its context current and
-//! afterwards restores the previous one, so any thread may use a device alongside other users of CUDA.
+//! then restores the previous one, so any thread may use a device alongside other code that uses CUDA.
 //!
 //! Other code may reset the device (`cudaDeviceReset`), which destroys all handles of the context. When the context is
 //! created again, its handle is the same, but an old stream handle crashes the process, and an old address may belong
-//! to different memory (observed on an H200). Only the context's number shows the difference. Each call therefore first
-//! compares the number, and fails with the driver's code for a destroyed context if the number has changed.
+//! to different memory (observed on an H200). Only the context's number reveals the change. Each call therefore first
+//! compares the number, and fails with the driver's code for a destroyed context if it has changed.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -90,7 +90,7 @@ impl Context {
 
     /// Makes the context current on this thread until the returned guard is dropped.
     ///
-    /// In a child of fork, this call and every other call fails, because the driver itself would report there that an
+    /// In a forked child, this call and every other call fails, because there the driver itself would report that an
     /// event is complete.
     pub(super) fn enter(&self) -> Result<Entered<'_>, DriverError> {
         let mut previous = ptr::null_mut();
@@ -106,7 +106,7 @@ impl Context {
         Ok(Entered { context: self, previous })
     }
 
-    /// Makes a thread that had no context keep this one from now on.
+    /// Makes threads that had no context keep this one.
     pub(crate) fn stay(&self) {
         self.stays.store(true, Ordering::Relaxed);
     }
@@ -150,7 +150,7 @@ impl Context {
 /// Initialises the driver. Returns its functions and the number of its devices.
 fn table_and_count() -> Result<(&'static Table, c_int), Unavailable> {
     let table = table()?;
-    // SAFETY: takes a number, which must be 0.
+    // SAFETY: takes one number, which must be 0.
     check("cuInit", unsafe { (table.cuInit)(0) })?;
     let mut count = 0;
     // SAFETY: writes one int through the pointer.
@@ -173,8 +173,8 @@ pub(super) struct Entered<'a> {
 }
 
 impl Drop for Entered<'_> {
-    /// Restores the thread's previous context, even if there was none, unless the context is meant to be kept.
-    /// Otherwise the thread would keep a context that may be destroyed later.
+    /// Restores the thread's previous context, even if there was none, so that the thread does not keep a context that
+    /// may be destroyed later. Does nothing if the thread should keep this context.
     fn drop(&mut self) {
         let stays = self.previous.is_null() && self.context.stays.load(Ordering::Relaxed);
         if self.previous != self.context.handle.0 && !stays {
@@ -217,7 +217,7 @@ impl Context {
     /// Returns an attribute of the device.
     pub(super) fn attribute(&self, attribute: CUdevice_attribute) -> Result<i32, DriverError> {
         let mut answer = 0;
-        // SAFETY: writes one int through the pointer; the device is the driver's.
+        // SAFETY: writes one int through the pointer; the driver has returned the device.
         unsafe { call!(self.cuDeviceGetAttribute(&raw mut answer, attribute, self.device)) }?;
         Ok(answer)
     }
@@ -291,7 +291,7 @@ pub(crate) fn can_access_peer(context: &Context, ordinal: u32) -> Result<bool, D
 /// Returns whether the first device can reach memory on the second one.
 fn can_access(context: &Context, from: CUdevice, to: CUdevice) -> Result<bool, DriverError> {
     let mut can = 0;
-    // SAFETY: writes one int through the pointer; both devices are the driver's.
+    // SAFETY: writes one int through the pointer; the driver has returned both devices.
     unsafe { call!(context.cuDeviceCanAccessPeer(&raw mut can, from, to)) }?;
     Ok(can != 0)
 }

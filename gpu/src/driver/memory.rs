@@ -1,9 +1,10 @@
 //! Device memory, as ranges and as virtual memory.
 //!
-//! Ranges are from cuMemAlloc, the driver's counterpart of cudaMalloc. Virtual memory is physical memory without an
-//! address, which cuMemCreate creates and cuMemMap maps; reserved addresses and the mappings in them; created memory that
-//! several processes share, exported as file descriptors and opened from them; and the stage, which holds contents while
-//! memory is replaced. Fills, copies and reads work on any accessible device memory, allocated or mapped.
+//! Ranges are allocated by cuMemAlloc, the driver's counterpart of cudaMalloc. Virtual memory consists of physical
+//! memory without an address, which cuMemCreate creates and cuMemMap maps, and reserved addresses with their mappings.
+//! Several processes can share created memory, which is exported as file descriptors and opened from them. The stage
+//! holds contents while memory is replaced. Fills, copies and reads work on any accessible device memory, allocated or
+//! mapped.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -134,13 +135,13 @@ impl<'a> Span<'a> {
     }
 }
 
-/// Memory created on a [`CudaDevice`](crate::CudaDevice), which can be mapped. It is the device's memory, or host
-/// memory that replaces it. It is released when dropped, as by [`release`](parkade::device::DeviceBackend::release),
-/// and may outlive its device.
+/// Memory created on a [`CudaDevice`](crate::CudaDevice), which can be mapped: the device's memory, or host memory
+/// that replaces it. Dropping it releases it, like [`release`](parkade::device::DeviceBackend::release). It may
+/// outlive its device.
 pub struct CudaPhysical {
     context: Arc<Context>,
-    /// The handles that have not been released yet, which are mapped at consecutive addresses: one handle, or pages of
-    /// host memory.
+    /// The handles that have not been released yet, which are mapped at consecutive addresses: a single handle, or
+    /// pages of host memory.
     handles: Vec<Handle>,
 }
 
@@ -199,7 +200,7 @@ impl CudaPhysical {
         self.handles.append(&mut memory.handles);
     }
 
-    /// Takes away up to this many handles, starting with the first.
+    /// Removes and returns up to this many handles, starting with the first.
     fn split_off_first(&mut self, handles: usize) -> CudaPhysical {
         let first = self.handles.drain(..handles.min(self.handles.len())).collect();
         CudaPhysical { context: Arc::clone(&self.context), handles: first }
@@ -235,7 +236,7 @@ impl CudaPhysical {
         let context = &self.context;
         let _entered = context.enter()?;
         // SAFETY: the handle came from the driver and is not released while `self` lives. The driver checks the
-        // addresses, and no work can touch the mapping before access is granted. The offset and the flags must be 0.
+        // addresses, and no work can use the mapping before access is granted. The offset and the flags must be 0.
         unsafe { call!(context.cuMemMap(address, size, 0, handle.handle, 0)) }
     }
 
@@ -248,8 +249,8 @@ impl CudaPhysical {
         unsafe { call!(context.cuMemUnmap(address, size)) }
     }
 
-    /// Releases each handle once. After an error, the remaining handles are still held. The memory stays alive wherever
-    /// it is mapped.
+    /// Releases each handle once. After an error, the remaining handles are still held. The memory continues to exist
+    /// wherever it is mapped.
     pub(crate) fn give_back(&mut self) -> Result<(), DriverError> {
         let context = &self.context;
         while let Some(last) = self.handles.last() {
@@ -308,10 +309,10 @@ fn plain(location: CUmemLocation) -> CUmemAllocationProp {
     }
 }
 
-/// A range of reserved addresses with its mappings, which is freed when dropped.
+/// A range of reserved addresses with its mappings. It is freed when dropped.
 ///
-/// Its calls stay inside the range, so they never touch addresses of other owners. Inside the range, the driver
-/// decides what to refuse.
+/// Its calls stay inside the range, so they never affect addresses of other owners. Inside the range, the driver
+/// decides which calls to refuse.
 pub(crate) struct Reservation {
     context: Arc<Context>,
     address: u64,
@@ -330,8 +331,8 @@ impl Reservation {
         let size = size_of("cuMemAddressReserve", bytes, INVALID_VALUE)?;
         let _entered = context.enter()?;
         let mut address = 0;
-        // SAFETY: writes one address through the pointer. Alignment 0 and address 0 leave both to the driver;
-        // the flags must be 0.
+        // SAFETY: writes one address through the pointer. Alignment 0 and address 0 let the driver choose both; the
+        // flags must be 0.
         unsafe { call!(context.cuMemAddressReserve(&raw mut address, size, 0, 0, 0)) }?;
         Ok(Reservation {
             context: Arc::clone(context),
@@ -377,7 +378,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Grants a peer read and write access to all mappings that the device may touch. If this fails, the peer has
+    /// Grants a peer read and write access to all mappings that the device may access. If this fails, the peer has
     /// access to none of them.
     pub(crate) fn open_to(&self, peer: &Peer) -> Result<(), DriverError> {
         let read_write = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -419,7 +420,7 @@ impl Reservation {
         let size = self.contain("cuMemUnmap", address, bytes)?;
         let context = &self.context;
         let _entered = context.enter()?;
-        // SAFETY: we own the addresses. Work that still uses the memory fails on the device and reaches no other
+        // SAFETY: we own the addresses. Work that still uses the memory fails on the device and does not access other
         // memory.
         unsafe { call!(context.cuMemUnmap(address, size)) }?;
         self.mappings.remove(address, bytes);
@@ -432,7 +433,7 @@ impl Reservation {
     pub(crate) fn export(&mut self, address: u64, bytes: u64) -> Result<Vec<(u64, u64, BorrowedFd<'_>)>, DriverError> {
         let call = "cuMemExportToShareableHandle";
         self.contain(call, address, bytes)?;
-        // After a reset the descriptors belong to memory that no longer exists.
+        // After a reset, the descriptors refer to memory that no longer exists.
         let context = Arc::clone(&self.context);
         let _entered = context.enter()?;
         let handles = self.mappings.under(address, bytes).ok_or(DriverError { call, code: INVALID_VALUE })?;
@@ -445,8 +446,7 @@ impl Reservation {
         Ok(handles.into_iter().filter_map(described).collect())
     }
 
-    /// Returns whether a different process may have opened a handle that is mapped in a part of the
-    /// range.
+    /// Returns whether another process may have opened a handle that is mapped in part of the range.
     pub(crate) fn is_exported(&self, address: u64, bytes: u64) -> bool {
         self.exported.range(address..address.saturating_add(bytes)).next().is_some()
     }
@@ -463,7 +463,7 @@ impl Reservation {
         Ok(())
     }
 
-    /// Returns a part of the range that the device may touch.
+    /// Returns a part of the range, if the device may access it.
     pub(crate) fn span(&self, call: &'static str, address: u64, bytes: u64) -> Result<Span<'_>, DriverError> {
         self.contain(call, address, bytes)?;
         if !self.mappings.are_open(address, bytes) {
@@ -472,7 +472,7 @@ impl Reservation {
         Ok(Span::new(&self.context, address, bytes))
     }
 
-    /// Refuses addresses outside the range. Returns the size in the driver's type.
+    /// Refuses addresses outside the range. Returns the size as the driver's type.
     fn contain(&self, call: &'static str, address: u64, bytes: u64) -> Result<usize, DriverError> {
         let inside = self.held && self.contains(address, bytes);
         if inside { size_of(call, bytes, INVALID_VALUE) } else { Err(DriverError { call, code: INVALID_VALUE }) }
@@ -501,16 +501,16 @@ fn export(context: &Context, address: u64) -> Result<OwnedFd, DriverError> {
     // SAFETY: writes one handle through the first pointer. The second is a device address, at which the caller has mapped memory.
     unsafe { call!(context.cuMemRetainAllocationHandle(&raw mut handle, mapped)) }?;
     let mut file = -1_i32;
-    // SAFETY: for this type the driver writes a file descriptor, an int, through the pointer. The handle was retained above; the flags
-    // must be 0.
+    // SAFETY: for this type, the driver writes a file descriptor (an int) through the pointer. The handle was retained
+    // above; the flags must be 0.
     let exported = unsafe { call!(context.cuMemExportToShareableHandle((&raw mut file).cast(), handle, FILE, 0)) };
-    // SAFETY: retained above and released once. The memory stays alive where it is mapped.
+    // SAFETY: retained above and released once. The memory continues to exist where it is mapped.
     let released = unsafe { call!(context.cuMemRelease(handle)) };
     exported?;
     // SAFETY: the driver has just opened it for the caller, and no other code knows it.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     released?;
-    // A clone is closed on exec; otherwise a program that this process starts would keep the memory on the device.
+    // The clone is closed on exec. Otherwise, a program started by this process would keep the memory on the device.
     Ok(match file.try_clone() {
         Ok(copy) => copy,
         Err(_) => file,
@@ -596,7 +596,7 @@ fn import(context: &Arc<Context>, file: BorrowedFd<'_>, bytes: u64) -> Result<Cu
     let _entered = context.enter()?;
     let mut handle = 0;
     let number = ptr::without_provenance_mut::<c_void>(file.as_raw_fd() as usize);
-    // SAFETY: writes one handle through the first pointer. For this type the second is the number of an open file
+    // SAFETY: writes one handle through the first pointer. For this type, the second is the number of an open file
     // descriptor.
     unsafe { call!(context.cuMemImportFromShareableHandle(&raw mut handle, number, FILE)) }?;
     Ok(CudaPhysical::of(context, handle, bytes))
@@ -604,16 +604,16 @@ fn import(context: &Arc<Context>, file: BorrowedFd<'_>, bytes: u64) -> Result<Cu
 
 /// A stage: host memory at device addresses, which holds contents while the device's memory is replaced.
 ///
-/// It needs no room on the device, which has none at that point. Taking host memory is slow (0.5 ms per MiB on an H100,
-/// driver 580.159.04), so the stage keeps it; later copies run at the speed of the bus (55 GB/s there). The stage has
-/// one handle for each 2 MiB, so that as much of it as necessary can be mapped at the original addresses of the
+/// It needs no room on the device, which has none at that point. Allocating host memory is slow (0.5 ms per MiB on an
+/// H100, driver 580.159.04), so the stage keeps its memory; later copies run at the speed of the bus (55 GB/s there).
+/// The stage has one handle for every 2 MiB, so that just enough of it can be mapped at the original addresses of the
 /// contents if the device does not provide memory for them again.
 pub(crate) struct Stage {
     context: Arc<Context>,
     /// The host's NUMA node that is nearest to the device.
     node: i32,
     /// The addresses at which the stage is mapped, starting from the first. The range is as long as the device's
-    /// memory, which no handle exceeds.
+    /// memory, because no handle is larger.
     addresses: Reservation,
     pages: CudaPhysical,
     page_bytes: u64,
@@ -628,7 +628,7 @@ impl Stage {
 
     /// Creates a stage without memory.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Stage, DriverError> {
-        // This is -1 if the host is not divided into nodes.
+        // This is -1 if the host has no NUMA nodes.
         let node = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID)?.max(0);
         let page_bytes = granularity_bytes(context)?;
         let bytes = context.total_memory_bytes()?.next_multiple_of(page_bytes);
@@ -641,7 +641,7 @@ impl Stage {
         self.pages.handles()
     }
 
-    /// Takes memory up to this size. After an error, the stage can no longer be used; drop it.
+    /// Grows the stage's memory to this size. After an error, the stage can no longer be used and must be dropped.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), DriverError> {
         let start = self.bytes();
         if bytes <= start {
@@ -665,8 +665,8 @@ impl Stage {
         self.addresses.span("cuMemcpyDtoDAsync_v2", self.addresses.address() + offset, bytes)
     }
 
-    /// Takes the first bytes out of the stage, with their contents, so that they can be mapped elsewhere. Releases the
-    /// others.
+    /// Removes the first bytes from the stage, with their contents, so that they can be mapped elsewhere. Releases the
+    /// rest.
     pub(crate) fn take(&mut self, bytes: u64) -> Result<CudaPhysical, DriverError> {
         if bytes > self.bytes() {
             return Err(DriverError { call: "cuMemMap", code: INVALID_VALUE });

@@ -1,4 +1,4 @@
-//! The CUDA driver behind types that cannot be misused: a context, and the memory, streams and events in it.
+//! The CUDA driver, wrapped in types that cannot be misused: a context, and the memory, streams and events in it.
 //!
 //! This crate has unsafe code only here and in `nvml`. The functions are safe to call because handles are
 //! created only by the driver, everything that lives in a context keeps the context alive, the owner of a handle

@@ -1,6 +1,6 @@
 //! Streams, which are queues of work that run concurrently; events, which are marks in a stream's queue; the graph
-//! capture in which a stream takes part; and a kernel that runs for a given time and touches no memory, like declared work
-//! on the simulated device.
+//! capture in which a stream takes part; and a kernel that runs for a given time and accesses no memory, like declared
+//! work on the simulated device.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -34,7 +34,7 @@ impl StreamsAreValid {
     /// Makes the promise.
     ///
     /// # Safety
-    /// Each handle passed to the device from then on must be that of a stream of the device's context, or, for
+    /// Each handle passed to the device from then on must belong to a stream of the device's context, or, for
     /// [`CudaDevice::stream_elsewhere`](crate::CudaDevice::stream_elsewhere), of the primary context of the named
     /// device. The stream must live for as long as the device may use it: until the memory that was allocated or
     /// recorded for it has no work left. The driver does not check handles. While one of these streams takes part in a
@@ -55,11 +55,12 @@ impl WorkIsSerial {
     /// Makes the promise.
     ///
     /// # Safety
-    /// While the allocator serves a call that asks for memory or routes requests to a private pool, no other thread may
-    /// queue work on the device that uses the allocator's memory, no other device may use that memory, and it must not
-    /// be registered elsewhere (for example for RDMA). While a graph is captured, no work that began before the capture may
-    /// be left on a stream that the device does not know, and the streams that it knows must exist. During the call, the allocator may replace the memory behind
-    /// addresses in use, and data written in between is lost.
+    /// While the allocator serves a call that asks for memory or routes requests to a private pool, no other thread
+    /// may queue work on the device that uses the allocator's memory, no other device may use that memory, and it must
+    /// not be registered elsewhere (for example for RDMA). While a graph is captured, no work from before the capture
+    /// may still be running on a stream that the device does not know, and the streams that it knows must exist.
+    /// During the call, the allocator may replace the memory behind addresses in use, and data written at that time is
+    /// lost.
     #[must_use]
     pub const unsafe fn promise() -> WorkIsSerial {
         WorkIsSerial(())
@@ -67,8 +68,8 @@ impl WorkIsSerial {
 }
 
 impl Stream {
-    /// Creates a non-blocking stream, which does not synchronize with the default stream. PyTorch creates its streams
-    /// in this way too.
+    /// Creates a non-blocking stream, which does not synchronize with the default stream. PyTorch's streams are also
+    /// non-blocking.
     pub(crate) fn create(context: &Arc<Context>) -> Result<Stream, DriverError> {
         let _entered = context.enter()?;
         let mut handle = ptr::null_mut();
@@ -77,7 +78,7 @@ impl Stream {
         Ok(Stream { context: Arc::clone(context), handle: Handle(handle), is_own: true })
     }
 
-    /// A stream that other code has created.
+    /// Returns a stream that other code has created.
     pub(crate) fn foreign(context: &Arc<Context>, number: u64, _: StreamsAreValid) -> Stream {
         let handle = ptr::with_exposed_provenance_mut(number as usize);
         Stream { context: Arc::clone(context), handle: Handle(handle), is_own: false }
@@ -133,7 +134,7 @@ impl Drop for Stream {
     }
 }
 
-/// An event of a [`CudaDevice`](crate::CudaDevice), which is destroyed when dropped. It keeps the device's context
+/// An event of a [`CudaDevice`](crate::CudaDevice). It is destroyed when dropped, and keeps the device's context
 /// alive.
 pub struct CudaEvent {
     context: Arc<Context>,
@@ -211,7 +212,7 @@ impl Drop for CudaEvent {
 
 const CAPTURE_INFO: &str = "cuStreamGetCaptureInfo_v3";
 
-/// Returns whether the driver can say which streams are captured.
+/// Returns whether the driver can report which streams are captured.
 pub(crate) fn knows_captures(context: &Context) -> bool {
     context.table.cuStreamGetCaptureInfo_v3.is_some()
 }
@@ -220,7 +221,7 @@ pub(crate) fn knows_captures(context: &Context) -> bool {
 /// context's default stream. With a driver older than CUDA 12.3, the answer is always `None`.
 ///
 /// # Errors
-/// Any error from the driver; or the capture is invalid.
+/// The driver call fails, or the capture is invalid.
 pub(crate) fn capture_of_stream(context: &Arc<Context>, stream: Option<&Stream>) -> Result<Option<Capture>, DriverError> {
     let mut capture = Capture { id: 0, ends: Vec::new() };
     let is_captured = look_at_capture(context, stream, |id, ends| {
@@ -235,7 +236,7 @@ pub(crate) fn capture_of_stream(context: &Arc<Context>, stream: Option<&Stream>)
 /// already in the set.
 ///
 /// # Errors
-/// Those of [`capture_of_stream`].
+/// The errors of [`capture_of_stream`].
 pub(crate) fn add_awaited(
     context: &Arc<Context>,
     stream: Option<&Stream>,
@@ -265,7 +266,7 @@ fn look_at_capture(
     let context = stream.map_or(context, Stream::context);
     let Some(get_capture_info) = context.table.cuStreamGetCaptureInfo_v3 else { return Ok(false) };
     let _entered = context.enter()?;
-    // This is a number because a newer driver may have more values than the enum.
+    // This is a number because newer drivers may have values that are not in the enum.
     let mut status = 0_u32;
     let (mut id, mut nodes, mut count) = (0, ptr::null(), 0);
     context.count_call();
@@ -294,7 +295,7 @@ fn look_at_capture(
         &[]
     } else {
         // SAFETY: the driver owns the array, which stays valid until the next call for this stream. No other thread
-        // makes such a call now, as promised by whoever named the stream (`StreamsAreValid`).
+        // makes such a call now, as promised when the stream was passed in (`StreamsAreValid`).
         unsafe { slice::from_raw_parts(nodes, count) }
     };
     each(id, nodes)?;
@@ -325,8 +326,8 @@ unsafe fn add_dependencies(context: &Arc<Context>, node: CUgraphNode, nodes: &mu
     Ok(())
 }
 
-/// The longest time for one launch, in nanoseconds. A kernel cannot be stopped, and a device that also drives a display
-/// has a watchdog.
+/// The longest time for one launch, in nanoseconds. A kernel cannot be stopped, and a device that also drives a
+/// display has a watchdog timer.
 pub const LONGEST_SPIN_NS: u64 = 5_000_000_000;
 
 /// The kernel's text, with the terminating zero that the driver needs.
@@ -369,7 +370,7 @@ impl Spin {
         let stream = raw(stream);
         // SAFETY: the function and the stream are live. The kernel has one 64-bit parameter, which the driver copies
         // before it returns; the pointer for the other way of passing parameters must then be null. The kernel
-        // touches no memory.
+        // accesses no memory.
         unsafe {
             call!(context.cuLaunchKernel(self.function.0, 1, 1, 1, 1, 1, 1, 0, stream, parameters.as_mut_ptr(), ptr::null_mut()))
         }

@@ -1,6 +1,6 @@
-//! The driver functions that we use, which are looked up by name once, so that a missing one is noticed before the
-//! first call. This file also contains what every call needs: result codes, errors, handles and the macro that makes the
-//! call.
+//! The driver functions that we use. They are looked up by name once, so that a missing one is noticed before the
+//! first call. This file also contains everything that every call needs: result codes, errors, handles and the macro
+//! that makes the call.
 //!
 //! The compiler checks the signatures against cudarc's bindings, with one difference: a result is a number here, not an
 //! enum. cudarc panics if a symbol is missing, and a code that is not in its enum, which a newer driver may return,
@@ -24,7 +24,7 @@ use thiserror::Error;
 pub struct DriverError {
     /// The call, by its driver name.
     pub call: &'static str,
-    /// The driver's result code (a `CUresult`) as a number, because a newer driver may have codes that older headers do
+    /// The driver's result code (a `CUresult`) as a number, because newer drivers may have codes that older headers do
     /// not name.
     pub code: u32,
 }
@@ -180,10 +180,10 @@ pub(crate) const INVALID_HANDLE: u32 = CUresult::CUDA_ERROR_INVALID_HANDLE as u3
 /// Driver codes: the call is not allowed while a graph is captured.
 pub(crate) const STREAM_CAPTURE_CODES: RangeInclusive<u32> =
     CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED as u32..=CUresult::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD as u32;
-/// Driver code of a query: the work is not complete yet. This is not a failure.
+/// Driver code for a query whose work is not complete yet. This is not a failure.
 pub(super) const NOT_READY: u32 = CUresult::CUDA_ERROR_NOT_READY as u32;
 
-/// An opaque handle of the driver. It is never dereferenced here.
+/// An opaque handle from the driver. It is never dereferenced here.
 pub(super) struct Handle<T>(pub(super) *mut T);
 
 // SAFETY: the driver accepts a handle on any thread, and calls from several threads at once. Each of our calls first

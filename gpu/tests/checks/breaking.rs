@@ -1,4 +1,4 @@
-//! Breaking handles on a full device: the contents are kept in host memory in the meantime, which also replaces memory
+//! Breaking handles on a full device: the contents are temporarily kept in host memory, which also replaces memory
 //! that the device does not provide again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,9 @@ const HANDLE_PAGES: u64 = 64;
 /// memory.
 const MOST_ROUNDS: u32 = 60;
 
-/// Keeps every other page of a handle on a device whose other memory is all taken, while a greedy neighbour takes any
-/// memory that becomes free. Breaks the handle repeatedly until the neighbour is faster; host memory then replaces the
-/// device's memory. The contents survive in each case.
+/// Keeps every other page of a handle on a device whose remaining memory is all in use, while a greedy neighbour takes
+/// any memory that becomes free. Breaks the handle repeatedly until the neighbour is faster; host memory then replaces
+/// the device's memory. The contents survive in each case.
 pub(crate) fn contents_outlive_a_full_device() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     if !device.breaks_handles() {

@@ -1,4 +1,4 @@
-//! Checks of the device: memory, refusals, events, streams, threads, and what is left after the device is dropped.
+//! Checks of the device: memory, refusals, events, streams, threads, and what remains after the device is dropped.
 
 use std::error::Error;
 use std::thread;
@@ -23,7 +23,7 @@ const BUSY_BYTES: Bytes = Bytes::mib(512);
 /// The number of times that a call is repeated to measure its time.
 const TIMED_CALLS: u32 = 10_000;
 
-/// A cudaMalloc of more than 1 MiB takes whole pages (facts: Sizes and addresses).
+/// Checks that a cudaMalloc of more than 1 MiB takes whole pages (facts: Sizes and addresses).
 pub(super) fn malloc_takes_whole_pages() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     for size in [2 * MIB, 2 * MIB + 1, 20 * MIB, 20 * MIB + 1, GIB] {
@@ -115,7 +115,7 @@ pub(super) fn made_up_streams() -> Outcome {
     let (mut event, gone, memory) = (device.create_event()?, device.create_stream()?, device.malloc(Bytes(PAGE))?);
     device.destroy_stream(gone)?;
     let calls = device.driver_calls();
-    // The driver knows 1 and 2 as the legacy and the per-thread default stream. The device does not own them.
+    // To the driver, 1 and 2 are the legacy and the per-thread default stream. The device does not own them.
     for stream in [MADE_UP, gone, StreamId(1), StreamId(2)] {
         let answer = device.record_event(&mut event, stream);
         let refused = BackendError::Driver { call: "cuEventRecord", code: INVALID_HANDLE };

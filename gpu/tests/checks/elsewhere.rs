@@ -1,4 +1,4 @@
-//! Memory of one device that is used by streams of another device.
+//! Memory of one device that streams of another device use.
 
 use parkade::Allocator;
 use parkade::policy::PyTorch;
@@ -9,10 +9,11 @@ use parkade_gpu::{CudaDevice, StreamsAreValid};
 use super::{ORDINAL, Outcome, ensure};
 
 const SIZE: Bytes = Bytes(20 * MIB);
-/// How long the other device is busy: much longer than freeing a block and requesting it again takes.
+/// How long the other device is busy: much longer than it takes to free a block and request it again.
 const BUSY_NS: u64 = 200_000_000;
 
-/// Frees a block while a stream of another device uses it, and requests it again, before that work is done and after.
+/// Frees a block while a stream of another device uses it, and requests it again, both before and after that work is
+/// done.
 pub(super) fn waits_for_the_other() -> Outcome {
     let other = ORDINAL + 1;
     if CudaDevice::count()? <= other {

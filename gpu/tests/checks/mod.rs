@@ -16,7 +16,7 @@ use std::error::Error;
 use parkade::device::DeviceBackend;
 use parkade_gpu::CudaDevice;
 
-/// What a check found, or why it failed.
+/// A description of the result, or the reason why the check failed.
 pub(crate) type Outcome = Result<String, Box<dyn Error>>;
 
 /// A check with its name.
@@ -50,7 +50,7 @@ pub(crate) const ALL: [Check; 21] = [
     ("a_reset_device_gives_errors_until_it_is_opened_again", other_code::reset),
 ];
 
-/// Fails with a text unless the condition holds.
+/// Fails with this text unless the condition holds.
 pub(crate) fn ensure(holds: bool, says: impl FnOnce() -> String) -> Result<(), Box<dyn Error>> {
     if holds { Ok(()) } else { Err(says().into()) }
 }

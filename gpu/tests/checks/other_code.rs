@@ -1,4 +1,4 @@
-//! What other code in the process may do: reset the device, or fork.
+//! Checks for what other code in the process may do: reset the device, or fork.
 
 use std::io;
 
@@ -59,7 +59,7 @@ impl Used {
     }
 }
 
-/// In a forked child, the driver itself would report that the event is complete.
+/// Checks that calls fail in a forked child, where the driver itself would report that the event is complete.
 pub(super) fn forked() -> Outcome {
     let mut used = Used::new()?;
     // SAFETY: the child only makes driver calls, allocates nothing that it needs, and exits immediately.

@@ -36,7 +36,7 @@ pub(super) fn opened_again() -> Outcome {
     device.synchronize()?;
 
     ensure(device.share(base, ALL + ALL).is_err(), || String::from("addresses beyond the reservation were shared"))?;
-    // A range in the middle returns the entire handles under it.
+    // A range in the middle returns every handle under it in full.
     let few = device.share(base.offset(Bytes(3 * MIB)), Bytes(MIB))?;
     ensure(few.len() == 1 && few[0].address == base.offset(HANDLES[0]) && few[0].size == HANDLES[1], || format!("{few:?}"))?;
     let opened = open_again(&mut device, base)?;

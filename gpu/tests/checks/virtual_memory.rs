@@ -22,8 +22,8 @@ const BUSY_NS: u64 = 100_000_000;
 /// A call that the driver refuses.
 type Call<'a> = &'a dyn Fn(&mut CudaDevice) -> Result<(), BackendError>;
 
-/// A large piece of memory between two small ones, in one reservation: the check writes across their borders and
-/// reads everything back at once.
+/// Maps a large piece of memory between two small ones in one reservation, writes across the borders, and reads
+/// everything back at once.
 pub(super) fn holds_what_is_written() -> Outcome {
     let mut device = CudaDevice::open(ORDINAL)?;
     ensure(device.granularity_bytes()? == PAGE, || String::from("the granularity is not 2 MiB"))?;
@@ -132,7 +132,7 @@ pub(super) fn refusals_are_the_drivers() -> Outcome {
         ("map 1 MiB off", INVALID_VALUE, &|device| device.map(at(41), LARGE, &spare)),
         ("map outside the reservation", INVALID_VALUE, &|device| device.map(at(60), LARGE, &spare)),
         ("map where nothing is reserved", INVALID_VALUE, &|device| device.map(DeviceAddress(PAGE.get()), LARGE, &spare)),
-        ("access to what is not mapped", INVALID_VALUE, &|device| device.set_access(at(40), PAGE)),
+        ("access to unmapped addresses", INVALID_VALUE, &|device| device.set_access(at(40), PAGE)),
         ("access to a mapping and a gap", INVALID_VALUE, &|device| device.set_access(base, Bytes(22 * MIB))),
         ("unmap part of a mapping", INVALID_VALUE, &|device| device.unmap(base, PAGE)),
         ("create 1 MiB", INVALID_VALUE, &|device| device.create(Bytes(MIB)).map(drop)),
@@ -245,7 +245,7 @@ fn wrong_piece(device: &mut CudaDevice, base: DeviceAddress, size: Bytes, salt: 
     Ok((0_u32..).zip(bytes.chunks_exact(PIECE.get() as usize)).position(is_wrong))
 }
 
-/// Makes each call once, so that the driver has taken the memory that it needs on first use.
+/// Makes each call once, so that the driver has already taken the memory that it needs on first use.
 fn warm_up(device: &mut CudaDevice) -> Result<(), Box<dyn Error>> {
     let stream = device.create_stream()?;
     device.spin(stream, 1_000)?;

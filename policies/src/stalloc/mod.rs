@@ -1,35 +1,35 @@
-//! STAlloc: a plan made before the program runs says where the requests that the program repeats go; all other requests
-//! go to PyTorch's policy.
+//! STAlloc: a plan made before the program runs determines where the requests that the program repeats are placed;
+//! PyTorch's policy serves all other requests.
 //!
 //! Huang and others, STAlloc: Enhancing Memory Efficiency in Large-Scale Model Training with Spatio-Temporal Planning
 //! (arXiv 2507.16274), and the code of infinigence/STAlloc at commit 3a9f97f:
-//! - a program is run once to trace its requests (`utils/`, three iterations), and an offline planner gives each an
-//!   offset in one static area (`Synthesizer/`): memory that lives longer than an iteration gets a separate place,
-//!   other requests share places by size and lifetime, and the iteration's plan repeats (`plan_generator.py`,
-//!   `allocator.py`);
-//! - the program is run again: the area is allocated at its first request, and the n-th request of an iteration goes to
-//!   the plan's n-th offset if it has the size planned (`StaticAllocator.hpp`);
-//! - a request of another size, or one whose place is still taken (`STALLOC_STATIC_FALLBACK`), goes to PyTorch's
-//!   allocator;
+//! - a program is run once to trace its requests (`utils/`, three iterations), and an offline planner assigns each
+//!   request an offset in a static area (`Synthesizer/`): memory that lives longer than an iteration gets a separate
+//!   place, other requests share places by size and lifetime, and the plan for the iteration repeats
+//!   (`plan_generator.py`, `allocator.py`);
+//! - the program is run again: the area is allocated at its first request, and the n-th request of an iteration is
+//!   placed at the plan's n-th offset if it has the planned size (`StaticAllocator.hpp`);
+//! - PyTorch's allocator serves a request of a different size, or one whose place is still occupied
+//!   (`STALLOC_STATIC_FALLBACK`);
 //! - requests of at most 512 bytes have a separate pool (`main.cpp`);
 //! - requests of layers whose sizes vary reuse ranges of the static area that are idle while the layer runs
 //!   (`OnlineDynamicManager.hpp`).
 //!
-//! The paper's text beyond the abstract was not available. Different here:
+//! Of the paper, only the abstract was available. There are some differences:
 //! - the trace covers the program's first step ([`FirstStep`]), and no later one;
-//! - the planner is simpler: it knows no layers and phases, which the original gets from hooks in Megatron, so it makes
-//!   no groups of them, and places the requests one by one at the lowest free offset: by size, by size and lifetime, or
-//!   by lifetime, whichever order needs the least memory. A block that lives on into the next step keeps its place
-//!   there;
-//! - there is an area for each stream and each of PyTorch's two collections, since blocks do not change these;
-//! - if a request is not the next one of the plan, the policy searches the following 64 for one of its size and stream.
-//!   So extra requests in between do not shift the rest of the step;
-//! - nothing says how long an idle range stays idle, so requests without a plan take one only when the device has no
-//!   room; if a planned request then finds its place taken, it goes to PyTorch's policy;
+//! - the planner is simpler: it does not know layers and phases, for which the original has hooks in Megatron, so it
+//!   does not group requests by them. It places the requests one by one at the lowest free offset: by size, by size
+//!   and lifetime, or by lifetime, whichever order needs the least memory. A block that survives into the next step
+//!   keeps its place there;
+//! - there is an area for each stream and each of PyTorch's two collections, because blocks do not move between them;
+//! - if a request is not the next one in the plan, the policy searches the following 64 entries for one with its size
+//!   and stream, so that extra requests do not shift the rest of the step;
+//! - the policy does not know how long an idle range stays idle, so unplanned requests take one only when the device
+//!   has no room; if a planned request then finds its place occupied, PyTorch's policy serves it;
 //! - the small pool is PyTorch's, and requests to private pools are not planned.
 //!
-//! Without a plan ([`Stalloc::new`]) it is exactly PyTorch's policy. When the device is out of memory, areas that are
-//! entirely free go back too, and are allocated again later.
+//! Without a plan ([`Stalloc::new`]), it is exactly PyTorch's policy. When the device is out of memory, areas that are
+//! entirely free are also released, and are allocated again later.
 
 mod plan;
 
@@ -44,7 +44,7 @@ use parkade::{BlockId, BlockView, Heap, PoolSlot};
 
 pub use plan::{FirstStep, Plan, Traced};
 
-/// How many requests of the plan to search for one that is not the next.
+/// The number of entries in the plan to search if a request is not the next one.
 const LOOKAHEAD: usize = 64;
 
 /// The rules of STAlloc.
@@ -63,7 +63,7 @@ pub struct Stalloc {
     rungs_before: u32,
     /// Whether the current request is served from an area, where every remainder is split off.
     is_in_area: bool,
-    /// Areas that were entirely free when the cache was about to be released.
+    /// The areas that were entirely free when the cache was about to be released.
     leaving: RefCell<Vec<usize>>,
 }
 
@@ -77,13 +77,13 @@ enum Held {
 }
 
 impl Stalloc {
-    /// A policy without a plan.
+    /// Creates a policy without a plan.
     #[must_use]
     pub fn new() -> Stalloc {
         Stalloc::with_plan(Arc::default())
     }
 
-    /// A policy with a plan for the program that is about to run.
+    /// Creates a policy with a plan for the program that is about to run.
     #[must_use]
     pub fn with_plan(plan: Arc<Plan>) -> Stalloc {
         Stalloc {
@@ -99,7 +99,7 @@ impl Stalloc {
         }
     }
 
-    /// The plan's entry for this request, from `next` on.
+    /// The plan's entry for this request, at or after `next`.
     fn planned(&self, request: &Request) -> Option<usize> {
         let entries = &self.plan.entries;
         if request.size <= plan::MOST_UNPLANNED || request.pool != PoolSlot::default_pool(request.pool.class()) {
@@ -120,8 +120,8 @@ impl Stalloc {
         if entry + 1 < self.plan.entries.len() { entry + 1 } else { self.plan.repeats_from }
     }
 
-    /// The free block that contains the planned place of the request, and the offset in that block. `None` if another
-    /// block occupies the place, or if its area is not allocated.
+    /// The free block that contains the request's planned place, and the offset in that block. `None` if another block
+    /// occupies the place, or if its area is not allocated.
     fn place_of(&self, heap: &Heap, request: &Request, entry: usize) -> Option<(BlockId, Bytes)> {
         let entry = self.plan.entries[entry];
         let Held::At(base) = self.areas[entry.area] else { return None };
@@ -149,7 +149,7 @@ impl Stalloc {
         found
     }
 
-    /// The entirely free segment of an area, or one with as many bytes on its stream.
+    /// The entirely free segment of an area, or one of the same size on its stream.
     fn whole(&self, heap: &Heap, area: usize, base: Option<u64>) -> Option<u64> {
         let area = self.plan.areas[area];
         let pool = PoolSlot::default_pool(area.class);
@@ -169,7 +169,7 @@ impl Stalloc {
         }
     }
 
-    /// The rung for a planned request, if there is one: it serves the request from its place, or allocates its area.
+    /// The rung for a planned request, if there is one. It serves the request from its place, or allocates its area.
     fn climb_planned(&mut self, heap: &Heap, request: &Request, rung: u32) -> Option<Relief> {
         let entry = self.found?;
         let area = self.plan.entries[entry].area;

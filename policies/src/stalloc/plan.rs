@@ -1,4 +1,4 @@
-//! The plan: an offset in a static area for each request of a program's start and of the step that it repeats.
+//! The plan: an offset in a static area for each request in a program's start and in the step that it repeats.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -13,26 +13,26 @@ pub(super) const MOST_UNPLANNED: Bytes = Bytes(512);
 /// Longer traces are not planned: the planner compares each request with all others.
 const MOST_REQUESTS: usize = 20_000;
 
-/// A request as it was traced.
+/// A traced request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Traced {
-    /// The bytes requested.
+    /// The requested bytes.
     pub bytes: Bytes,
-    /// The stream that it was for.
+    /// The request's stream.
     pub stream: StreamId,
-    /// How many requests of the program, including this one, came before it was freed. `None` if it was not freed
-    /// during the trace.
+    /// The number of requests, including this one, that the program made before it freed this one. `None` if it was
+    /// not freed during the trace.
     pub freed_after: Option<usize>,
-    /// Whether the next repetition of the step has this request too. Requests that do not recur are not planned.
+    /// Whether this request recurs in the next repetition of the step. Requests that do not recur are not planned.
     pub comes_again: bool,
 }
 
 /// The trace of a program up to the end of its first step. A step is the part that the program repeats.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FirstStep {
-    /// The requests in order. Requests that go to private pools are left out.
+    /// The requests in order, without those to private pools.
     pub requests: Vec<Traced>,
-    /// The index at which the step begins: the requests from here on recur.
+    /// The index at which the step begins. The requests from this index recur.
     pub repeats_from: usize,
 }
 
@@ -64,11 +64,11 @@ pub struct Plan {
     pub(super) repeats_from: usize,
 }
 
-/// A request that is about to get an offset.
+/// A request that has no offset yet.
 struct Item {
     entry: usize,
     size: u64,
-    /// The ranges in which it is live, as numbers of requests. The second range is not empty if the request lives on
+    /// The ranges in which it is live, as numbers of requests. The second range is not empty if the request survives
     /// into the next step.
     live: [(usize, usize); 2],
 }
@@ -95,7 +95,7 @@ impl Plan {
             let key = (pytorch.classify(size), request.stream);
             items.entry(key).or_default().push(Item { entry, size: size.get(), live });
         }
-        // No request of the step is planned, so none is ever looked up.
+        // No request in the step is planned, so none is ever looked up.
         if plan.repeats_from >= plan.entries.len() {
             return Plan::default();
         }
@@ -117,22 +117,22 @@ impl Plan {
     }
 }
 
-/// When a request is live. Steps follow one another endlessly, so a request that lives on into the next step also
-/// occupies its place at the beginning of this one.
+/// The ranges in which a request is live. The step repeats endlessly, so a request that survives into the next step
+/// also occupies its place at the beginning of this one.
 fn lifetime(step: &FirstStep, number: usize, freed_after: Option<usize>) -> [(usize, usize); 2] {
     let (begin, end) = (step.repeats_from, step.requests.len());
     let freed = freed_after.unwrap_or(usize::MAX).max(number + 1);
     if number < begin || freed <= end {
         return [(number, freed.min(end)), (0, 0)];
     }
-    // It lives for at least a whole step.
+    // It lives for at least an entire step.
     if freed - number >= end - begin {
         return [(begin, end), (0, 0)];
     }
     [(number, end), (begin, begin + (freed - end))]
 }
 
-/// The offsets of all items in one area, and the area's size: the best of three orders.
+/// The offsets of all items in one area, and the area's size, with the best of three orders.
 fn place_all(items: &[Item]) -> (Vec<u64>, u64) {
     let keys = |item: &Item| {
         let length = item.live.iter().map(|(from, to)| (to - from) as u128).sum::<u128>();
@@ -171,7 +171,7 @@ fn place_in_order(items: &[Item], order: &[usize]) -> (Vec<u64>, u64) {
     (offsets, top)
 }
 
-/// Whether two items are live at the same time.
+/// Whether two items are ever live at the same time.
 fn meet(one: &Item, other: &Item) -> bool {
     one.live.iter().any(|a| other.live.iter().any(|b| a.0 < b.1 && b.0 < a.1))
 }

@@ -9,7 +9,7 @@ use parkade_sim::{CallName, SimDevice, SimOptions};
 
 use super::{FIRST, HERE, THERE, Toy, begin, calls, end, give, on, segments, take};
 
-/// [`Toy`], which waits for busy streams before requests are routed to a pool.
+/// [`Toy`], except that it waits for busy streams before requests are routed to a pool.
 struct Patient(Toy);
 
 impl Wrapper for Patient {
@@ -36,14 +36,14 @@ fn a_pool_whose_end_is_free_grows_by_what_is_missing() {
     let first = take(&mut core, 12, HERE);
     let place = first.address();
     give(&mut core, first);
-    // 12 MiB are free, and 10 MiB are left on the device.
+    // 12 MiB are free in the pool, and 10 MiB are left on the device.
     let longer = take(&mut core, 20, HERE);
     assert_eq!((longer.address(), segments(&core)), (place, vec![(0, 10), (1, 20)]));
     give(&mut core, longer);
     let too_long = core.allocate(Bytes::mib(23), HERE).unwrap_err();
     assert!(matches!(too_long, AllocError::OutOfMemory(_)), "{too_long}");
     core.check().unwrap();
-    assert_eq!(segments(&core), [(0, 10), (1, 20)], "nothing is mapped that does not suffice");
+    assert_eq!(segments(&core), [(0, 10), (1, 20)], "memory that would not suffice is not mapped");
     end(&mut core, FIRST);
     give(&mut core, kept);
 }
@@ -135,8 +135,7 @@ fn several_busy_streams_are_one_wait() {
     blocks.into_iter().for_each(|block| give(&mut core, block));
 }
 
-/// Answers with different bytes each time it is asked about the same request; if its cell holds 0, with the same
-/// bytes.
+/// Returns a different number of bytes each time it is asked about the same request, unless its cell holds 0.
 struct Fickle(Toy, Cell<u64>);
 
 impl Wrapper for Fickle {
@@ -205,5 +204,5 @@ fn a_busy_stream_is_waited_for_if_the_policy_says_so_but_not_for_ever() {
         give(&mut core, part);
         end(&mut core, FIRST);
     }
-    assert_eq!(calls(&core, CallName::StreamSynchronize) - before, 16, "the pool needs nothing any more");
+    assert_eq!(calls(&core, CallName::StreamSynchronize) - before, 16, "the pool needs no more memory");
 }

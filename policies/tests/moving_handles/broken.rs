@@ -1,10 +1,10 @@
-//! Broken handles: whole pages of any size go back, and some answers of a policy are refused.
+//! Broken handles: whole pages of any size are released, and some answers from a policy are refused.
 
 use parkade::Allocation;
 
 use super::*;
 
-/// Two handles of 36 MiB, full of blocks of 6 MiB, of which the second block in each stays.
+/// Two handles of 36 MiB, filled with blocks of 6 MiB; the second block in each stays allocated.
 fn partly_free(toy: Toy) -> (Allocator<SimDevice, Toy>, Vec<Allocation>) {
     let mut allocator = on(72, Toy { least: 36 * MIB, breaks: true, ..toy });
     let blocks: Vec<Allocation> = (0..12).map(|_| allocator.allocate(Bytes::mib(6), HERE).unwrap()).collect();
@@ -20,7 +20,7 @@ fn partly_free(toy: Toy) -> (Allocator<SimDevice, Toy>, Vec<Allocation>) {
 fn broken_handles_give_their_free_pages_whatever_a_page_is() {
     for page_mib in [2, 4, 6, 12] {
         let (mut allocator, kept) = partly_free(Toy { page_mib, ..TOY });
-        // With pages of 4 or 12 MiB, some are only partly free.
+        // With pages of 4 or 12 MiB, some pages are only partly free.
         let free: u64 = allocator
             .heap()
             .partly_free(PoolSlot::default_pool(PoolClass::Large), Bytes::mib(page_mib))
@@ -47,7 +47,7 @@ fn a_handle_that_does_not_exist_or_is_named_twice_is_not_broken() {
         let (mut allocator, kept) = partly_free(Toy { moved, ..TOY });
         let before = calls(&allocator, CallName::MemUnmap);
         let fault = allocator.allocate(Bytes::mib(40), HERE).unwrap_err();
-        assert!(fault.to_string().contains("breaks a handle that does not exist, or twice"), "{fault}");
+        assert!(fault.to_string().contains("breaks a handle that does not exist, or breaks one twice"), "{fault}");
         assert_eq!(calls(&allocator, CallName::MemUnmap), before);
         allocator.check().unwrap();
         kept.into_iter().for_each(|block| allocator.free(block).unwrap());

@@ -1,4 +1,4 @@
-//! Handles that go back to the device, with new ones in their place.
+//! Handles that are returned to the device and replaced by new ones.
 
 use parkade_sim::{FaultError, FaultPlan, When};
 
@@ -19,7 +19,7 @@ fn replaced_handles_go_back_and_new_ones_end_where_the_request_does() {
     }
 }
 
-/// The allocator retries releases that failed before it takes new memory, so it serves the request all the same.
+/// Before it takes new memory, the allocator retries releases that have failed, so it still serves the request.
 #[test]
 fn a_replaced_handle_that_is_not_released_at_first_does_not_fail_the_request() {
     let mut allocator = on(64, Toy { replaces: true, ..TOY });

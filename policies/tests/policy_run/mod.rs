@@ -20,7 +20,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A device with this many MiB, all free.
+    /// Creates a run on a device with this many MiB, all of them free.
     pub(crate) fn new(policy: &str, capacity_mib: u64) -> Run {
         Run::on(policy, SimOptions::new(Bytes::mib(capacity_mib)))
     }
@@ -34,7 +34,7 @@ impl Run {
         Run { core: Allocator::new(SimDevice::new(options), policy, ()), out: BTreeMap::new() }
     }
 
-    /// Takes `bytes` on a stream. Returns the offset in its segment.
+    /// Allocates `bytes` on a stream. Returns the block's offset in its segment.
     pub(crate) fn take_on(&mut self, stream: u64, name: char, bytes: u64) -> u64 {
         let allocation = self.core.allocate(Bytes(bytes), StreamId(stream)).expect("room");
         self.core.check().expect("a sound heap");
@@ -44,7 +44,7 @@ impl Run {
         offset
     }
 
-    /// Takes `bytes` on the default stream. Returns the offset in its segment.
+    /// Allocates `bytes` on the default stream. Returns the block's offset in its segment.
     pub(crate) fn take(&mut self, name: char, bytes: u64) -> u64 {
         self.take_on(0, name, bytes)
     }
@@ -56,7 +56,7 @@ impl Run {
         offset / MIB
     }
 
-    /// Whether a request runs out of memory; an allocation that succeeds is freed again.
+    /// Whether a request runs out of memory. If it succeeds, the allocation is freed again.
     pub(crate) fn is_out_on(&mut self, stream: u64, bytes: u64) -> bool {
         let outcome = self.core.allocate(Bytes(bytes), StreamId(stream));
         self.core.check().expect("a sound heap");
@@ -82,7 +82,7 @@ impl Run {
         }
     }
 
-    /// The index of the segment of a live block among all segments by address.
+    /// The index of a live block's segment among all segments, by address.
     pub(crate) fn segment_of(&self, name: char) -> usize {
         let (start, _) = self.core.segment_of(&self.out[&name]).expect("ours");
         let mut starts: Vec<u64> = self.core.segments().iter().map(|segment| segment.address.get()).collect();
@@ -110,7 +110,7 @@ impl Run {
         self.core.device().totals(call).calls
     }
 
-    /// Whether work submitted to a stream now would begin at once.
+    /// Whether work submitted to a stream now would begin immediately.
     pub(crate) fn is_idle(&mut self, stream: u64) -> bool {
         use parkade::device::DeviceBackend;
         let device = self.core.device_mut();

@@ -1,9 +1,9 @@
-//! Address models: the rules by which cudaMalloc and cuMemAddressReserve place ranges. Owns their interface and the fake
-//! driver's models.
+//! Address models: the rules by which cudaMalloc and cuMemAddressReserve place ranges. This file contains their
+//! interface and the fake driver's models.
 //!
 //! A model is an object, so a device can place ranges like the fake driver ([`Ascending`], [`Descending`], [`Reuse`],
-//! [`AscendingReservations`]), as a recording lists them ([`Scripted`]), or like NVIDIA's driver as far as recordings
-//! show its rules ([`ObservedDriver`]). A model decides only addresses. A different module counts physical memory, and
+//! [`AscendingReservations`]), as a recording lists them ([`Scripted`]), or like NVIDIA's driver, as far as recordings
+//! show its rules ([`ObservedDriver`]). A model only chooses addresses. A different module counts physical memory, and
 //! the device checks every answer before using it.
 //!
 //! [`Ascending`] and [`Descending`] never reuse an address: each range is placed directly above or directly below the
@@ -37,8 +37,8 @@ pub trait AddressModel: Any + Debug + Send + Sync {
     /// Frees a range.
     fn release(&mut self, address: u64, bytes_reserved: u64);
 
-    /// Tells the model how far the program has progressed, on the caller's scale. This is for models that know when
-    /// other code in the process does what; the default does nothing.
+    /// Tells the model how far the program has progressed, on the caller's scale. This is for models that know what
+    /// other code in the process does, and when; the default does nothing.
     fn set_moment(&mut self, _moment: u64) {}
 
     /// Returns an independent copy, for a clone of the device.
@@ -47,7 +47,7 @@ pub trait AddressModel: Any + Debug + Send + Sync {
 
 impl Clone for Box<dyn AddressModel> {
     fn clone(&self) -> Self {
-        // This calls the object's method, not the box's.
+        // This calls the method of the object, not of the box.
         (**self).boxed_clone()
     }
 }
@@ -71,8 +71,8 @@ impl Ascending {
         Ascending::starting_at(ASCENDING_START, 0)
     }
 
-    /// Starts at `start` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if addresses
-    /// should be on page boundaries.
+    /// Starts at `start` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB for addresses
+    /// to be on page boundaries.
     #[must_use]
     pub fn starting_at(start: u64, gap_bytes: u64) -> Self {
         Ascending { next: start, gap_bytes }
@@ -113,8 +113,8 @@ impl Descending {
         Descending::ending_at(DESCENDING_END, 0)
     }
 
-    /// Starts below `end` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB if addresses
-    /// should be on page boundaries.
+    /// Starts below `end` and leaves `gap_bytes` free above every range. Both must be multiples of 2 MiB for addresses
+    /// to be on page boundaries.
     #[must_use]
     pub fn ending_at(end: u64, gap_bytes: u64) -> Self {
         Descending { next_end: end, gap_bytes }
@@ -142,7 +142,7 @@ impl AddressModel for Descending {
     }
 }
 
-/// First fit in freed ranges, then new addresses above all others, as in the fake driver's policy `reuse`.
+/// First fit in freed ranges, and otherwise new addresses above all others, as in the fake driver's policy `reuse`.
 #[derive(Clone, Debug)]
 pub struct Reuse {
     holes: Holes,

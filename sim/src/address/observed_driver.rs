@@ -1,4 +1,4 @@
-//! The address model that places ranges as NVIDIA's driver has been observed to do, optionally using what a recording
+//! The address model that places ranges as NVIDIA's driver has been observed to do, optionally with what a recording
 //! shows about its process.
 //!
 //! The model has three rules, derived from the `segment_alloc` and `segment_free` entries of the recordings (H200,
@@ -10,16 +10,16 @@
 //!    The range is placed at the start of the chunk.
 //! 3. A chunk that is empty again is returned to the address space.
 //!
-//! By themselves, the rules ([`ObservedDriver::new`]) ignore all other code in the process: libraries, the program's
-//! own host memory (weights on the host leave gaps when they are freed one by one), and the driver itself, which also
-//! loads CUDA's modules into chunks. In five programs, one of these chunks of about 416 MiB was nearly full at first
-//! and was free for other uses later. What other code does depends more on the program than on the allocator's
-//! settings. [`LearnedAddressSpace`] therefore learns it from one run, and [`ObservedDriver::learned`] uses it to
-//! predict other runs of the same program.
+//! The rules alone ([`ObservedDriver::new`]) ignore all other code in the process: libraries, the program's own host
+//! memory (weights on the host leave gaps when they are freed one by one), and the driver itself, which also loads
+//! CUDA's modules into chunks. In five programs, one such chunk of about 416 MiB was nearly full at first and later
+//! became available for other uses. What other code does depends more on the program than on the allocator's settings.
+//! [`LearnedAddressSpace`] therefore learns it from one run, and [`ObservedDriver::learned`] uses it to predict other
+//! runs of the same program.
 //!
-//! The table shows how well the rules predict: it counts the placements that needed no new assumption, given everything
-//! before them. Each of the remaining 523 of 4,191 placements is explained by an action of other code, so the model
-//! reproduces every placement.
+//! The table shows how well the rules predict placements: it counts those that needed no new assumption, given
+//! everything before them. The remaining 523 of 4,191 placements are each explained by an action of other code, so the
+//! model reproduces every placement.
 //!
 //! | recording | explained | recording | explained |
 //! |---|---|---|---|
@@ -47,15 +47,15 @@ use crate::memory::PAGE_BYTES;
 pub struct ObservedDriver {
     layout: Layout,
     moment: u64,
-    /// The remaining changes, by moment.
+    /// The changes that have not happened yet, by moment.
     events: VecDeque<Event>,
-    /// Whether only learned addresses are free so far. A run that needs more memory than the recorded run also gets all
-    /// other addresses.
+    /// Whether only learned addresses are free so far. A run that needs more memory than the recorded run can also use
+    /// all other addresses.
     is_narrow: bool,
 }
 
 impl ObservedDriver {
-    /// Creates an address space without other code in it, which is free below [`DESCENDING_END`].
+    /// Creates an address space that contains no other code and is free below [`DESCENDING_END`].
     #[must_use]
     pub fn new() -> Self {
         let mut layout = Layout::default();
@@ -110,9 +110,9 @@ impl AddressModel for ObservedDriver {
     }
 }
 
-/// The number of pieces of address space that learning may visit before it gives up; this takes a few hundredths of a
-/// second. The recordings need up to 801 thousand pieces. Thousands of segments in random order, from which nothing can
-/// be learned, would need more.
+/// The number of pieces of address space that learning may visit before it gives up, which takes a few hundredths of a
+/// second. The recordings need up to 801 thousand pieces. Thousands of segments in random order, from which nothing
+/// can be learned, would need more.
 const MOST_EFFORT: usize = 1 << 24;
 
 /// An address higher than all addresses of GPUs.
@@ -121,7 +121,7 @@ const HIGHEST_ADDRESS: u64 = 1 << 56;
 /// One cudaMalloc or cudaFree in a recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlacementStep {
-    /// The program's position: the number of the trace entry for the request that the step served. It never decreases.
+    /// The program's position: the number of the trace entry of the request that the step served. It never decreases.
     pub moment: u64,
     /// Whether the step is a cudaMalloc; if not, it is a cudaFree.
     pub taken: bool,
@@ -140,19 +140,19 @@ impl PlacementStep {
 /// The actions of other code in a process's address space, as learned from a recording, and how well the rules
 /// explain the rest.
 ///
-/// The rules predict the recorded placements one by one. If a prediction fails, learning makes the smallest assumption
-/// that explains the real address: addresses became free, a chunk made by other code has room, or other code occupies
-/// the addresses that the rules would choose. If a later placement shows that a region is longer or is a chunk, this
-/// was true from the region's first moment. Learning then starts over with this fact, unless the fact changes no
-/// earlier placement.
+/// The rules predict the recorded placements one by one. If a prediction fails, the smallest assumption that explains
+/// the real address is made: addresses became free, a chunk made by other code has room, or other code occupies the
+/// addresses that the rules would choose. If a later placement shows that a region is longer or is a chunk, this was
+/// true from the region's first moment. Learning then starts over with this fact, unless it changes no earlier
+/// placement.
 #[derive(Clone, Default, Debug)]
 pub struct LearnedAddressSpace {
     events: Vec<Event>,
     /// The number of ranges that the recording places.
     pub placements: usize,
-    /// How many of them are where the rules place them, without a new assumption at that moment.
+    /// The number of ranges that are where the rules place them, without a new assumption at that moment.
     pub explained: usize,
-    /// How many of them no assumption explains. The model does not reproduce these.
+    /// The number of ranges that no assumption explains. The model does not reproduce these.
     pub unexplained: usize,
 }
 
@@ -223,7 +223,7 @@ struct Attempt {
     unexplained: usize,
     /// The number of pieces of address space that this attempt and the later ones may still visit.
     effort_left: usize,
-    /// The moments when the program's own chunks were made, by the chunks' start.
+    /// The moments at which the program's own chunks were made, by the chunks' start.
     births: BTreeMap<u64, u64>,
     live: BTreeSet<u64>,
     /// The indices of the events with which the regions began.
@@ -233,9 +233,9 @@ struct Attempt {
     /// The last moment with a step that a longer chunk could have changed, that is, a step that did more than place a
     /// range in the lowest hole of a chunk or free one.
     disturbed: Option<u64>,
-    /// What the current step has learned if learning need not start over.
+    /// What the current step has learned, if learning does not have to start over.
     learned: Option<Learned>,
-    /// Whether learning must start over even then.
+    /// Whether learning must start over even in that case.
     #[cfg(test)]
     always_starts_over: bool,
 }
@@ -245,7 +245,8 @@ struct Attempt {
 enum Learned {
     /// A region begins with this step, or with an earlier step that has the same moment.
     Beginning,
-    /// The last region is a chunk whose end is farther away than assumed, but no earlier step needed that.
+    /// The last region is a chunk whose end is farther away than assumed, but this would not have changed any earlier
+    /// step.
     End,
 }
 
@@ -332,8 +333,8 @@ impl Attempt {
         self.events.push(event);
     }
 
-    /// Makes the recorded address free, so that the rules can choose it. Returns false if a region had to change for
-    /// that. `begins_none` means that no region begins with this step.
+    /// Makes the recorded address free, so that the rules can choose it. Returns false if this required a change to a
+    /// region. `begins_none` means that no region begins with this step.
     fn make_free(&mut self, step: &PlacementStep, begins_none: bool) -> bool {
         let &PlacementStep { moment, address, bytes, .. } = step;
         let hidden = self.layout.hidden_in(address, bytes);
@@ -375,10 +376,10 @@ impl Attempt {
     }
 
     /// Returns whether every earlier step would have been the same if the region, which is a chunk, had ended at `end`
-    /// from its beginning instead of at `known_end`. The region is the oldest chunk, so ranges that were placed in
-    /// other chunks would have been placed there in any case. The added part is above its holes, so ranges that were
-    /// placed in one of these holes would also have been placed there. But ranges that found no hole could have been
-    /// placed at the region's end.
+    /// instead of `known_end` from its beginning. The region is the oldest chunk, so ranges in other chunks would have
+    /// been placed there in any case. The added part is above the region's holes, so ranges in one of these holes
+    /// would also have been placed there. However, ranges that found no hole could have been placed at the region's
+    /// end.
     fn was_not_needed(&self, place: usize, known_end: u64, end: u64) -> bool {
         let region = &self.regions[place];
         let is_last = region.is_chunk && place + 1 == self.begun;
@@ -404,7 +405,7 @@ impl Attempt {
         }
     }
 
-    /// Extends a chunk of other code if a range starts in it or right after it. Learning may have mistaken the chunk
+    /// Extends a chunk made by other code if a range starts in it or right after it. The chunk may have been mistaken
     /// for a gap. Returns the index of its region and the previously assumed end.
     fn lengthen_chunk(&mut self, address: u64, end: u64) -> Option<(usize, u64)> {
         let known_end = self.layout.chunk_around(address).map(|(_, end)| end);
@@ -417,11 +418,11 @@ impl Attempt {
         let place = self.regions.iter().position(is_it)?;
         let region = self.regions[place];
         self.regions[place] = Region { start: region.start + SLACK_BYTES, end, is_chunk: true, ..region };
-        // The region's effect as a chunk is unknown.
+        // It is not known what effect the region had as a chunk.
         Some((place, end))
     }
 
-    /// Assumes that other code is at every place that the rules would choose instead of the recorded address.
+    /// Assumes that other code occupies every place that the rules would choose instead of the recorded address.
     fn block_others(&mut self, step: &PlacementStep) {
         let &PlacementStep { moment, address, bytes, .. } = step;
         let chunk_bytes = bytes.next_multiple_of(GRANULE_BYTES);
@@ -455,7 +456,7 @@ impl Region {
     }
 }
 
-/// A kind of change that other code makes to the address space, in addition to the program's own cudaMallocs.
+/// The kinds of changes that other code makes to the address space, in addition to the program's own cudaMallocs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
     /// Addresses become free for chunks.
@@ -510,8 +511,8 @@ mod tests {
         reproduced
     }
 
-    /// The beginning of gpt2_varlen.default: 36 MiB segments leave 28 MiB each, which later segments fill, the newest
-    /// chunk first.
+    /// The beginning of gpt2_varlen.default: each 36 MiB segment leaves 28 MiB, which later segments fill, starting
+    /// with the newest chunk.
     #[test]
     fn holes_in_chunks_are_filled_newest_first() {
         let mut model = ObservedDriver::new();
@@ -623,8 +624,7 @@ mod tests {
         }
     }
 
-    /// Checks for every model that placed the ranges: if all of them are explained, all are
-    /// reproduced.
+    /// Checks, for every model that places ranges, that if all of them are explained, all are reproduced.
     #[test]
     fn learning_is_consistent_on_any_steps() {
         for seed in 0..30 {
@@ -637,8 +637,7 @@ mod tests {
         }
     }
 
-    /// Ranges at consecutive addresses, some of which are farther away, and some of which are
-    /// freed.
+    /// Returns steps that take ranges at consecutive addresses, some of them farther away, and free some of them.
     fn rising(seed: u64) -> Vec<PlacementStep> {
         let (mut steps, mut live, mut state, mut next) = (Vec::new(), Vec::new(), seed, 1 << 46);
         for number in 0..150_u64 {
@@ -686,8 +685,8 @@ mod tests {
             };
             (0..count).map(step).collect()
         };
-        // Ranges side by side, in one chunk, or each in its own chunk, where they are so far apart that no two chunks
-        // are adjacent. The cost of each step is proportional to the number of existing pieces.
+        // Ranges are side by side, in one chunk, or each in its own chunk, so far apart that no two chunks are
+        // adjacent. The cost of each step is proportional to the number of existing pieces.
         for (pages, effort) in [(1, 1 << 15), (16, 1 << 15), (512, 1 << 24)] {
             let steps = rising(1_000, pages);
             assert_eq!(LearnedAddressSpace::within(effort, &steps).placements, 1_000, "{pages} pages");
@@ -716,7 +715,7 @@ mod tests {
         assert_eq!(LearnedAddressSpace::from_steps(&[]).placements, 0);
     }
 
-    /// With segments in random order, each needs assumptions, which in turn need all earlier ones.
+    /// With segments in random order, each segment needs assumptions, which in turn need all earlier ones.
     #[test]
     fn learning_gives_up_where_there_is_nothing_to_learn() {
         let place = |n: u64| (1 << 46) + n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (1 << 14) * (1 << 30);
@@ -724,7 +723,7 @@ mod tests {
             (0..3_000).map(|n| PlacementStep { moment: n, taken: true, address: place(n), bytes: 20 * MIB }).collect();
         let learned = LearnedAddressSpace::within(1 << 20, &steps);
         assert_eq!(learned.placements, 0, "the result is the same as without steps");
-        // A thousandth of the steps is below the bound.
+        // A thousandth of the steps stays below the bound.
         assert_eq!(LearnedAddressSpace::within(1 << 20, &steps[..3]).placements, 3);
     }
 }

@@ -26,7 +26,7 @@ struct Chunks {
     by_age: BTreeMap<i64, Chunk>,
     /// The chunks' ages, by first address.
     ages: BTreeMap<u64, i64>,
-    /// A length that no hole of a chunk exceeds, with the chunk's age.
+    /// An upper bound on the length of a chunk's holes, with the chunk's age.
     room: BTreeSet<(u64, i64)>,
 }
 
@@ -95,7 +95,7 @@ impl Chunks {
     /// Returns the address and length of the lowest hole with at least `bytes` bytes in the newest chunk that has one.
     fn newest_fit(&mut self, bytes: u64) -> Option<(u64, u64)> {
         loop {
-            // There are few different lengths, because chunks of one size fill up in the same way.
+            // There are few different lengths, because chunks of the same size fill up in the same way.
             let mut newest: Option<i64> = None;
             let mut next = self.room.range((bytes, i64::MIN)..).next();
             while let Some(&(length, _)) = next {
@@ -104,7 +104,7 @@ impl Chunks {
                 next = length.checked_add(1).and_then(|longer| self.room.range((longer, i64::MIN)..).next());
             }
             let start = self.by_age.get(&newest?)?.start;
-            // This fails only if the hole has been taken in the meantime; the chunk's recorded room then shrinks.
+            // This fails only if the hole has been taken since then, in which case the chunk's recorded room shrinks.
             if let Some(hole) = self.change(start, |chunk| chunk.holes.first_fit(bytes))? {
                 return Some(hole);
             }
@@ -114,7 +114,7 @@ impl Chunks {
 
 /// Chunks start and end at multiples of this size, in bytes.
 pub(super) const GRANULE_BYTES: u64 = 32 << 20;
-/// A gap must be this much longer than a chunk that is put into it, in bytes.
+/// A gap must be at least this much longer than a chunk placed in it, in bytes.
 pub(super) const SLACK_BYTES: u64 = 32 << 20;
 
 /// The place where the driver would put a range.
@@ -196,7 +196,7 @@ impl Layout {
         self.chunks.overlapping(start, end.saturating_add(1)).is_empty()
     }
 
-    /// Adds addresses that are free. Addresses in chunks and hidden addresses stay unchanged.
+    /// Adds addresses that are free. Addresses in chunks and hidden addresses do not change.
     pub(super) fn add_space(&mut self, start: u64, bytes: u64) {
         let mut fresh = self.outside_chunks(start, bytes);
         let taken = self.space.parts(start, bytes).into_iter().chain(self.hidden_in(start, bytes));
@@ -204,8 +204,8 @@ impl Layout {
         fresh.iter().for_each(|(start, length)| self.space.insert(start, length));
     }
 
-    /// Adds free parts of a chunk made by other code, where there is no chunk yet. These parts count as the oldest
-    /// chunks; parts that touch are merged.
+    /// Adds the parts of a free chunk made by other code where there is no chunk yet. These parts count as the oldest
+    /// chunks; adjacent parts are merged.
     pub(super) fn add_chunk(&mut self, start: u64, bytes: u64) {
         self.space.remove(start, bytes);
         for (piece, _) in self.hidden_in(start, bytes) {
@@ -235,7 +235,7 @@ impl Layout {
         self.chunks.add_oldest(merged);
     }
 
-    /// Removes the chunk of other code that touches these addresses.
+    /// Removes the chunk made by other code that is adjacent to these addresses.
     fn foreign_beside(&mut self, start: u64, end: u64) -> Option<Chunk> {
         let before = start.checked_sub(1).and_then(|last| self.chunks.at(last));
         let behind = self.chunks.at(end).filter(|chunk| chunk.start == end);
@@ -260,7 +260,7 @@ impl Layout {
         }
     }
 
-    /// Makes other code return all its pieces that overlap these addresses, each one entirely.
+    /// Makes other code return all its pieces that overlap these addresses, each of them entirely.
     pub(super) fn unhide(&mut self, start: u64, bytes: u64) {
         for (piece, length) in self.hidden_in(start, bytes) {
             self.hidden.remove(piece);

@@ -1,8 +1,8 @@
 //! The address model that repeats a recording: each cudaMalloc gets the next address of a list.
 //!
-//! The list can run out or name an address that is taken, because the recording's oldest entries are missing or because
-//! the replay has diverged. The range is then placed far above all addresses that a driver returns, and the model
-//! counts a fallback. A replay with fallbacks has not followed its recording.
+//! The list can run out or name an address that is taken, because the recording's oldest entries are missing or
+//! because the replay has diverged. The range is then placed far above all addresses that a driver returns, and the
+//! model counts a fallback. A replay with fallbacks has diverged from its recording.
 
 use std::collections::VecDeque;
 
@@ -14,8 +14,8 @@ use crate::ranges::SPACING_BYTES;
 /// The first fallback address: above the 49-bit addresses of GPUs, and below 2^53, so that JSON readers keep it
 /// exact.
 pub const FALLBACK_START: u64 = 1 << 52;
-/// The first fallback address for reservations. It differs from the other one, so that a device's two models never
-/// return the same address.
+/// The first fallback address for reservations. It differs from [`FALLBACK_START`], so that a device's two models
+/// never return the same address.
 pub const RESERVATION_FALLBACK_START: u64 = FALLBACK_START + (1 << 51);
 
 /// Addresses from a list.
@@ -96,7 +96,7 @@ impl Scripted {
     fn take_fallback(&mut self, bytes_reserved: u64) -> Option<u64> {
         self.fallbacks += 1;
         let mut address = self.fallback_start.checked_add(self.fallback_bytes)?;
-        // The list may also name addresses up here: skip the taken ones, in whole pages.
+        // The list may also contain addresses in this area, so skip those that are taken, in whole pages.
         while let Some(end) = self.live.overlap_end(address, bytes_reserved) {
             address = end.checked_next_multiple_of(PAGE_BYTES)?;
         }

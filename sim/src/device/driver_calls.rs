@@ -1,9 +1,9 @@
 //! The driver's calls, and [`DeviceBackend`], whose methods forward to them.
 //!
 //! Memory calls are cudaMalloc, cudaFree, cudaMemGetInfo and the virtual memory calls, from cuMemAddressReserve to
-//! cuMemRelease. Event calls create, record, query, wait for and destroy events; cudaStreamSynchronize is with them. As in
-//! CUDA, an event that has never been recorded counts as complete, and an event that has been recorded several times follows
-//! its latest recording.
+//! cuMemRelease. Event calls create, record, query, wait for and destroy events; cudaStreamSynchronize is one of them.
+//! As in CUDA, an event that has never been recorded counts as complete, and an event that has been recorded several
+//! times follows its latest recording.
 //!
 //! A call that fails changes only the clock, the log and the call counts. Inside this module, failures are driver
 //! codes; the calls turn them into the core's errors.
@@ -87,7 +87,7 @@ impl SimDevice {
         Ok(NewRange { address, ordinal, bytes: spaced })
     }
 
-    /// Takes pages and asks the address model for their address, which is returned.
+    /// Takes pages and asks the address model where to place them. Returns that address.
     fn place_pages(&mut self, pages: u64, request: u64) -> Result<u64, u32> {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(OUT_OF_MEMORY)?;
         if !self.memory.has_room(pages) {
@@ -108,8 +108,8 @@ impl SimDevice {
         self.placed.overlap_end(address, bytes).is_none() && self.virtual_memory.is_unreserved(address, bytes)
     }
 
-    /// cudaFree at the start of a live range; any other address is refused with `INVALID_VALUE`. Waits for the entire
-    /// device.
+    /// cudaFree of a live range by its first address; any other address is refused with `INVALID_VALUE`. Waits for the
+    /// entire device.
     fn cuda_free(&mut self, address: u64) -> Result<(), BackendError> {
         let outcome = self.planned_failure(CallName::Free).and_then(|()| self.ranges.live(address).ok_or(INVALID_VALUE));
         self.charge(CallName::Free, outcome.as_ref().map_or(0, |range| range.bytes));
@@ -126,7 +126,8 @@ impl SimDevice {
         outcome.map(|_| ()).map_err(|code| driver_error(CallName::Free, code))
     }
 
-    /// Drops the contents of a range and the accesses to it. The range may share its page, so this works on bytes.
+    /// Drops the contents of a range and the accesses to it. This works on bytes, because the range may share its
+    /// page.
     fn forget_freed(&mut self, address: u64, bytes: u64) {
         if self.races.is_none() && self.memory.contents().is_empty() {
             return;
@@ -342,16 +343,16 @@ impl SimDevice {
 }
 
 /// The virtual memory calls for many pages at once: they have the same effects, counts and prices as one call for each
-/// page, but take only the time and memory of a single call.
+/// page, but take only the host time and memory of a single call.
 ///
 /// They apply only while single calls are not observed. With a log or a fault plan, each page gets a separate call.
 impl SimDevice {
-    /// Returns whether single calls can currently be combined without a visible difference.
+    /// Returns whether combining single calls currently makes no visible difference.
     fn takes_runs(&self) -> bool {
         !self.log.shows(CallName::MemCreate) && !self.faults.is_waiting()
     }
 
-    /// Makes as many cuMemCreates of `page` bytes as there is room for, at most `pages`. If there is no room for the
+    /// Makes as many cuMemCreates of `page` bytes as there is room for, up to `pages`. If there is no room for the
     /// first one, returns that call's error.
     fn mem_create_run(&mut self, page: Bytes, pages: u64) -> Result<(SimPhysical, u64), BackendError> {
         let bytes = page.get();
@@ -400,8 +401,8 @@ fn split_physical(memory: &mut SimPhysical, page: Bytes, pages: u64) -> Result<S
 ///
 /// The driver has no such call. The simulated device counts it as a wait for the device, one cuMemUnmap and one
 /// cuMemRelease, and a cuMemCreate, a cuMemMap and a cuMemSetAccess for each part. The copies to host memory and back
-/// cost nothing here. If any of the calls would fail, this fails before anything has changed: a real device keeps host
-/// memory ready that it could map instead.
+/// cost nothing here. If any of the calls would fail, this fails before anything has changed, whereas a real device
+/// can map the host memory instead.
 impl SimDevice {
     /// Breaks the handle that is mapped, with access, at this address and nowhere else.
     fn break_mapped(
@@ -433,7 +434,7 @@ impl SimDevice {
     }
 
     /// Checks whether all of the following calls will succeed. If not, returns the error of the first call that would
-    /// fail, before anything has changed.
+    /// fail; nothing has changed in that case.
     fn foresee(&mut self, address: u64, memory: &SimPhysical, parts: &[(Bytes, Bytes)]) -> Result<(), BackendError> {
         if !self.is_breakable(address, memory, parts) {
             return self.fail_early(CallName::MemUnmap, INVALID_VALUE);
@@ -454,8 +455,7 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Returns whether the memory is mapped at the address, and the parts are whole pages of it in
-    /// order.
+    /// Returns whether the memory is mapped at the address and the parts are whole pages of it, in order.
     fn is_breakable(&self, address: u64, memory: &SimPhysical, parts: &[(Bytes, Bytes)]) -> bool {
         let mut end = 0;
         let are_in_order = parts.iter().all(|(offset, size)| {

@@ -1,8 +1,9 @@
 //! The simulated device: its options, its parts, their initial state, the steps that all calls share, and what tests and
 //! replays can set and read.
 //!
-//! The allocator uses none of the controls and readings: other processes' memory, addresses, time, costs, faults and the
-//! log. The driver's calls are in `driver_calls.rs`, and a program's work is in `work.rs`; this file does not depend on them.
+//! The allocator does not use these settings and readings: other processes' memory, addresses, time, costs, faults and
+//! the log. The driver's calls are in `driver_calls.rs`, and a program's work is in `work.rs`; this file does not
+//! depend on them.
 
 mod driver_calls;
 mod work;
@@ -29,8 +30,9 @@ use crate::virtual_memory::{AffectedMappings, VirtualMemory};
 const H200_TOTAL_BYTES: u64 = 150_109_880_320;
 /// The bytes of this memory that are free when a process starts (facts: Memory of the device).
 const H200_FREE_BYTES: u64 = 149_557_477_376;
-/// The bytes that stay free when nothing more can be allocated: `free_when_full` in all three fill-ups in the raw data,
-/// and the difference between the free bytes and the largest block that succeeds (facts: Holes).
+/// The bytes that are still free when nothing more can be allocated: `free_when_full` in all three runs in the raw
+/// data that fill the device, and the difference between the free bytes and the largest block that can be allocated
+/// (facts: Holes).
 const H200_WITHHELD_BYTES: u64 = 3_276_800;
 
 /// The options for creating a [`SimDevice`]. By default, the device follows the measured driver; there are two
@@ -115,8 +117,8 @@ impl SimOptions {
         self
     }
 
-    /// Sets the bytes that the driver's context holds from the start; about 500 MiB on the H200 (facts: Memory of the
-    /// device).
+    /// Sets the number of bytes that the driver's context holds from the start; about 500 MiB on the H200 (facts:
+    /// Memory of the device).
     #[must_use]
     pub fn base(mut self, base: Bytes) -> Self {
         self.base_bytes = base.get();
@@ -145,8 +147,8 @@ impl SimOptions {
     }
 
     /// Sets whether the first cuMemCreate is logged twice, the first time as a refused attempt with the fabric handle
-    /// type. The real allocator probes once per process for the handle types that it may use, so switch this off for a
-    /// second device. It affects only the log.
+    /// type. The real allocator probes the available handle types once per process, so switch this off for a second
+    /// device. It affects only the log.
     #[must_use]
     pub fn probes_fabric(mut self, probes_fabric: bool) -> Self {
         self.probes_fabric = probes_fabric;
@@ -155,7 +157,7 @@ impl SimOptions {
 
     /// Sets the maximum number of simultaneous cuMemCreate handles; beyond it, the device is out of memory. Unlimited
     /// by default. This is for a device that logs each memory call, because the log grows with the number of handles,
-    /// whatever their size.
+    /// regardless of their size.
     #[must_use]
     pub fn most_handles(mut self, most_handles: u64) -> Self {
         self.most_handles = most_handles;
@@ -169,7 +171,7 @@ impl SimOptions {
         self
     }
 
-    /// Sets when the host sees events as complete.
+    /// Sets the rule for when the host sees events as complete.
     #[must_use]
     pub fn event_timing(mut self, event_timing: EventTiming) -> Self {
         self.event_timing = event_timing;
@@ -204,8 +206,8 @@ impl SimOptions {
 ///
 /// The allocator drives it through [`DeviceBackend`](parkade::device::DeviceBackend). The methods below are for tests
 /// and tools: they launch work, move the clock, change what other processes hold, inject faults, and read the counts,
-/// the log and the races. A clone is an independent device in the same state; the original's events and memory are
-/// valid on it.
+/// the log and the races. A clone is an independent device in the same state, on which the original's events and
+/// memory are valid.
 #[derive(Clone, Debug)]
 pub struct SimDevice {
     index: u32,
@@ -305,7 +307,7 @@ impl SimDevice {
         self.log.push(name, result, self.clock.now_ns(), subject);
     }
 
-    /// Makes a call wait until every stream is idle. Afterwards, everything is complete, under every event timing.
+    /// Makes a call wait until every stream is idle. After that, everything is complete, under every event timing.
     fn wait_for_device(&mut self, name: CallName) {
         self.clock.wait_until(name, self.streams.idle_at_ns());
         self.streams.complete_all(self.clock.now_ns());
@@ -352,8 +354,7 @@ impl SimDevice {
         self.virtual_memory.live_reservations()
     }
 
-    /// Returns how many pieces of cuMemCreate memory exist: not released, or released and still
-    /// mapped.
+    /// Returns how many pieces of cuMemCreate memory exist: those not released, and those released but still mapped.
     #[must_use]
     pub fn live_physical(&self) -> usize {
         usize::try_from(self.virtual_memory.live_handles()).unwrap_or(usize::MAX)
@@ -372,23 +373,24 @@ impl SimDevice {
         Bytes(self.memory.capacity_bytes())
     }
 
-    /// Changes the capacity, and with it the total that cudaMemGetInfo reports, unless
-    /// [`SimOptions::total`](crate::SimOptions::total) set the total. Pages already taken stay taken. The answer of
+    /// Changes the capacity. This also changes the total that cudaMemGetInfo reports, unless
+    /// [`SimOptions::total`](crate::SimOptions::total) has set it. Pages already taken stay taken. The answer of
     /// [`total_memory`](parkade::device::DeviceBackend::total_memory) does not change, because a program queries it
     /// only once.
     pub fn set_capacity(&mut self, capacity: Bytes) {
         self.memory.set_capacity(capacity.get());
     }
 
-    /// Sets how many bytes are held by processes that [`processes`](parkade::device::DeviceBackend::processes) does not
-    /// list, such as processes in another container. These bytes only reduce free memory, and may exceed it; free
-    /// memory stops at zero.
+    /// Sets how many bytes are held by processes that [`processes`](parkade::device::DeviceBackend::processes) does
+    /// not list, such as processes in another container. These bytes only reduce free memory. They may exceed it, in
+    /// which case free memory is zero.
     pub fn set_external_bytes(&mut self, bytes: Bytes) {
         self.unlisted_bytes = bytes.get();
         self.update_external();
     }
 
-    /// Sets how many bytes another process holds. The bytes may exceed the available memory; free memory stops at zero.
+    /// Sets how many bytes another process holds. The bytes may exceed the available memory, in which case free memory
+    /// is zero.
     pub fn set_process_bytes(&mut self, pid: u32, bytes: Bytes) {
         self.other_processes.insert(pid, bytes.get());
         self.update_external();
@@ -399,7 +401,7 @@ impl SimDevice {
         self.memory.set_external(sum);
     }
 
-    /// Lists this process first, then the other processes by process id, without those that hold no memory.
+    /// Lists this process and then the other processes by process id, without those that hold no memory.
     fn process_list(&self) -> Vec<ProcessMemory> {
         let own = self.memory.base_bytes().saturating_add(self.memory.used_bytes());
         let others = self.other_processes.iter().filter(|&(_, &bytes)| bytes > 0);
@@ -419,8 +421,8 @@ impl SimDevice {
         self.address_model.set_moment(moment);
     }
 
-    /// Returns the address model if it is an `M`, for example to ask a [`Scripted`](crate::address::Scripted) model how
-    /// often it fell back.
+    /// Returns the address model if it is an `M`, for example to ask a [`Scripted`](crate::address::Scripted) model
+    /// for its number of fallbacks.
     #[must_use]
     pub fn address_model<M: AddressModel>(&self) -> Option<&M> {
         let model: &dyn Any = &*self.address_model;
@@ -535,12 +537,12 @@ impl SimDevice {
         self.fail_next = calls;
     }
 
-    /// Sets the fault plan, whose counts begin now.
+    /// Sets the fault plan, which starts counting now.
     pub fn set_fault_plan(&mut self, plan: FaultPlan) {
         self.faults = plan;
     }
 
-    /// Returns the fault plan, which knows how many faults have happened.
+    /// Returns the fault plan, which shows how many faults have happened.
     #[must_use]
     pub fn fault_plan(&self) -> &FaultPlan {
         &self.faults
@@ -560,8 +562,8 @@ impl SimDevice {
     }
 
     /// Returns the log's name for an address: `c3+512` is 512 bytes into the range from the fourth successful
-    /// cudaMalloc, `v3+512` the same for cuMemAddressReserve. If several ranges had the address, the latest one counts;
-    /// if none had it, the address is written in hexadecimal.
+    /// cudaMalloc, and `v3+512` is the same for cuMemAddressReserve. If several ranges have had the address, the name
+    /// refers to the latest one; if none has, the address is written in hexadecimal.
     #[must_use]
     pub fn name_address(&self, address: DeviceAddress) -> String {
         self.ranges.name(address.get()).to_string()

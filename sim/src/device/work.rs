@@ -1,13 +1,13 @@
-//! Work that a program submits to the device: streams, kernels that declare what they touch, fills, copies, reads by
-//! the host, and graph captures.
+//! Work that a program submits to the device: streams, kernels that declare which memory they access, fills, copies,
+//! reads by the host, and graph captures.
 //!
-//! This work is not the allocator's: it is not in the call counts or the log, and costs the host only the time that it
-//! waits. Streams do not wait for stream 0. CUDA's legacy default stream synchronizes only with blocking streams, and
-//! these streams are non-blocking, so stream 0 is a stream like any other.
+//! This work is not the allocator's: it does not appear in the call counts or the log, and costs the host only the
+//! time spent waiting. Streams do not wait for stream 0. CUDA's legacy default stream synchronizes only with blocking
+//! streams, and these streams are non-blocking, so stream 0 is a stream like any other.
 //!
-//! Contents change in program order, at the moment of the call: a read returns what earlier calls wrote, even if the
-//! work is still running by the clock. [`SimDevice::races`] shows whether real hardware could have returned different
-//! data.
+//! Contents change in program order, at the time of the call: a read returns what earlier calls wrote, even if the
+//! work is still running according to the clock. [`SimDevice::races`] shows whether real hardware could have returned
+//! different data.
 
 use std::borrow::Cow;
 
@@ -56,7 +56,7 @@ impl SimDevice {
         self.finish_stream(stream.get());
     }
 
-    /// Queues a kernel that touches no memory. It starts when the stream's earlier work ends.
+    /// Queues a kernel that accesses no memory. It starts when the stream's earlier work ends.
     pub fn spin(&mut self, stream: StreamId, duration_ns: u64) {
         self.queue(stream, duration_ns, Cow::Borrowed("spin"), &[]);
     }
@@ -152,7 +152,7 @@ impl SimDevice {
 ///
 /// They take no time and appear in no log, because nothing runs during a capture.
 impl SimDevice {
-    /// Begins the capture of a graph on a stream. Returns its number, counted from 1.
+    /// Begins the capture of a graph on a stream. Returns the capture's number, counted from 1.
     pub fn begin_capture(&mut self, stream: StreamId) -> u64 {
         self.captures.begin(stream.get())
     }
@@ -175,21 +175,21 @@ impl SimDevice {
         self.captures.work(stream.get())
     }
 
-    /// Makes later work of `stream` wait for all work submitted to `other` so far. From now on `stream` takes part in the
-    /// capture of `other`. Returns false, and does nothing, if `other` is not captured, or if `stream` takes part in another
-    /// capture.
+    /// Makes future work on `stream` wait for all work submitted to `other` so far. From then on, `stream` takes part
+    /// in the capture of `other`. Returns false and does nothing if `other` is not captured, or if `stream` takes part
+    /// in a different capture.
     #[must_use]
     pub fn capture_wait(&mut self, stream: StreamId, other: StreamId) -> bool {
         self.captures.wait(stream.get(), other.get())
     }
 }
 
-/// Maps addresses to physical bytes: the bytes that work on the device touches, or the reason why it cannot touch them.
+/// Maps addresses to physical bytes: the bytes that work on the device accesses, or the reason why it cannot.
 impl SimDevice {
     /// Returns the physical page behind an address.
     ///
     /// # Errors
-    /// The device may not touch the address; on a real GPU, this is an illegal access.
+    /// The device may not access the address; on a real GPU, this is an illegal access.
     pub fn page_behind(&self, address: DeviceAddress) -> Result<PageId, AccessError> {
         let ranges = self.bytes_behind(address, Bytes(1))?;
         ranges.first().map(|range| PageId(range.start / PAGE_BYTES)).ok_or(AccessError::NotMapped)

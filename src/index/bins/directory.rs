@@ -1,39 +1,39 @@
-//! Which bins hold blocks, and where each bin begins.
+//! The directory of the bins: which ones have blocks, and where each one begins.
 //!
-//! A size has one of 4,096 bins: its number of 512-byte units as a float with seven mantissa bits. A larger size
-//! never has a smaller bin, so the next occupied bin holds the next larger size; a two-level bitmap finds that bin
-//! with two bit scans. Bins are kept in groups of 64, up to the largest bin ever used: many streams never hold a
-//! large block.
+//! Each size maps to one of 4,096 bins: its number of 512-byte units as a float with seven mantissa bits. A larger
+//! size never maps to a lower bin, so the next occupied bin contains the next larger size; a two-level bitmap finds
+//! that bin with two bit scans. Bins are stored in groups of 64, up to the highest bin ever used, because many streams
+//! never have a large block.
 
 use alloc::boxed::Box;
 
 use crate::block::NIL;
 
 const GROUP: usize = 64;
-/// The bin of all sizes from 127.5 TiB on.
+/// The bin for all sizes of 127.5 TiB or more.
 pub(super) const LAST_BIN: usize = 64 * GROUP - 1;
 const UNIT_SHIFT: u32 = 9;
 const MANTISSA_BITS: u32 = 7;
 
-/// The bin of a size. Below 128 KiB a bin is 512 bytes wide; above, its width is between a 256th and a 128th of the
+/// The bin for a size. Below 128 KiB, a bin is 512 bytes wide; above that, its width is between 1/256 and 1/128 of the
 /// size.
 #[inline]
 pub(super) fn bin_of(size: u64) -> usize {
     unlimited_bin_of(size).min(LAST_BIN)
 }
 
-/// The bin of a size, possibly beyond the last one. No directory has bins beyond the last: a failed lookup there has
-/// to be repeated with the last bin.
+/// The bin for a size, possibly beyond the last bin. No directory has bins beyond the last one, so a failed lookup
+/// must be repeated with the last bin.
 #[inline(always)]
 pub(super) fn unlimited_bin_of(size: u64) -> usize {
     let units = size >> UNIT_SHIFT;
     let shift = (units | 1 << MANTISSA_BITS).ilog2() - MANTISSA_BITS;
-    // The mantissa's top bit adds one to the exponent field, so small sizes map to themselves.
+    // The mantissa's top bit adds 1 to the exponent field, so small sizes map to themselves.
     ((u64::from(shift) << MANTISSA_BITS) + (units >> shift)) as usize
 }
 
-/// A bin's entry: its number of blocks and their beginning. Only the empty bin has a fixed representation here: count
-/// 0 and head [`NIL`].
+/// A bin's entry: the number of its blocks, and where they begin. Only the empty bin has a fixed representation here:
+/// count 0 and head [`NIL`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Bin {
     pub(super) head: u32,
@@ -68,14 +68,14 @@ impl Directory {
         self.bins.get(bin).copied().unwrap_or(Bin::EMPTY)
     }
 
-    /// The entry of an occupied bin, mutable: the bin must stay occupied.
+    /// A mutable reference to the entry of an occupied bin, which must stay occupied.
     #[inline]
     pub(super) fn at_mut(&mut self, bin: usize) -> &mut Bin {
-        debug_assert!(self.get(bin).count != 0, "an empty bin is changed as if it had blocks");
+        debug_assert!(self.get(bin).count != 0, "an empty bin was changed as if it had blocks");
         &mut self.bins[bin]
     }
 
-    /// Puts the first block into a bin. Returns false and does nothing if the bin has other blocks or is beyond the
+    /// Adds the first block to a bin. Returns false and does nothing if the bin already has blocks or is beyond the
     /// last group.
     #[inline(always)]
     pub(super) fn fill_empty(&mut self, bin: usize, head: u32) -> bool {
@@ -87,7 +87,7 @@ impl Directory {
         true
     }
 
-    /// Takes the only block out of a bin. Returns false and does nothing if the bin has other blocks.
+    /// Removes the only block from a bin. Returns false and does nothing if the bin has other blocks.
     #[inline(always)]
     pub(super) fn clear_single(&mut self, bin: usize) -> bool {
         let Some(entry) = self.bins.get_mut(bin).filter(|entry| entry.count == 1) else { return false };
@@ -106,7 +106,7 @@ impl Directory {
         bin < self.bins.len()
     }
 
-    /// The first occupied bin from `bin` on.
+    /// The first occupied bin at or after `bin`.
     #[inline(always)]
     pub(super) fn first_from(&self, bin: usize) -> Option<usize> {
         self.first_in(bin / GROUP, u64::MAX << (bin % GROUP))
@@ -128,7 +128,7 @@ impl Directory {
         self.last_in(LAST_BIN / GROUP, u64::MAX)
     }
 
-    /// The first occupied bin among the bins of a group that the mask allows and in all later groups.
+    /// The first occupied bin among a group's bins that the mask allows and the bins of all later groups.
     #[inline(always)]
     fn first_in(&self, own: usize, mask: u64) -> Option<usize> {
         let here = self.occupied.get(own)? & mask;
@@ -137,7 +137,7 @@ impl Directory {
         }
         let later = self.groups & ((u64::MAX << 1) << own);
         let group = later.trailing_zeros() as usize;
-        // If there is no later group this is 64, and no group has that index.
+        // If there is no later group, this is 64, and no group has that index.
         let bits = self.occupied.get(group)?;
         Some(group * GROUP + bits.trailing_zeros() as usize)
     }
@@ -151,7 +151,7 @@ impl Directory {
         Some(group * GROUP + self.occupied[group].ilog2() as usize)
     }
 
-    /// Adds entries up to the bin's.
+    /// Adds entries up to and including the bin's.
     #[cold]
     #[inline(never)]
     pub(super) fn grow(&mut self, bin: usize) {

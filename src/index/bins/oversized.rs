@@ -1,12 +1,12 @@
-//! An oversized bin: one with more blocks than a list handles quickly.
+//! An oversized bin: a bin with more blocks than a list can handle quickly.
 //!
-//! Such bins are normal: workloads repeat their sizes, and remainders pile up in the smallest bins. The keys move out of the
-//! blocks into a sorted sequence, so a search touches no block. Usually all blocks of the bin have one size, and the keys
-//! omit it; the first block of another size makes them include it.
+//! Oversized bins are normal: workloads repeat their sizes, and remainders accumulate in the smallest bins. The keys
+//! are stored in a sorted sequence instead of in the blocks, so a search does not access any block. Usually all blocks
+//! of the bin have the same size, which the keys omit; when a block of a different size is added, they include it.
 //!
-//! A flat vector beats a tree as long as a change moves little memory. So the sequence is cut into chunks of bounded length,
-//! with a vector of bounds to find the right chunk. Keys are in descending order, because the smallest is taken most often,
-//! and removing the last element of a vector is cheap.
+//! A flat vector is faster than a tree as long as a change moves little memory. The sequence is therefore cut into
+//! chunks of bounded length, with a vector of bounds for finding the right chunk. Keys are in descending order,
+//! because the smallest one is taken most often, and removing the last element of a vector is cheap.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,7 +16,8 @@ use crate::block::Block;
 use crate::index::either::Either;
 
 /// A block's key among the blocks of its size: rank, address and slot, from the most to the least significant of 128
-/// bits. It has two halves, because a `u128` would align keys to 16 bytes and make keys with a size a third larger.
+/// bits. It has two halves, because a `u128` would align keys to 16 bytes and make keys that include a size a third
+/// larger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     high: u64,
@@ -25,7 +26,7 @@ pub(super) struct Place {
 
 impl Place {
     const FIRST: Place = Place { high: 0, low: 0 };
-    /// Greater than the key of any block: none has the slot [`NIL`](crate::block::NIL).
+    /// Greater than the key of any block, because no block has the slot [`NIL`](crate::block::NIL).
     const END: Place = Place { high: u64::MAX, low: u64::MAX };
 
     #[inline]
@@ -175,13 +176,13 @@ impl OversizedBin {
     }
 }
 
-/// The key from which blocks of `own` bytes have at least `size` bytes: the first key if they all do, the end if none
-/// does.
+/// The first key for which blocks of `own` bytes have at least `size` bytes: the lowest key if they all do, or the end
+/// if none does.
 fn boundary(own: u64, size: u64) -> Place {
     if own >= size { Place::FIRST } else { Place::END }
 }
 
-/// The most keys in a chunk. A change moves half a chunk on average.
+/// The maximum number of keys in a chunk. A change moves half a chunk on average.
 const CHUNK: usize = 128;
 
 /// Distinct keys in descending order.
@@ -189,7 +190,7 @@ const CHUNK: usize = 128;
 pub(super) struct Descending<K> {
     /// At least one chunk; no chunk is empty unless it is the only one.
     chunks: Vec<Vec<K>>,
-    /// One bound between each chunk and the next: keys not below the bound are in the earlier chunk.
+    /// The bounds between adjacent chunks: keys that are not below a bound are in the earlier chunk.
     bounds: Vec<K>,
     count: usize,
 }
@@ -202,7 +203,7 @@ impl<K: Copy + Ord> Descending<K> {
         Descending { count: keys.len(), chunks: vec![keys], bounds: Vec::new() }
     }
 
-    /// The same sequence with other keys; `rename` must preserve the order.
+    /// The same sequence with different keys; `rename` must preserve the order.
     fn renamed<L>(&self, rename: impl Fn(K) -> L) -> Descending<L> {
         let chunks = self.chunks.iter().map(|chunk| chunk.iter().map(|&key| rename(key)).collect()).collect();
         Descending { chunks, bounds: self.bounds.iter().map(|&key| rename(key)).collect(), count: self.count }
@@ -236,7 +237,7 @@ impl<K: Copy + Ord> Descending<K> {
 
     /// Removes a key. Returns false if the key was not there.
     fn remove(&mut self, key: K) -> bool {
-        // The smallest key needs no search.
+        // No search is needed for the smallest key.
         let number = if self.first() == Some(key) { self.bounds.len() } else { self.chunk_of(key) };
         let chunk = &mut self.chunks[number];
         if chunk.last() == Some(&key) {
@@ -264,8 +265,8 @@ impl<K: Copy + Ord> Descending<K> {
         self.chunks.insert(number + 1, low);
     }
 
-    /// Joins a small chunk with a neighbour if both together are well below a full chunk. Otherwise the result would
-    /// soon split again.
+    /// Joins a small chunk with a neighbour if the result is well below a full chunk; a larger one would soon split
+    /// again.
     #[cold]
     fn merge(&mut self, number: usize) {
         let high = number.min(self.bounds.len() - 1);
