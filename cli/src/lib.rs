@@ -177,7 +177,8 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
 /// The command of these arguments. One that has another name now is refused with that name.
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     if arguments.get(1).is_some_and(|name| name == "frontier") {
-        let said = "`parkade frontier` is `parkade sweep --largest-batch` now: models are workloads (-w transformer:preset=7b,mixed=on,steps=3), \
+        let said = "`parkade frontier` is now `parkade sweep --largest-batch`: models are workloads \
+            (-w transformer:preset=7b,mixed=on,steps=3), \
                     devices are capacities (-c H100-80GB,24GB)";
         return Err(program().error(ErrorKind::InvalidSubcommand, said));
     }

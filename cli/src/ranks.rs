@@ -254,8 +254,8 @@ fn fails_first(ranks: &Ranks) -> String {
         }
         None if is_by_time => format!("of {of}, {failed} ran out of memory, {name} first, at entry {entry}"),
         None => format!(
-            "of {of}, {failed} ran out of memory, {name} after the fewest entries ({entry}); which of them was first is not known, \
-             because not all files contain times"
+            "of {of}, {failed} ran out of memory, {name} after the fewest entries ({entry}); which of them was first is \
+             unknown, because not all files contain times"
         ),
     }
 }
@@ -319,7 +319,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             format!("the settings differ: {}", each(&says))
         }
         Difference::Program(_) if variants.iter().all(|one| one.runs.len() == 1) => {
-            "these recordings are of different programs: the sizes that they request have little in common, so parkade names \
+            "these recordings are from different programs: the sizes that they request have little in common, so parkade names \
              no odd one out"
                 .to_owned()
         }
@@ -333,7 +333,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             )
         }
         Difference::Copies(_) => {
-            format!("identical, as copies of one recording are, so they count once: {}", each(&|one| named(ranks, &one.runs)))
+            format!("identical, like copies of one recording, so they count once: {}", each(&|one| named(ranks, &one.runs)))
         }
     }
 }

@@ -264,7 +264,7 @@ const OTHER_FORMS: [(&str, &str); 1] = [("advise", "advise without a trace")];
 /// The longest line.
 const WIDTH: usize = 140;
 
-const WARNING: &str = "# Made of the declarations in cli/src by: PARKADE_BLESS=1 cargo test -p parkade-cli schema";
+const WARNING: &str = "# Generated from the declarations in cli/src by: PARKADE_BLESS=1 cargo test -p parkade-cli schema";
 
 /// The contents of `_objects.py`.
 fn objects() -> String {
@@ -303,7 +303,7 @@ fn fields() -> String {
     objects.dedup();
     let objects = objects.iter().fold(String::new(), |list, name| list + "    " + name + ",\n");
     format!(
-        "\"\"\"The fields of the results, with the keys of docs/json.md. `_results.py` has the classes with what they do.\"\"\"\n\n{WARNING}\n\n\
+        "\"\"\"The fields of the results, with the keys of docs/json.md. `_results.py` has the classes with their methods.\"\"\"\n\n{WARNING}\n\n\
          from __future__ import annotations\n\n\
          from dataclasses import dataclass, field\n\
          from typing import TYPE_CHECKING, Any, Literal\n\n\

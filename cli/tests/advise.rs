@@ -173,7 +173,7 @@ fn a_policy_that_fails_in_the_given_memory_does_not_fit_although_less_is_enough(
         "{shown}"
     );
     let unknown = call(&["advise", "--all", file, "--capacity", "1GiB", "--policy", "zzz"]);
-    assert!(unknown.err.contains("there is no policy \"zzz\"; parkade sweep --list names all"), "{}", unknown.err);
+    assert!(unknown.err.contains("there is no policy \"zzz\"; parkade sweep --list lists all"), "{}", unknown.err);
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn without_a_trace_it_is_said_that_no_policy_is_tried() {
     let mut segments = good();
     segments.devices[0].trace.clear();
     let file = folder.recording("segments.pickle", &segments);
-    let note = "--policy is not tried: without a trace the requests are not known";
+    let note = "--policy is not tried: without a trace, their requests are unknown";
     let (code, said) = text(&[&file, "--policy", "best-fit-remap"]);
     assert!(code == 3 && said.contains(note), "{code}: {said}");
     let (_, object) = json(&[&file, "--policy", "best-fit-remap"]);
@@ -135,7 +135,7 @@ fn what_is_named_is_tried_once_and_a_name_that_is_unknown_is_refused_before_any_
     let unknown = call(&["advise", "missing.pickle", "--policy", "zzz"]);
     assert!(unknown.code == 2 && !unknown.err.contains("missing.pickle"), "{}", unknown.err);
     assert!(
-        unknown.err.contains("'--policy <NAME>': there is no policy \"zzz\"; parkade sweep --list names all"),
+        unknown.err.contains("'--policy <NAME>': there is no policy \"zzz\"; parkade sweep --list lists all"),
         "{}",
         unknown.err
     );

@@ -282,7 +282,7 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert_eq!(verdict(1), (3.into(), "no_failure".into()));
     let run = call(&["diagnose", &file, "--device", "3"]);
     assert!(
-        run.out.lines().nth(1) == Some("both.pickle, device 3: the history is not in the file, only the heap at its end"),
+        run.out.lines().nth(1) == Some("both.pickle, device 3: the file has no history, only the heap at the end"),
         "{}",
         run.out
     );
@@ -338,7 +338,7 @@ fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
          pool\ntiny.pickle: no failure is recorded; at the peak of reserved memory, at entry 5 of 6\n",
         "reserved memory peaked at 152.00 MiB, first at entry 5; allocated memory peaked at 150.00 MiB, at entry 1, when 150.00 MiB",
         "where the 152.00 MiB of reserved memory is (2 segments)\n  256.00 KiB  live, in 1 block\n",
-        "  150.00 MiB  whole free segments or pages: the cache, which empty_cache gives back (1 piece)\n",
+        "  150.00 MiB  whole free segments or pages: the cache, which empty_cache releases (1 piece)\n",
     ] {
         assert!(run.contains(text), "{text:?} is not in\n{run}");
     }
@@ -414,7 +414,7 @@ fn messages_that_are_not_of_pytorch_s_allocator_are_explained() {
             "RuntimeError: CUDA error: out of memory",
             0,
             "outside_allocator",
-            "outside of PyTorch's allocator: the message comes from CUDA itself",
+            "outside PyTorch's allocator: the message comes from CUDA itself",
         ),
         ("Out of memory: Killed process 7 (python)", 0, "host_memory", "main memory, not the GPU's"),
         ("CUDA out of memory. Tried to allocate more than 1EB memory.", 0, "impossible_figures", "which no device has"),

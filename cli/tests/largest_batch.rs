@@ -39,7 +39,7 @@ fn the_table_says_what_fits_and_why_no_more() {
 fn the_old_name_says_the_new_one() {
     let run = call(&["frontier", "--model", "7b"]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
-    assert!(run.err.starts_with("error: `parkade frontier` is `parkade sweep --largest-batch` now: "), "{}", run.err);
+    assert!(run.err.starts_with("error: `parkade frontier` is now `parkade sweep --largest-batch`: "), "{}", run.err);
     let run = call(&["frontier", "--json"]);
     assert!(run.code == 2 && run.out.starts_with("{\"error\":\"`parkade frontier` is "), "{}", run.out);
 }

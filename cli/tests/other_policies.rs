@@ -78,7 +78,7 @@ fn every_command_that_takes_a_policy_suggests_a_similar_one() {
         ("pytorch-recsue:reach=free", ": did you mean pytorch-rescue or pytorch or pytorch-expandable?"),
         ("breaking-handles:handle=32MiB", ": breaking-handles has no parameters"),
         ("first-fit", ": it is called best-fit-remap:fit=first"),
-        ("zzz", "; parkade sweep --list names all"),
+        ("zzz", "; parkade sweep --list lists all"),
     ];
     let commands: [&[&str]; 5] = [
         &["advise", &file, "--policy"],

@@ -158,7 +158,7 @@ fn what_a_policy_cannot_take_is_said_in_one_line() {
     let file = folder.recording("program.pickle", &reuses_a_part());
     let similar = "there is no policy \"braking-handles\": did you mean breaking-handles";
     let option = "there is no policy \"best-fit-remap:handle=3MiB\": handle=3MiB is not possible; handle is one of 2MiB, ";
-    let missing = "there is no policy \"zzz\"; parkade sweep --list names all";
+    let missing = "there is no policy \"zzz\"; parkade sweep --list lists all";
     let refused: [(&[&str], &str); 5] = [
         (&["--policy", "braking-handles"], similar),
         (&["--policy", "best-fit-remap:handle=3MiB"], option),

@@ -196,7 +196,7 @@ fn a_file_without_a_trace_shows_its_segments() {
     recording.devices[0].trace.clear();
     let file = folder.recording("segments.pickle", &recording);
     let page = page(&folder, &file, &[]);
-    assert!(page.contains("The history is not in the file, only the segments at its end: 3.00 MiB in use"));
+    assert!(page.contains("The file has no history, only the segments at the end: 3.00 MiB in use"));
     let found = pieces(&page);
     assert_eq!((found[0].1.segments.len(), found[0].1.blocks.len(), &found[0].0["entries"]), (1, 1, &0.into()));
     let run = call(&["report", &file]);

@@ -141,7 +141,7 @@ fn without_stacks_kinds_and_sizes_stand_for_calls() {
     let (picture, folded) = flame(&folder, &shipped("deep_mlp.default"));
     assert_eq!(bytes(&folded), 2_756_314_112);
     assert!(folded.contains("[gradients];[blocks of 64 to 128 MiB] 1342177280\n"), "{folded}");
-    assert!(picture.contains("the file has no stacks, so kinds and sizes of blocks stand for calls"));
+    assert!(picture.contains("the file has no stacks, so kinds and sizes of blocks take the place of calls"));
 }
 
 #[test]

@@ -331,7 +331,7 @@ fn the_lists_name_everything() {
     for policy in &policies {
         assert!(run.out.contains(&*policy.name) && run.out.contains(&*policy.says), "{}", policy.name);
     }
-    let beside = run.out.split("\npolicies that are not among `all`\n").nth(1).expect("those beside");
+    let beside = run.out.split("\npolicies that are not part of `all`\n").nth(1).expect("those beside");
     let serial = "from our own; needs serial work (serial=True of parkade.enable)";
     assert!(
         beside.contains("  pytorch-rescue:reach=free ") && beside.contains("  breaking-handles ") && beside.contains(serial),

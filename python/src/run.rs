@@ -65,7 +65,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
                 return done.map_err(raised);
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(CommandError::new_err("parkade failed without a word")),
+            Err(RecvTimeoutError::Disconnected) => return Err(CommandError::new_err("parkade failed without a message")),
         }
         let mut looked = py.check_signals();
         if let Some(progress) = progress.filter(|_| looked.is_ok() && told.elapsed() >= TELL_EVERY) {

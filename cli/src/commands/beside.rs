@@ -452,8 +452,8 @@ impl Needs {
     fn left_out(&self) -> String {
         match self.failed_requests() {
             0 => String::new(),
-            1 => "; 1 request that failed in the recording, and that the run survived, is left out".to_owned(),
-            count => format!("; {count} requests that failed in the recording, and that the run survived, are left out"),
+            1 => "; 1 request whose failure the recorded run survived is left out".to_owned(),
+            count => format!("; {count} requests whose failure the recorded run survived are left out"),
         }
     }
 }

@@ -243,7 +243,7 @@ fn end_if_hanging(running: &Mutex<BTreeMap<String, Instant>>, longest: Duration)
     let hanging = lock(running).iter().find(|(_, since)| since.elapsed() > longest).map(|(title, _)| title.clone());
     if let Some(title) = hanging {
         // Standard error may be closed.
-        let _ = writeln!(io::stderr(), "parkade: {title} has not ended in {} s: giving up", longest.as_secs());
+        let _ = writeln!(io::stderr(), "parkade: {title} has not finished after {} s: giving up", longest.as_secs());
         std::process::exit(1);
     }
 }

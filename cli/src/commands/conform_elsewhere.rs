@@ -38,8 +38,8 @@ impl Args {
         let found = if std::env::var_os(LOOKED_FOR).is_some() { None } else { on_the_path() };
         let Some(program) = found else {
             bail!(
-                "this parkade does not contain the conformance suite, and no `parkade` on the path does: run `cargo install \
-                 --path cli` in parkade's sources"
+                "this build of parkade does not contain the conformance suite, and no `parkade` on the PATH does: run `cargo \
+                 install --path cli` in parkade's source folder"
             );
         };
         let mut command = Command::new(&program);

@@ -131,7 +131,7 @@ fn of(settings: &Settings, rules: &Rules) -> Vec<String> {
     if settings.backend == Backend::CudaMallocAsync {
         notes.push(String::from(
             "backend: CUDA's own allocator instead of PyTorch's; max_split_size_mb, roundup_power2_divisions and \
-             garbage_collection_threshold do nothing with it",
+             garbage_collection_threshold have no effect with it",
         ));
     }
     if settings.expandable_segments {
@@ -180,7 +180,7 @@ fn max_split(settings: &Settings, usual: &Settings) -> Option<String> {
     Some(format!(
         "max_split_size_mb: free blocks of {size} or more never serve smaller requests, not even whole; a larger request takes \
          such a block if it leaves less than {slack} unused. A lower value keeps more blocks whole, a higher one fewer (the \
-         lowest is 20)"
+         minimum is 20)"
     ))
 }
 

@@ -55,7 +55,7 @@ impl Command for Args {
         let held = pid_of(pid).and_then(|pid| process::pidfd_open(pid, PidfdFlags::empty()));
         let holdings = holdings(&nvml, pid)?;
         let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
-        ensure!(self.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without asking");
+        ensure!(self.yes || can_ask, "there is no terminal to ask for confirmation: --yes ends process {pid} without asking");
         let held = held.with_context(|| {
             format!(
                 "NVML lists process {pid}, but parkade cannot open it here: it has ended, or this is a container and the id \
@@ -70,12 +70,12 @@ impl Command for Args {
         say(&format!("process {pid} ({who}) holds"));
         holdings.iter().for_each(|holding| say(&format!("  {}", output::one_line(holding))));
         let outcome = if !self.yes && !ask(&format!("End process {pid} ({who}) with SIGTERM?"))? {
-            say(&format!("nothing was sent to process {pid}"));
+            say(&format!("no signal was sent to process {pid}"));
             Outcome::CouldNotRun
         } else {
             let ended_how = match process::pidfd_send_signal(&held, Signal::TERM) {
                 Ok(()) => "has ended",
-                Err(Errno::SRCH) => "ended by itself: nothing was sent",
+                Err(Errno::SRCH) => "ended on its own: no signal was sent",
                 Err(error) => return Err(error).with_context(|| format!("SIGTERM cannot be sent to process {pid} ({who})")),
             };
             // It can be read from once its process has ended.

@@ -120,7 +120,8 @@ fn put_together(parts: Vec<(&Path, Contents)>) -> Result<Merged> {
         let parts = header.shard.parts;
         let count = jobs - all.len() as u64;
         bail!(
-            "{count} of {jobs} jobs are missing, the first one in part {}/{parts}: is it there, and finished?",
+            "{count} of {jobs} jobs are missing, the first one in part {}/{parts}: is that part in the list, and is it \
+             finished?",
             missing % parts + 1
         );
     }

@@ -38,7 +38,7 @@ use crate::terminal::table::Table;
   parkade stats snapshots/
 
 Exit code: 0 shown, 1 shown, but decisions differ from those of the recorded run, so the figures may be wrong (--limit sets \
-the memory limit that the run had), 2 could not run. For several recordings, the worst: 2, then 1.")]
+the memory limit that the run had), 2 could not run. For several recordings, the worst code: 2, then 1.")]
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,

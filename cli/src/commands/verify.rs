@@ -122,7 +122,7 @@ impl Command for Args {
     fn compute(&self) -> Result<Reports> {
         let inputs = Inputs::of(&self.files.files);
         if self.stats.is_some() && inputs.are_several() {
-            bail!("--stats belongs to one recording, but {} are given", inputs.all.len());
+            bail!("--stats applies to one recording, but {} are given", inputs.all.len());
         }
         let statistics = self.stats.as_deref().map(read_statistics).transpose()?;
         let bar = progress::entries(self.print.json);
@@ -221,7 +221,7 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, d
         return Err(recording::no_trace(&recording, "to verify"));
     }
     if statistics.is_some() && traced.len() > 1 {
-        bail!("--stats belongs to one device, but the recording has {}", traced.len());
+        bail!("--stats applies to one device, but the recording has {}", traced.len());
     }
     bar.inc_length(recording::entries(&traced));
     let asked = Asked {
@@ -384,7 +384,7 @@ fn short(parts: &[&Part], failed: usize, is_more_asked: bool) -> Answer {
     let unknown_limits = parts.iter().filter(|part| part.lacks_limit && part.is_good()).count();
     if unknown_limits > 0 {
         let of = if parts.len() == 1 { "the file".to_owned() } else { output::count(unknown_limits, "file") };
-        answer.paragraph(format!("not checked: a memory limit, which {of} cannot show (--limit gives it)"));
+        answer.paragraph(format!("not checked: a memory limit, which {of} cannot show (--limit sets it)"));
     }
     answer
 }

@@ -326,7 +326,7 @@ pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str
         .filter(|(distance, name)| distance * 2 <= name.len().max(text.len()) || (!text.is_empty() && name.contains(text)));
     let names: Vec<&str> = close.take(3).map(|&(_, name)| name).collect();
     if names.is_empty() {
-        "; parkade sweep --list names all".to_owned()
+        "; parkade sweep --list lists all".to_owned()
     } else {
         format!(": did you mean {}?", names.join(" or "))
     }
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
         assert_eq!(suggestion("pytorhc", ["pytorch", "bfc"]), ": did you mean pytorch?");
         assert_eq!(suggestion("pytorhc:handle=32MiB", ["pytorch", "bfc"]), ": did you mean pytorch?");
-        assert_eq!(suggestion(":handle=32MiB", ["pytorch", "bfc"]), "; parkade sweep --list names all");
-        assert_eq!(suggestion("zzz", ["pytorch", "bfc"]), "; parkade sweep --list names all");
+        assert_eq!(suggestion(":handle=32MiB", ["pytorch", "bfc"]), "; parkade sweep --list lists all");
+        assert_eq!(suggestion("zzz", ["pytorch", "bfc"]), "; parkade sweep --list lists all");
     }
 }

@@ -26,7 +26,7 @@ pub const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_his
 pub fn no_trace(recording: &Recording, needs: &str) -> anyhow::Error {
     match recording.devices.iter().find_map(|device| device.left_out.as_ref()) {
         Some(left_out) => anyhow!(
-            "no trace entries {needs}: {}; parkade diagnose and report show the state at its end",
+            "no trace entries {needs}: {}; parkade diagnose and report show the state at the end",
             left_out_words(left_out)
         ),
         None => anyhow!("the file has no trace entries {needs}: {RECORD_IT}"),
@@ -192,9 +192,8 @@ pub fn of_file(recording: &Recording) -> Vec<String> {
         Some(number + &left_out_words(left_out))
     });
     let earlier = recording.tolerated.earlier_snapshots;
-    let earlier = (earlier > 0).then(|| {
-        format!("the file has {}, dumped one after the other: this is the last", output::count(earlier + 1, "snapshot"))
-    });
+    let earlier = (earlier > 0)
+        .then(|| format!("the file has {}, dumped one after another: this is the last", output::count(earlier + 1, "snapshot")));
     inferred.chain(earlier).collect()
 }
 

@@ -49,10 +49,11 @@ use crate::terminal::{output, progress, recording, size};
   parkade advise snapshots/ --capacity 80GiB
 
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
-The code is also 0 if no memory is given or known, because then there is no limit to fit within.
-Not known: the settings get past the failure of a run that died, but the rest is not in the file.
-The same holds if only part of the limit's possible range is enough, the file has no trace, or it lacks the part that needed the most.
-For several recordings, the worst, both of each alone and of the one setting for all ranks: 2, then 1, then 3.")]
+The code is also 0 if no memory size is given or known, because then there is no limit to exceed.
+Not known: the settings get past the failure that ended the run, but what would have followed is not in the file.
+The code is also 3 if only part of the limit's possible range is enough, if the file has no trace, or if it lacks the part \
+that needed the most.
+For several recordings, the worst code among those for each recording and for one setting on all ranks: 2, then 1, then 3.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) files: Files,
@@ -308,7 +309,7 @@ impl Otherwise {
             None => "recommends nothing".to_owned(),
         };
         let outcome = self.outcome.name().replace('_', " ");
-        format!("PyTorch {} may have made the run too; for it, parkade {says} ({outcome})", in_words(&self.releases))
+        format!("the run may also be from PyTorch {}; for that release, parkade {says} ({outcome})", in_words(&self.releases))
     }
 }
 
@@ -408,7 +409,9 @@ fn try_the_others(args: &Args, ranks: &mut [Rank]) -> Result<()> {
         match result {
             Ok(Found::Report(later)) => found.push((missing[place].0, later)),
             Ok(Found::OnlySegments(_)) => {}
-            Err(error) => output::complain(&format!("{}: not every setting is tried on it: {error:#}", paths[place].display())),
+            Err(error) => {
+                output::complain(&format!("{}: not every setting could be tried on it: {error:#}", paths[place].display()))
+            }
         }
         Ok(())
     })?;

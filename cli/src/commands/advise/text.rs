@@ -28,7 +28,7 @@ use crate::terminal::table::{Mark, Table};
 const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
 /// The note below the table of several devices.
-const OF_SEVERAL_DEVICES: &str = "sizes are those of the device where they are worst (--json has each device)";
+const OF_SEVERAL_DEVICES: &str = "sizes are for the worst device (--json lists each device)";
 
 pub(super) fn full_answer(advised: &Advised, report: &Advice) -> Answer {
     let mut answer = Answer::new();
@@ -283,7 +283,7 @@ pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
             Tone::Bad,
             "No setting helps: the memory in use at the end exceeds the memory available; the history is not in the file",
         ),
-        _ => (Tone::Open, "Not known: the history is not in the file, only the memory held at its end"),
+        _ => (Tone::Open, "Not known: the file has no history, only the memory held at the end"),
     };
     answer.headline(tone, verdict);
     answer.toned(Tone::Dim, short_name(&advised.file));
@@ -351,7 +351,7 @@ pub(super) fn short_answer(advised: &Advised, report: &Advice) -> Answer {
         }
     }
     answer.optional("cost", costs(report));
-    answer.hint("more: --all has every setting that was tried, every caution and every note");
+    answer.hint("--all shows every setting that was tried, every caution and every note");
     last_line(&mut answer, advised, report);
     answer
 }
@@ -547,7 +547,7 @@ fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.push(recording::made_by_words(&advised.made_by));
     }
     if advised.own.origin == SettingsOrigin::Assumed {
-        notes.push("the file does not have the run's settings; the default settings are assumed".to_owned());
+        notes.push("the file does not contain the run's settings; the default settings are assumed".to_owned());
     }
     if report.given != MemoryBudget::default() {
         notes.extend(run_words::memory(report));
@@ -555,7 +555,7 @@ fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.extend(report.memories.iter().zip(&report.own().devices).filter_map(assumed));
     }
     if report.programs.iter().any(|program| program.requests.lost_beginning.is_some()) {
-        notes.push("the oldest entries are missing from the file, so the real need is probably higher".to_owned());
+        notes.push("the oldest entries are missing from the file, so the run probably needs more".to_owned());
     }
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     notes.extend(recording::of_file(&advised.recording));

@@ -393,15 +393,15 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     if let Some(lost) = requests.lost_beginning {
         notes.push(format!(
             "not in the file: everything before the first entry; the {} live at that point ({}) count as requested just before \
-             it. How they were split is unknown, so the real need is probably higher",
+             it. How they were split is unknown, so the run probably needs more",
             output::count(lost.blocks, "block"),
             show_bytes(program.live.at_start_bytes)
         ));
         let available = names::available_bytes(report, program.device);
         if available.is_some_and(|available| lost.reserved_bytes > available) {
             notes.push(format!(
-                "warning: {} was already reserved before the first entry, more than the memory: with the run's own settings, \
-                 the part that is missing would have failed here",
+                "warning: {} was already reserved before the first entry, more than is available: with the run's own settings, \
+                 the missing part would have failed here",
                 show_bytes(lost.reserved_bytes)
             ));
         }
@@ -471,15 +471,15 @@ pub(super) fn sentences(job: &Job) -> Vec<String> {
     let mut sentences = Vec::new();
     if job.are_of_several_programs {
         sentences.push(
-            "these recordings are of different programs: one setting for all of them matters only if they share one \
+            "these recordings are from different programs: one setting for all of them matters only if they share one \
              PYTORCH_CUDA_ALLOC_CONF"
                 .to_owned(),
         );
     }
     if let Some(assumed) = job.advice.assumed_bytes {
         sentences.push(format!(
-            "some recordings do not show how much memory their rank had; {} is assumed for these, the least that another rank \
-             shows, or what they reserved if that is more (--limit sets it)",
+            "some recordings do not show how much memory their rank had; {} is assumed for these, which is the smallest amount \
+             that another rank shows, or what they reserved if that is more (--limit sets it)",
             show_bytes(assumed)
         ));
     }
@@ -624,6 +624,6 @@ pub(super) fn ranks(numbers: &[u64]) -> String {
 pub(super) fn notes_without_trace(advised: &Advised) -> Vec<String> {
     let named = advised.not_tried.join(" and ");
     let are = if advised.not_tried.len() == 1 { "is" } else { "are" };
-    let note = || format!("{named} {are} not tried: without a trace the requests are not known");
+    let note = || format!("{named} {are} not tried: without a trace, their requests are unknown");
     if advised.not_tried.is_empty() { Vec::new() } else { vec![note()] }
 }

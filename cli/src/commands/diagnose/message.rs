@@ -73,7 +73,7 @@ fn headline(diagnosis: &MessageDiagnosis) -> String {
         MessageVerdict::OutsideAllocator => {
             let wanted = message.tried.map_or_else(String::new, |tried| format!(" ({tried} was requested)"));
             format!(
-                "outside of PyTorch's allocator: the message comes from {}{wanted}; the device had too little left beside what \
+                "outside PyTorch's allocator: the message comes from {}{wanted}; the device had too little left besides what \
                  PyTorch and others hold",
                 message.source.name()
             )
@@ -120,7 +120,7 @@ fn impossible(message: &OutOfMemoryMessage) -> String {
     }
     if message.processes.iter().any(|process| is_absurd(&process.used)) {
         return "impossible figures: the message says that a process uses 2^64 bytes, which is how the driver says that it does \
-                not know; the figures beside it may be right, but what others hold is not known"
+                not know; the other figures may be right, but what others hold is unknown"
             .to_owned();
     }
     let [free, total, allocated, reserved] = [message.free, message.total, message.allocated, message.reserved].map(shown);
@@ -163,7 +163,7 @@ fn held(diagnosis: &MessageDiagnosis) -> String {
 fn capacity(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     let bound = diagnosis.available.or(message.limit).or(message.total);
-    let others = message.others.map_or_else(String::new, |others| format!(" (and {others} beside the allocator)"));
+    let others = message.others.map_or_else(String::new, |others| format!(" (and {others} outside the allocator)"));
     let Some((needed, bound)) = diagnosis.needed.zip(bound) else { return format!("capacity: {}", amounts(diagnosis)) };
     let needed = needed.plus(message.others.unwrap_or(Size { bytes: 0, within: 0 }));
     match needed.bytes.checked_sub(bound.bytes).filter(|bytes| *bytes > 0) {
@@ -184,7 +184,8 @@ fn fragmentation(diagnosis: &MessageDiagnosis) -> String {
         let waiting = message.active.zip(message.allocated).map(|(active, allocated)| active.minus(allocated));
         return match waiting.filter(|waiting| waiting.bytes > 0) {
             Some(waiting) => format!(
-                "waiting memory: of {} reserved, {waiting} is no longer allocated but still active, since other streams may use it",
+                "waiting memory: of {} reserved, {waiting} is no longer allocated but still active, because other streams may \
+                 be using it",
                 shown(message.reserved)
             ),
             None => format!("fragmentation: {unallocated} of {} reserved is not allocated", shown(message.reserved)),
@@ -309,7 +310,7 @@ fn explained_steps(diagnosis: &MessageDiagnosis) -> Vec<(Applies, String)> {
         MessageVerdict::Fragmentation if is_of_pools(diagnosis) => (Applies::No, POOLS_DO_NOT_SHARE),
         MessageVerdict::Limit => (Applies::No, "the limit is the program's, not a setting of the allocator"),
         MessageVerdict::HeldByOthers => (Applies::No, "no setting frees memory that other processes hold"),
-        MessageVerdict::DeviceHadRoom => (Applies::No, "what refused is not a setting of the allocator"),
+        MessageVerdict::DeviceHadRoom => (Applies::No, "no setting of the allocator caused the refusal"),
         _ => (is_fragmentation, "only a snapshot shows which one: parkade advise FILE"),
     };
     let empty_cache = match diagnosis.message.private_pools {
@@ -447,7 +448,7 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
         let who = match process.pid {
             None => "this process".to_owned(),
             Some(pid) if diagnosis.own_pid == Some(pid) => {
-                format!("process {pid}, which is this process under its number on the host,")
+                format!("process {pid}, which is this process under its id on the host,")
             }
             Some(pid) => format!("process {pid}"),
         };
@@ -514,7 +515,8 @@ fn of_source(diagnosis: &MessageDiagnosis) -> Option<&'static str> {
             "no setting of the GPU's allocator matters; free -h shows main memory, and pinned memory counts towards it"
         }
         (_, MessageVerdict::Capacity) => {
-            "less live memory at once: a smaller batch, shorter sequences, checkpointing of activations, an optimizer with less state"
+            "less live memory at once: a smaller batch, shorter sequences, activation checkpointing, or an optimizer with less \
+             state"
         }
         _ => return None,
     })
@@ -681,7 +683,7 @@ fn told(diagnosis: &LogDiagnosis, first: &FirstFailure) -> String {
     };
     let without = match (first.message, diagnosis.log.left_out) {
         (Some(_), _) => "",
-        (None, 0) => ", but the text contains no message of it",
+        (None, 0) => ", but the text contains no message from it",
         (None, _) => ", but none of its messages is among the first",
     };
     format!("{rank} failed first, at {}, {by}{without}", output::one_line(&first.time))

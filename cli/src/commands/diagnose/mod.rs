@@ -153,8 +153,8 @@ impl OnEach for Args {
         let is_for_people = self.print.form() != Form::Json;
         if let Some(entry) = self.entry.filter(|_| is_for_people && !self.all && inputs.ranks().is_some()) {
             bail!(
-                "--entry {entry} chooses an entry of one trace, and the comparison of ranks has no use for it: give one file, or --all to \
-                 diagnose that entry of each rank"
+                "--entry {entry} chooses an entry of one trace, so it does not apply to a comparison of ranks: give one file, \
+                 or --all to diagnose that entry on each rank"
             );
         }
         Ok(())
@@ -214,7 +214,7 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     }
     if args.entry.is_some() && chosen.len() > 1 {
         let numbers = output::list(chosen.iter().map(|device| device.device));
-        bail!("--entry needs one device, and the file has {numbers}: choose one with --device");
+        bail!("--entry needs a single device, but the file has {numbers}: choose one with --device");
     }
     let bar = progress::entries(args.print.json);
     bar.set_length(recording::entries(&chosen));

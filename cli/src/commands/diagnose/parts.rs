@@ -13,7 +13,7 @@ use crate::terminal::table::{Mark, Table};
 /// The folder of installed libraries.
 const LIBRARIES: &str = "site-packages/";
 /// The name of a stack that only passes calls on.
-const NAMELESS: &str = "neither an operator nor a line of Python is in its stack";
+const NAMELESS: &str = "its stack contains neither an operator nor a line of Python";
 
 /// The stack in one line: the operator, the user's own frame, and the library call that it led to. `None` if the stack has none
 /// of these.

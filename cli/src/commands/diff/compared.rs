@@ -35,7 +35,7 @@ use crate::terminal::{recording, size};
 
 Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 \
 not known. The answer is not known if a bound depends on the peak of a run that died, because that peak covers only what came \
-before, or if a rank is in only one folder. For several ranks, the worst: 2, then 1, then 3.")]
+before, or if a rank is in only one folder. For several ranks, the worst code: 2, then 1, then 3.")]
 pub(crate) struct Args {
     /// The first recording, or a folder of ranks.
     pub(super) a: PathBuf,

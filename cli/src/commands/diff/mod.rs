@@ -126,7 +126,10 @@ fn compare_all(args: &Args) -> Result<Outcome> {
         return Ok(of_files.outcome(&compared));
     }
     if let Some(file) = [Some(&args.a), args.b.as_ref()].into_iter().flatten().find(|path| !path.is_dir()) {
-        bail!("{} is a file and is compared with a folder of several: give two files, or two folders", file.display());
+        bail!(
+            "{} is a file, but it is to be compared with a folder of several files: give two files or two folders",
+            file.display()
+        );
     }
     let mut matched = matched(&a, b.as_deref());
     if matched.pairs.is_empty() {
@@ -166,8 +169,8 @@ fn unlike(ranks: &[Rank]) -> Option<String> {
     let of = if unlike.len() == 1 { "rank" } else { "ranks" };
     (!unlike.is_empty()).then(|| {
         format!(
-            "The recordings of {of} {} have little in common: they are of different programs, or of one program with different \
-             shapes, so the changes there do not show how one program grew.",
+            "The recordings of {of} {} have little in common: they are from different programs, or from one program with \
+             different shapes, so the changes there do not show how one program grew.",
             list(&unlike)
         )
     })
@@ -283,7 +286,7 @@ fn matched(a: &[PathBuf], b: Option<&[PathBuf]>) -> Matched {
     let are_names = numbers.iter().all(|numbers| numbers.from == RanksFrom::Names || numbers.of_files.is_empty());
     if !are_names {
         numbers = [a.len(), b.map_or(0, <[_]>::len)].map(RankNumbers::positions);
-        notes.push("The files' names do not number the ranks, so the files are paired in their order.".to_owned());
+        notes.push("The file names do not contain rank numbers, so the files are paired in order.".to_owned());
     }
     let [numbers_a, numbers_b] = numbers;
     let file_b = |number: u64| {
@@ -393,7 +396,7 @@ fn sentence(job: &Job) -> Option<String> {
         return Some(format!("{failed} of {all} are above a bound; rank {} is the worst.", worst.number));
     }
     if unknown > 0 {
-        let peak = "its peak covers only the time before it died, or is compared with such a peak";
+        let peak = "its peak covers only the time before it died, or is compared with a peak that does";
         return Some(format!("{unknown} of {all} not known to be within the bounds, first rank {}: {peak}.", worst.number));
     }
     let growth = worst.levels.growth_bytes();

@@ -45,8 +45,8 @@ pub use self::settings::UnderSettings;
   parkade replay snapshots/ --settings expandable_segments:True --limit 16GiB
 
 Exit code: 0 it fits, or no limit is known and nothing was refused; 1 it does not fit; 2 could not run; 3 not known: it gets past the \
-failure of a run that died, or the file lacks the part that needed the most. For several recordings, the worst: 2, then 1, \
-then 3.")]
+failure of a run that died, or the file lacks the part that needed the most. For several recordings, the worst code: 2, then \
+1, then 3.")]
 pub struct Args {
     #[command(flatten)]
     files: Files,
@@ -80,13 +80,13 @@ impl Args {
         }
         if self.replay.settings.is_some() {
             bail!(
-                "--settings and --policy exclude each other: settings apply to PyTorch's allocator, which the policy replaces; \
+                "--settings and --policy cannot be combined: settings apply to PyTorch's allocator, which the policy replaces; \
                  leave one out"
             );
         }
         if self.replay.profile.is_some() {
             bail!(
-                "--profile and --policy exclude each other: a profile is a release of PyTorch's allocator, which the policy \
+                "--profile and --policy cannot be combined: a profile is a release of PyTorch's allocator, which the policy \
                  replaces; leave one out"
             );
         }

@@ -338,7 +338,7 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
     }
     if device.late_frees > 0 {
         notes.push(format!(
-            "{} waited for other streams in the recorded run; the memory becomes free where it did then",
+            "{} waited for other streams in the recorded run; the memory becomes free at the same point as it did then",
             output::count(device.late_frees, "free")
         ));
     }

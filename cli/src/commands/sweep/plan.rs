@@ -352,8 +352,9 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
   parkade sweep --largest-batch
   parkade sweep --largest-batch --workloads transformer:preset=7b,checkpointing=layer,steps=3 --capacities H100-80GB,24GB
 
-A file of rows (-o) is continued where it ends: after an interruption the same command does only what is missing. Each row names the \
-build that made it, by its version and a hash of the sources that decide. Rows of a different build are not continued without --force; \
+A file of rows (-o) is continued where it ends: after an interruption, the same command runs only the missing jobs. Each row \
+names the build that made it, by its version and a hash of the sources that affect \
+decisions. Rows of a different build are not continued without --force; \
 the result then says how many rows each build made.
 
 Exit code: 0 done, 1 with --largest-batch if no batch fits anywhere, 2 could not run.")]
@@ -446,7 +447,7 @@ pub(super) fn names_text(columns: usize) -> String {
     }
     let _ = writeln!(out, "\npolicies");
     POLICIES.iter().for_each(|policy| add_policy(out, columns, policy));
-    let _ = writeln!(out, "\npolicies that are not among `all`");
+    let _ = writeln!(out, "\npolicies that are not part of `all`");
     BESIDE.iter().for_each(|policy| add_policy(out, columns, policy));
     let _ = writeln!(out, "\nparameters of policies (NAME:key=value;key=value)");
     for Parameter { policy, key, says, usual, values } in PARAMETERS {

@@ -54,7 +54,7 @@ pub(super) fn event_entries() -> Vec<Entry> {
             "work queued after a stream's wait for an event starts after the event",
             stream_wait,
         ),
-        Entry::new(Group::Contract, "events/wait", "waiting for an event takes until the work before it is done", wait),
+        Entry::new(Group::Contract, "events/wait", "a wait for an event lasts until the work before it is done", wait),
         Entry::new(Group::Contract, "events/synchronize-stream", "synchronizing a stream completes its events", synchronize),
     ]
 }

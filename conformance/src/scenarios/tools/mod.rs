@@ -117,7 +117,7 @@ fn own_statistics(backend: &AnyBackend) -> Vec<Entry> {
         ),
         scenario(
             "D2",
-            "whether 4 MiB fit depends on the largest hole, not on whether 1 - allocated / reserved is above 30 %",
+            "whether 4 MiB fits depends on the largest hole, not on whether 1 - allocated / reserved is above 30 %",
             ratio,
         ),
         scenario("D7", "memory_stats has no key num_oom_retries, so the guide's script always prints 0", no_such_key),
@@ -596,7 +596,7 @@ fn five_steps(name: &str, recording: &Recording, own: &VerifyOptions, expected: 
     let text = format!(
         "{name}: entry {} asks for {}, limit {}\n\
          1 capacity?      {:<4} live bytes and the request are {}\n\
-         2 fragmentation? {:<4} {} are reserved and free, the largest hole {}; num_alloc_retries {}\n\
+         2 fragmentation? {:<4} {} is reserved and free, the largest hole {}; num_alloc_retries {}\n\
          3 max_split_size_mb or other settings? {}\n\
          4 empty_cache?   {:<4} would return {}\n\
          5 the snapshot:  {}\n\
@@ -628,7 +628,7 @@ fn culprit(recording: &Recording, found: &Diagnosis) -> String {
     match frames.iter().find(is_own) {
         Some(frame) => {
             let file = frame.filename.rsplit('/').next().unwrap_or_default();
-            format!("{held} were requested by {file}:{} ({})", frame.line, frame.name)
+            format!("{held} was requested by {file}:{} ({})", frame.line, frame.name)
         }
         None => format!("{held}; the recording has no stacks"),
     }
