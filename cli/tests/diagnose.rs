@@ -8,7 +8,7 @@ use serde_json::Value;
 const LOG: &str = "step 7\nOutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59\nGiB total capacity; \
                    28.60 GiB already allocated; 3.92 GiB free; 33.95 GiB\nreserved in total by PyTorch). If reserved";
 
-/// 40 MiB in two halves with 4 MiB live in each; 30 MiB do not fit below a limit of 60 MiB.
+/// 40 MiB in two halves with 4 MiB live in each; 30 MiB does not fit under a limit of 60 MiB.
 fn failing() -> Recording {
     let (second, mib) = (BASE + (1 << 30), MIB);
     let mut trace = Vec::new();
@@ -62,7 +62,7 @@ fn a_person_reads_the_cause_first() {
         ]
     );
     assert_eq!(lines.last(), Some(&format!("parkade advise {file} --limit 60MiB").as_str()));
-    // What the error shows need not be given; where nothing failed, it must be.
+    // What the error shows need not be given; if nothing failed, it must be.
     let last = |file: &str| call(&["diagnose", file]).out.lines().last().map(str::to_owned);
     assert_eq!(last(&file), Some(format!("parkade advise {file}")));
     let whole = folder.recording("whole.pickle", &good());
@@ -131,7 +131,7 @@ fn a_message_is_enough_for_a_first_answer() {
     assert!(object["headline"].as_str().is_some_and(|text| text.contains("depends on the last digit")), "{object}");
 }
 
-/// A message of rank `rank`, with so many GiB allocated of 24.
+/// A message of rank `rank`, with this many of 24 GiB allocated.
 fn of_rank(rank: u32, allocated: &str) -> String {
     format!(
         "[rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU {rank} has a total capacity of 24.00 \
@@ -290,7 +290,7 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert!(run.out.contains("not in the file: the history"), "{}", run.out);
 }
 
-/// PyTorch writes that a snapshot was taken into the trace of every device, also of those that the program did not use.
+/// PyTorch writes that a snapshot was taken into the trace of every device, even of those that the program did not use.
 #[test]
 fn devices_of_which_nothing_is_told_are_left_out() {
     let folder = Folder::new("diagnose-unused");
@@ -309,7 +309,8 @@ fn devices_of_which_nothing_is_told_are_left_out() {
     assert!(text.contains("device 0") && text.contains("device 1"), "{text}");
 }
 
-/// Where nothing failed, the question is why more is reserved than allocated; a request that is tiny against that does not say why.
+/// If nothing failed, the question is why more is reserved than allocated; a request that is tiny in comparison does not
+/// explain it.
 #[test]
 fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
     let folder = Folder::new("diagnose-tiny");
@@ -354,7 +355,7 @@ fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
     assert!(call(&["diagnose", &file, "--entry", "3"]).out.contains("\ntiny.pickle: after entry 3 of 6, where nothing failed\n"));
 }
 
-/// What a private pool has cached is no matter of settings, nor of what the allocator may give back.
+/// Settings do not affect what a private pool has cached, and the allocator may not release it.
 #[test]
 fn a_private_pool_s_whole_segments_are_told_from_those_that_could_go() {
     let folder = Folder::new("diagnose-private");
@@ -388,7 +389,7 @@ fn a_recording_that_is_not_exact_says_so_first() {
     assert!(run.out.lines().nth(1).is_some_and(|line| line.starts_with("warning: ")), "{}", run.out);
 }
 
-/// A message of another source is explained, not refused: who wrote it, how much was wanted, what that means.
+/// A message from another source is explained, not refused: who wrote it, how much was requested, and what that means.
 #[test]
 fn messages_that_are_not_of_pytorch_s_allocator_are_explained() {
     let known = [
@@ -491,7 +492,7 @@ fn with_the_default_stacks_blocks_are_named_by_operators_and_the_program_s_lines
     assert_eq!((own.len(), &own[0]["name"], &own[0]["line"]), (1, &"<lambda>".into(), &60.into()));
 }
 
-/// A command about the file is about all of its devices, so it comes once, at the end.
+/// A command about the file covers all of its devices, so it appears once, at the end.
 #[test]
 fn the_command_to_run_next_is_the_last_line_whatever_devices_there_are() {
     let folder = Folder::new("diagnose-command");

@@ -170,7 +170,7 @@ fn bad_arguments_are_one_line() {
     }
 }
 
-/// What belongs to the other question is refused.
+/// Options that apply only to the other kind of sweep are refused.
 #[test]
 fn options_of_the_other_question_are_refused() {
     for option in [

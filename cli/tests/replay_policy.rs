@@ -1,4 +1,5 @@
-//! `parkade replay --policy`: the requests of a recording under a policy of parkade, in the words and keys of a replay under settings.
+//! `parkade replay --policy`: the requests of a recording under one of parkade's policies, in the words and keys of a replay
+//! under settings.
 
 use crate::common::{BASE, Folder, MIB, OTHER, call, entry, free, good, pages::shipped, reuses_a_part, segment, unused, used};
 use parkade_recording::{Action, DeviceRecording, Recording};
@@ -86,7 +87,7 @@ fn a_policy_is_replayed_with_and_without_a_limit() {
     );
 }
 
-/// The request that failed is asked for too, and the rest of the run is not known.
+/// The request that failed is repeated too, and the rest of the run is unknown.
 #[test]
 fn a_run_that_died_gets_past_its_error_at_best() {
     let file = shipped("gpt2_varlen.limit12_oom");
@@ -103,7 +104,7 @@ fn a_run_that_died_gets_past_its_error_at_best() {
     // The tensors alone are more than that at the error, but fit before it: the error's own request is what is refused.
     let (code, object) = json(&[&file, "--policy", "breaking-handles", "--limit", "10.5GiB"]);
     assert_eq!((code, &object["outcome"], &object["fails_at_entry"]), (1, &"does_not_fit".into(), &7268.into()), "{object}");
-    // In memory that is only assumed, it may have been the limit that was too small.
+    // If the memory is only assumed, the assumed limit may be too small.
     let (code, said) = first_line(&[&file, "--policy", "pytorch"]);
     let unsure =
         "not known: in 12.00 GiB it runs out of memory at entry 7268, but the limit may have been higher (--limit sets it)";

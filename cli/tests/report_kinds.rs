@@ -45,7 +45,7 @@ fn kinds_add_up_to_the_peak_and_say_how_they_were_told() {
     assert!(text.contains("without a stack: 1.43 GiB in 445 blocks from before the first entry"), "{text}");
 }
 
-/// Where steps are known, by marks or by repetition, kinds say whether they live across them.
+/// If steps are known, from marks or from repetition, kinds say whether they live across them.
 #[test]
 fn kinds_are_told_against_the_steps() {
     let device = |name: &str| -> Value {
@@ -76,7 +76,7 @@ fn kinds_are_told_against_the_steps() {
     assert!(none["holders_by_kind"].as_array().expect("kinds").iter().all(|used| lives(used) == [0, 0]));
 }
 
-/// The page has the kinds of all its blocks, in its table and for its script, also where it shows some moments only.
+/// The page has the kinds of all its blocks, in its table and for its script, even if it shows only some points in time.
 #[test]
 fn a_page_has_the_kinds_of_its_blocks() {
     let folder = Folder::new("kinds-page");

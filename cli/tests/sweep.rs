@@ -1,4 +1,4 @@
-//! `parkade sweep`: files that are continued, what is put out, and bad input.
+//! `parkade sweep`: files that are continued, the output, and bad input.
 
 use std::fs;
 
@@ -167,7 +167,7 @@ fn the_drivers_work_is_shown_by_step_and_half_and_waiting_beside_it() {
     let folder = Folder::new("sweep-course");
     let recording = folder.recording("good.pickle", &good());
     let (rows, csv) = (at(&folder, "rows.jsonl"), at(&folder, "rows.csv"));
-    // One that keeps what it has, and one that gives it back in each round.
+    // One that keeps what it has, and one that releases it in each round.
     let rounds = "alternate:layers=2,hidden=256,heads=2,vocabulary=1000,sequence=128,batch=64,samples=64,prompt=64,answers=uniform/33/33,empties_cache=on,rounds=4";
     let workloads = format!("mlp:depth=3,batch=64,steps=4,{rounds},{recording}");
     let own = ["sweep", "-w", &workloads, "-p", "pytorch", "-c", "1.5", "--bounds", "0", "-o", &rows];

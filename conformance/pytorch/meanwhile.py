@@ -137,7 +137,7 @@ def threads(torch):
 
 
 def replay(torch):
-    """Another thread replays a graph all the time, which breaks the promise. Handles must not break then."""
+    """Another thread replays a graph continuously, which breaks the promise. Handles must not break then."""
     counter = torch.zeros(MIB, dtype=torch.int32, device="cuda")
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):

@@ -1,4 +1,4 @@
-"""What is wrong is said in an exception of a kind that fits."""
+"""Errors are reported in an exception of a fitting type."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_without_a_gpu_the_rest_works(fake_cuda, died, tmp_path):
 
 def test_public_names_are_there():
     for name in parkade.__all__:
-        # What needs a GPU is loaded when it is used.
+        # Anything that needs a GPU is loaded when it is used.
         assert name == "enable" or getattr(parkade, name) is not None
     with pytest.raises(AttributeError, match="nothing_like_it"):
         parkade.nothing_like_it

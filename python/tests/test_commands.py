@@ -1,4 +1,4 @@
-"""The functions about recordings: what they answer, on a file, on bytes, on a file object and on a dictionary."""
+"""The functions about recordings: their answers for a file, for bytes, for a file object and for a dictionary."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_progress_is_told_and_may_end_the_work(died):
         raise Enough
 
     with pytest.raises(Enough):
-        # Long enough to be asked about.
+        # Long enough for progress to be reported.
         parkade.advise(RECORDINGS / "gpt2_varlen.default.pickle.xz", progress=enough)
 
 

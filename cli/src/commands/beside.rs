@@ -183,26 +183,26 @@ view! {
         policy: String = needs.policy.clone(),
         /// The outcome with this policy.
         outcome: Word<Fit> = Word::of(&needs.outcome()),
-        /// Whether every request is served in the memory that there is; null if that is not known. If the run died, also what
-        /// is estimated of its rest.
+        /// Whether every request is served in the available memory; null if that is unknown. If the run died, this includes the
+        /// estimated rest.
         fits: Option<bool> = needs.fits(),
-        /// Whether every recorded request is served in that memory, including that of which the run died.
+        /// Whether every recorded request is served in that memory, including the one that ended the run.
         gets_past: Option<bool> = needs.gets_past(),
         /// The first recorded entry whose request is not served.
         fails_at_entry: Option<usize> = needs.fails_at_entry(),
-        /// Why the rest of a run that died cannot be told.
+        /// Why the rest of a run that died cannot be estimated.
         doubt: Option<Word<Doubt>> = needs.devices.iter().find_map(|device| device.doubt).as_ref().map(Word::of),
-        /// The least memory in which every request is served; with several devices, the most. Null if the policy does not serve
-        /// them in any memory.
+        /// The smallest memory in which every request is served; with several devices, that of the device that needs the most.
+        /// Null if the policy does not serve them in any memory.
         smallest_capacity_bytes: Option<u64> = needs.smallest_bytes(),
-        /// The least memory for `expandable_segments:True`, measured as the policy is.
+        /// The smallest memory for `expandable_segments:True`, measured in the same way.
         expandable_smallest_capacity_bytes: Option<u64> = needs.expandable_bytes,
-        /// The most that is reserved in the memory that there is. If that is too little, or if it is not known and the policy
-        /// takes a part of all that there is: the most in the least memory.
+        /// The peak of reserved memory in the available memory. If that is too little, or if it is unknown and the policy takes
+        /// a share of all memory: the peak in the smallest memory.
         peak_reserved_bytes: Option<u64> = needs.peak_reserved_bytes(),
-        /// What the driver's calls cost then, on all devices.
+        /// The cost of the driver's calls in that case, on all devices.
         driver_us: Option<u64> = needs.driver_us(),
-        /// How many requests failed in the recording and are left out, as the run did without them.
+        /// The number of requests that failed in the recording and are left out, because the run did without them.
         failed_requests: u64 = needs.failed_requests(),
         /// Why the policy does not serve the requests, however much memory there is.
         not_served: Option<String> = needs.why_not().map(str::to_owned),
@@ -338,7 +338,7 @@ impl<'a> Asked<'a> {
                 (plenty, takes_all)
             }
         };
-        // Of a run that ends early, the figures are those up to its end.
+        // For a run that ends early, the figures cover the part up to its end.
         let shown = Some(&at_hand.0).filter(|outcome| outcome.fits() && !takes_all).unwrap_or(&tight);
         Ok(Figures {
             at_hand: given.map(|_| at_hand.1),
@@ -603,9 +603,9 @@ view! {
         outcome: Word<Fit> = Word::of(&found.outcome),
         /// The ranks with this outcome.
         worst_ranks: Vec<u64> = found.worst_ranks.clone(),
-        /// The least memory in which every rank is served; null if one is not served in any memory.
+        /// The smallest memory in which every rank is served; null if one is not served in any memory.
         smallest_capacity_bytes: Option<u64> = found.needs_most.map(|(_, bytes)| bytes),
-        /// The rank that needs so much.
+        /// The rank that needs that much.
         needs_most_rank: Option<u64> = found.needs_most.map(|(rank, _)| rank),
     }
 }

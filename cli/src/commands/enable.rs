@@ -1,6 +1,6 @@
 //! `parkade enable`: the line that sets allocator settings in the environment, if PyTorch's parser accepts them.
 //!
-//! With it come notes on what the settings do, from what the parser made of the string, which may not be what was meant.
+//! It adds notes on what the settings do, based on how the parser read the string, which may not be what was meant.
 
 use std::io::Write;
 
@@ -21,11 +21,11 @@ const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
 /// Print the line that sets PyTorch's allocator settings in a shell.
 ///
-/// The settings are checked as a PyTorch process checks them when it starts, with its own messages. Standard output has only the line,
-/// standard error explains what it does. Exit code: 0, or 1 if PyTorch rejects the settings.
+/// The settings are checked as a PyTorch process checks them when it starts, with its own messages. Standard output has only
+/// the line; standard error explains what it does. Exit code: 0, or 1 if PyTorch rejects the settings.
 ///
-/// The variable is PYTORCH_CUDA_ALLOC_CONF. PYTORCH_ALLOC_CONF is the newer name, but if both are set PYTORCH_CUDA_ALLOC_CONF wins
-/// entirely, in PyTorch 2.11 and 2.15. PyTorch reads it once, at start.
+/// The variable is PYTORCH_CUDA_ALLOC_CONF. PYTORCH_ALLOC_CONF is the newer name, but if both are set, PYTORCH_CUDA_ALLOC_CONF
+/// overrides it completely in PyTorch 2.11 and 2.15. PyTorch reads it once, at startup.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade enable expandable_segments

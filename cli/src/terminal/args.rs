@@ -122,8 +122,8 @@ pub struct Replay {
     /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means the default settings [default: the recording's own].
     #[arg(long, value_name = "SETTINGS")]
     pub settings: Option<String>,
-    /// The device memory available to the allocator (without the driver's own, about 500 MiB). It is also the limit unless --limit is
-    /// given. Without this option, as much as is needed.
+    /// The device memory available to the allocator (excluding the driver's own, about 500 MiB). It is also the limit unless
+    /// --limit is given. Without this option, as much as is needed.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub capacity: Option<u64>,
     /// The memory limit (set_per_process_memory_fraction).

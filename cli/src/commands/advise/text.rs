@@ -153,7 +153,7 @@ fn end(answer: &mut Answer, advised: &Advised, report: &Advice) {
     let mut lines: Vec<String> = words::unknown(option).iter().map(check).collect();
     lines.extend(words::close(option));
     lines.extend(remedies::also(option.needs_limit()).map(str::to_owned));
-    // What is said of settings is not meant of the policy that is named before them.
+    // Statements about settings do not apply to the policy that is named before them.
     let with = if advised.remedies.first().is_some_and(Remedy::is_policy) {
         format!("with {}: ", words::name(option))
     } else {
@@ -319,7 +319,7 @@ pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     answer
 }
 
-/// A run that died probably completes from this probability on, and probably does not below the next one.
+/// At or above this probability, a run that died probably completes; below the next one, it probably does not.
 const PROBABLE: f64 = 0.6;
 const IMPROBABLE: f64 = 0.4;
 /// The maximum number of notes in a short answer.
@@ -343,7 +343,7 @@ pub(super) fn short_answer(advised: &Advised, report: &Advice) -> Answer {
         answer.optional("note", note);
     }
     for (place, other) in ways.iter().enumerate().skip(1) {
-        // Where the first way probably fails, the second says what the program must give up.
+        // If the first remedy probably fails, the second says what the program must give up.
         if place == 1 && probability(advised).is_some_and(|likely| likely < IMPROBABLE) {
             answer.row("or", other);
         } else {
@@ -419,7 +419,7 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
         Some(likely) if likely < IMPROBABLE => ("is probably not enough, even", true),
         _ => ("may be enough", false),
     };
-    // Its own settings are not enough either where the better ones are not.
+    // If the better settings are not enough, its own are not enough either.
     let own = if !option.is_own && report.own().gets_past() && !is_improbable { ", perhaps also with the run's own" } else { "" };
     let (memory, needed) = (show_bytes(available), show_bytes(option.smallest_capacity_bytes_of(outcome)));
     let because = match &program.continuation {

@@ -177,7 +177,7 @@ fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Pro
     let doubt = report.doubts.iter().find(|(doubted, _)| *doubted == device).map(|&(_, doubt)| doubt);
     if !names::outcome(option, device).is_some_and(DeviceOutcome::fits) {
         let need = show_bytes(smallest_on(option, device).unwrap_or(0));
-        // That later steps may need more still changes nothing.
+        // It makes no difference that later steps may need even more.
         let doubt = doubt.filter(|doubt| !matches!(doubt, Doubt::Growing | Doubt::Margin));
         let doubt = doubt.map_or_else(String::new, |doubt| format!(". That estimate is uncertain: {}", run_words::doubt(doubt)));
         format!("{past}, and is estimated to need {need}, more than is available{doubt}")

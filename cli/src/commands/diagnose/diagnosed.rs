@@ -64,7 +64,7 @@ impl Diagnosed {
     }
 }
 
-/// The moment that is diagnosed.
+/// The point in time that is diagnosed.
 fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
     let entry = diagnosis.entry.unwrap_or(0);
     match diagnosis.why {
@@ -505,7 +505,7 @@ pub(super) fn answer(diagnosed: &Diagnosed, all: bool) -> Answer {
     let mut answer = Answer::new();
     let mut commands: Vec<Option<String>> = Vec::new();
     let all_commands: Vec<Option<String>> = diagnosed.devices.iter().map(|diagnosis| steps(diagnosed, diagnosis).1).collect();
-    // One command about the file is about all of its devices.
+    // A single command about the file covers all of its devices.
     let is_common = all_commands.iter().flatten().collect::<BTreeSet<_>>().len() == 1;
     for (place, diagnosis) in diagnosed.devices.iter().enumerate() {
         if place > 0 {
@@ -529,7 +529,7 @@ fn add_command(answer: &mut Answer, command: Option<String>) {
     }
 }
 
-/// Adds what was found on a device; returns the command that leads further.
+/// Adds what was found on a device; returns the command to run next.
 fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, most: usize) -> Option<String> {
     let has_several = diagnosed.devices.len() > 1;
     let number = if diagnosed.recording.devices.len() > 1 { format!(", device {}", diagnosis.device) } else { String::new() };
@@ -588,7 +588,7 @@ fn steps(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> (Table, Option<String>
     (table, next)
 }
 
-/// A table of sizes, each with what it is of.
+/// A table of sizes, each with its meaning.
 fn sizes() -> Table {
     Table::bare(2).with_left([1])
 }

@@ -720,7 +720,7 @@ view! {
         }),
         /// The segment that was tried.
         tried: Option<Figure> = figure(diagnosis.explained().message.tried),
-        /// The smallest block for which so much is tried.
+        /// The smallest block for which that much is tried.
         block_bytes_least: Option<u64> = diagnosis.explained().block_bytes.map(|(least, _)| least),
         /// The largest such block.
         block_bytes_most: Option<u64> = diagnosis.explained().block_bytes.map(|(_, most)| most),
@@ -744,7 +744,7 @@ view! {
         empty: Option<Figure> = figure(diagnosis.explained().empty),
         /// Live and tried together.
         needed: Option<Figure> = figure(diagnosis.explained().needed),
-        /// What the process could have.
+        /// The memory that the process could have.
         available: Option<Figure> = figure(diagnosis.explained().available),
         /// Neither reserved here nor free.
         held_by_others: Option<Figure> = figure(diagnosis.explained().held_by_others),
@@ -756,7 +756,7 @@ view! {
         device_had_room: Option<Word<Certainty>> = diagnosis.explained().device_had_room.as_ref().map(Word::of),
         /// How sure this is.
         notes: Vec<String> = diagnosis.notes(),
-        /// The rank that failed first; null if nothing tells.
+        /// The rank that failed first; null if that is unknown.
         first_failure: Option<First> = diagnosis.log.first.as_ref().map(First::of),
         /// Each different message of each rank, in the order of the log; of more than 16,384, the first, and `notes` counts the
         /// others.
@@ -777,7 +777,7 @@ view! {
         device: Option<u32> = explained.message.device,
         /// The line on which it first begins.
         line: usize = logged.line,
-        /// How often the log has it.
+        /// How often it occurs in the log.
         times: usize = logged.times,
         /// The time of its line.
         time: Option<String> = logged.time.as_ref().map(|time| time.text.clone()),
@@ -812,7 +812,7 @@ view! {
         line: usize = other.line,
         /// Who wrote it.
         framework: &'static str = other.message.source.name(),
-        /// How much was wanted, if the message states that.
+        /// The amount requested, if the message states it.
         wanted_bytes: Option<u64> = bytes(other.message.tried),
     }
 }
@@ -823,9 +823,9 @@ view! {
         rank: Option<u32> = first.rank,
         /// When it failed, as the log prints it.
         time: String = first.time.clone(),
-        /// Whether `messages` has one of that rank.
+        /// Whether `messages` contains one from that rank.
         has_message: bool = first.message.is_some(),
-        /// What tells that it was first: `times` (of the lines) or `launcher` (torchrun's summary).
+        /// The evidence that it was first: `times` (of the lines) or `launcher` (torchrun's summary).
         told_by: Word<ToldBy> = Word::of(&first.told_by),
     }
 }

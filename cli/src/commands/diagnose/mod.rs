@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain unless parkade run wrote it.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The device memory available to the allocator (without about 500 MiB for the driver).
+    /// The device memory available to the allocator (excluding about 500 MiB for the driver).
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     capacity: Option<u64>,
     /// The entry of the trace to look at, counted from 0.

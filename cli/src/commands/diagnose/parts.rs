@@ -43,7 +43,7 @@ fn place(frame: &Frame) -> String {
     format!("{} {}:{}", output::shorten(&frame.name, 60), output::shorten(short, 90), frame.line)
 }
 
-/// The whole stack for machine-readable output, the innermost call first.
+/// The entire stack for machine-readable output, innermost call first.
 pub(crate) fn stack_view(names: &StackNames, recording: &Recording, stack: StackId) -> Vec<Call> {
     let own = names.own_place(&recording.stacks, stack).and_then(|place| recording.stacks.frames(stack).nth(place));
     recording.stacks.frames(stack).map(|frame| Call::of(frame, own == Some(frame))).collect()

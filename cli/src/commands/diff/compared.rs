@@ -19,7 +19,7 @@ use crate::terminal::{recording, size};
 
 /// Compare two recordings of a program: what grew, and by how much.
 ///
-/// A and B may be recordings before and after a change, under two settings, or at two moments of one run. With one file, diff
+/// A and B may be recordings before and after a change, under two settings, or at two points of one run. With one file, diff
 /// shows its peaks and checks them. Blocks are paired by the stack that allocated them; without stacks, by size.
 ///
 /// A and B may be folders of ranks: each rank of A is compared with the rank of the same number in B; the numbers come from the
@@ -115,7 +115,7 @@ pub(super) struct Checked {
 pub(super) enum Verdict {
     Holds,
     Exceeded,
-    /// Unknown, because this run died: its peak covers only the time before.
+    /// Unknown, because this run died: its peak covers only the time before that.
     Died(Which),
 }
 

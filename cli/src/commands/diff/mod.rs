@@ -411,7 +411,7 @@ view! {
     pub(super) struct Object<'a>(job: &'a Job) {
         /// The ranks that were compared; of a rank with several devices, the device on which reserved memory grew most.
         pairs: Vec<ComparedRank> = all(&job.ranks, ComparedRank::of),
-        /// `names` if the files' names number the ranks, else `positions`: the order of the files.
+        /// `names` if the file names contain the numbers of the ranks, else `positions`: the order of the files.
         ranks_from: Word<RanksFrom> = Word::of(&job.matched.from),
         /// The ranks of the first folder only.
         only_a: &'a [u64] = &job.matched.only_a,
@@ -419,9 +419,9 @@ view! {
         only_b: &'a [u64] = &job.matched.only_b,
         /// Whether a peak of some rank is above a bound.
         exceeded: bool = job.ranks.iter().any(|rank| rank.is_exceeded),
-        /// What came of the bounds over all ranks, including those in one folder only; null without bounds.
+        /// The result of checking the bounds over all ranks, including those in only one folder; null without bounds.
         check: Option<Word<Outcome>> = job.has_bounds.then(|| Word::of(&job.outcome)),
-        /// How the ranks were paired, and which are alone.
+        /// How the ranks were paired, and which have no counterpart.
         notes: &'a [String] = &job.matched.notes,
     }
 }
@@ -446,7 +446,7 @@ view! {
         died: bool = rank.died,
         /// Whether a peak is above a bound.
         exceeded: bool = rank.is_exceeded,
-        /// What came of the bounds.
+        /// The result of checking the bounds.
         check: Word<Outcome> = Word::of(&rank.outcome),
     }
 }

@@ -56,7 +56,7 @@ pub struct Args {
     #[command(flatten)]
     replay: args::Replay,
     /// Serve the requests under a parkade policy, such as breaking-handles or pytorch-rescue, in place of PyTorch's allocator.
-    /// Cannot be combined with --settings and --profile, which apply to PyTorch's allocator. parkade sweep --list names all
+    /// Cannot be combined with --settings and --profile, which apply to PyTorch's allocator. parkade sweep --list lists all
     /// policies.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
@@ -123,7 +123,7 @@ impl Command for Args {
             advise::Outcome::Fits => Outcome::Good,
             advise::Outcome::GetsPast => Outcome::NotKnown,
             advise::Outcome::DoesNotFit => Outcome::CheckFailed,
-            // Without an amount of memory, no question was asked whose answer could be no.
+            // Without a memory size, nothing can fail.
             advise::Outcome::Unknown if !is_limited && !any_died => Outcome::Good,
             advise::Outcome::Unknown => Outcome::NotKnown,
         }

@@ -163,7 +163,7 @@ fn title(rows: &[Row<'_>], together: &Together<'_, ()>) -> String {
     }
 }
 
-/// The most runs in full: each takes about 140 KiB without its blocks, and minutes if it is long.
+/// The maximum number of runs in full: each takes about 140 KiB without its blocks, and minutes if it is long.
 const MOST_IN_FULL: usize = 8;
 /// The number of sections that are side by side when the page is opened.
 const AT_FIRST: usize = 2;
@@ -210,7 +210,7 @@ impl Choice {
     }
 }
 
-/// The most files named that could not be shown.
+/// The maximum number of files named that could not be shown.
 const NAMED: usize = 8;
 
 /// A run and its name.

@@ -1,7 +1,7 @@
 //! The tables of a sweep, each workload first, then the means; and a table as text, Markdown, LaTeX and HTML.
 //!
 //! The smallest memory is shown by workload and policy, over seeds, and as means; the driver's work as time, time per step and
-//! in the later half, and waiting.
+//! in the second half, and waiting.
 
 use std::fmt::Write as _;
 
@@ -26,14 +26,14 @@ pub(super) fn short(finished: &Finished) -> Vec<Grid> {
     let policies = finished.plan.policies.len();
     for (number, row) in grids.iter_mut().skip(1).flat_map(|grid| grid.rows.iter_mut().take(policies).enumerate()) {
         if let Some(name) = row.first_mut() {
-            // A space at which no line ends.
+            // A space at which lines do not break.
             *name = format!("{:>2}\u{a0}{name}", number + 1);
         }
     }
     grids
 }
 
-/// The need and the cost of each policy in a few named columns, the policy that needs least first.
+/// The need and the cost of each policy in a few named columns, starting with the policy that needs the least.
 pub(super) fn brief(finished: &Finished) -> Grid {
     let (plan, summary) = (&finished.plan, &finished.summary);
     let baseline = &plan.policies[summary.baseline];
