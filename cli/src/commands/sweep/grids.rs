@@ -1,7 +1,7 @@
 //! The tables of a sweep, each workload first, then the means; and a table as text, Markdown, LaTeX and HTML.
 //!
 //! The smallest memory is shown by workload and policy, over seeds, and as means; the driver's work as time, time per step and
-//! in the second half, and waiting.
+//! in the later half, and waiting.
 
 use std::fmt::Write as _;
 
@@ -384,7 +384,7 @@ fn courses_of_cells(finished: &Finished, place: usize) -> Grid {
     let title = format!("Driver time for each step, {}", name(finished, place));
     let note = format!(
         "Milliseconds of driver calls for each step of the workload, without waiting: in the entire run and, after the slash, \
-         in the second half of its steps. A policy that is slow only at the beginning has a small value \
+         in the later half of its steps. A policy that is slow only at the beginning has a small value \
          there. {NONE} also where a workload's steps are not known. {}",
         about_none(finished, place)
     );
@@ -457,7 +457,7 @@ fn course(finished: &Finished) -> Grid {
     });
     let note = format!(
         "Driver calls and their time for each step (geometric means over the workloads whose steps are known), the share of \
-         that time that falls in the second half of the run (half for a policy that is equally slow throughout, zero for one \
+         that time that falls in the later half of the run (half for a policy that is equally slow throughout, zero for one \
          that is slow only at the beginning), how long calls wait for the device, in milliseconds (over the workloads that \
          say how long their work takes), and how many calls would wait: arithmetic means over the n workloads that fit.{}",
         about_shares(finished)

@@ -294,7 +294,7 @@ view! {
         calls_per_step: Option<Mean> = course.calls_per_step.map(Mean::of),
         /// The cost of the calls for each step.
         ns_per_step: Option<Mean> = course.ns_per_step.map(Mean::of),
-        /// The share of the cost that falls in the second half.
+        /// The share of the cost that falls in the later half.
         later_share: Option<Mean> = course.later_share.map(Mean::of),
         /// How long calls waited for the device, where workloads say how long work takes.
         waited_ns: Option<Mean> = course.waited_ns.map(Mean::of),
@@ -327,11 +327,11 @@ view! {
         calls_per_step: Option<Mean> = course.calls_per_step.map(Mean::of),
         /// The cost of the calls for each step.
         ns_per_step: Option<Mean> = course.ns_per_step.map(Mean::of),
-        /// The calls for each step of the second half; null with fewer than two steps.
+        /// The calls for each step of the later half; null with fewer than two steps.
         later_calls_per_step: Option<Mean> = course.later_calls_per_step.map(Mean::of),
         /// The cost of those calls for each step.
         later_ns_per_step: Option<Mean> = course.later_ns_per_step.map(Mean::of),
-        /// The share of the cost that falls in the second half.
+        /// The share of the cost that falls in the later half.
         later_share: Option<Mean> = course.later_share.map(Mean::of),
         /// How long calls waited; null if the workload does not say how long its work takes.
         waited_ns: Option<Mean> = course.waited_ns.map(Mean::of),
