@@ -176,7 +176,7 @@ impl Table {
     }
 }
 
-/// The type in words, and the object in it with what its keys have behind the path.
+/// The type in words, and the object in it with the suffix that its keys add to the path.
 fn kind(shape: &Shape) -> (String, Option<(Object, &'static str)>) {
     let many = |inner: &Shape, of: &str, suffix: &'static str| match kind(inner) {
         (word, None) => (format!("{of} of {word}s"), None),

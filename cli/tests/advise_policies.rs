@@ -64,7 +64,7 @@ fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
     assert!(needs["not_served"].as_str().is_some_and(|why| why.starts_with("it runs out of memory at entry ")), "{needs}");
     assert!(object["policies"][1]["smallest_capacity_bytes"].is_u64(), "{object}");
     let (code, said) = text(&asked);
-    let line = "with parkade.enable(policy=\"bfc:kind=one-region\") instead of settings: it cannot serve these requests in any amount of memory: it runs out of memory at entry ";
+    let line = "with parkade.enable(policy=\"bfc:kind=one-region\") instead of settings: it cannot serve these requests, however much memory there is: it runs out of memory at entry ";
     assert!(code == 0 && said.contains(line) && said.contains("keep the settings as they are"), "{code}: {said}");
     assert!(!said.contains("OutOfMemory"), "{said}");
 }
@@ -79,7 +79,10 @@ fn the_simulated_device_is_no_result_of_a_policy_that_takes_all_memory() {
         assert!(needs["peak_reserved_bytes"].as_u64().is_some_and(|bytes| bytes < 3 << 30), "{needs}");
     }
     let (_, said) = text(&asked);
-    assert!(said.contains("; it takes a share of the device's whole memory, and in that much it reserves at most 2.6"), "{said}");
+    assert!(
+        said.contains("; it takes a share of the device's entire memory, and with that much it reserves at most 2.6"),
+        "{said}"
+    );
     assert_eq!(said.matches("it takes a share").count(), 1, "{said}");
 }
 

@@ -344,7 +344,7 @@ fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
         assert!(run.contains(text), "{text:?} is not in\n{run}");
     }
     assert!(!run.contains("other pool") && !run.contains("requested"), "{run}");
-    // Whoever chooses an entry at which memory was taken from the device asks why its request did not use what was free.
+    // If the chosen entry took memory from the device, the question is why its request did not use what was free.
     let chosen = call(&["diagnose", &file, "--entry", "5"]).out;
     assert!(chosen.contains("before entry 5 of 6") && chosen.contains("150.00 MiB  in the other pool"), "{chosen}");
     assert_eq!(json(&[&file, "--entry", "5"]).1["devices"][0]["question"], "why_new_memory");

@@ -3,7 +3,7 @@
 //! Two recordings differ in one dimension only, one eight times as large as the other. Twice as much may cost 2.3 times the
 //! processor time: a little more than twice, as larger tables are slower. The processor's time hardly depends on what else
 //! runs. `ALWAYS` has the pairs of dimension and command that each run measures. This is a separate test program because it
-//! counts the time of the whole process.
+//! counts the time of the entire process.
 #![cfg(unix)]
 
 mod common;

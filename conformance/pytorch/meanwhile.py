@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rescues requests on the GPU while other things go on, and checks that nothing is lost.
+"""Rescues requests on the GPU while other work is in progress, and checks that nothing is lost.
 
   meanwhile.py                 every case, each in its own process
   meanwhile.py graph pinned    two of them

@@ -53,7 +53,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
     let watch = Arc::new(Watch::default());
     let (sender, receiver) = sync_channel(1);
     let of_work = Arc::clone(&watch);
-    // Possibly nobody waits for the result any more.
+    // The caller may no longer be waiting for the result.
     let started = thread::Builder::new().spawn(move || drop(sender.send(work(&of_work))));
     let thread = started.map_err(|error| CommandError::new_err(format!("cannot start a thread: {error}")))?;
     // Not shared with anyone; `detach` cannot know that.

@@ -158,9 +158,9 @@ def test_sweeps_refuse_what_is_not_there(tmp_path):
 
 def test_without_pytorch_the_rest_works(no_torch, died, tmp_path):
     assert parkade.verify(died).exact
-    with pytest.raises(parkade.NoCuda, match="PyTorch cannot be imported"):
+    with pytest.raises(parkade.NoCuda, match="which cannot be imported"):
         parkade.watch()
-    with pytest.raises(parkade.NoCuda, match="PyTorch cannot be imported"), parkade.record(tmp_path / "run.pickle"):
+    with pytest.raises(parkade.NoCuda, match="which cannot be imported"), parkade.record(tmp_path / "run.pickle"):
         pass
     assert not (tmp_path / "run.pickle").exists()
 

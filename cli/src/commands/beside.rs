@@ -437,10 +437,11 @@ impl Needs {
         let on = if is_one_of_many { format!("on device {} it ", device.device) } else { "it ".to_owned() };
         let figures = match &device.figures {
             Ok(figures) => figures,
-            Err(why) => return format!("{on}cannot serve these requests in any amount of memory: {why}"),
+            Err(why) => return format!("{on}cannot serve these requests, however much memory there is: {why}"),
         };
         let fit = figures.at_hand.map_or_else(|| on.clone(), |at_hand| device.fit(figures, at_hand, &on));
-        let in_it = if figures.takes_all { "; it takes a share of the device's whole memory, and in that much it" } else { "," };
+        let in_it =
+            if figures.takes_all { "; it takes a share of the device's entire memory, and with that much it" } else { "," };
         format!(
             "{fit}needs at least {}{in_it} reserves at most {} and spends {:.1} ms in driver calls",
             show_bytes(figures.smallest_bytes),
@@ -494,7 +495,7 @@ impl OnDevice {
         }
         if let (Fit::Fits, Some(steps)) = (self.outcome, self.steps) {
             let steps = output::count(steps, "step");
-            return format!("fits, by an estimate from {steps}, all consistent, ");
+            return format!("fits, judging by {steps}, all consistent, ");
         }
         let rest = match (at_hand.fits, self.doubt) {
             (false, _) if self.is_enough(figures) => " and is estimated to fail, although it fits in less memory".to_owned(),
@@ -533,7 +534,7 @@ pub struct OnRanks {
     outcome: Fit,
     /// The ranks with this outcome.
     worst_ranks: Vec<u64>,
-    /// The rank that needs the most, and how much; `None` if it cannot serve some rank in any amount of memory.
+    /// The rank that needs the most, and how much; `None` if it cannot serve some rank, however much memory there is.
     needs_most: Option<(u64, u64)>,
     /// Whether the memory of any rank is known or assumed.
     is_asked: bool,
@@ -588,7 +589,7 @@ impl OnRanks {
         };
         let most = match self.needs_most {
             Some((rank, bytes)) => format!("rank {rank} needs the most, {}", show_bytes(bytes)),
-            None => "it cannot serve every rank in any amount of memory".to_owned(),
+            None => "it cannot serve every rank, however much memory there is".to_owned(),
         };
         format!("with {} instead of one setting: {does}; {most}", self.call)
     }

@@ -34,7 +34,7 @@ const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
   eval \"$(parkade enable expandable_segments)\" && python train.py
   parkade enable 'roundup_power2_divisions:[256:2,512:4,>:8]'")]
 pub(crate) struct Args {
-    /// KEY=VALUE, KEY alone for KEY=True, or a whole string KEY:VALUE,KEY:VALUE as PyTorch takes it.
+    /// KEY=VALUE, KEY alone for KEY=True, or an entire string KEY:VALUE,KEY:VALUE as PyTorch takes it.
     #[arg(required = true, value_name = "SETTING")]
     settings: Vec<String>,
     /// The shell to write the line for.
@@ -292,7 +292,7 @@ mod tests {
     fn notes_tell_what_was_understood() {
         assert!(notes("max_split_size_mb:128xyz").contains("free blocks of 128.00 MiB or more"));
         assert!(notes("large_segment_size_mb:40,max_split_size_mb:64").contains("less than 40.00 MiB unused"));
-        assert!(notes("backend:cudaMallocAsync").contains("do nothing with it"));
+        assert!(notes("backend:cudaMallocAsync").contains("have no effect with it"));
         assert!(notes("expandable_segments:True").starts_with("expandable_segments: "));
         assert!(notes("roundup_power2_divisions:[256:2,>:4]").starts_with("roundup_power2_divisions: "));
         for nothing in ["", "expandable_segments:False", "pinned_num_register_threads:4"] {

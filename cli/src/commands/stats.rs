@@ -239,7 +239,7 @@ impl OnEach for Args {
 
     fn keep(&self, _: &Shown) {}
 
-    /// The recorded runs; under other settings only moments are known, not the whole run.
+    /// The recorded runs; under other settings only points in time are known, not the entire run.
     fn rank_runs(&self, shown: &Shown) -> Result<Vec<RankRun>> {
         if self.settings.is_some() {
             return Ok(Vec::new());

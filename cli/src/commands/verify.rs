@@ -196,7 +196,7 @@ fn rank_runs(reports: &mut [Result<Report>]) -> Vec<(usize, RankRun)> {
     reports.iter_mut().enumerate().flat_map(of_file).collect()
 }
 
-/// The files' own names, or their whole paths where another file has the same name.
+/// The files' own names, or their full paths if another file has the same name.
 struct ShortNames<'f>(HashMap<Option<&'f OsStr>, usize>);
 
 impl<'f> ShortNames<'f> {

@@ -23,7 +23,7 @@ pub(crate) fn bytes(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The whole sweep's file of rows.
+/// The file of rows of the entire sweep.
 pub(crate) fn whole(folder: &Folder) -> (String, String) {
     let file = at(folder, "whole.jsonl");
     let run = sweep(folder, &["-o", &file]);

@@ -423,7 +423,7 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
     let own = if !option.is_own && report.own().gets_past() && !is_improbable { ", perhaps also with the run's own" } else { "" };
     let (memory, needed) = (show_bytes(available), show_bytes(option.smallest_capacity_bytes_of(outcome)));
     let because = match &program.continuation {
-        Some(rest) => format!("{who} need about {needed}, by an estimate from {}", output::count(rest.steps, "step")),
+        Some(rest) => format!("{who} need about {needed}, estimated from {}", output::count(rest.steps, "step")),
         None => format!("{needed} serves what is recorded, but how much the rest needs is not in the file"),
     };
     format!("{}{memory}{on} {is_enough} with {means}{own}: {because}", words::if_all(report).unwrap_or_default())

@@ -96,7 +96,7 @@ fn conditions(report: &Advice) -> String {
     let steps = died.filter_map(|program| Some((program.continuation.as_ref()?.steps, program.device)));
     let estimated = steps.min_by_key(|&(steps, _)| steps).map(|(steps, device)| {
         let steps = output::count(steps, "step");
-        format!("by an estimate from {steps}{}, all consistent, ", on_it(report, device))
+        format!("judging by {steps}{}, all consistent, ", on_it(report, device))
     });
     let is_cut = is_cut.then(|| "judging by what is in the file, ".to_owned());
     [if_all(report), is_cut, estimated].into_iter().flatten().collect()

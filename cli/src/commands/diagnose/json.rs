@@ -87,7 +87,7 @@ view! {
         ooms: usize = diagnosis.ooms,
         /// `num_alloc_retries` at that moment.
         retries: i64 = diagnosis.retries,
-        /// Since when reserved minus allocated has been high.
+        /// The point since which reserved minus allocated has been high.
         onset: Option<Began> = diagnosis.onset.as_ref().map(|onset| Began::of(diagnosed, diagnosis, onset)),
         /// The stacks that hold the most live bytes.
         stacks: Vec<Held> = all(&diagnosis.stacks, |held| {

@@ -661,8 +661,7 @@ fn heading(diagnosis: &LogDiagnosis) -> String {
     let of = if ranks.is_empty() { String::new() } else { format!(" of {}", count(ranks.len(), "rank")) };
     let first = match &diagnosis.log.first {
         Some(first) => told(diagnosis, first),
-        None => "which came first is not known, because their lines have no times that show it; the first in the log is \
-                 explained"
+        None => "which came first is unknown, because their lines have no times to show it; the first in the log is explained"
             .to_owned(),
     };
     let found = count(messages.len(), "different out-of-memory message");

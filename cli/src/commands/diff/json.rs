@@ -53,7 +53,7 @@ view! {
         device: u32 = of.1.device,
         /// The bound as given.
         fail_above: String = of.1.text.clone(),
-        /// What the bound is on.
+        /// Whether the bound limits growth or the size of the peak.
         kind: Word<Bound> = Word::of(&of.1.check.bound),
         /// The maximum that it allows.
         allowed_bytes: u64 = of.1.check.allowed_bytes,

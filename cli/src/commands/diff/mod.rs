@@ -127,7 +127,7 @@ fn compare_all(args: &Args) -> Result<Outcome> {
     }
     if let Some(file) = [Some(&args.a), args.b.as_ref()].into_iter().flatten().find(|path| !path.is_dir()) {
         bail!(
-            "{} is a file, but it is to be compared with a folder of several files: give two files or two folders",
+            "{} is a file and cannot be compared with a folder of several files: give two files or two folders",
             file.display()
         );
     }

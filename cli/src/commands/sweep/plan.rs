@@ -354,8 +354,8 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
 
 A file of rows (-o) is continued where it ends: after an interruption, the same command runs only the missing jobs. Each row \
 names the build that made it, by its version and a hash of the sources that affect \
-decisions. Rows of a different build are not continued without --force; \
-the result then says how many rows each build made.
+decisions. Rows from a different build are not continued without --force; with it, the result says how many rows each build \
+made.
 
 Exit code: 0 done, 1 with --largest-batch if no batch fits anywhere, 2 could not run.")]
 pub struct Args {

@@ -161,7 +161,7 @@ fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
     done(device, events, "three streams, including the default one, finish while a fourth is busy")
 }
 
-/// The contents show the order as well: the second stream copies what the first one writes late.
+/// The contents also show the order: the second stream copies what the first one writes late.
 fn stream_wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let free_before = free_bytes(&mut device)?;

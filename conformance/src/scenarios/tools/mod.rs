@@ -56,7 +56,8 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "D4",
-        claim: "Out of memory is diagnosed in five steps: capacity, fragmentation, max_split_size_mb, empty_cache, snapshot.",
+        claim: "An out-of-memory error is diagnosed in five steps: capacity, fragmentation, max_split_size_mb, \
+                empty_cache, snapshot.",
         finding: Finding::Reproduced,
         found: "`parkade diagnose` answers all five: one run fails because of fragmentation (4.92 GiB would have fitted in \
                 5.00 GiB), the other because of capacity (2.01 GiB in 2.00 GiB). `empty_cache` would return 0 bytes in both.",
@@ -364,7 +365,7 @@ fn used(backend: &AnyBackend) -> Verdict {
         let figures = story.figures();
         claim((figures.allocated, figures.reserved) == (allocated << 20, reserved << 20), || format!("{what}: {figures:?}"))?;
         let more = given_out(&mut story)? - context;
-        claim(more == i128::from(figures.reserved), || format!("{what}: the driver has handed out {more} bytes more"))?;
+        claim(more == i128::from(figures.reserved), || format!("{what}: the driver has handed out {more} more bytes"))?;
         story.say(&format!("{what:<24} {allocated:>8} MiB {reserved:>8} MiB {:>22}", format!("context + {reserved} MiB")));
     }
     story.finish()
