@@ -1,4 +1,4 @@
-//! The binary `parkade`; the commands are the library's.
+//! The binary `parkade`; the commands are in the library.
 
 #![forbid(unsafe_code)]
 

@@ -294,11 +294,11 @@ fn deviation(ranks: &Ranks, odd: Odd) -> String {
     let [least, most] = [others().min(), others().max()].map(|value| show(value.unwrap_or(odd.median)));
     let (value, others) = (show(odd.value), if least == most { least } else { format!("{least} to {most}") });
     match odd.measure {
-        Measure::PeakAllocated => format!("its peak allocated memory is {value}, the others' {others}"),
-        Measure::PeakReserved => format!("its peak reserved memory is {value}, the others' {others}"),
+        Measure::PeakAllocated => format!("its peak allocated memory is {value}, compared with {others} on the others"),
+        Measure::PeakReserved => format!("its peak reserved memory is {value}, compared with {others} on the others"),
         Measure::Free => format!("it ends with {value} free, the others with {others}"),
-        Measure::LargestHole => format!("its largest hole at the end is {value}, the others' {others}"),
-        Measure::Entries => format!("its trace has {value} entries, the others' {others}"),
+        Measure::LargestHole => format!("its largest hole at the end is {value}, compared with {others} on the others"),
+        Measure::Entries => format!("its trace has {value} entries, compared with {others} on the others"),
     }
 }
 

@@ -193,5 +193,5 @@ fn requests_that_a_run_did_without_are_left_out() {
     let needs = &object["policies"][0];
     assert_eq!((&needs["outcome"], &needs["failed_requests"]), (&"fits".into(), &41.into()), "{needs}");
     let (_, said) = text(&asked);
-    assert!(said.contains("; 41 requests that failed in the recording, and that the run survived, are left out"), "{said}");
+    assert!(said.contains("; 41 requests whose failure the recorded run survived are left out"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! No command's answer contradicts another's: all of them on the same recordings, compared.
+//! No command's answer contradicts another's: all of them run on the same recordings and are compared.
 //!
 //! For each recording, whole and cut where a tighter limit kills it: peaks, the limit that is assumed, how the run ended, where it failed,
 //! whether it fits and with which settings.

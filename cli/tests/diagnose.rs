@@ -146,7 +146,7 @@ fn the_messages_of_all_ranks_are_told_and_the_first_failure_is_explained() {
     let timed = format!("step 1\n2024-05-01 12:00:02 {three}2024-05-01 12:00:01 {one}2024-05-01 12:00:03 {three}");
     let run = call_with(&["diagnose", "--message", "-"], timed.as_bytes());
     assert!(run.code == 0 && run.out.starts_with("others hold it: about 10.01 GiB of "), "{}{}", run.out, run.err);
-    let second = "\n2 different out-of-memory messages of 2 ranks; rank 1 failed first, at 2024-05-01 12:00:01, judging by \
+    let second = "\n2 different out-of-memory messages from 2 ranks; rank 1 failed first, at 2024-05-01 12:00:01, judging by \
                   the times of the lines\n\
                   explained: line 3 from device 1, rank 1\n\n";
     for text in ["3       3     2      2  2.00 GiB  22.00 GiB", second, "12.50 GiB allocated plus"] {

@@ -286,7 +286,8 @@ fn a_closed_pipe_ends_it_quietly() {
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
 
-/// Of ranks that died, each has only the beginning of the run, so a low peak tells nothing; and every command names the first that failed.
+/// Of ranks that died, each has only the beginning of the run, so a low peak means nothing; and every command names the first
+/// that failed.
 #[test]
 fn every_command_names_the_ranks_that_died() {
     let folder = Folder::new("ranks-died");

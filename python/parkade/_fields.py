@@ -353,7 +353,7 @@ class DiagnosisFields:
 class MessageDiagnosisFields:
     #: The device.
     device: int | None = None
-    #: The rank that wrote the message, if a prefix of its line tells (`[rank3]:`, `3: `, `rank=3`).
+    #: The rank that wrote the message, if a prefix of its line shows it (`[rank3]:`, `3: `, `rank=3`).
     rank: int | None = None
     #: The line of the log on which the message begins, from 1.
     line: int = 0

@@ -769,7 +769,7 @@ class DiagnoseFirst(TypedDict):
 
 
 class DiagnoseMessage(TypedDict):
-    #: The rank that wrote it, if a prefix of its line tells.
+    #: The rank that wrote it, if a prefix of its line shows it.
     rank: int | None
     #: The device.
     device: int | None
@@ -816,7 +816,7 @@ class DiagnoseMessage(TypedDict):
 
 
 class DiagnoseOther(TypedDict):
-    #: The rank that wrote it, if a prefix tells.
+    #: The rank that wrote it, if a prefix shows it.
     rank: int | None
     #: The line of the log on which it begins, from 1.
     line: int
@@ -933,7 +933,7 @@ class ReportFoundSteps(TypedDict):
 
     #: How many steps end in the file.
     count: int
-    #: What tells the steps: an `annotation`, or `repetition`, what the run repeats.
+    #: How the steps are recognised: by an `annotation`, or by `repetition`, that is, by what the run repeats.
     told_by: Literal["annotation", "repetition"]
     #: The annotation.
     mark: str | None

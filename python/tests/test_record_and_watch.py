@@ -195,7 +195,7 @@ def test_closing_does_not_wait_for_ever(fake_cuda, clock):
 @pytest.mark.parametrize("snapshot", [0.001, 0.02, 0.5])
 def test_the_share_is_kept_at_every_moment(fake_cuda, clock, seconds, snapshot):
     fake_cuda.memory.seconds = snapshot
-    # So many entries that the first snapshot costs what is expected.
+    # Enough entries that the first snapshot costs as much as expected.
     fake_cuda.stats.update(
         {"allocation.all.allocated": int(snapshot / _watch._ENTRY_SECONDS), "allocation.all.freed": 0}
     )

@@ -22,7 +22,7 @@ use crate::terminal::size::show_bytes;
 use crate::terminal::table::{Mark, Table};
 use crate::terminal::{output, progress};
 
-/// Find the smallest memory into which a program's buffers can be packed.
+/// Find the smallest memory into which a program can be packed.
 ///
 /// The result is what an allocator that does not move memory can hope for; none can need less than the load, the most bytes live at
 /// once. The file is a recording, whose requests are rounded up to 512 bytes (PyTorch's smallest block, whatever the settings), or a
@@ -163,7 +163,7 @@ fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
     Ok(Some(read_csv(&std::fs::read_to_string(file).map_err(cannot_be_read)?)?))
 }
 
-/// The bytes of a file that tell its kind.
+/// The bytes of a file that show its kind.
 const HEAD: u64 = 1 << 12;
 
 fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {

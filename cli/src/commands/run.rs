@@ -12,10 +12,10 @@ use crate::terminal::runner::Outcome;
 
 /// Run a Python program, and explain an out-of-memory error.
 ///
-/// The program runs as Python runs it, with a history of its last 1,000,000 allocations. At every out-of-memory error of PyTorch,
-/// even one that the program catches, parkade writes the snapshot and prints a line about it, at most once a minute. If the error ends the
-/// program, parkade prints on standard error, after the program's own traceback: the cause, the line to set and how likely it completes the
-/// run, what to check first, and the command that opens the page.
+/// The program runs as Python runs it, with a history of its last 1,000,000 allocations. At every out-of-memory error in
+/// PyTorch, even one that the program catches, parkade writes the snapshot and prints a line about it, at most once a minute.
+/// If the error ends the program, parkade prints on standard error, after the program's own traceback: the cause, the line to
+/// set and how likely it completes the run, what to check first, and the command that opens the page.
 ///
 /// The first python3 or python on the path that can import parkade runs it, as `python -m parkade run` does, also under torchrun:
 /// torchrun --nproc-per-node 8 -m parkade run train.py

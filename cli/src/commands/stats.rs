@@ -54,8 +54,8 @@ pub(crate) struct Args {
     /// Show the state after each group of this many entries, and at the end.
     #[arg(long, value_name = "ENTRIES", group = "when", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
-    /// The state after each step of the program: where an annotation ends whose name begins with PREFIX. Without PREFIX, the profiler's or
-    /// the optimizer's steps.
+    /// The state after each step of the program: at the end of each annotation whose name begins with PREFIX. Without
+    /// PREFIX, the profiler's or the optimizer's steps.
     #[arg(long, value_name = "PREFIX", group = "when", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "not given, given, given with a prefix")]
     steps: Option<Option<String>>,

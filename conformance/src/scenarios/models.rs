@@ -46,7 +46,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         id: "E5",
         claim: "Smaller batches, gradient accumulation, mixed precision, memory-efficient attention and selective \
-                checkpointing help against out of memory.",
+                checkpointing help against running out of memory.",
         finding: Finding::Reproduced,
         found: "Each remedy lowers GPT-2's peak to between 35 % and 59 % of its original value. All except the \
                 smaller batch raise the largest batch \

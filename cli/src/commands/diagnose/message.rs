@@ -1,4 +1,4 @@
-//! Diagnosis from messages alone: one message, or a log with messages of several ranks, complete or cut.
+//! Diagnosis from messages only: one message, or a log with messages from several ranks, complete or cut.
 //!
 //! A message is explained in words in the same five steps as a recording, as far as its rounded figures allow: first the cause, then
 //! the steps, what to try, and how certain the explanation is. If a message is cut, the remaining figures decide what they can, and the
@@ -658,7 +658,7 @@ fn heading(diagnosis: &LogDiagnosis) -> String {
     let mut ranks: Vec<u32> = messages.iter().filter_map(|message| message.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
-    let of = if ranks.is_empty() { String::new() } else { format!(" of {}", count(ranks.len(), "rank")) };
+    let from = if ranks.is_empty() { String::new() } else { format!(" from {}", count(ranks.len(), "rank")) };
     let first = match &diagnosis.log.first {
         Some(first) => told(diagnosis, first),
         None => "which came first is unknown, because their lines have no times to show it; the first in the log is explained"
@@ -666,8 +666,8 @@ fn heading(diagnosis: &LogDiagnosis) -> String {
     };
     let found = count(messages.len(), "different out-of-memory message");
     match diagnosis.log.left_out {
-        0 => format!("{found}{of}; {first}"),
-        more => format!("the first {found}{of}, and {more} more after them that are only counted; {first}"),
+        0 => format!("{found}{from}; {first}"),
+        more => format!("the first {found}{from}, and {more} more after them that are only counted; {first}"),
     }
 }
 
@@ -697,7 +697,7 @@ view! {
     pub(super) struct Object(diagnosis: &LogDiagnosis) {
         /// The device.
         device: Option<u32> = diagnosis.explained().message.device,
-        /// The rank that wrote the message, if a prefix of its line tells (`[rank3]:`, `3: `, `rank=3`).
+        /// The rank that wrote the message, if a prefix of its line shows it (`[rank3]:`, `3: `, `rank=3`).
         rank: Option<u32> = diagnosis.logged().rank,
         /// The line of the log on which the message begins, from 1.
         line: usize = diagnosis.logged().line,
@@ -770,7 +770,7 @@ view! {
 
 view! {
     struct Message(logged: &LoggedMessage, explained: &MessageDiagnosis, is_explained: bool) {
-        /// The rank that wrote it, if a prefix of its line tells.
+        /// The rank that wrote it, if a prefix of its line shows it.
         rank: Option<u32> = logged.rank,
         /// The device.
         device: Option<u32> = explained.message.device,
@@ -805,7 +805,7 @@ view! {
 
 view! {
     struct Other(other: &OtherMessage) {
-        /// The rank that wrote it, if a prefix tells.
+        /// The rank that wrote it, if a prefix shows it.
         rank: Option<u32> = other.rank,
         /// The line of the log on which it begins, from 1.
         line: usize = other.line,

@@ -55,9 +55,9 @@ pub(crate) struct Args {
     /// The recording to diagnose.
     #[arg(skip)]
     file: Option<PathBuf>,
-    /// An out-of-memory message of any PyTorch version, or a log of any size with messages of several ranks, or the name of a file
-    /// that contains either; - reads standard input. The message of the rank that failed first is explained, if the log shows
-    /// which; if not, the first message.
+    /// An out-of-memory message of any PyTorch version, or a log of any size with messages from several ranks, or the name of a
+    /// file that contains either; - reads standard input. The message of the rank that failed first is explained, if the log
+    /// shows which; if not, the first message.
     #[arg(long, value_name = "TEXT")]
     #[arg(conflicts_with_all = ["files", "entry", "device", "limit", "capacity", "settings", "profile"])]
     message: Option<String>,

@@ -67,7 +67,7 @@ view! {
     pub(super) struct FoundSteps(mark: &StepMark, steps: &Steps) {
         /// How many steps end in the file.
         count: usize = steps.ends.len(),
-        /// What tells the steps: an `annotation`, or `repetition`, what the run repeats.
+        /// How the steps are recognised: by an `annotation`, or by `repetition`, that is, by what the run repeats.
         told_by: Word<StepMark> = Word::of(mark),
         /// The annotation.
         mark: Option<String> = match mark {

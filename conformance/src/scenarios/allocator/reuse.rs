@@ -327,7 +327,8 @@ pub(super) fn settings() -> Vec<Entry> {
         ),
         scenario(
             "A19",
-            "CUDA_VISIBLE_DEVICES limits no memory and is not a setting of the allocator; the memory fraction is the limit",
+            "CUDA_VISIBLE_DEVICES does not limit memory and is not a setting of the \
+             allocator; the memory fraction is the limit",
             visible_devices,
         ),
     ]
