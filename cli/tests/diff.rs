@@ -107,7 +107,7 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
         (
             &of("2.11.0"),
             &of("2.12.0"),
-            "decisions diverge at entry 234; they differ in the release (A is of PyTorch 2.10 and 2.11, B",
+            "decisions diverge at entry 234; they differ in the release (A is from PyTorch 2.10 and 2.11, B",
         ),
         (&mlp, &shipped("deep_mlp.expandable"), "Both make the same requests, so the allocator makes the difference"),
         (&gpt2, &resnet, "The recordings have little in common: "),
@@ -121,7 +121,7 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
         (
             &resnet,
             &resnet_died,
-            "steps 0 to 4 of both (unmarked; inferred from what the runs repeat): reserved memory peaks equally",
+            "steps 0 to 4 of both (unmarked; inferred from what the runs repeat): the peak of reserved memory is the same",
         ),
         (&held, &bare, "A file without a trace has only the state at its end, so both are compared at their ends."),
         (&held, &bare, "B reserves 20.00 MiB more than A at the end: 120.00 MiB instead of 100.00 MiB (+20.0 %)."),

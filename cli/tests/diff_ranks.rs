@@ -123,7 +123,7 @@ fn what_cannot_be_compared_is_said_in_one_line() {
     let empty = Folder::new("diff-ranks-empty");
     let file = format!("{}/rank0.pickle", two.path());
     let refused: [(&str, &str, &str); 3] = [
-        (two.path(), &file, "is a file and is compared with a folder of several"),
+        (two.path(), &file, "is a file and cannot be compared with a folder of several files"),
         (two.path(), empty.path(), "this folder contains no snapshots"),
         (two.path(), other.path(), "no rank is in both folders: Only A has ranks 0, 1"),
     ];

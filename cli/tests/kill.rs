@@ -93,7 +93,7 @@ fn without_a_terminal_or_a_yes_nothing_is_sent() {
     let sleeper = Sleeper::on_gpu(&folder);
     let run = call_fake(&folder, &["kill", &sleeper.pid], &[("FAKE_NVML_PID", &sleeper.pid)]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
-    assert!(run.err.starts_with("parkade: there is no terminal to ask on: --yes ends process "), "{}", run.err);
+    assert!(run.err.starts_with("parkade: there is no terminal to ask for confirmation: --yes ends process "), "{}", run.err);
     // A "yes" from a pipe does not come from a person.
     assert_eq!(call_with(&["kill", &sleeper.pid], b"yes\n").code, 2);
     assert!(sleeper.is_running());

@@ -71,7 +71,7 @@ fn advice_of_releases_that_differ_is_said_by_both() {
     let [other] = object["otherwise"].as_array().expect("a list").as_slice() else { panic!("{}", object["otherwise"]) };
     assert_eq!((&other["releases"], &other["outcome"]), (&serde_json::json!(["2.12.0", "2.12.1"]), &"fits".into()), "{other}");
     assert!(other["line"].as_str().is_some_and(|line| line.contains(ALIKE)), "{other}");
-    let said = "PyTorch 2.12 may have made the run too; for it, parkade recommends ";
+    let said = "he run may also be from PyTorch 2.12; for that release, parkade recommends ";
     let text = call(&[&asked[..], &["--all"]].concat());
     assert!(text.code == 1 && text.out.replace("\n  ", " ").contains(said), "{}", text.out);
     // A release that is named is the only one used.
@@ -261,7 +261,7 @@ fn a_release_that_is_to_decide_is_named() {
     assert!(html.contains("replayed as PyTorch 2.11 decides, as given"));
     // A wrong one is the first thing to doubt.
     let notes = json(&["diagnose", &file, "--profile", "2.11"]).1["devices"][0]["notes"].to_string();
-    assert!(notes.contains("without --profile each is tried") && !notes.contains("own --limit"), "{notes}");
+    assert!(notes.contains("without --profile, each release is tried") && !notes.contains("own --limit"), "{notes}");
 }
 
 /// A limit that the run exceeded says nothing about the release, and is itself the cause.

@@ -53,7 +53,7 @@ fn a_small_page_holds_some_moments() {
     let moments: Vec<u32> =
         found[0].0["moments"].as_array().expect("moments").iter().map(|m| m.as_u64().expect("a number") as u32).collect();
     assert!(moments.len() > 20 && moments.windows(2).all(|pair| pair[0] < pair[1]), "{moments:?}");
-    assert!(small.contains(&format!("the heap is shown at {} chosen moments", moments.len())));
+    assert!(small.contains(&format!("the heap is shown at {} selected points", moments.len())));
     assert!(found[0].1.blocks.len() < whole[0].1.blocks.len());
     for key in ["peak_allocated", "peak_reserved", "entries"] {
         assert!(moments.contains(&(found[0].0[key].as_u64().expect("a number") as u32)), "{key}");

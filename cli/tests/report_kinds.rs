@@ -40,7 +40,7 @@ fn kinds_add_up_to_the_peak_and_say_how_they_were_told() {
     assert_eq!((&device["passes"], &kinds[0]["kind"]), (&6.into(), &"activations".into()));
     assert_eq!(device["holders_without_stack"]["early_blocks"], 445);
     let text = call(&["report", &shipped("gpt2_varlen.frames_tail20k")]).out;
-    assert!(text.contains("what kinds of blocks these are (6 passes forward and back were found)"), "{text}");
+    assert!(text.contains("what kinds of blocks these are (6 forward passes with their backward passes were found)"), "{text}");
     assert!(text.contains("296 x  optimizer states  by size"), "{text}");
     assert!(text.contains("without a stack: 1.43 GiB in 445 blocks from before the first entry"), "{text}");
 }
@@ -101,7 +101,9 @@ fn a_page_has_the_kinds_of_its_blocks() {
                 "<td class=\"what\">activations<span class=\"called\">by the order of frees, lifetime; within one step"
             )
         );
-        assert!(page.contains("By kind: 7 passes forward and back were found; 6 steps, inferred from what the run repeats."));
+        assert!(page.contains(
+            "By kind: 7 forward passes with their backward passes were found; 6 steps, inferred from what the run repeats."
+        ));
     }
 }
 

@@ -58,7 +58,7 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         (replaced(2, lines[2].replace("\"plenty\"", "\"smallest\"")), "line 3 contradicts line 1"),
         (rows.clone() + lines[1] + "\n", "there are more rows than jobs"),
         (rows[..rows.len() / 2].replace("\"program\":\"0.", "\"program\":\"9."), "which may decide differently from this 0."),
-        (replaced(1, changed(lines[1], "hash", "f")), "job 0 ran on a different good (seed 1) than is generated now"),
+        (replaced(1, changed(lines[1], "hash", "f")), "job 0 ran on a different good (seed 1) than the one generated now"),
         (replaced(15, changed(lines[15], "load_bytes", "9")), "job 14 ran on a different transformer"),
         (replaced(30, changed(lines[30], "events", "9")), "job 29 ran on a different transformer"),
     ];
@@ -225,7 +225,7 @@ fn bounds_are_told_from_results_and_construction_from_fragmentation() {
     for said in [
         "| LOAD with pools | ideal remapper | offline packer |",
         "are not bounds but results",
-        "bfc:kind=xla takes a share of the device's whole memory",
+        "bfc:kind=xla takes a share of the device's entire memory",
     ] {
         assert!(markdown.contains(said), "{said}: {markdown}");
     }

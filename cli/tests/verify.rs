@@ -49,7 +49,7 @@ fn of_a_file_without_a_history_nothing_is_claimed() {
         for command in ["diagnose", "advise", "report"] {
             let run = call(&[command, &file]);
             assert!(run.code == 0 || (command, run.code) == ("advise", 3), "{command}: {}", run.err);
-            assert!(run.out.to_lowercase().contains("the history is not in "), "{command}: {}", run.out);
+            assert!(run.out.to_lowercase().contains("the file has no history"), "{command}: {}", run.out);
             for claim in ["exact: ", "every decision", "no failure is recorded", "othing failed", "nothing was refused"] {
                 assert!(!run.out.contains(claim), "{command} says {claim:?}: {}", run.out);
             }
@@ -165,7 +165,7 @@ fn statistics_files_may_be_wrong() {
     let missing = call(&["verify", "--all", &file, "--stats", folder.path()]);
     assert!(missing.code == 2 && missing.err.contains("Is a directory"), "{}", missing.err);
     let two = call(&["verify", "--all", &file, &file, "--stats", folder.path()]);
-    assert!(two.code == 2 && two.err.contains("--stats belongs to one recording"), "{}", two.err);
+    assert!(two.code == 2 && two.err.contains("--stats applies to one recording"), "{}", two.err);
 }
 
 #[test]

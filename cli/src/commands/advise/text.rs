@@ -279,10 +279,9 @@ const fn fit(outcome: Fit) -> &'static str {
 pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     let mut answer = Answer::new();
     let (tone, verdict) = match available(space) {
-        Some(_) if !fits(&advised.recording, space) => (
-            Tone::Bad,
-            "No setting helps: the memory in use at the end exceeds the memory available; the history is not in the file",
-        ),
+        Some(_) if !fits(&advised.recording, space) => {
+            (Tone::Bad, "No setting helps: the memory in use at the end exceeds the memory available; the file has no history")
+        }
         _ => (Tone::Open, "Not known: the file has no history, only the memory held at the end"),
     };
     answer.headline(tone, verdict);
