@@ -238,7 +238,7 @@ fn what_is_no_job_is_said() {
         fs::copy(shipped(&format!("{name}.pickle.xz")), target).expect("a copy");
     }
     let run = call(&["verify", "--all", programs.path()]);
-    assert!(run.out.contains("hese recordings are of different programs"), "{}", run.out);
+    assert!(run.out.contains("hese recordings are from different programs"), "{}", run.out);
 }
 
 #[test]

@@ -177,7 +177,7 @@ class Watch:
         return f"Watch({seen}, {self.snapshots} snapshots, share {self.share:.4f})"
 
     def close(self, timeout: float | None = 60.0) -> None:
-        """Waits for the advice on the last snapshot, for at most `timeout` seconds. None waits without a bound."""
+        """Waits for the advice on the last snapshot, for at most `timeout` seconds. None means without a time limit."""
         if self._worker is not None:
             self._worker.join(timeout)
 

@@ -1,4 +1,4 @@
-//! A diagnosed recording as text: the cause, the five steps, then the evidence; with the sentences that JSON contains too.
+//! A diagnosed recording as text: the cause, the five steps, then the evidence; with the sentences that JSON also contains.
 //!
 //! The sentences are the headline, the findings of each step, the meaning of each cause, what the file lacks, and, if nothing
 //! failed, why more is reserved than allocated.

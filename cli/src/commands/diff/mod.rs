@@ -203,7 +203,7 @@ fn rank(args: &Args, pair: &Pair) -> Result<Rank> {
     })
 }
 
-/// Whether the recordings of a device are of different programs, or of one with other shapes.
+/// Whether the recordings of a device are from different programs, or from one with different shapes.
 fn is_unlike(shown: &Shown) -> bool {
     matches!(shown, Shown::Two(comparison) if comparison.likeness.relation == Relation::LittleInCommon)
 }
