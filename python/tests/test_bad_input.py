@@ -68,7 +68,7 @@ def test_settings_may_be_a_dictionary(died):
     for wrong in ({"expandable_segments": None}, {3: 4}):
         with pytest.raises(TypeError, match="settings map names to text or numbers"):
             parkade.verify(died, settings=wrong)
-    with pytest.raises(TypeError, match="limit is text"):
+    with pytest.raises(TypeError, match="limit must be text"):
         parkade.verify(died, limit={"GiB": 3})
 
 
@@ -168,9 +168,9 @@ def test_without_pytorch_the_rest_works(no_torch, died, tmp_path):
 def test_without_a_gpu_the_rest_works(fake_cuda, died, tmp_path):
     fake_cuda.there = False
     assert parkade.verify(died).exact
-    with pytest.raises(parkade.NoCuda, match="no GPU"):
+    with pytest.raises(parkade.NoCuda, match="needs a GPU"):
         parkade.watch()
-    with pytest.raises(parkade.NoCuda, match="no GPU"), parkade.record(tmp_path / "run.pickle"):
+    with pytest.raises(parkade.NoCuda, match="needs a GPU"), parkade.record(tmp_path / "run.pickle"):
         pass
 
 

@@ -195,7 +195,7 @@ def test_a_message_is_diagnosed_and_an_exception_is_explained():
     except ValueError as error:
         assert parkade.explain(error).data == found.data == parkade.explain(MESSAGE).data
     assert "<div" in found._repr_html_() and repr(found).startswith("MessageDiagnosis(verdict='fragmentation'")
-    with pytest.raises(parkade.UsageError, match="alone"):
+    with pytest.raises(parkade.UsageError, match="cannot be combined"):
         parkade.diagnose(message=MESSAGE, limit="5GiB")
     for wrong in ("", "-"):
         with pytest.raises(parkade.UsageError, match="message is"):

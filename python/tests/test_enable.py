@@ -70,7 +70,7 @@ def test_a_rescue_is_for_expandable_segments_under_pytorch_s_rules(torch):
     with pytest.raises(ValueError, match="only the policy 'pytorch' has a rescue"):
         parkade.enable("bfc", rescue="free")
     for wrong in ({"rescue": "free", "max_rescues": 0}, {"max_rescues": 1}):
-        with pytest.raises(ValueError, match="max_rescues is at least 1"):
+        with pytest.raises(ValueError, match="max_rescues must be at least 1"):
             parkade.enable(**wrong)
 
 
