@@ -223,7 +223,7 @@ pub(super) fn retry_ladder() -> Vec<Entry> {
     vec![
         scenario(
             "A8/device",
-            "when cudaMalloc fails, the cache is released and cudaMalloc is called once more; if that fails, the request is \
+            "when cudaMalloc fails, the cache is released and cudaMalloc is called once more; if that fails, the request runs \
              out of memory",
             ladder_on_the_device,
         ),

@@ -33,16 +33,16 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "A4",
-        claim: "Of six pieces of 2 MB, every other one is free: 6 MB is free, but a request for 4 MB is out of memory.",
+        claim: "Of six pieces of 2 MB, every other one is free: 6 MB is free, but a request for 4 MB runs out of memory.",
         finding: Finding::Different,
         found: "True only under a limit that forbids a new segment. Without one, 4 MiB gets a new segment of 20.00 MiB; with \
                 expandable segments the page has room.",
     },
     Row {
         id: "A5",
-        claim: "6 GB is in use and three separate pieces of 1 GB are freed: a request for 2 GB is out of memory.",
+        claim: "6 GB is in use and three separate pieces of 1 GB are freed: a request for 2 GB runs out of memory.",
         finding: Finding::Different,
-        found: "It depends on the settings (limit 6.50 GiB). The request is out of memory by default and with \
+        found: "It depends on the settings (limit 6.50 GiB). The request runs out of memory by default and with \
                 garbage_collection_threshold:0.8; it is served with max_split_size_mb:128, and after 1 retry with \
                 max_split_size_mb:2048 or expandable segments.",
     },
@@ -62,8 +62,8 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "A8",
-        claim: "When cudaMalloc fails, the cache is flushed and cudaMalloc is called again; if that fails, the request is out \
-                of memory.",
+        claim: "When cudaMalloc fails, the cache is flushed and cudaMalloc is called again; if that fails, the request runs \
+                out of memory.",
         finding: Finding::Reproduced,
         found: "The steps are shown with every driver call: oversize blocks are released first (not counted as a retry), the \
                 allocator waits for blocks that other streams still use, and then the entire cache is released.",
