@@ -273,7 +273,9 @@ def one(torch, out, which, program, setting, run, limit_bytes):
 
 
 def worker(out, which, setting):
-    """Forks a process for each line `PROGRAM RUN LIMIT`, so that torch is imported once a setting and CUDA started once a run."""
+    """Forks a process for each line `PROGRAM RUN LIMIT`, so that torch is imported once per setting and CUDA is
+    started once per run.
+    """
     import numpy  # noqa: F401
     import torch
 

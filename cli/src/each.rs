@@ -196,7 +196,7 @@ fn run_all<C: OnEach>(command: &C, inputs: &Inputs) -> Result<Outcome> {
         let names: Vec<String> = failures.iter().map(|(file, _)| file.display().to_string()).collect();
         let read = all - failures.len();
         output::complain(&format!(
-            "only {read} of {all} ranks could be read, and the comparison is about these; not read: {}",
+            "only {read} of {all} ranks could be read, so only these are compared; not read: {}",
             output::list(&names)
         ));
     }

@@ -89,7 +89,7 @@ fn is_folder(path: &Path) -> anyhow::Error {
 
 fn about<C: runner::Command>(command: &C, with_text: bool) -> Result<Answered> {
     let found = command.compute().map_err(|error| match command.subject() {
-        // As `runner::message` says it; the error stays of its own kind.
+        // Worded as by `runner::message`; the kind of error is kept.
         Subject::File(file) => error.context(file.display().to_string()),
         _ => error,
     })?;

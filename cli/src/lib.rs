@@ -10,7 +10,7 @@ pub mod recordings;
 mod schema;
 pub mod terminal;
 
-// The list of the tests of files, which the tests below hold against the definitions of the commands.
+// The list of the tests of files, which the tests below compare with the definitions of the commands.
 #[cfg(test)]
 #[path = "../tests/common/writers.rs"]
 #[allow(dead_code, reason = "the tests of files use the rest")]
@@ -44,14 +44,14 @@ pub use terminal::runner::Outcome;
 use terminal::runner::{self, run};
 use terminal::{output, outputs};
 
-/// What holds for all commands.
+/// Notes that apply to all commands.
 const AFTER_HELP: &str = "\
 Sizes: 16GiB, 16G, 7.2GiB and 512M are powers of 1024; 16GB and 512MB are powers of 1000; a number alone is bytes.
 
 Exit code: 0 success, 1 a check failed (something differs, or the program does not fit), 2 the command could not run, 3 the answer is \
 not known from this file.";
 
-/// The commands by whom they serve, as `--help` lists them.
+/// The commands, grouped by the readers they serve, as `--help` lists them.
 const GROUPS: [(&str, &[&str]); 3] = [
     (
         "Your run",
@@ -124,18 +124,18 @@ impl Command {
     }
 }
 
-/// Runs the command that the process's arguments name, prints its answer, and returns its exit code. A signal that ends the process
-/// meanwhile leaves no half-written file: the process is this program's, so its signals are.
+/// Runs the command that the process's arguments name, prints its answer, and returns its exit code. A signal that ends the
+/// process leaves no half-written file: the process belongs to this program, so it may handle the signals.
 pub fn main() -> ExitCode {
     outputs::remove_on_signals();
     run_command(&std::env::args_os().collect::<Vec<_>>()).into()
 }
 
-/// Runs the command that these arguments name, the program's name first, as the binary does: it prints the answer, and returns how it
-/// ended. From then on an abort ends the process with the exit code of a command that could not run: where memory for an allocation cannot
-/// be had, the runtime says so and aborts.
+/// Runs the command that these arguments name, the program's name first, as the binary does: it prints the answer, and returns
+/// how it ended. From then on, an abort ends the process with the exit code of a command that could not run: if memory cannot
+/// be allocated, the runtime reports that and aborts.
 pub fn run_command(arguments: &[OsString]) -> Outcome {
-    // If it cannot be registered, an abort ends the process by its signal, as everywhere.
+    // If it cannot be registered, an abort ends the process by its signal, as in any program.
     let _registered = register_conditional_shutdown(SIGABRT, Outcome::CouldNotRun as i32, Arc::new(AtomicBool::new(true)));
     let cli = match parse(arguments) {
         Ok(cli) => cli,
@@ -174,10 +174,11 @@ pub fn run_command(arguments: &[OsString]) -> Outcome {
     }
 }
 
-/// The command of these arguments. One that has another name now is refused with that name.
+/// The command of these arguments. A command that has been renamed is refused with its new name.
 fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     if arguments.get(1).is_some_and(|name| name == "frontier") {
-        let said = "`parkade frontier` is `parkade sweep --largest-batch` now: models are workloads (-w transformer:preset=7b,mixed=on,steps=3), \
+        let said = "`parkade frontier` is now `parkade sweep --largest-batch`: models are workloads \
+            (-w transformer:preset=7b,mixed=on,steps=3), \
                     devices are capacities (-c H100-80GB,24GB)";
         return Err(program().error(ErrorKind::InvalidSubcommand, said));
     }
@@ -205,7 +206,7 @@ mod tests {
         all.filter(|(_, argument)| is_of_it(argument)).map(|(command, argument)| (command, argument.get_id().as_str())).collect()
     }
 
-    /// A command that no group has would be missing in the help.
+    /// A command that is in no group would be missing from the help.
     #[test]
     fn every_command_is_in_one_group() {
         let listed: Vec<&str> = super::GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
@@ -216,7 +217,7 @@ mod tests {
         }
     }
 
-    /// An option that is missing in the list would not be tried with files that exist, links and full disks.
+    /// An option that is missing from the list would not be tested with existing files, links and full disks.
     #[test]
     fn the_tests_know_every_option_that_writes_a_file() {
         let program = Cli::command();

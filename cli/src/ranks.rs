@@ -254,8 +254,8 @@ fn fails_first(ranks: &Ranks) -> String {
         }
         None if is_by_time => format!("of {of}, {failed} ran out of memory, {name} first, at entry {entry}"),
         None => format!(
-            "of {of}, {failed} ran out of memory, {name} after the fewest entries ({entry}); which of them was first is not known, \
-             because not all files contain times"
+            "of {of}, {failed} ran out of memory, {name} after the fewest entries ({entry}); which of them was first is \
+             unknown, because not all files contain times"
         ),
     }
 }
@@ -294,11 +294,11 @@ fn deviation(ranks: &Ranks, odd: Odd) -> String {
     let [least, most] = [others().min(), others().max()].map(|value| show(value.unwrap_or(odd.median)));
     let (value, others) = (show(odd.value), if least == most { least } else { format!("{least} to {most}") });
     match odd.measure {
-        Measure::PeakAllocated => format!("its peak allocated memory is {value}, the others' {others}"),
-        Measure::PeakReserved => format!("its peak reserved memory is {value}, the others' {others}"),
+        Measure::PeakAllocated => format!("its peak allocated memory is {value}, compared with {others} on the others"),
+        Measure::PeakReserved => format!("its peak reserved memory is {value}, compared with {others} on the others"),
         Measure::Free => format!("it ends with {value} free, the others with {others}"),
-        Measure::LargestHole => format!("its largest hole at the end is {value}, the others' {others}"),
-        Measure::Entries => format!("its trace has {value} entries, the others' {others}"),
+        Measure::LargestHole => format!("its largest hole at the end is {value}, compared with {others} on the others"),
+        Measure::Entries => format!("its trace has {value} entries, compared with {others} on the others"),
     }
 }
 
@@ -319,7 +319,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             format!("the settings differ: {}", each(&says))
         }
         Difference::Program(_) if variants.iter().all(|one| one.runs.len() == 1) => {
-            "these recordings are of different programs: the sizes that they request have little in common, so parkade names \
+            "these recordings are from different programs: the sizes that they request have little in common, so parkade names \
              no odd one out"
                 .to_owned()
         }
@@ -333,7 +333,7 @@ fn differs(ranks: &Ranks, difference: &Difference) -> String {
             )
         }
         Difference::Copies(_) => {
-            format!("identical, as copies of one recording are, so they count once: {}", each(&|one| named(ranks, &one.runs)))
+            format!("identical, like copies of one recording, so they count once: {}", each(&|one| named(ranks, &one.runs)))
         }
     }
 }
@@ -373,15 +373,15 @@ view! {
     struct Object<'a>(ranks: &'a Ranks) {
         /// Each device of each recording, by rank.
         ranks: Vec<Rank<'a>> = all(&ranks.runs, Rank::of),
-        /// `names` if the files' names number the ranks, else `positions`: the order of the files.
+        /// `names` if the file names contain the numbers of the ranks, else `positions`: the order of the files.
         ranks_from: Word<RanksFrom> = Word::of(&ranks.from),
         /// Who runs out of memory first.
         fails_first: Option<First> = ranks.comparison.fails_first.map(|first| First::of(ranks, first)),
         /// The rank most unlike the others, the first in `stand_out`.
         odd_one_out: Option<OddOne> = ranks.comparison.odd.first().map(|odd| OddOne::of(ranks, odd)),
-        /// All that deviate so much, by measure and in each the most deviant first; empty for fewer than three ranks.
+        /// All that deviate this much, by measure, the most deviant first in each; empty for fewer than three ranks.
         stand_out: Vec<OddOne> = all(&ranks.comparison.odd, |odd| OddOne::of(ranks, odd)),
-        /// How many runs these were looked for among: those of the program that most are of, copies counted once.
+        /// The number of runs that were compared to find these: those of the most frequent program, with copies counted once.
         compared: usize = ranks.comparison.compared.len(),
         /// What makes it unlikely that the files are ranks of one job.
         differences: Vec<Differs> = all(&ranks.comparison.differences, |difference| Differs::of(ranks, difference)),
@@ -400,13 +400,13 @@ view! {
         device: u32 = ranked.run.device,
         /// The recording.
         file: String = ranked.file.display().to_string(),
-        /// How many entries the trace has.
+        /// The number of entries in the trace.
         entries: usize = ranked.run.entries,
-        /// The first entry that is out of memory.
+        /// The first out-of-memory entry.
         fails_at_entry: Option<usize> = ranked.run.failure.map(|failure| failure.entry),
         /// The time of that entry, in microseconds since 1970.
         failed_at_us: Option<u64> = ranked.run.failure.and_then(|failure| failure.time_us),
-        /// How many requests are out of memory.
+        /// The number of requests that run out of memory.
         ooms: u64 = ranked.run.ooms,
         /// `num_alloc_retries`; null without a trace.
         retries: Option<i64> = ranked.run.retries,
@@ -435,7 +435,7 @@ view! {
     }
 }
 
-/// What tells which rank ran out of memory first.
+/// What shows which rank ran out of memory first.
 enum FirstBy {
     Time,
     Entry,
@@ -460,7 +460,7 @@ view! {
         next: Option<Name> = first.next.map(|(run, _)| Name::of(ranks, run)),
         /// How much later that is.
         next_after_us: Option<u64> = first.next.map(|(_, later_us)| later_us),
-        /// How many run out of memory.
+        /// The number of ranks that run out of memory.
         failed: usize = first.failed,
     }
 }

@@ -106,7 +106,7 @@ fn is_snapshot(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let has_ending =
         || ENDINGS.iter().any(|ending| COMPRESSIONS.iter().any(|packed| name.ends_with(&format!("{ending}{packed}"))));
-    // Not pipes, which may never say anything.
+    // Pipes are left out, because they may never deliver anything.
     !name.starts_with('.') && path.is_file() && (has_ending() || begins_as_snapshot(path).unwrap_or(false))
 }
 
@@ -265,11 +265,11 @@ pub fn each<T: Send>(
                 Some(refusal) => Ok(Err(anyhow!("{refusal}"))),
                 None => {
                     let _share = memory.take(likely_size(&input.path));
-                    // Nothing that it has touched is looked at again: it goes on unwinding below.
+                    // Nothing that it has touched is used again: unwinding continues below.
                     catch_unwind(AssertUnwindSafe(|| work(&input.path)))
                 }
             };
-            // Nobody listens any more after an error of `done`.
+            // Nobody receives results any more after an error from `done`.
             if sender.send((place, result)).is_err() {
                 break;
             }
@@ -301,7 +301,7 @@ pub fn each<T: Send>(
 fn likely_size(path: &Path) -> u64 {
     let length = fs::metadata(path).map_or(0, |data| if data.is_file() { data.len() } else { 0 });
     let mut head = [0; 8];
-    // Whatever is no regular file may have nothing to read, or only once.
+    // Anything that is not a regular file may have nothing to read, or may be readable only once.
     let is_compressed = length > 0
         && File::open(path)
             .and_then(|mut file| file.read(&mut head))

@@ -1,4 +1,4 @@
-//! docs/json.md's tables and the Python package's types, made of the declarations of the JSON that commands print.
+//! docs/json.md's tables and the Python package's types, generated from the declarations of the JSON that commands print.
 //!
 //! `PARKADE_BLESS=1 cargo test -p parkade-cli schema` writes them; without the variable, the test says which of them is not up to date.
 //! docs/json.md has a row for each key of an object and of the objects in it; `_objects.py` a `TypedDict` for each object in a result;
@@ -12,7 +12,7 @@ use crate::terminal::json_struct::Sections;
 use crate::terminal::shape::{Key, Object, Shape, Shaped};
 use crate::terminal::{recording, run_words, runner};
 
-/// A generated file: its path from the repository's root, and its contents, which may depend on those that it has.
+/// A generated file: its path from the repository's root, and its contents, which may depend on its current ones.
 type Generated = (&'static str, fn(&str) -> String);
 
 const FILES: [Generated; 3] =
@@ -58,7 +58,7 @@ fn sections() -> Vec<Section> {
     sections
 }
 
-/// What stands in objects of several commands and has a table of its own, by the heading of that.
+/// The parts that several commands' objects share and that have their own table, by its heading.
 fn shared() -> Vec<(&'static str, Object)> {
     let of = |sections: Sections| {
         let (heading, shape) = sections[0];
@@ -72,7 +72,7 @@ fn shared() -> Vec<(&'static str, Object)> {
 
 const HEADER: &str = "| key | type | meaning |\n|---|---|---|\n";
 
-/// The page with the table below each heading made anew. A table ends at an empty line; what else the page has stays.
+/// The page with the table below each heading regenerated. A table ends at an empty line; the rest of the page is kept.
 fn with_tables(page: &str) -> String {
     let mut page = page.to_owned();
     for section in sections() {
@@ -97,7 +97,7 @@ fn table_of(section: Section) -> String {
 #[derive(Default)]
 struct Table {
     rows: String,
-    /// Objects with tables of their own.
+    /// Objects with their own tables.
     shared: Vec<(&'static str, Object)>,
     /// Objects that have rows already.
     shown: Vec<Shown>,
@@ -105,14 +105,14 @@ struct Table {
 
 struct Shown {
     object: Object,
-    /// In front of their keys.
+    /// The prefix of their keys.
     prefix: String,
     /// The first and the last key.
     ends: (&'static str, &'static str),
 }
 
 impl Table {
-    /// Adds a row for each key, and those of what is in them.
+    /// Adds a row for each key and for the keys nested in it.
     fn add(&mut self, prefix: &str, keys: Vec<Key>) {
         let mut rest = &keys[..];
         while let Some(key) = rest.first() {
@@ -176,7 +176,7 @@ impl Table {
     }
 }
 
-/// The type in words, and the object in it with what its keys have behind the path.
+/// The type in words, and the object in it with the suffix that its keys add to the path.
 fn kind(shape: &Shape) -> (String, Option<(Object, &'static str)>) {
     let many = |inner: &Shape, of: &str, suffix: &'static str| match kind(inner) {
         (word, None) => (format!("{of} of {word}s"), None),
@@ -208,7 +208,7 @@ fn kind(shape: &Shape) -> (String, Option<(Object, &'static str)>) {
     }
 }
 
-/// What the key means. The words that it may have are listed, unless its doc comment names them; then it must name all.
+/// What the key means. The possible words are listed, unless the doc comment names them; in that case it must name all of them.
 fn meaning(path: &str, key: &Key) -> String {
     assert!(!key.doc.is_empty(), "{path} has no doc comment");
     let words = words(&key.shape);
@@ -223,7 +223,7 @@ fn meaning(path: &str, key: &Key) -> String {
     key.doc.clone()
 }
 
-/// The strings that it is one of.
+/// The strings that it may be.
 fn words(shape: &Shape) -> &'static [&'static str] {
     match shape {
         Shape::Words(words) => words,
@@ -232,7 +232,8 @@ fn words(shape: &Shape) -> &'static [&'static str] {
     }
 }
 
-/// The results of the Python package: each one's name and what it has the keys of. An object with a class of its own is one of these too.
+/// The results of the Python package: each one's name, and the source of its keys. An object with its own class is one of these
+/// too.
 const RESULTS: [(&str, Of); 13] = [
     ("Verification", Of::Section("verify")),
     ("Recommendation", Of::Part("advise", "recommendation")),
@@ -249,7 +250,7 @@ const RESULTS: [(&str, Of); 13] = [
     ("Info", Of::Section("info")),
 ];
 
-/// What a result has the keys of.
+/// The source of a result's keys.
 #[derive(Clone, Copy)]
 enum Of {
     /// The object below this heading of docs/json.md.
@@ -258,13 +259,13 @@ enum Of {
     Part(&'static str, &'static str),
 }
 
-/// Of these commands another heading has a form of the same object: a key that is null there may be null.
+/// For these commands, a different heading has a form of the same object: a key that is null there may be null.
 const OTHER_FORMS: [(&str, &str); 1] = [("advise", "advise without a trace")];
 
 /// The longest line.
 const WIDTH: usize = 140;
 
-const WARNING: &str = "# Made of the declarations in cli/src by: PARKADE_BLESS=1 cargo test -p parkade-cli schema";
+const WARNING: &str = "# Generated from the declarations in cli/src by: PARKADE_BLESS=1 cargo test -p parkade-cli schema";
 
 /// The contents of `_objects.py`.
 fn objects() -> String {
@@ -303,7 +304,7 @@ fn fields() -> String {
     objects.dedup();
     let objects = objects.iter().fold(String::new(), |list, name| list + "    " + name + ",\n");
     format!(
-        "\"\"\"The fields of the results, with the keys of docs/json.md. `_results.py` has the classes with what they do.\"\"\"\n\n{WARNING}\n\n\
+        "\"\"\"The fields of the results, with the keys of docs/json.md. `_results.py` has the classes with their methods.\"\"\"\n\n{WARNING}\n\n\
          from __future__ import annotations\n\n\
          from dataclasses import dataclass, field\n\
          from typing import TYPE_CHECKING, Any, Literal\n\n\
@@ -340,7 +341,7 @@ fn keys_of(of: Of) -> Vec<Key> {
     }
 }
 
-/// The objects that have classes of their own, with their names.
+/// The objects that have their own classes, with their names.
 fn parts() -> Vec<(&'static str, Object)> {
     let parts = RESULTS.into_iter().filter(|(_, of)| matches!(of, Of::Part(..)));
     parts.map(|(name, of)| (name, part(of))).collect()
@@ -353,7 +354,7 @@ fn part(of: Of) -> Object {
     object_in(&key.shape).expect("an object")
 }
 
-/// The object of which a value is, or has, or is a list.
+/// The object that a value is, contains, or is a list of.
 fn object_in(shape: &Shape) -> Option<Object> {
     match shape {
         Shape::Object(object) => Some(*object),
@@ -362,7 +363,7 @@ fn object_in(shape: &Shape) -> Option<Object> {
     }
 }
 
-/// The objects in a value that become dictionaries, those inside of others first.
+/// The objects in a value that become dictionaries, inner ones first.
 fn collect(shape: &Shape, objects: &mut Vec<Object>) {
     let Some(object) = object_in(shape) else { return };
     if objects.contains(&object) {
@@ -464,7 +465,7 @@ fn python(shape: &Shape) -> String {
     }
 }
 
-/// A line, with each word of a long `Literal` on one of its own.
+/// A line, with each word of a long `Literal` on its own line.
 fn wrapped(start: &str, kind: &str, end: &str) -> String {
     let line = format!("{start}{kind}{end}\n");
     if line.chars().count() <= WIDTH {
@@ -498,7 +499,7 @@ fn plain(doc: &str) -> String {
     text + rest
 }
 
-/// What is before the first link, its words, and what is behind it.
+/// The text before the first link, the link's words, and the text after it.
 fn next_link(text: &str) -> Option<(&str, &str, &str)> {
     let middle = text.find("](")?;
     let (before, words) = text[..middle].rsplit_once('[')?;

@@ -43,7 +43,7 @@ fn what_no_setting_cures_is_said_with_what_is_missing() {
     assert_eq!(json(&[&file, "--limit", "110MiB"]).1["verdict"], "capacity");
 }
 
-/// The answer is read at a glance: whatever the recording, it has twelve lines of 80 columns, and what it ends with is pasted.
+/// The answer can be read at a glance: for every recording it has twelve lines of 80 columns and ends with the line to paste.
 #[test]
 fn the_answer_has_twelve_lines_and_the_line_to_paste_last() {
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings");
@@ -159,7 +159,7 @@ fn a_policy_of_parkade_is_an_option_of_its_own() {
     assert!(unknown.err.contains(similar), "{}", unknown.err);
 }
 
-/// `rmm-pool` serves the requests of this recording in 562 MiB, and not in 574 MiB.
+/// `rmm-pool` serves the requests of this recording in 562 MiB, but not in 574 MiB.
 #[test]
 fn a_policy_that_fails_in_the_given_memory_does_not_fit_although_less_is_enough() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../conformance/recordings/pools/empties.default.11.pickle.xz");
@@ -173,7 +173,7 @@ fn a_policy_that_fails_in_the_given_memory_does_not_fit_although_less_is_enough(
         "{shown}"
     );
     let unknown = call(&["advise", "--all", file, "--capacity", "1GiB", "--policy", "zzz"]);
-    assert!(unknown.err.contains("there is no policy \"zzz\"; parkade sweep --list names all"), "{}", unknown.err);
+    assert!(unknown.err.contains("there is no policy \"zzz\"; parkade sweep --list lists all"), "{}", unknown.err);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn the_page_gives_the_advice_that_advise_gives() {
     assert!(page.contains(&format!("<pre>{line}</pre>")), "{line}");
 }
 
-/// The range is that of `parkade replay`, and a setting of which a likely run does not fit is a close call.
+/// The range is that of `parkade replay`, and a setting with which a likely run does not fit is a close call.
 #[test]
 fn what_is_likely_of_a_program_on_several_streams_makes_an_answer_close() {
     let file = format!("{}/../conformance/recordings/prefetch_streams.default.pickle.xz", env!("CARGO_MANIFEST_DIR"));
@@ -292,7 +292,7 @@ fn the_full_answer_begins_with_the_verdict_too() {
     }
 }
 
-/// With `--only`, the answer is about what was asked for: it names those settings, and speaks of no others.
+/// With `--only`, the answer names the requested settings and mentions no others.
 #[test]
 fn an_answer_about_some_settings_speaks_of_no_others() {
     let file = format!("{}/../conformance/recordings/gpt2_varlen.limit12_oom.pickle.xz", env!("CARGO_MANIFEST_DIR"));
@@ -305,7 +305,8 @@ fn an_answer_about_some_settings_speaks_of_no_others() {
     }
 }
 
-/// Settings that fit are given up for a risk only: that is said, and what to do if the risk does not concern the program.
+/// Settings that fit are replaced only because of a risk: the answer says so, and what to do if the risk does not apply to the
+/// program.
 #[test]
 fn settings_that_are_given_up_for_a_risk_may_be_kept() {
     let file = format!("{}/../conformance/recordings/pools/graph_reset.expandable.1.pickle.xz", env!("CARGO_MANIFEST_DIR"));

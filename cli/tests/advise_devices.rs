@@ -5,13 +5,13 @@ use crate::common::{BASE, Folder, MIB, call, entry, free, recording, segment, un
 use parkade_recording::{Action, DeviceRecording, Recording};
 use serde_json::Value;
 
-/// A device that holds so much from the beginning to the end.
+/// A device that holds this much from beginning to end.
 fn holds(device: u32, mib: u64) -> DeviceRecording {
     let trace = vec![entry(Action::SegmentAlloc, BASE, mib * MIB), entry(Action::Alloc, BASE, mib * MIB)];
     DeviceRecording { device, ..recording(trace, vec![segment(vec![used(BASE, mib * MIB)])]).devices.remove(0) }
 }
 
-/// A device whose program died: of 1000 MiB 600 are used again, then 600 more are refused while the device has so much free.
+/// A device whose program died: 600 of 1000 MiB are used again, then 600 more are refused while the device has this much free.
 fn died(device: u32, free_bytes: u64) -> DeviceRecording {
     died_of(device, 1000, free_bytes)
 }
@@ -26,7 +26,7 @@ fn died_of(device: u32, mib: u64, free_bytes: u64) -> DeviceRecording {
     DeviceRecording { device, ..recording(trace, vec![segment(blocks)]).devices.remove(0) }
 }
 
-/// So much is free that a limit refused: it was at least 1000 MiB and less than 1600.
+/// So much memory is free that a limit must have refused the request: it was at least 1000 MiB and less than 1600.
 const PLENTY: u64 = 100 << 30;
 
 fn file(folder: &Folder, devices: Vec<DeviceRecording>) -> String {
@@ -41,7 +41,7 @@ fn json(arguments: &[&str]) -> Value {
 #[test]
 fn a_full_device_that_nothing_serves_decides_whatever_the_others_hold() {
     let folder = Folder::new("devices-full");
-    // It was full with 1100 MiB, so that its memory is known, and 1200 MiB are live.
+    // It was full at 1100 MiB, so its memory is known, and 1200 MiB is live.
     let file = file(&folder, vec![holds(0, 300), died(1, 100 * MIB), holds(2, 5000)]);
     let (code, text) = words(&["advise", "--all", &file]);
     assert_eq!(code, 1, "{text}");

@@ -11,7 +11,7 @@ fn completes() -> Recording {
     recording(trace, vec![first_segment(), segment(vec![used(OTHER, 600 * MIB)])])
 }
 
-/// The same, dead: the last 600 MiB are refused, so the limit was at least 1000 MiB and less than 1600.
+/// The same, but it dies: the last 600 MiB is refused, so the limit was at least 1000 MiB and less than 1600.
 fn died() -> Recording {
     let mut trace = start();
     trace.push(entry(Action::Oom, 100 << 30, 600 * MIB));
@@ -40,7 +40,7 @@ fn memory_that_the_file_contradicts_is_said_and_makes_the_answer_conditional() {
     let folder = Folder::new("memory-contradicted");
     let file = folder.recording("died.pickle", &died());
     let (code, text) = words(&["advise", "--all", &file, "--limit", "4GiB"]);
-    // No step came before, so nothing tells what follows.
+    // There is no earlier step, so nothing shows what follows.
     assert_eq!(code, 3, "{text}");
     assert!(text.contains("the run had less than 4.00 GiB: at entry 5, a request was refused"), "{text}");
     assert!(text.contains("if all of 4.00 GiB is available, "), "{text}");
@@ -49,7 +49,7 @@ fn memory_that_the_file_contradicts_is_said_and_makes_the_answer_conditional() {
     let contradiction = &object["contradiction"];
     assert_eq!((&contradiction["device"], &contradiction["entry"]), (&0.into(), &5.into()), "{object}");
     assert_eq!(contradiction["refused_bytes"], 1600 * MIB);
-    // With what it had, nothing is contradicted.
+    // With the memory that it had, nothing is contradicted.
     assert_eq!(json(&["advise", &file, "--limit", "1300MiB"])["contradiction"], Value::Null);
 }
 
@@ -67,7 +67,7 @@ fn what_an_assumed_limit_decides_is_not_known() {
     let object = json(&["advise", &file]);
     assert_eq!((&object["outcome"], &object["capacity_bytes"]), (&"unknown".into(), &(1024 * MIB).into()), "{object}");
     assert_eq!(object["verdict"], "undecided");
-    // What is said to be enough is, and less is not.
+    // The amount that is said to be enough is enough, and less is not.
     let (enough, settings) = (&object["enough"]["bytes"], &object["enough"]["settings"]);
     let (enough, settings) = (enough.as_u64().expect("bytes"), settings.as_str().expect("settings"));
     let outcome = |bytes: u64| {
@@ -77,7 +77,7 @@ fn what_an_assumed_limit_decides_is_not_known() {
     assert_eq!((outcome(enough), outcome(enough - 4 * MIB)), (true.into(), false.into()), "{settings} in {enough}");
     let (_, diagnosed) = words(&["diagnose", &file]);
     assert!(diagnosed.contains("capacity if it was lower"), "{diagnosed}");
-    // Where every possible limit is too small, that is known.
+    // If every possible limit is too small, the answer is known.
     let (code, text) = words(&["advise", "--all", &file, "--limit", "1100MiB"]);
     assert!(code == 1 && text.contains("No setting helps"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! `parkade advise --policy`: what a policy of parkade would need, beside what settings do.
+//! `parkade advise --policy`: what one of parkade's policies would need, next to the needs of settings.
 
 use crate::common::documented::check_text;
 use crate::common::{Folder, Run, call, good, pages::shipped, reuses_a_part};
@@ -18,7 +18,7 @@ fn json(arguments: &[&str]) -> (i32, Value) {
     (run.code, serde_json::from_str(last).unwrap_or_else(|_| panic!("a JSON object: {}{}", run.out, run.err)))
 }
 
-/// The program holds 11.59 GiB with the request of which it died, and no policy can serve it in less.
+/// The program holds 11.59 GiB including the request that ended it, and no policy can serve it in less.
 #[test]
 fn of_a_run_that_died_the_request_that_ended_it_is_asked_for_too() {
     let file = shipped("gpt2_varlen.limit12_oom");
@@ -37,7 +37,7 @@ fn of_a_run_that_died_the_request_that_ended_it_is_asked_for_too() {
     assert!(!said.contains("instead of settings: it fits"), "{said}");
 }
 
-/// Settings and policies are asked for the same: what is in the file, and what is estimated of the rest.
+/// Settings and policies receive the same requests: those in the file, and the estimated rest.
 #[test]
 fn what_gets_past_the_failure_is_no_plain_fit() {
     let file = shipped("gpt2_varlen.limit12_oom");
@@ -64,12 +64,12 @@ fn a_policy_that_does_not_serve_the_requests_leaves_the_advice_as_it_is() {
     assert!(needs["not_served"].as_str().is_some_and(|why| why.starts_with("it runs out of memory at entry ")), "{needs}");
     assert!(object["policies"][1]["smallest_capacity_bytes"].is_u64(), "{object}");
     let (code, said) = text(&asked);
-    let line = "with parkade.enable(policy=\"bfc:kind=one-region\") instead of settings: it cannot serve these requests in any amount of memory: it runs out of memory at entry ";
+    let line = "with parkade.enable(policy=\"bfc:kind=one-region\") instead of settings: it cannot serve these requests, however much memory there is: it runs out of memory at entry ";
     assert!(code == 0 && said.contains(line) && said.contains("keep the settings as they are"), "{code}: {said}");
     assert!(!said.contains("OutOfMemory"), "{said}");
 }
 
-/// The simulated device has 4 TiB where no memory is given.
+/// The simulated device has 4 TiB if no memory size is given.
 #[test]
 fn the_simulated_device_is_no_result_of_a_policy_that_takes_all_memory() {
     let file = shipped("deep_mlp.default");
@@ -79,7 +79,10 @@ fn the_simulated_device_is_no_result_of_a_policy_that_takes_all_memory() {
         assert!(needs["peak_reserved_bytes"].as_u64().is_some_and(|bytes| bytes < 3 << 30), "{needs}");
     }
     let (_, said) = text(&asked);
-    assert!(said.contains("; it takes a share of the device's whole memory, and in that much it reserves at most 2.6"), "{said}");
+    assert!(
+        said.contains("; it takes a share of the device's entire memory, and with that much it reserves at most 2.6"),
+        "{said}"
+    );
     assert_eq!(said.matches("it takes a share").count(), 1, "{said}");
 }
 
@@ -91,7 +94,7 @@ fn more_memory_than_any_device_has_is_enough() {
     assert_eq!(object["policies"][0]["fits"], true, "{object}");
 }
 
-/// Frees that wait for other streams are the one thing in which the two differ; the end of a MemPool is the same.
+/// Frees that wait for other streams are the only thing in which the two differ; the end of a MemPool is the same.
 #[test]
 fn policies_are_compared_with_settings_by_one_measure() {
     let asked = |file: &str| json(&[&[&shipped(file)[..], "--policy", "pytorch-expandable"], &EXPANDABLE[..]].concat()).1;
@@ -114,7 +117,7 @@ fn without_a_trace_it_is_said_that_no_policy_is_tried() {
     let mut segments = good();
     segments.devices[0].trace.clear();
     let file = folder.recording("segments.pickle", &segments);
-    let note = "--policy is not tried: without a trace the requests are not known";
+    let note = "--policy is not tried: without a trace, their requests are unknown";
     let (code, said) = text(&[&file, "--policy", "best-fit-remap"]);
     assert!(code == 3 && said.contains(note), "{code}: {said}");
     let (_, object) = json(&[&file, "--policy", "best-fit-remap"]);
@@ -135,7 +138,7 @@ fn what_is_named_is_tried_once_and_a_name_that_is_unknown_is_refused_before_any_
     let unknown = call(&["advise", "missing.pickle", "--policy", "zzz"]);
     assert!(unknown.code == 2 && !unknown.err.contains("missing.pickle"), "{}", unknown.err);
     assert!(
-        unknown.err.contains("'--policy <NAME>': there is no policy \"zzz\"; parkade sweep --list names all"),
+        unknown.err.contains("'--policy <NAME>': there is no policy \"zzz\"; parkade sweep --list lists all"),
         "{}",
         unknown.err
     );
@@ -147,7 +150,7 @@ fn of_several_ranks_each_policy_is_told_for_all() {
     for (number, rank) in [reuses_a_part(), good()].iter().enumerate() {
         folder.recording(&format!("rank{number}.pickle"), rank);
     }
-    // The one holds 120 MiB, the other 20.
+    // One holds 120 MiB, the other 20 MiB.
     let asked = |limit| [folder.path(), "--only", "--policy", "best-fit-remap", "--policy", "breaking-handles", "--limit", limit];
     let (_, object) = json(&asked("140MiB"));
     let breaking = &object["one_setting"]["policies"][1];
@@ -178,7 +181,7 @@ fn of_several_devices_the_one_on_which_it_fares_worst_is_named() {
     assert_eq!((&needs["fits"], &needs["outcome"]), (&false.into(), &"does_not_fit".into()), "{needs}");
 }
 
-/// The run goes on without them, so the policy need not serve them.
+/// The run continues without them, so the policy need not serve them.
 #[test]
 fn requests_that_a_run_did_without_are_left_out() {
     let folder = Folder::new("policies-survived");
@@ -190,5 +193,5 @@ fn requests_that_a_run_did_without_are_left_out() {
     let needs = &object["policies"][0];
     assert_eq!((&needs["outcome"], &needs["failed_requests"]), (&"fits".into(), &41.into()), "{needs}");
     let (_, said) = text(&asked);
-    assert!(said.contains("; 41 requests that failed in the recording, and that the run survived, are left out"), "{said}");
+    assert!(said.contains("; 41 requests whose failure the recorded run survived are left out"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! `parkade advise` of several ranks: each alone, and one setting for all of them.
+//! `parkade advise` of several ranks: each on its own, and one setting for all of them.
 
 use crate::common::documented::check_text;
 use crate::common::{BASE, Folder, MIB, OTHER, call, died_of_a_hole, entry, recording, reuses_a_part, segment, unused, used};
@@ -35,7 +35,7 @@ fn ranks_that_want_different_settings_get_one_that_serves_both() {
     let (code, object) = json(&folder, &["--limit", "140MiB"]);
     let found = &object["one_setting"];
     assert_eq!((code, &found["outcome"], &found["own"]), (0, &"fits".into(), &false.into()), "{found}");
-    // Rank 1 alone would keep its settings.
+    // On its own, rank 1 would keep its settings.
     assert_eq!((&found["ranks"][1]["best_settings"], &found["ranks"][1]["outcome"]), (&"".into(), &"fits".into()));
     let settings = found["settings"].as_str().expect("settings");
     for number in 0..2 {
@@ -102,7 +102,7 @@ fn ranks_that_fit_as_they_are_stay() {
     let folder = job("advise-job-stay", &[reuses_a_part(), wants_none()]);
     let run = call(&["advise", folder.path(), "--limit", "1GiB"]);
     assert_eq!((run.code, run.out.lines().last()), (0, Some("keep the settings as they are (default settings)")), "{}", run.out);
-    // Without memory, what the fullest rank needs.
+    // Without a memory size, the need of the rank that needs the most.
     let run = call(&["advise", folder.path()]);
     assert!(run.code == 0 && run.out.contains("rank 1 needs the most"), "{}", run.out);
 }
@@ -119,7 +119,7 @@ fn the_memory_that_one_rank_shows_is_assumed_for_the_others() {
     assert_eq!((&found["assumed_limit_bytes"], &found["ranks"][1]["capacity_bytes"]), (limit, limit), "{found}");
 }
 
-/// One setting is judged on each rank as the best one for it alone is: where the limit was in a range, by the least of it.
+/// One setting is judged on each rank in the same way as that rank's own best: if the limit was in a range, by its lower end.
 #[test]
 fn settings_that_are_best_for_no_rank_are_judged_by_its_range_too() {
     let folder = job("advise-job-range", &[died_of_a_hole(), died_of_a_hole()]);

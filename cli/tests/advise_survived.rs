@@ -1,11 +1,11 @@
-//! A run that survives its out-of-memory errors: what `advise` and `replay` say of it, and that they agree.
+//! A run that survives its out-of-memory errors: what `advise` and `replay` say about it, and that they agree.
 
 use crate::common::{Folder, call};
 use serde_json::Value;
 
 const ONLY: [&str; 3] = ["--settings", "expandable_segments:True", "--only"];
 
-/// A recording that ships, as it would have run under a limit, and going on after each error.
+/// A recording that ships, as it would have run under a limit, continuing after each error.
 fn surviving(folder: &Folder, limit: &str) -> String {
     let source = format!("{}/../conformance/recordings/prefetch_streams.default.pickle.xz", env!("CARGO_MANIFEST_DIR"));
     let file = format!("{}/survived.{limit}.pickle", folder.path());

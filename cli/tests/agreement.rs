@@ -1,4 +1,4 @@
-//! No command's answer contradicts another's: all of them on the same recordings, compared.
+//! No command's answer contradicts another's: all of them run on the same recordings and are compared.
 //!
 //! For each recording, whole and cut where a tighter limit kills it: peaks, the limit that is assumed, how the run ended, where it failed,
 //! whether it fits and with which settings.
@@ -47,13 +47,13 @@ impl Answers {
             diagnose: answer("diagnose", file, &with_limit),
             advise: answer("advise", file, &recorded),
             replay: answer("replay", file, &recorded),
-            // With a page to write, it searches as advise does.
+            // If it writes a page, it searches as advise does.
             report: answer("report", file, &[&with_limit[..], &["-o", &page, "--force"]].concat()),
         }
     }
 
     fn compare(&self, file: &str) {
-        // Where a replay differs its peaks are not the recording's.
+        // If a replay differs, its peaks are not the recording's.
         if self.verify["mismatches"] == 0 {
             self.peaks();
         }
@@ -86,7 +86,7 @@ impl Answers {
         let ending = &self.advise["endings"][0]["ending"];
         assert_eq!(self.report["devices"][0]["ending"], *ending, "{}: report", self.what);
         assert_eq!(self.diagnose["devices"][0]["ending"], *ending, "{}: diagnose", self.what);
-        // A verdict on why it failed is the same, or neither has one.
+        // The verdicts on why it failed are the same, or neither has one.
         let verdicts = (&self.advise["verdict"], &self.diagnose["devices"][0]["verdict"]);
         assert_eq!(verdicts.0 == "capacity", verdicts.1 == "capacity", "{}: {verdicts:?}", self.what);
         if ending == "died" {
@@ -107,7 +107,7 @@ impl Answers {
         }
     }
 
-    /// `replay` of the recorded run as it was agrees with itself, and with what `advise` says of the run's own settings.
+    /// `replay` of the unchanged recorded run agrees with itself, and with what `advise` says about the run's own settings.
     fn own_run(&self) {
         let (replay, own) = (&self.replay, &self.advise["options"][0]);
         assert_eq!(replay["endings"][0], self.advise["endings"][0]["ending"], "{}: replay", self.what);
@@ -123,9 +123,9 @@ impl Answers {
         }
     }
 
-    /// `replay` of the recommended settings under the assumed limit comes to the same.
+    /// `replay` of the recommended settings under the assumed limit has the same result.
     fn replay_agrees(&self, file: &str) {
-        // Replayed with one size, it is known what a range leaves open.
+        // A replay with one size decides what a range leaves open.
         if let Some(enough) = self.advise["enough"]["bytes"].as_u64() {
             return self.replay_in_range(file, enough);
         }
@@ -140,8 +140,8 @@ impl Answers {
         assert_eq!(replayed["endings"][0], self.advise["endings"][0]["ending"], "{}: replay", self.what);
     }
 
-    /// Where the limit was in a range: `replay` of the settings gets past every recorded request in what is said to be enough, and just
-    /// below the least of the range the run's own settings fail.
+    /// If the limit was in a range: `replay` of the settings gets past every recorded request in the memory that is said to be
+    /// enough, and the run's own settings fail just below the lower end of the range.
     fn replay_in_range(&self, file: &str, enough: u64) {
         let settings = self.advise["enough"]["settings"].as_str().expect("settings");
         let outcome = |settings: &[&str], limit: u64| {

@@ -2,14 +2,14 @@
 
 use crate::common::{call, call_at_80_columns, parkade};
 
-/// The words of a text, in the order of the alphabet: where columns are wrapped, another one follows.
+/// The words of a text in alphabetical order, because wrapped columns change their order.
 fn sorted_words(text: &str) -> Vec<&str> {
     let mut words: Vec<&str> = text.split_whitespace().collect();
     words.sort_unstable();
     words
 }
 
-/// Where nobody says how wide it is, and where what is said is no width, an answer has 80 columns. Only what is pasted is wider.
+/// Without a width, or with an invalid one, an answer has 80 columns. Only lines to paste are wider.
 #[test]
 fn answers_have_80_columns() {
     let shipped = |name: &str| format!("{}/../conformance/recordings/{name}.pickle.xz", env!("CARGO_MANIFEST_DIR"));

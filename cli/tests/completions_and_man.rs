@@ -1,4 +1,4 @@
-//! Completion scripts and manual pages: what a shell and groff make of them, and that they have every command and option.
+//! Completion scripts and manual pages: how a shell and groff interpret them, and that they have every command and option.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 const SHELLS: [&str; 5] = ["bash", "elvish", "fish", "powershell", "zsh"];
 
-/// What a command prints that succeeds.
+/// The output of a command that succeeds.
 fn printed(args: &[&str]) -> String {
     let run = call(args);
     assert_eq!((run.code, run.err.as_str()), (0, ""), "{args:?}");

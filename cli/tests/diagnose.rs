@@ -8,7 +8,7 @@ use serde_json::Value;
 const LOG: &str = "step 7\nOutOfMemoryError: CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59\nGiB total capacity; \
                    28.60 GiB already allocated; 3.92 GiB free; 33.95 GiB\nreserved in total by PyTorch). If reserved";
 
-/// 40 MiB in two halves with 4 MiB live in each; 30 MiB do not fit below a limit of 60 MiB.
+/// 40 MiB in two halves with 4 MiB live in each; 30 MiB does not fit under a limit of 60 MiB.
 fn failing() -> Recording {
     let (second, mib) = (BASE + (1 << 30), MIB);
     let mut trace = Vec::new();
@@ -62,7 +62,7 @@ fn a_person_reads_the_cause_first() {
         ]
     );
     assert_eq!(lines.last(), Some(&format!("parkade advise {file} --limit 60MiB").as_str()));
-    // What the error shows need not be given; where nothing failed, it must be.
+    // What the error shows need not be given; if nothing failed, it must be.
     let last = |file: &str| call(&["diagnose", file]).out.lines().last().map(str::to_owned);
     assert_eq!(last(&file), Some(format!("parkade advise {file}")));
     let whole = folder.recording("whole.pickle", &good());
@@ -131,7 +131,7 @@ fn a_message_is_enough_for_a_first_answer() {
     assert!(object["headline"].as_str().is_some_and(|text| text.contains("depends on the last digit")), "{object}");
 }
 
-/// A message of rank `rank`, with so many GiB allocated of 24.
+/// A message of rank `rank`, with this many of 24 GiB allocated.
 fn of_rank(rank: u32, allocated: &str) -> String {
     format!(
         "[rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU {rank} has a total capacity of 24.00 \
@@ -146,7 +146,7 @@ fn the_messages_of_all_ranks_are_told_and_the_first_failure_is_explained() {
     let timed = format!("step 1\n2024-05-01 12:00:02 {three}2024-05-01 12:00:01 {one}2024-05-01 12:00:03 {three}");
     let run = call_with(&["diagnose", "--message", "-"], timed.as_bytes());
     assert!(run.code == 0 && run.out.starts_with("others hold it: about 10.01 GiB of "), "{}{}", run.out, run.err);
-    let second = "\n2 different out-of-memory messages of 2 ranks; rank 1 failed first, at 2024-05-01 12:00:01, judging by \
+    let second = "\n2 different out-of-memory messages from 2 ranks; rank 1 failed first, at 2024-05-01 12:00:01, judging by \
                   the times of the lines\n\
                   explained: line 3 from device 1, rank 1\n\n";
     for text in ["3       3     2      2  2.00 GiB  22.00 GiB", second, "12.50 GiB allocated plus"] {
@@ -164,10 +164,7 @@ fn the_messages_of_all_ranks_are_told_and_the_first_failure_is_explained() {
     // Without times the first in the log is explained, and the text says that the order is not known.
     let text = format!("{three}{one}");
     let run = call(&["diagnose", "--message", &text]).out;
-    assert!(
-        run.contains("which came first is not known") && run.contains("\nexplained: line 1 from device 3, rank 3\n"),
-        "{run}"
-    );
+    assert!(run.contains("which came first is unknown") && run.contains("\nexplained: line 1 from device 3, rank 3\n"), "{run}");
     assert!(json(&["--message", &text]).1["first_failure"].is_null());
     let run = call(&["diagnose", "--message", &three]).out;
     assert!(run.starts_with("capacity: ") && run.contains("\nan out-of-memory message from device 3, rank 3\n"), "{run}");
@@ -282,7 +279,7 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert_eq!(verdict(1), (3.into(), "no_failure".into()));
     let run = call(&["diagnose", &file, "--device", "3"]);
     assert!(
-        run.out.lines().nth(1) == Some("both.pickle, device 3: the history is not in the file, only the heap at its end"),
+        run.out.lines().nth(1) == Some("both.pickle, device 3: the file has no history, only the heap at the end"),
         "{}",
         run.out
     );
@@ -290,7 +287,7 @@ fn several_devices_and_files_without_a_trace_are_diagnosed() {
     assert!(run.out.contains("not in the file: the history"), "{}", run.out);
 }
 
-/// PyTorch writes that a snapshot was taken into the trace of every device, also of those that the program did not use.
+/// PyTorch writes that a snapshot was taken into the trace of every device, even of those that the program did not use.
 #[test]
 fn devices_of_which_nothing_is_told_are_left_out() {
     let folder = Folder::new("diagnose-unused");
@@ -309,7 +306,8 @@ fn devices_of_which_nothing_is_told_are_left_out() {
     assert!(text.contains("device 0") && text.contains("device 1"), "{text}");
 }
 
-/// Where nothing failed, the question is why more is reserved than allocated; a request that is tiny against that does not say why.
+/// If nothing failed, the question is why more is reserved than allocated; a request that is tiny in comparison does not
+/// explain it.
 #[test]
 fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
     let folder = Folder::new("diagnose-tiny");
@@ -338,12 +336,12 @@ fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
          pool\ntiny.pickle: no failure is recorded; at the peak of reserved memory, at entry 5 of 6\n",
         "reserved memory peaked at 152.00 MiB, first at entry 5; allocated memory peaked at 150.00 MiB, at entry 1, when 150.00 MiB",
         "where the 152.00 MiB of reserved memory is (2 segments)\n  256.00 KiB  live, in 1 block\n",
-        "  150.00 MiB  whole free segments or pages: the cache, which empty_cache gives back (1 piece)\n",
+        "  150.00 MiB  whole free segments or pages: the cache, which empty_cache releases (1 piece)\n",
     ] {
         assert!(run.contains(text), "{text:?} is not in\n{run}");
     }
     assert!(!run.contains("other pool") && !run.contains("requested"), "{run}");
-    // Whoever chooses an entry at which memory was taken from the device asks why its request did not use what was free.
+    // If the chosen entry took memory from the device, the question is why its request did not use what was free.
     let chosen = call(&["diagnose", &file, "--entry", "5"]).out;
     assert!(chosen.contains("before entry 5 of 6") && chosen.contains("150.00 MiB  in the other pool"), "{chosen}");
     assert_eq!(json(&[&file, "--entry", "5"]).1["devices"][0]["question"], "why_new_memory");
@@ -354,7 +352,7 @@ fn without_a_failure_the_question_is_why_reserved_is_above_allocated() {
     assert!(call(&["diagnose", &file, "--entry", "3"]).out.contains("\ntiny.pickle: after entry 3 of 6, where nothing failed\n"));
 }
 
-/// What a private pool has cached is no matter of settings, nor of what the allocator may give back.
+/// Settings do not affect what a private pool has cached, and the allocator may not release it.
 #[test]
 fn a_private_pool_s_whole_segments_are_told_from_those_that_could_go() {
     let folder = Folder::new("diagnose-private");
@@ -388,7 +386,7 @@ fn a_recording_that_is_not_exact_says_so_first() {
     assert!(run.out.lines().nth(1).is_some_and(|line| line.starts_with("warning: ")), "{}", run.out);
 }
 
-/// A message of another source is explained, not refused: who wrote it, how much was wanted, what that means.
+/// A message from another source is explained, not refused: who wrote it, how much was requested, and what that means.
 #[test]
 fn messages_that_are_not_of_pytorch_s_allocator_are_explained() {
     let known = [
@@ -414,7 +412,7 @@ fn messages_that_are_not_of_pytorch_s_allocator_are_explained() {
             "RuntimeError: CUDA error: out of memory",
             0,
             "outside_allocator",
-            "outside of PyTorch's allocator: the message comes from CUDA itself",
+            "outside PyTorch's allocator: the message comes from CUDA itself",
         ),
         ("Out of memory: Killed process 7 (python)", 0, "host_memory", "main memory, not the GPU's"),
         ("CUDA out of memory. Tried to allocate more than 1EB memory.", 0, "impossible_figures", "which no device has"),
@@ -491,7 +489,7 @@ fn with_the_default_stacks_blocks_are_named_by_operators_and_the_program_s_lines
     assert_eq!((own.len(), &own[0]["name"], &own[0]["line"]), (1, &"<lambda>".into(), &60.into()));
 }
 
-/// A command about the file is about all of its devices, so it comes once, at the end.
+/// A command about the file covers all of its devices, so it appears once, at the end.
 #[test]
 fn the_command_to_run_next_is_the_last_line_whatever_devices_there_are() {
     let folder = Folder::new("diagnose-command");

@@ -4,7 +4,7 @@ use crate::common::call;
 use crate::common::documented::check_text;
 use serde_json::Value;
 
-/// The message of PyTorch's cudaMallocAsync backend, whose driver pool no setting of the other allocator concerns.
+/// The message of PyTorch's cudaMallocAsync backend, whose driver pool is not affected by any setting of the other allocator.
 #[test]
 fn a_message_of_cuda_malloc_async_is_told_for_what_it_is() {
     let message = |allocated: &str, requested: &str, limit: &str| {

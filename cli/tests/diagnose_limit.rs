@@ -10,7 +10,7 @@ fn a_limit_that_the_run_exceeded_was_not_its_limit() {
         let run = call(&[&["diagnose", "--json", &file], arguments].concat());
         serde_json::from_str::<Value>(&run.out).expect("JSON")["devices"][0].clone()
     };
-    // The run is diagnosed as without the limit.
+    // The run is diagnosed as if no limit had been given.
     let (without, exceeded) = (object(&[]), object(&["--limit", "64.5MiB"]));
     assert!(exceeded["limit"]["contradicted_by"].as_str().is_some_and(|text| text.contains("was reserved")), "{exceeded}");
     for key in ["verdict", "entry", "peaks", "heap", "exactness"] {

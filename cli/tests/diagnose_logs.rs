@@ -9,7 +9,7 @@ const MESSAGE: &str = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Trie
                        GiB of which 0.25 GiB is free. Of the allocated memory 22.00 GiB is allocated by PyTorch, and 0.75 GiB is reserved \
                        by PyTorch but unallocated.";
 
-/// So many lines of 4 KiB.
+/// This many lines of 4 KiB.
 fn lines(count: usize) -> String {
     (["validation-loss-0.25 ".repeat(195), "\n".to_owned()].concat()).repeat(count)
 }
@@ -37,7 +37,7 @@ fn a_log_is_read_from_its_file() {
     let of_file = call(&["diagnose", "--message", &file]);
     let of_text = call_with(&["diagnose", "--message", "-"], log.as_bytes());
     assert_eq!((of_file.code, &of_file.out), (0, &of_text.out), "{}", of_file.err);
-    // What cannot be read is not called a log without messages.
+    // A file that cannot be read is not reported as a log without messages.
     let missing = format!("{}/none.log", folder.path());
     let empty = folder.file("empty.log", b"");
     for (name, text) in [
@@ -51,7 +51,7 @@ fn a_log_is_read_from_its_file() {
     }
 }
 
-/// Of more messages than are kept, the first are listed and the others counted.
+/// If there are more messages than are kept, the first are listed and the others counted.
 #[test]
 fn the_messages_that_are_not_kept_are_counted() {
     let mut log = String::new();

@@ -1,15 +1,15 @@
-//! A run that died and of which the beginning is lost, as most long runs are: all commands, on one file.
+//! A run that died and whose oldest entries are missing, as in most long runs: all commands, on one file.
 
 use crate::common::{BASE, Folder, MIB, call, entry, recording, segment, unused, used};
 use parkade_recording::{Action, Style, read_file, write};
 use serde_json::Value;
 
-/// A recording that ships, dying under a limit, without the first half of its trace and without what followed the error.
+/// A shipped recording that dies under a limit, without the first half of its trace and without what followed the error.
 fn cut(folder: &Folder, limit: &str) -> String {
     without(folder, limit, 0.5)
 }
 
-/// The same without so much of its trace.
+/// The same without this much of its trace.
 fn without(folder: &Folder, limit: &str, part: f64) -> String {
     let source = format!("{}/../conformance/recordings/resnet50_sweep.default.pickle.xz", env!("CARGO_MANIFEST_DIR"));
     let died = format!("{}/died.pickle", folder.path());
@@ -37,13 +37,13 @@ fn every_command_knows_that_it_died_and_what_is_lost() {
     let death = &advised["endings"][0];
     assert_eq!((&death["ending"], &death["served_afterwards"]), (&"died".into(), &0.into()), "{advised}");
     assert!(advised["live"][0]["lost_beginning_blocks"].as_u64().is_some_and(|blocks| blocks > 100), "{advised}");
-    // The rest is estimated, or not known: never are its own settings kept, under which it died.
+    // The rest is estimated or unknown: the run's own settings, under which it died, are never kept.
     assert!([1, 3].contains(&code) && advised["outcome"] != "fits", "{code} {advised}");
     assert_eq!((&advised["options"][0]["own"], &advised["options"][0]["gets_past"]), (&true.into(), &false.into()));
     assert_eq!(advised["options"][0]["fails_at_entry"], death["at_entry"]);
     let (_, diagnosed) = object(&["diagnose", &file, "--limit", "5GiB"]);
     assert_eq!((&diagnosed["devices"][0]["ending"], &diagnosed["devices"][0]["entry"]), (&"died".into(), &death["at_entry"]));
-    // What the failing request met is what was recorded, not what a replay of the rest came to.
+    // What the failing request found is what was recorded, not the result of replaying the rest.
     for (advise, diagnose) in [("reserved_bytes", "reserved_bytes"), ("live_bytes", "allocated_bytes")] {
         assert_eq!(advised["cause"][advise], diagnosed["devices"][0]["heap"][diagnose], "{advise}");
     }
@@ -57,7 +57,8 @@ fn every_command_knows_that_it_died_and_what_is_lost() {
     assert!(text.contains("the run died of the out-of-memory error at entry ") && !text.contains("keep the settings"), "{text}");
 }
 
-/// A replay of what is left may be served where the run died. The table, the words, the JSON object and the exit code all say that it died.
+/// A replay of what is left may get past the point where the run died. The table, the words, the JSON object and the exit code
+/// all say that it died.
 #[test]
 fn the_recorded_death_stands_whatever_is_lost() {
     let folder = Folder::new("died-most-lost");
@@ -78,7 +79,7 @@ fn the_recorded_death_stands_whatever_is_lost() {
             assert!(text.contains(&format!("\n  fits            {fits}\n")), "{part} {limit:?}: {text}");
         }
     }
-    // What was in pieces before the first entry is requested anew in the replay, and then there is room.
+    // What was in pieces before the first entry is requested again in the replay, and then there is room.
     let other = BASE + (1 << 30);
     let trace = vec![entry(Action::Alloc, BASE + 40 * MIB, 60 * MIB), entry(Action::Oom, 1 << 40, 100 * MIB)];
     let first = segment(vec![used(BASE, 40 * MIB), used(BASE + 40 * MIB, 60 * MIB)]);
@@ -96,8 +97,8 @@ fn the_recorded_death_stands_whatever_is_lost() {
     assert!(text.contains("\n  fits            no\n"), "{text}");
 }
 
-/// The fixed run goes further and so reserves more: growth beyond the peak of a run that died is no known growth (3), a size is a bound
-/// whatever it is compared with (1).
+/// The fixed run gets further and so reserves more: growth beyond the peak of a run that died is not known to be growth (3),
+/// but a size is a bound no matter what it is compared with (1).
 #[test]
 fn a_run_that_died_compared_with_the_fixed_one() {
     let folder = Folder::new("died-diff");

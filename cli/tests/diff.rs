@@ -1,4 +1,4 @@
-//! `parkade diff`: what it says of pairs of recordings, and when it fails a check.
+//! `parkade diff`: what it says about pairs of recordings, and when it fails a check.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn shipped(name: &str) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// A run that holds so many MiB in one segment.
+/// A run that holds this many MiB in one segment.
 fn holding(mebibytes: u64) -> Recording {
     let bytes = mebibytes * MIB;
     let trace = vec![entry(Action::SegmentAlloc, BASE, bytes), entry(Action::Alloc, BASE, bytes)];
@@ -42,16 +42,17 @@ fn growth_above_the_bound_fails() {
     assert_eq!(object["devices"][0]["comparison"]["peak_reserved_change_bytes"], 2 * MIB);
 }
 
-/// The peak of a run that died is that of what came before: it shows neither that it keeps within a bound nor that another run grew.
+/// The peak of a run that died is that of what came before: it shows neither that it stays within a bound nor that another run
+/// grew.
 #[test]
 fn a_bound_and_a_run_that_died() {
     let (died, survived) = (shipped("gpt2_varlen.limit12_oom"), shipped("gpt2_varlen.default"));
     let cases = [
-        // A died: what B has more is not known to be growth.
+        // A died, so the higher peak of B is not known to be growth.
         (&[&*died, &survived, "--fail-above", "2%"][..], 3, "not_known", "is above 11.48 GiB (--fail-above 2%;", "A died"),
         (&[&died, &survived, "--fail-above", "50%"], 0, "holds", "is not above", "--fail-above 50%"),
         (&[&died, &survived, "--fail-above", "12GiB"], 1, "exceeded", "too much: peak reserved", "is above 12.00 GiB"),
-        // B died: it may have gone on beyond the bound.
+        // B died: without the error it might have exceeded the bound.
         (&[&survived, &died, "--fail-above", "2%"], 3, "not_known", "is not above", "B died"),
         (&[&survived, &died, "--fail-above", "12GiB"], 3, "not_known", "is not above", "B died"),
         (&[&survived, &died, "--fail-above", "10GiB"], 1, "exceeded", "too much: peak reserved", "is above 10.00 GiB"),
@@ -80,7 +81,7 @@ fn a_check_that_cannot_be_made_does_not_pass() {
         let run = call(&[&["diff"], args].concat());
         assert_eq!((run.code, run.err.lines().count(), run.out.as_str()), (2, 1, ""), "{args:?}: {}", run.err);
     }
-    // What it still holds at the end is more already.
+    // What it still holds at the end is already more.
     assert_eq!(call(&["diff", &bare, "--fail-above", "99MiB"]).code, 1);
     for bound in ["2%%", "-1%", "lots", "%"] {
         let run = call(&["diff", &a, &a, "--fail-above", bound]);
@@ -102,11 +103,11 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
     let resnet_died = shipped("resnet50_sweep.limit5_oom");
     let pairs = [
         (&mlp, &mlp, "A and B are the same recording, so nothing differs."),
-        // 2.12 takes another of two free blocks of one size, and comes to the same memory.
+        // 2.12 takes the other of two free blocks of the same size, and needs the same memory.
         (
             &of("2.11.0"),
             &of("2.12.0"),
-            "decisions diverge at entry 234; they differ in the release (A is of PyTorch 2.10 and 2.11, B",
+            "decisions diverge at entry 234; they differ in the release (A is from PyTorch 2.10 and 2.11, B",
         ),
         (&mlp, &shipped("deep_mlp.expandable"), "Both make the same requests, so the allocator makes the difference"),
         (&gpt2, &resnet, "The recordings have little in common: "),
@@ -120,7 +121,7 @@ fn every_kind_of_pair_is_told_in_a_sentence() {
         (
             &resnet,
             &resnet_died,
-            "steps 0 to 4 of both (unmarked; inferred from what the runs repeat): reserved memory peaks equally",
+            "steps 0 to 4 of both (unmarked; inferred from what the runs repeat): the peak of reserved memory is the same",
         ),
         (&held, &bare, "A file without a trace has only the state at its end, so both are compared at their ends."),
         (&held, &bare, "B reserves 20.00 MiB more than A at the end: 120.00 MiB instead of 100.00 MiB (+20.0 %)."),

@@ -1,11 +1,11 @@
-//! `parkade diff` of two folders of ranks: who is compared with whom, the order, and one check over all.
+//! `parkade diff` of two folders of ranks: which ranks are compared, in which order, and one check over all.
 
 use crate::common::documented::check_all;
 use crate::common::*;
 use parkade_recording::{Action, Recording};
 use serde_json::Value;
 
-/// A run that holds so many MiB in one segment.
+/// A run that holds this many MiB in one segment.
 fn holding(mebibytes: u64) -> Recording {
     let bytes = mebibytes * MIB;
     let trace = vec![entry(Action::SegmentAlloc, BASE, bytes), entry(Action::Alloc, BASE, bytes)];
@@ -28,7 +28,7 @@ fn json(args: &[&str]) -> (i32, Vec<Value>) {
 
 #[test]
 fn each_rank_is_compared_with_its_own_and_the_worst_comes_first() {
-    // The names say more than the rank, and differ; in the order of names 10 is before 2.
+    // The names say more than the rank, and differ; in the order of the names, 10 precedes 2.
     let a = folder("diff-ranks-a", &[("rank0_v1.pickle", 100), ("rank2_v1.pickle", 100), ("rank10_v1.pickle", 100)]);
     let b = folder("diff-ranks-b", &[("rank0_v2.pickle", 101), ("rank2_v2.pickle", 130), ("rank10_v2.pickle", 90)]);
     let (code, lines) = json(&[a.path(), b.path(), "--fail-above", "20%"]);
@@ -68,7 +68,7 @@ fn each_rank_is_compared_with_its_own_and_the_worst_comes_first() {
     assert_eq!(call(&["diff", a.path(), b.path(), "--fail-above", "30%"]).code, 0);
 }
 
-/// What the section about two files has beside this: from a recording that ships.
+/// The other keys of the section about two files, from a shipped recording.
 fn diff_of_everything() -> String {
     let shipped = |name: &str| format!("{}/../conformance/recordings/{name}.pickle.xz", env!("CARGO_MANIFEST_DIR"));
     let run = call(&["diff", "--json", &shipped("gpt2_varlen.frames_tail20k"), "--steps", "19:23"]);
@@ -123,7 +123,7 @@ fn what_cannot_be_compared_is_said_in_one_line() {
     let empty = Folder::new("diff-ranks-empty");
     let file = format!("{}/rank0.pickle", two.path());
     let refused: [(&str, &str, &str); 3] = [
-        (two.path(), &file, "is a file and is compared with a folder of several"),
+        (two.path(), &file, "is a file and cannot be compared with a folder of several files"),
         (two.path(), empty.path(), "this folder contains no snapshots"),
         (two.path(), other.path(), "no rank is in both folders: Only A has ranks 0, 1"),
     ];
@@ -141,7 +141,7 @@ fn what_cannot_be_compared_is_said_in_one_line() {
         "{}",
         run.out
     );
-    // Nor is one passed over that has no partner.
+    // Nor is one without a counterpart ignored.
     mixed.recording("rank1.pickle", &holding(100));
     let bad = mixed.file("rank2.pickle", b"nonsense");
     for (a, b, alone) in [(two.path(), mixed.path(), "Only B has rank 2"), (mixed.path(), two.path(), "Only A has rank 2")] {

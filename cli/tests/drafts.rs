@@ -1,4 +1,4 @@
-//! What becomes of a file that is being written when the process ends: its draft goes, and never anybody else's.
+//! What happens to a file that is being written when the process ends: its draft is removed, and never that of another process.
 
 #![cfg(target_os = "linux")]
 
@@ -97,8 +97,8 @@ fn renamed(name: &str, part: usize, change: impl Fn(&str) -> String) -> String {
     parts.join("-") + ".part"
 }
 
-/// Whether processes begun here ignore the signal: a shell without job control gives that to what it runs in the background, and `nohup`
-/// too.
+/// Whether processes begun here ignore the signal: a shell without job control sets this for what it runs in the background,
+/// and so does `nohup`.
 fn is_ignored(number: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -122,7 +122,7 @@ fn every_signal_that_can_be_caught_ends_the_process_and_its_draft() {
     }
 }
 
-/// As by nohup, or in the background of a script.
+/// As with nohup, or in the background of a script.
 #[test]
 fn a_signal_that_is_ignored_stays_ignored() {
     let folder = place("drafts-ignored");
@@ -182,7 +182,7 @@ fn the_draft_of_a_live_process_stays() {
     assert!(drafts(&folder).is_empty());
 }
 
-/// Their processes are not to be seen here.
+/// Their processes are not visible here.
 #[test]
 fn what_another_host_or_program_left_stays() {
     let folder = place("drafts-others");
@@ -212,7 +212,7 @@ fn what_another_host_or_program_left_stays() {
     assert_eq!(left, others, "{draft}");
 }
 
-/// A name that is a folder, or is removed meanwhile, is no failure.
+/// A name that is a folder, or is removed in the meantime, is not a failure.
 #[test]
 fn what_cannot_be_removed_stays() {
     let folder = place("drafts-folder");

@@ -2,7 +2,7 @@
 
 use crate::common::call;
 
-/// The line, of settings that are taken.
+/// The line for settings that are accepted.
 fn line(args: &[&str]) -> String {
     let run = call(&[&["enable"], args].concat());
     assert_eq!(run.code, 0, "{}", run.err);
@@ -10,7 +10,7 @@ fn line(args: &[&str]) -> String {
     run.out
 }
 
-/// That PyTorch refuses them, with this text.
+/// Checks that PyTorch refuses them, with this text.
 fn refused(args: &[&str], text: &str) {
     let run = call(&[&["enable"], args].concat());
     assert_eq!((run.code, run.out.as_str()), (1, ""), "{}", run.err);

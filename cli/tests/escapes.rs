@@ -1,11 +1,11 @@
-//! Strings that a file brings along never reach the terminal as they are: escape sequences, C1 controls, direction marks.
+//! Strings from a file never reach the terminal unescaped: escape sequences, C1 controls, direction marks.
 
 use std::sync::Arc;
 
 use crate::common::*;
 use parkade_recording::{Action, Annotation, Frame, RecordedSettings, Recording};
 
-/// Colours, a bell, a title, C1's own escape, a line that is none, text that runs backwards, delete.
+/// Colours, a bell, a title, C1's own escape, a fake line, text that runs backwards, delete.
 const HOSTILE: &str = "a\u{1b}[31m\u{7}\u{1b}]0;t\u{9c}\u{9b}32m\u{85}\u{2028}\u{202e}\u{7f}\r\nz";
 
 /// A run whose every name is hostile; it dies of an out-of-memory error.
@@ -50,7 +50,7 @@ fn check(run: &Run, what: &[&str]) {
     }
 }
 
-/// As text, as Markdown where the command has it, and as JSON that holds the strings as they are.
+/// As text, as Markdown where the command has it, and as JSON that contains the strings unchanged.
 fn check_both(arguments: &[&str]) {
     let run = call(arguments);
     check(&run, arguments);

@@ -1,8 +1,9 @@
-//! What a command costs grows as what it reads does.
+//! The cost of a command grows in proportion to what it reads.
 //!
-//! Two recordings differ in one dimension only, one eight times as large as the other. Twice as much may cost 2.3 times the processor time:
-//! a little more than twice, as larger tables are slower. The processor's time hardly depends on what else runs. `ALWAYS` has the pairs of
-//! dimension and command that each run measures. This is a test program by itself because it counts the time of the whole process.
+//! Two recordings differ in one dimension only, one eight times as large as the other. Twice as much may cost 2.3 times the
+//! processor time: a little more than twice, as larger tables are slower. The processor's time hardly depends on what else
+//! runs. `ALWAYS` has the pairs of dimension and command that each run measures. This is a separate test program because it
+//! counts the time of the entire process.
 #![cfg(unix)]
 
 mod common;
@@ -16,13 +17,13 @@ use parkade_recording::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-/// How much more the larger recording has.
+/// The factor by which the larger recording is larger.
 const TIMES: usize = 8;
-/// What twice as much may cost.
+/// The factor by which the cost may grow if the input doubles.
 const MOST: f64 = 2.3;
-/// What takes less tells nothing.
+/// A shorter time shows nothing.
 const FLOOR: Duration = Duration::from_millis(15);
-/// How often a measurement is repeated that is too high; the lowest counts.
+/// How often a measurement that is too high is repeated; the lowest counts.
 const TRIES: usize = 6;
 
 /// A recording in the making.
@@ -53,7 +54,7 @@ impl Made {
         1_700_000_000_000_000 + 10 * self.trace.len() as u64
     }
 
-    /// A block that is handed out and given back.
+    /// A block that is allocated and freed.
     fn cycle(&mut self, address: u64, size: u64, stack: StackId) {
         self.add(Action::Alloc, address, size).stack = stack;
         self.add(Action::FreeRequested, address, size);
@@ -65,14 +66,14 @@ impl Made {
         self.annotations.push(Annotation { name: name.into(), stage: stage.into(), device: Some(0), time_us });
     }
 
-    /// A stack of so many calls, the innermost on this line.
+    /// A stack of this many calls, the innermost on this line.
     fn stack(&mut self, line: usize, calls: usize) -> StackId {
         let frame = |line: usize| Frame { filename: "f.py".into(), line: line as u32, name: format!("g{line}").into() };
         let calls: Vec<u32> = (line..line + calls).map(|line| self.stacks.intern_frame(frame(line))).collect();
         self.stacks.intern_stack(&calls)
     }
 
-    /// Small segments with so many blocks of 512 bytes; returns the blocks.
+    /// Small segments with this many blocks of 512 bytes; returns the blocks.
     fn small(&mut self, count: usize, state: BlockState) -> Vec<u64> {
         let mut all = Vec::new();
         for (place, from) in (0..count).step_by(4096).enumerate() {
@@ -166,7 +167,7 @@ fn segments(made: &mut Made, count: usize, are_freed: bool) {
     }
 }
 
-/// So many requests, each from another place of the program, or from one of a few.
+/// This many requests, each from a different place in the program, or from one of a few.
 fn requests(made: &mut Made, count: usize, stacks: usize, depth: usize) {
     made.large_segment(0);
     for place in 0..count {
@@ -187,7 +188,7 @@ fn annotations(made: &mut Made, count: usize, are_steps: bool) {
     (0..count).rev().filter(|_| !are_steps).for_each(|scope| made.annotate(format!("scope {scope}"), "END"));
 }
 
-/// A dimension: its name, the larger number, and how to make a recording with so many.
+/// A dimension: its name, the larger number, and how to make a recording with that many.
 type Dimension = (&'static str, usize, fn(&mut Made, usize));
 
 const DIMENSIONS: [Dimension; 16] = [
@@ -322,7 +323,7 @@ fn twice_as_much_of_anything_costs_about_twice() {
             });
             for (_, command) in COMMANDS.iter().filter(|(parts, command)| *parts == part && is_measured(name, command)) {
                 let line = format!("{name}, {}", command.join(" "));
-                // A command that fails at once costs nothing, however much it is given.
+                // A command that fails immediately costs nothing, no matter how large its input is.
                 if is_always_measured(name, command)
                     && let (_, Err(error)) = run(command, &files[1], &out)
                 {

@@ -1,4 +1,4 @@
-//! `parkade info`, without a driver and with one of the test's own.
+//! `parkade info`, without a driver and with the test's own.
 
 mod common;
 mod nvml;
@@ -86,7 +86,7 @@ fn a_driver_that_refuses_is_told() {
     assert_eq!(silent.code, 0);
     assert!(silent.out.contains("processes unknown: nvmlDeviceGetComputeRunningProcesses_v3: no permission"), "{}", silent.out);
     let unloaded = call_fake(&folder, &["info"], &[("FAKE_NVML_INIT", "9")]);
-    // Then the CUDA driver is asked, and the fake is none.
+    // Then the CUDA driver is asked, and the fake library is not one.
     assert_eq!(unloaded.code, 2);
     assert!(unloaded.err.contains("nvmlInit_v2: the driver's kernel module is not loaded (NVML code 9)"), "{}", unloaded.err);
     assert!(unloaded.err.contains("; the CUDA driver lacks cuInit"), "{}", unloaded.err);
@@ -111,7 +111,7 @@ fn a_watch_goes_on_until_nobody_reads() {
         let object: Value = serde_json::from_str(&line.expect("a line")).expect("one object a line");
         assert_eq!(object["devices"][0]["free_bytes"], 6 * GIB);
     }
-    // The reader is gone now, which is no error.
+    // The reader is gone now, which is not an error.
     let output = child.wait_with_output().expect("it ends");
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
 }

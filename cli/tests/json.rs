@@ -11,7 +11,7 @@ use serde_json::Value;
 
 const SMALL_MODEL: &str = "transformer:mixed=on,steps=2,layers=2,hidden=256,heads=4,vocabulary=1000,sequence=128";
 
-/// What the runs below do not print, by section; of every section what no run of them has.
+/// The keys that the runs below do not print, by section; first those that are missing in every section.
 const RARE: [(&str, &[&str]); 11] = [
     ("", &["made_by.differing[]", "made_by.refuted_limit"]),
     ("advise", &["otherwise[]", "read_otherwise[]", "enough", "options[].devices"]),
@@ -134,7 +134,7 @@ fn recordings() {
     check("stats", &[&["stats", "--json", &limited], &["stats", "--json", &no_trace]]);
 }
 
-/// What has no section of its own below: several devices at once.
+/// What has no separate section below: several devices at once.
 #[test]
 fn several_devices() {
     let folder = Folder::new("json-devices");
@@ -148,7 +148,7 @@ fn several_devices() {
     check_devices("pack", &["pack", "--json", &two, "--budget", "1000"]);
 }
 
-/// Every key is documented; those of one device alone are missing.
+/// Every key is documented; those for a single device are missing.
 fn check_devices(heading: &str, args: &[&str]) {
     let run = call(args);
     let mut found = BTreeSet::new();

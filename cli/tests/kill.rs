@@ -1,4 +1,4 @@
-//! `parkade kill` on real processes, with a driver of the test's own that lists them.
+//! `parkade kill` on real processes, with the test's own driver, which lists them.
 
 mod common;
 mod nvml;
@@ -19,7 +19,7 @@ struct Sleeper {
 }
 
 impl Sleeper {
-    /// One that has CUDA's library in its memory, as a process that uses a GPU has.
+    /// One that has CUDA's library in its memory, like a process that uses a GPU.
     fn on_gpu(folder: &Folder) -> Sleeper {
         Sleeper::spawn("exec sleep 60", Some(folder))
     }
@@ -29,7 +29,7 @@ impl Sleeper {
         Sleeper::spawn("exec sleep 60", None)
     }
 
-    /// One on the GPU that pays no attention to SIGTERM.
+    /// One on the GPU that ignores SIGTERM.
     fn stubborn(folder: &Folder) -> Sleeper {
         Sleeper::spawn("trap '' TERM; exec sleep 60", Some(folder))
     }
@@ -93,8 +93,8 @@ fn without_a_terminal_or_a_yes_nothing_is_sent() {
     let sleeper = Sleeper::on_gpu(&folder);
     let run = call_fake(&folder, &["kill", &sleeper.pid], &[("FAKE_NVML_PID", &sleeper.pid)]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
-    assert!(run.err.starts_with("parkade: there is no terminal to ask on: --yes ends process "), "{}", run.err);
-    // A "yes" from a pipe is no person's.
+    assert!(run.err.starts_with("parkade: there is no terminal to ask for confirmation: --yes ends process "), "{}", run.err);
+    // A "yes" from a pipe does not come from a person.
     assert_eq!(call_with(&["kill", &sleeper.pid], b"yes\n").code, 2);
     assert!(sleeper.is_running());
     sleeper.end();
@@ -113,7 +113,7 @@ fn a_process_that_only_shares_the_pid_is_left_alone() {
     sleeper.end();
 }
 
-/// The process is ended all the same, and nobody who reads nothing is told.
+/// The process is ended anyway, although nobody reads the output.
 fn what_was_done_and_cannot_be_written_is_said() {
     let folder = fake("kill-full");
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there").into();

@@ -39,7 +39,7 @@ fn the_table_says_what_fits_and_why_no_more() {
 fn the_old_name_says_the_new_one() {
     let run = call(&["frontier", "--model", "7b"]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
-    assert!(run.err.starts_with("error: `parkade frontier` is `parkade sweep --largest-batch` now: "), "{}", run.err);
+    assert!(run.err.starts_with("error: `parkade frontier` is now `parkade sweep --largest-batch`: "), "{}", run.err);
     let run = call(&["frontier", "--json"]);
     assert!(run.code == 2 && run.out.starts_with("{\"error\":\"`parkade frontier` is "), "{}", run.out);
 }
@@ -170,7 +170,7 @@ fn bad_arguments_are_one_line() {
     }
 }
 
-/// What belongs to the other question is refused.
+/// Options that apply only to the other kind of sweep are refused.
 #[test]
 fn options_of_the_other_question_are_refused() {
     for option in [

@@ -4,7 +4,7 @@ use crate::common::*;
 use parkade_recording::{Action, Recording};
 use serde_json::Value;
 
-/// Two segments, of which one is given back, and three blocks, of which one is there at the end.
+/// Two segments, one of which is released, and three blocks, one of which is left at the end.
 fn whole() -> Recording {
     let mut trace = vec![entry(Action::SegmentAlloc, BASE, 20 * MIB), entry(Action::Alloc, BASE, 5 * MIB)];
     trace.extend(free(BASE, 5 * MIB));
@@ -83,7 +83,7 @@ fn of_what_does_not_follow_the_state_at_the_end_remains() {
             assert!(run.err.contains(&format!("leaves out {names} entries (skip_actions)")), "{command}: {}", run.err);
         }
     }
-    // Beside one that can be checked.
+    // Next to one that can be checked.
     let (good, some) = (folder.recording("good.pickle", &whole()), folder.recording("some.pickle", &without(&[SegmentFree])));
     let run = call(&["verify", "--all", &good, &some]);
     assert_eq!(run.code, 3, "{}", run.err);

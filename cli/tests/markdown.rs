@@ -162,7 +162,7 @@ fn several_devices_and_files_are_told_apart() {
     }
 }
 
-/// What a file is called neither ends a cell nor becomes a link, an element or a style.
+/// A file's name neither ends a cell nor becomes a link, an element or a style.
 #[test]
 fn names_are_only_names() {
     let folder = Folder::new("markdown-names");

@@ -40,7 +40,7 @@ fn a_digest_stands_for_each_answer() {
     assert_ne!(one[2], other[2]);
 }
 
-/// The answers are the real ones of both versions.
+/// The answers are those of the real allocators of both versions.
 #[test]
 fn versions_choose_between_equal_blocks_each_in_its_way() {
     let script = b"alloc b 30000000\nalloc c 30000000\nfree b\nfree c\nalloc d 30000000\n";
@@ -151,7 +151,7 @@ fn settings_are_refused_in_pytorchs_words() {
     assert!(split.out.is_empty());
 }
 
-/// What a line costs is bounded where pages are made one by one: by their number, not by the size of the request.
+/// The cost of a line is bounded if pages are created one by one: by their number, not by the size of the request.
 #[test]
 fn an_absurd_request_for_expandable_memory_is_out_of_memory() {
     let script = b"alloc a 70368744177664\nalloc b 1048577\n";

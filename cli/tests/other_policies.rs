@@ -14,7 +14,7 @@ fn words(run: &Run) -> String {
     format!("{}{}", run.out, run.err).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Memory that is mapped at once is of two streams later, or of a private pool in part; the trace does not tell.
+/// Memory that is mapped in one go later belongs to two streams, or partly to a private pool; the trace does not show which.
 #[test]
 fn memory_that_changed_hands_is_read_and_another_allocator_named_as_a_cause() {
     let folder = Folder::new("memory-that-changed-hands");
@@ -46,7 +46,7 @@ fn no_more_decisions_differ_than_were_compared() {
     }
 }
 
-/// The program's captures empty the cache (`torch.cuda.graph` does); what they give back is not read as the requests' own.
+/// The program's captures empty the cache (`torch.cuda.graph` does); what they release is not attributed to the requests.
 #[test]
 fn the_load_with_pools_of_a_program_under_a_policy_is_found() {
     let [_, file] = files();
@@ -58,7 +58,7 @@ fn the_load_with_pools_of_a_program_under_a_policy_is_found() {
     );
 }
 
-/// Nor is it said where the caller's settings are wrong.
+/// Nor is it said if the caller's settings are wrong.
 #[test]
 fn pytorch_is_not_taken_for_another_allocator() {
     let expandable = shipped("deep_mlp.expandable");
@@ -78,7 +78,7 @@ fn every_command_that_takes_a_policy_suggests_a_similar_one() {
         ("pytorch-recsue:reach=free", ": did you mean pytorch-rescue or pytorch or pytorch-expandable?"),
         ("breaking-handles:handle=32MiB", ": breaking-handles has no parameters"),
         ("first-fit", ": it is called best-fit-remap:fit=first"),
-        ("zzz", "; parkade sweep --list names all"),
+        ("zzz", "; parkade sweep --list lists all"),
     ];
     let commands: [&[&str]; 5] = [
         &["advise", &file, "--policy"],
@@ -100,7 +100,7 @@ fn every_command_that_takes_a_policy_suggests_a_similar_one() {
         }
         let help = words(&call(&[command[0], "--help"]));
         let is_named = |name: &str| help.contains(parkade_policies::base(name));
-        // Advise names one as an example.
+        // `advise` names one as an example.
         assert!(parkade_policies::BESIDE.iter().all(|policy| is_named(&policy.name)) || command[0] == "advise", "{help}");
     }
 }

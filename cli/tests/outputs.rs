@@ -1,4 +1,4 @@
-//! What every option that writes a file does with files that are there, links, folders, full disks and standard output.
+//! What every option that writes a file does with existing files, links, folders, full disks and standard output.
 
 #![cfg(unix)]
 
@@ -40,7 +40,7 @@ impl Place {
         writer.line.iter().map(named).collect()
     }
 
-    /// Has the file written to `target`.
+    /// Makes the command write the file to `target`.
     fn run(&self, writer: &Writer, target: &str, more: &[&str]) -> Run {
         self.output(writer, target, more).into()
     }
@@ -185,7 +185,7 @@ fn what_cannot_be_written_is_one_line_before_the_work() {
         let what = name(writer);
         place.clean();
         fs::create_dir(place.at("folder")).expect("a folder");
-        // Nobody can make files in /proc, the superuser neither.
+        // Nobody can create files in /proc, not even the superuser.
         for target in
             ["folder", "folder/", "none/file", "run.pickle/file", "/proc/parkade-none/file", "/proc/parkade-none", "..", "/"]
         {
@@ -226,7 +226,7 @@ fn a_hyphen_is_standard_output() {
         } else {
             assert_eq!(stdout, fs::read(place.at("file")).expect("a file"), "{what}");
         }
-        // What is said beside the file is said elsewhere.
+        // Text other than the file is printed elsewhere.
         let first = |text: &str| text.lines().find(|line| !line.starts_with("wr")).map(str::to_owned);
         if !["conform", "pack"].contains(&writer.command()) {
             assert_eq!(first(&said), first(&file.out), "{what}");
@@ -258,7 +258,7 @@ fn manual_pages_are_written_all_or_none() {
     assert_eq!(call(&["man", "-o", "-"]).out, call(&["man"]).out);
 }
 
-/// The file keeps who may read it.
+/// The file keeps its permissions.
 #[test]
 fn a_replaced_file_keeps_its_permissions() {
     use std::os::unix::fs::PermissionsExt;
@@ -270,7 +270,7 @@ fn a_replaced_file_keeps_its_permissions() {
     assert_eq!(fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
 }
 
-/// A file written in another way would escape all of this.
+/// A file written in a different way would escape all of these checks.
 #[test]
 fn files_are_written_in_one_way() {
     const WAYS: [&str; 5] = ["File::create", "fs::write(", "OpenOptions", "fs::rename", "fs::copy"];

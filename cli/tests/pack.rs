@@ -8,7 +8,7 @@ use parkade_recording::{Action, DeviceRecording, RecordedSettings, Recording};
 /// Three buffers that need 8 bytes at the second time and 9 at the third, and can be packed so.
 const CSV: &str = "id,lower,upper,size\na,0,2,4\nb,1,3,4\nc,2,4,5\n";
 
-/// Enough steps for these files, and not many.
+/// Enough steps for these files, but not many.
 const QUICK: [&str; 2] = ["--budget", "100000"];
 
 fn json(arguments: &[&str]) -> (i32, serde_json::Value) {
@@ -16,7 +16,7 @@ fn json(arguments: &[&str]) -> (i32, serde_json::Value) {
     (run.code, serde_json::from_str(run.out.trim_end()).unwrap_or_else(|_| panic!("one JSON object: {}{}", run.out, run.err)))
 }
 
-/// 5 MiB and a byte under `roundup_power2_divisions:4`, which makes 6 MiB of them, and 30 MiB that were out of memory.
+/// 5 MiB and a byte under `roundup_power2_divisions:4`, which rounds them up to 6 MiB, and 30 MiB that ran out of memory.
 fn refused() -> Recording {
     let asked = 5 * MIB + 1;
     let trace =

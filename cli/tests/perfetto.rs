@@ -97,7 +97,7 @@ fn blocks_begin_and_end_in_order() {
     assert_eq!(kinds.iter().filter(|kind| **kind == "gradients").count(), 82);
 }
 
-/// Names of a file may hold anything.
+/// Names in a file may contain anything.
 fn hostile() -> Recording {
     let name = "a\"b\\c\n</script>\u{2028}\u{1}";
     let mut recording = good();

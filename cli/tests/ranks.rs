@@ -1,4 +1,4 @@
-//! Several recordings and folders of them: which are read, in which order, what becomes of bad ones, and how ranks compare.
+//! Several recordings and folders of them: which are read, in which order, what happens to bad ones, and how ranks compare.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::common::*;
 use parkade_recording::{Action, Recording, Style, write};
 use serde_json::Value;
 
-/// The commands that answer about each recording, with what makes them quick.
+/// The commands that answer about each recording, with options that make them fast.
 const COMMANDS: [&[&str]; 6] = [
     &["verify", "--all"],
     &["replay", "--all"],
@@ -23,7 +23,7 @@ fn shipped(name: &str) -> String {
     path.to_str().expect("UTF-8").to_owned()
 }
 
-/// `good`, but its own recording: with other times, and its last block of so many MiB.
+/// Like `good`, but a recording of its own: with different times, and a last block of this many MiB.
 fn rank(number: u64, last_mib: u64) -> Recording {
     let mut rank = good();
     let device = &mut rank.devices[0];
@@ -40,7 +40,7 @@ fn rank(number: u64, last_mib: u64) -> Recording {
     rank
 }
 
-/// A rank that ends out of memory, so many microseconds after the others began.
+/// A rank that ends out of memory, this many microseconds after the others began.
 fn failing(after_us: u64) -> Recording {
     let mut rank = rank(77, 3);
     let mut oom = entry(Action::Oom, 1, 64 * MIB);
@@ -69,7 +69,7 @@ fn a_folder_means_its_snapshots_in_natural_order() {
     for number in [10, 2, 1] {
         folder.recording(&format!("rank{number}.pickle"), &rank(number, 3));
     }
-    // By what it is, not by its name; and other files.
+    // Found by its contents, not by its name; and other files.
     folder.recording("rank3.dump", &rank(3, 3));
     fs::copy(shipped("deep_mlp.default.pickle.xz"), format!("{}/rank4.xz", folder.path())).expect("a copy");
     folder.file("notes.txt", b"rank 7 again");
@@ -183,7 +183,7 @@ fn one_file_is_answered_as_ever() {
     let folder = Folder::new("ranks-one");
     let file = folder.recording("rank3.pickle", &rank(3, 3));
     for command in COMMANDS {
-        // The same time, which is the only thing that differs from run to run.
+        // The time is made the same, because only it differs from run to run.
         let untimed = |run: Run| {
             let mut answer = lines(&run);
             answer.iter_mut().for_each(|line| drop(line.as_object_mut().expect("an object").remove("seconds")));
@@ -228,7 +228,7 @@ fn what_is_no_job_is_said() {
         "The versions of PyTorch differ: 2.10 and 2.11 in ranks 0, 1, 3-5; 2.13 to 2.15 in rank 2",
         "The settings differ: default settings in ranks 0-2, 4, 5; max_split_size_mb:200 in rank 3",
         "Rank 4 ran a different program than the others, or a different part of it",
-        "Identical, as copies of one recording are, so they count once: ranks 0, 5",
+        "Identical, like copies of one recording, so they count once: ranks 0, 5",
     ] {
         assert!(run.out.contains(said), "{} lacks {said:?}", run.out);
     }
@@ -238,7 +238,7 @@ fn what_is_no_job_is_said() {
         fs::copy(shipped(&format!("{name}.pickle.xz")), target).expect("a copy");
     }
     let run = call(&["verify", "--all", programs.path()]);
-    assert!(run.out.contains("hese recordings are of different programs"), "{}", run.out);
+    assert!(run.out.contains("hese recordings are from different programs"), "{}", run.out);
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn rows_for_programs_have_one_heading_and_name_their_file() {
     assert_eq!((run.code, rows.len()), (2, 7), "{}", run.out);
     assert!(rows[0].starts_with("file,device,step,") && rows[3].starts_with(&format!("{},0,,4,", files[0])), "{}", run.out);
     assert!(rows[4..].iter().all(|row| row.starts_with(&files[1])), "{}", run.out);
-    // One file's rows are as ever.
+    // The rows of one file are unchanged.
     assert!(call(&["stats", "--csv", &files[0]]).out.starts_with("device,step,"));
 }
 
@@ -286,7 +286,8 @@ fn a_closed_pipe_ends_it_quietly() {
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
 
-/// Of ranks that died, each has only the beginning of the run, so a low peak tells nothing; and every command names the first that failed.
+/// Of ranks that died, each has only the beginning of the run, so a low peak means nothing; and every command names the first
+/// that failed.
 #[test]
 fn every_command_names_the_ranks_that_died() {
     let folder = Folder::new("ranks-died");

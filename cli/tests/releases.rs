@@ -1,5 +1,5 @@
-//! Releases decide differently: each file is read by the rules of the release that made it, `--profile` names another, and where several
-//! may have made a file, what each of them would advise is said.
+//! Releases decide differently: each file is read by the rules of the release that made it, `--profile` selects a different
+//! one, and if several may have made a file, the answer says what each of them would advise.
 
 use crate::common::{
     BASE, Folder, MIB, OTHER, call, call_with, default_settings, diverging, entry, free, good, listed, recording, segment,
@@ -15,8 +15,8 @@ fn at(kib: u64) -> u64 {
     BASE + kib * 1024
 }
 
-/// Of four neighbours in a segment the outer ones are given back, and one is requested again. Then the second is given back, and the next
-/// request fits only into the first and second together. Nothing here is the same for two free blocks, so all releases decide like this.
+/// Of four neighbours in a segment, the outer ones are freed, and one is requested again. Then the second is freed, and the
+/// next request fits only into the first and second together. No two free blocks here are equal, so all releases decide alike.
 fn without_ties() -> Recording {
     let sizes = [4864, 5120, 5120, 5120].map(|kib| kib * 1024);
     let places = [0, 4864, 9984, 15104].map(at);
@@ -32,8 +32,8 @@ fn without_ties() -> Recording {
     recording(trace, vec![segment(blocks), segment(vec![used(OTHER, 8 * MIB), unused(OTHER + 8 * MIB, 12 * MIB)])])
 }
 
-/// The same requests where all four are alike. 2.12 takes the block that came into being first, which is the last: it is what was left of
-/// the segment. So the last request fits.
+/// The same requests where all four are alike. 2.12 takes the block that was created first, which is the last one: it is what
+/// was left of the segment. So the last request fits.
 fn made_by_2_12() -> Recording {
     let (requested, size) = ([4864, 5120, 5120, 5120].map(|kib| kib * 1024), 5 * MIB);
     let places = [0, 5, 10, 15].map(|mib| BASE + mib * MIB);
@@ -71,17 +71,17 @@ fn advice_of_releases_that_differ_is_said_by_both() {
     let [other] = object["otherwise"].as_array().expect("a list").as_slice() else { panic!("{}", object["otherwise"]) };
     assert_eq!((&other["releases"], &other["outcome"]), (&serde_json::json!(["2.12.0", "2.12.1"]), &"fits".into()), "{other}");
     assert!(other["line"].as_str().is_some_and(|line| line.contains(ALIKE)), "{other}");
-    let said = "PyTorch 2.12 may have made the run too; for it, parkade recommends ";
+    let said = "he run may also be from PyTorch 2.12; for that release, parkade recommends ";
     let text = call(&[&asked[..], &["--all"]].concat());
     assert!(text.code == 1 && text.out.replace("\n  ", " ").contains(said), "{}", text.out);
-    // A release that is named is the only one.
+    // A release that is named is the only one used.
     for (profile, code) in [("2.12", 0), ("2.11", 1)] {
         let (seen, object) = json(&[&asked[..], &["--profile", profile]].concat());
         assert_eq!((seen, object["otherwise"].as_array().map(Vec::len)), (code, Some(0)), "{profile}: {object}");
     }
 }
 
-/// Where all that explain the file say the same, nothing is said twice.
+/// If all releases that explain the file give the same answer, it is printed only once.
 #[test]
 fn advice_that_is_the_same_is_said_once() {
     let folder = Folder::new("releases-alike");
@@ -90,7 +90,7 @@ fn advice_that_is_the_same_is_said_once() {
     assert_eq!((code, object["otherwise"].as_array().map(Vec::len)), (0, Some(0)), "{object}");
 }
 
-/// By nobody's word but its own, the file is of 2.12: under the rules of others a decision differs.
+/// Only the file itself shows that it is from 2.12: under the rules of other releases, a decision differs.
 #[test]
 fn commands_read_a_file_by_the_release_that_made_it() {
     let folder = Folder::new("releases-recognised");
@@ -140,7 +140,7 @@ fn what_a_run_did_is_not_what_another_release_does() {
     }
 }
 
-/// Files that the real allocators made. What is said of one is said by a release that may have made it.
+/// Files that the real allocators made. The answer about each file follows a release that may have made it.
 #[test]
 fn the_real_files_of_each_release_are_read_by_its_rules() {
     for (name, series) in [("2.4.0", "2.4"), ("2.8.0", "2.8"), ("2.12.0", "2.12"), ("2.15.0", "2.15")] {
@@ -154,8 +154,8 @@ fn the_real_files_of_each_release_are_read_by_its_rules() {
     }
 }
 
-/// A call of each command with `--profile`, and whether the object of `--json` has the release as `profile`. That of a page has the
-/// release as which the file is read.
+/// A call of each command with `--profile`, and whether the object of `--json` has the release as `profile`. The object of a
+/// page has the release whose rules are used to read the file.
 fn calls<'a>(file: &'a str, page: &'a str, copy: &'a str) -> [(Vec<&'a str>, bool); 9] {
     [
         (vec!["advise", file, "--settings", "", "--only"], true),
@@ -261,10 +261,10 @@ fn a_release_that_is_to_decide_is_named() {
     assert!(html.contains("replayed under the rules of PyTorch 2.11, as given"));
     // A wrong one is the first thing to doubt.
     let notes = json(&["diagnose", &file, "--profile", "2.11"]).1["devices"][0]["notes"].to_string();
-    assert!(notes.contains("without --profile each is tried") && !notes.contains("own --limit"), "{notes}");
+    assert!(notes.contains("without --profile, each release is tried") && !notes.contains("own --limit"), "{notes}");
 }
 
-/// A limit that the run exceeded says nothing about the release, and is what is to blame.
+/// A limit that the run exceeded says nothing about the release, and is itself the cause.
 #[test]
 fn a_limit_that_the_run_exceeded_is_blamed_and_not_the_release() {
     let file = format!("{}/../conformance/recordings/prefetch_streams.default.pickle.xz", env!("CARGO_MANIFEST_DIR"));

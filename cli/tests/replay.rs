@@ -4,7 +4,7 @@ use crate::common::*;
 use parkade_recording::{Action, DeviceRecording, Recording};
 use serde_json::Value;
 
-/// Two blocks of 60 MiB where 100 MiB were before: they share its segment unless it may not be split.
+/// Two blocks of 60 MiB in place of one of 100 MiB: they share its segment unless it may not be split.
 fn program() -> Recording {
     let mut trace = vec![entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)];
     trace.extend(free(BASE, 100 * MIB));
@@ -78,7 +78,7 @@ fn other_settings_limits_and_devices_give_other_peaks() {
     assert!(run.out.starts_with("it does not fit: it runs out of memory at entry 6\n"), "{}", run.out);
 }
 
-/// Of a run that survived one error and died of another, the second is the one that ended it.
+/// For a run that survived one error and died of another, the second is the one that ended it.
 #[test]
 fn a_run_fails_where_it_died() {
     let folder = Folder::new("replay-died-later");
@@ -138,7 +138,8 @@ fn streams_that_delay_a_free_give_a_range() {
          where";
     assert!(words(&run).contains(said), "{}", run.out);
     assert_eq!((&object["peak_reserved_bytes_are_likely"], &object["timings_fit"]), (&false.into(), &Value::Null));
-    // Were the first block complete earlier, the second would lie in it, and the third find no room. That is said beside the answer.
+    // If the first block were complete earlier, the second would be placed in it, and the third would find no
+    // room. The answer mentions this.
     let trace = vec![
         entry(Action::SegmentAlloc, BASE, 50 * MIB),
         entry(Action::Alloc, BASE, 50 * MIB),
@@ -202,7 +203,7 @@ fn what_cannot_be_replayed_is_said_in_one_line() {
     assert!(help.contains("Examples:") && help.contains("Exit code: 0 it fits"), "{help}");
 }
 
-/// The state before the first entry is asked for before it.
+/// The state before the first entry is requested before it.
 #[test]
 fn a_recording_that_lost_its_beginning_is_replayed() {
     let folder = Folder::new("replay-lost");
@@ -211,7 +212,7 @@ fn a_recording_that_lost_its_beginning_is_replayed() {
     let (code, object) = json(&[&folder.recording("cut.pickle", &cut)]);
     assert_eq!((code, &object["recorded"]["lost_beginning"]["blocks"]), (0, &1.into()));
     assert_eq!(object["peak_reserved_bytes"], 120 * MIB, "the 100 MiB that made the first segment are not known");
-    // What was reserved before is said where it is more than what is in the file needs, and counts.
+    // What was reserved before is stated if it is more than the file's requests need, and then it counts.
     cut.devices[0].trace.truncate(0);
     cut.devices[0].trace.extend(free(OTHER, 60 * MIB));
     cut.devices[0].segments.pop();
@@ -225,7 +226,7 @@ fn a_recording_that_lost_its_beginning_is_replayed() {
     assert_eq!(said("200MiB"), (0, before.to_owned()));
     let hidden = "not known: what is in the file fits, but what came before its first entry needed more than is available";
     assert_eq!(said("150MiB"), (3, hidden.to_owned()));
-    // What is in the file does not fit in less than it holds, whatever came before.
+    // What is in the file does not fit in less than it holds, no matter what came before.
     let advised = call(&["advise", "--all", &file, "--limit", "50MiB"]);
     assert_eq!((advised.code, said("50MiB").0), (1, 1), "{}", advised.out);
     assert!(
@@ -240,7 +241,7 @@ fn a_recording_that_lost_its_beginning_is_replayed() {
     );
 }
 
-/// Two blocks from before the first entry are requested anew, in segments of their own, where the run had both in one.
+/// Two blocks from before the first entry are requested again, each in its own segment, although the run had both in one.
 #[test]
 fn what_the_recorded_run_did_within_the_limit_stands_against_its_replay() {
     let folder = Folder::new("replay-as-recorded");
@@ -265,7 +266,7 @@ fn what_the_recorded_run_did_within_the_limit_stands_against_its_replay() {
     );
     let advised = call(&[&["advise", "--all", &file], &limit[..]].concat());
     assert!(advised.code == 0 && advised.out.contains("it fits as it is: the recorded run did"), "{}", advised.out);
-    // Of other settings, and in less memory, the recorded run says nothing.
+    // The recorded run says nothing about other settings or less memory.
     for (settings, limit) in [("max_split_size_mb:21", "22MiB"), ("", "20MiB")] {
         let (code, object) = json(&[&file, "--settings", settings, "--limit", limit]);
         assert_eq!((code, &object["fits"]), (1, &false.into()), "{settings} in {limit}: {object}");

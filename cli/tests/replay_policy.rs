@@ -1,4 +1,5 @@
-//! `parkade replay --policy`: the requests of a recording under a policy of parkade, in the words and keys of a replay under settings.
+//! `parkade replay --policy`: the requests of a recording under one of parkade's policies, in the words and keys of a replay
+//! under settings.
 
 use crate::common::{BASE, Folder, MIB, OTHER, call, entry, free, good, pages::shipped, reuses_a_part, segment, unused, used};
 use parkade_recording::{Action, DeviceRecording, Recording};
@@ -86,7 +87,7 @@ fn a_policy_is_replayed_with_and_without_a_limit() {
     );
 }
 
-/// The request that failed is asked for too, and the rest of the run is not known.
+/// The request that failed is repeated too, and the rest of the run is unknown.
 #[test]
 fn a_run_that_died_gets_past_its_error_at_best() {
     let file = shipped("gpt2_varlen.limit12_oom");
@@ -103,7 +104,7 @@ fn a_run_that_died_gets_past_its_error_at_best() {
     // The tensors alone are more than that at the error, but fit before it: the error's own request is what is refused.
     let (code, object) = json(&[&file, "--policy", "breaking-handles", "--limit", "10.5GiB"]);
     assert_eq!((code, &object["outcome"], &object["fails_at_entry"]), (1, &"does_not_fit".into(), &7268.into()), "{object}");
-    // In memory that is only assumed, it may have been the limit that was too small.
+    // If the memory is only assumed, the assumed limit may be too small.
     let (code, said) = first_line(&[&file, "--policy", "pytorch"]);
     let unsure =
         "not known: in 12.00 GiB it runs out of memory at entry 7268, but the limit may have been higher (--limit sets it)";
@@ -158,13 +159,13 @@ fn what_a_policy_cannot_take_is_said_in_one_line() {
     let file = folder.recording("program.pickle", &reuses_a_part());
     let similar = "there is no policy \"braking-handles\": did you mean breaking-handles";
     let option = "there is no policy \"best-fit-remap:handle=3MiB\": handle=3MiB is not possible; handle is one of 2MiB, ";
-    let missing = "there is no policy \"zzz\"; parkade sweep --list names all";
+    let missing = "there is no policy \"zzz\"; parkade sweep --list lists all";
     let refused: [(&[&str], &str); 5] = [
         (&["--policy", "braking-handles"], similar),
         (&["--policy", "best-fit-remap:handle=3MiB"], option),
         (&["--policy", "zzz"], missing),
-        (&["--policy", "best-fit-remap", "--settings", ""], "--settings and --policy exclude each other"),
-        (&["--policy", "best-fit-remap", "--profile", "2.11"], "--profile and --policy exclude each other"),
+        (&["--policy", "best-fit-remap", "--settings", ""], "--settings and --policy cannot be combined"),
+        (&["--policy", "best-fit-remap", "--profile", "2.11"], "--profile and --policy cannot be combined"),
     ];
     for (arguments, text) in refused {
         let run = call(&[&["replay", &file], arguments].concat());

@@ -1,4 +1,4 @@
-//! `parkade report`: pages that hold what the recording holds, hostile files that stay text, pictures, text, bad input.
+//! `parkade report`: pages that contain what the recording contains, hostile files that stay text, pictures, text, bad input.
 
 use std::fs;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn a_page_holds_the_whole_run() {
     }
 }
 
-/// Where a page may not hold every block, it holds those of some moments, whole, and says so.
+/// If a page may not hold every block, it holds those of some points in time completely, and says so.
 #[test]
 fn a_small_page_holds_some_moments() {
     let folder = Folder::new("report-small");
@@ -53,7 +53,7 @@ fn a_small_page_holds_some_moments() {
     let moments: Vec<u32> =
         found[0].0["moments"].as_array().expect("moments").iter().map(|m| m.as_u64().expect("a number") as u32).collect();
     assert!(moments.len() > 20 && moments.windows(2).all(|pair| pair[0] < pair[1]), "{moments:?}");
-    assert!(small.contains(&format!("the heap is shown at {} chosen moments", moments.len())));
+    assert!(small.contains(&format!("the heap is shown at {} selected points", moments.len())));
     assert!(found[0].1.blocks.len() < whole[0].1.blocks.len());
     for key in ["peak_allocated", "peak_reserved", "entries"] {
         assert!(moments.contains(&(found[0].0[key].as_u64().expect("a number") as u32)), "{key}");
@@ -147,7 +147,7 @@ fn one_is_not_called_many() {
     assert!(run.out.replace('\n', " ").contains("1 more request failed later"), "{}{}", run.out, run.err);
 }
 
-/// As a script loads nothing, a page says so to the browser too; and it names no address of the network.
+/// A page's script loads nothing, which the page also tells the browser; and it names no network address.
 #[test]
 fn a_page_needs_no_network() {
     let folder = Folder::new("report-offline");
@@ -196,7 +196,7 @@ fn a_file_without_a_trace_shows_its_segments() {
     recording.devices[0].trace.clear();
     let file = folder.recording("segments.pickle", &recording);
     let page = page(&folder, &file, &[]);
-    assert!(page.contains("The history is not in the file, only the segments at its end: 3.00 MiB in use"));
+    assert!(page.contains("The file has no history, only the segments at the end: 3.00 MiB in use"));
     let found = pieces(&page);
     assert_eq!((found[0].1.segments.len(), found[0].1.blocks.len(), &found[0].0["entries"]), (1, 1, &0.into()));
     let run = call(&["report", &file]);
@@ -205,7 +205,7 @@ fn a_file_without_a_trace_shows_its_segments() {
     assert!(run.code == 2 && run.err.contains("no trace entries and no segments"), "{}", run.err);
 }
 
-/// A trace that begins in the middle: what was there before is shown from moment 0 on.
+/// A trace that begins in the middle: what existed before is shown from moment 0 on.
 #[test]
 fn a_lost_beginning_is_rebuilt_and_said() {
     let folder = Folder::new("report-lost");
@@ -219,7 +219,7 @@ fn a_lost_beginning_is_rebuilt_and_said() {
     assert_eq!(start, [5 * MIB]);
 }
 
-/// A replay under a limit that the run did not have says nothing of what happened: that is what the recording's entries say.
+/// A replay under a limit that the run did not have says nothing about what happened; only the recording's entries do.
 #[test]
 fn a_wrong_limit_does_not_change_what_happened() {
     let said = |name: &str, limit: &str| {
@@ -263,7 +263,7 @@ fn what_cannot_be_shown_is_said_in_one_line() {
     }
 }
 
-/// Each colour of a picture is beside its meaning: a rectangle of the heap has the fill of a sign in the legend.
+/// Each colour of a picture is explained: a rectangle of the heap has the fill of a symbol in the legend.
 #[test]
 fn a_picture_explains_its_colours() {
     let folder = Folder::new("report-legend");

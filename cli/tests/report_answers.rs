@@ -13,7 +13,7 @@ fn object(file: &str, more: &[&str]) -> Value {
     serde_json::from_str(run.out.trim_end()).expect("JSON")
 }
 
-/// Without a limit and a capacity there is as much memory as is needed, so that nothing fails says nothing.
+/// Without a limit and a capacity there is as much memory as is needed, so the absence of failures says nothing.
 #[test]
 fn whether_it_fits_is_said_only_of_a_known_capacity() {
     let file = shipped("prefetch_streams.limit6");
@@ -28,7 +28,7 @@ fn whether_it_fits_is_said_only_of_a_known_capacity() {
     assert_eq!(own(&["--capacity", "4GiB"]), ("no".to_owned(), false.into()));
 }
 
-/// A peak is named by the entry that brought it, counted from 0 as in `diagnose`.
+/// A peak is named by the entry that led to it, counted from 0 as in `diagnose`.
 #[test]
 fn peaks_are_at_the_entries_that_diagnose_names() {
     for name in ["resnet50_sweep.default", "gpt2_varlen.limit12_oom", "deep_mlp.default"] {
@@ -55,7 +55,8 @@ fn an_assumed_limit_is_that_of_the_whole_report() {
     for (name, gib) in [("gpt2_varlen.limit12_oom", 12_u64), ("resnet50_sweep.limit5_oom", 5)] {
         let file = shipped(name);
         let (mut assumed, mut given) = (object(&file, &[]), object(&file, &["--limit", &format!("{gib}GiB")]));
-        // What the limit decides is known only where it is given; what is known of all that it may have been is so with it.
+        // What the limit decides is known only if the limit is given; what is known for every possible limit also holds for the
+        // given one.
         let outcomes = |report: &mut Value| -> Vec<Value> {
             report["devices"][0]["what_if"].as_array_mut().expect("rows").iter_mut().map(|row| row["outcome"].take()).collect()
         };
@@ -101,12 +102,12 @@ fn each_device_has_one_limit_everywhere() {
         assert_eq!((&data["tried_bytes"], &data["limit_is_assumed"]), (&(1024 * MIB).into(), &true.into()));
     }
     assert_eq!(page.matches("<dt>limit, assumed</dt>").count(), 2);
-    // What is given counts for both.
+    // A given value applies to both.
     let given = object(&file, &["--limit", "2GiB"]);
     assert_eq!((&given["limit_bytes"], &given["devices"][1]["capacity_bytes"]), (&(2048 * MIB).into(), &(2048 * MIB).into()));
 }
 
-/// Of a limit in a range, what only a part of the range allows is not known, whichever settings are recommended.
+/// If the limit is known only as a range, what only part of the range allows is unknown, whichever settings are recommended.
 #[test]
 fn every_row_is_judged_by_the_whole_range() {
     let folder = Folder::new("report-range");
@@ -120,12 +121,12 @@ fn every_row_is_judged_by_the_whole_range() {
     assert!(rows.iter().all(|row| row["outcome"] == "unknown"), "{:?}", served);
 }
 
-/// What `advise` says of settings.
+/// What `advise` says about settings.
 fn option<'a>(advice: &'a Value, settings: &str) -> Option<&'a Value> {
     advice["options"].as_array().expect("options").iter().find(|option| option["settings"] == settings)
 }
 
-/// A page shows the run that `advise` judges: up to the error of which it died, and what is estimated of its rest.
+/// A page shows the run that `advise` judges: up to the error that ended it, and the estimated rest.
 #[test]
 fn the_rest_of_a_run_that_died_is_that_of_advise() {
     let folder = Folder::new("report-rest");
@@ -178,7 +179,7 @@ fn the_recommended_settings_are_in_the_table_and_the_graph() {
         assert_eq!(recommended[0]["label"], if settings.is_empty() { "default settings" } else { settings }, "{name}");
         let rows = page.split("<tr data-tried=").skip(1).map(|rest| rest.split_once("</tr>").expect("an end").0);
         let row = rows.filter(|row| row.contains("recommended</em>")).collect::<Vec<_>>();
-        // With what is estimated of the rest of a run that died.
+        // With the estimated rest of a run that died.
         let peak = option(&advice, settings).expect("the recommended option")["peak_reserved_bytes"].to_string();
         let digits: String = row[0]
             .split_once("title=\"")

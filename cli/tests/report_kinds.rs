@@ -40,12 +40,12 @@ fn kinds_add_up_to_the_peak_and_say_how_they_were_told() {
     assert_eq!((&device["passes"], &kinds[0]["kind"]), (&6.into(), &"activations".into()));
     assert_eq!(device["holders_without_stack"]["early_blocks"], 445);
     let text = call(&["report", &shipped("gpt2_varlen.frames_tail20k")]).out;
-    assert!(text.contains("what kinds of blocks these are (6 passes forward and back were found)"), "{text}");
+    assert!(text.contains("what kinds of blocks these are (6 forward passes with their backward passes were found)"), "{text}");
     assert!(text.contains("296 x  optimizer states  by size"), "{text}");
     assert!(text.contains("without a stack: 1.43 GiB in 445 blocks from before the first entry"), "{text}");
 }
 
-/// Where steps are known, by marks or by repetition, kinds say whether they live across them.
+/// If steps are known, from marks or from repetition, kinds say whether they live across them.
 #[test]
 fn kinds_are_told_against_the_steps() {
     let device = |name: &str| -> Value {
@@ -76,7 +76,7 @@ fn kinds_are_told_against_the_steps() {
     assert!(none["holders_by_kind"].as_array().expect("kinds").iter().all(|used| lives(used) == [0, 0]));
 }
 
-/// The page has the kinds of all its blocks, in its table and for its script, also where it shows some moments only.
+/// The page has the kinds of all its blocks, in its table and for its script, even if it shows only some points in time.
 #[test]
 fn a_page_has_the_kinds_of_its_blocks() {
     let folder = Folder::new("kinds-page");
@@ -101,7 +101,9 @@ fn a_page_has_the_kinds_of_its_blocks() {
                 "<td class=\"what\">activations<span class=\"called\">by the order of frees, lifetime; within one step"
             )
         );
-        assert!(page.contains("By kind: 7 passes forward and back were found; 6 steps, inferred from what the run repeats."));
+        assert!(page.contains(
+            "By kind: 7 forward passes with their backward passes were found; 6 steps, inferred from what the run repeats."
+        ));
     }
 }
 
@@ -141,7 +143,7 @@ fn without_stacks_kinds_and_sizes_stand_for_calls() {
     let (picture, folded) = flame(&folder, &shipped("deep_mlp.default"));
     assert_eq!(bytes(&folded), 2_756_314_112);
     assert!(folded.contains("[gradients];[blocks of 64 to 128 MiB] 1342177280\n"), "{folded}");
-    assert!(picture.contains("the file has no stacks, so kinds and sizes of blocks stand for calls"));
+    assert!(picture.contains("the file has no stacks, so kinds and sizes of blocks take the place of calls"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `parkade report` about several recordings: one page with a table of all and those that say most in full.
+//! `parkade report` about several recordings: one page with a table of all, and with the most informative ones in full.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use crate::common::*;
 use parkade_recording::{Action, Recording};
 use serde_json::Value;
 
-/// `good`, a microsecond later for each rank, with its last block of so many MiB.
+/// `good`, a microsecond later for each rank, with a last block of this many MiB.
 fn rank(number: u64, last_mib: u64) -> Recording {
     let mut rank = good();
     let device = &mut rank.devices[0];
@@ -63,7 +63,7 @@ fn a_page_has_a_row_for_all_and_those_that_say_most_in_full() {
         (values(&page, "data-show"), values(&page, "section class=\"device traced\" data-section")),
         (in_full.to_vec(), in_full.to_vec())
     );
-    // Those that say most are the ones in view, and each section has its own rank's data.
+    // The most informative ones are in view, and each section has its own rank's data.
     let in_view: Vec<bool> =
         sections(&page).iter().map(|section| !section.split_once('>').expect("an end").0.contains("hidden")).collect();
     assert_eq!(in_view, [false, false, false, false, false, false, true, true]);
@@ -76,7 +76,7 @@ fn a_page_has_a_row_for_all_and_those_that_say_most_in_full() {
     assert!(page.contains("4 rows without a tick box"));
 }
 
-/// What `advise` of the same folder recommends stands above the table: the same line, in the same words, in the same memory.
+/// What `advise` recommends for the same folder is above the table: the same line, in the same words, in the same memory.
 #[test]
 fn the_page_recommends_the_one_setting_that_advise_does() {
     let folder = Folder::new("report-ranks-setting");

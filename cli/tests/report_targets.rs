@@ -1,4 +1,4 @@
-//! Where `parkade report` writes: not over the recording, nor unasked over another file.
+//! Where `parkade report` writes: never over the recording, and over another file only on request.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ fn no_file_is_overwritten_without_force() {
     assert_eq!(call(&["report", &file, "-o", &precious]).code, 2, "a page neither");
 }
 
-/// What cannot be made again: neither under its own name nor under another, whatever is forced.
+/// An input cannot be recreated, so it is not overwritten under its own name or a different one, even with `--force`.
 #[test]
 fn the_recording_is_never_overwritten() {
     let folder = Folder::new("report-itself");

@@ -1,4 +1,4 @@
-//! `parkade run` starts the first Python that has the package; and the memory limit that it keeps in a file is read.
+//! `parkade run` starts the first Python that has the package; and the memory limit that it records in a file is read.
 
 use crate::common::*;
 use parkade_recording::{LimitSource, Recording, RunLimit};
@@ -30,7 +30,7 @@ mod python {
             fs::create_dir_all(folder).expect("a folder");
         }
         script(&without.join("python3"), "exit 1");
-        // It is asked for the package, and then gets the program with all its arguments.
+        // It is checked for the package, and then gets the program with all its arguments.
         script(&with.join("python"), "[ \"$1\" = -c ] && exit 0\necho \"$@\"\nexit 42");
         let run = on_path(&[&without, &with], &["run", "--limit", "14GiB", "train.py", "--help", "-m", "--", "a b"]);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What every command does where nobody reads its output any more, and where the disk that it goes to is full.
+//! What every command does if nobody reads its output any more, and if the disk that it is written to is full.
 
 #![cfg(unix)]
 
@@ -23,13 +23,13 @@ fn full() -> Stdio {
     OpenOptions::new().write(true).open("/dev/full").expect("it is there").into()
 }
 
-/// How a run ended, and what it said on standard error: conform says how long it took.
+/// How a run ended, and what it printed on standard error: conform prints how long it took.
 fn ending(output: &Output) -> (Option<i32>, String) {
     let said = String::from_utf8_lossy(&output.stderr);
     (output.status.code(), said.chars().filter(|c| !c.is_ascii_digit()).collect())
 }
 
-/// Every usual invocation, and what comes of it where everything is read.
+/// Every usual invocation, and its outcome if everything is read.
 fn undisturbed() -> impl Iterator<Item = (&'static str, &'static Output)> {
     static MADE: LazyLock<Vec<Output>> = LazyLock::new(|| {
         let folder = folder("streams-read");
@@ -38,7 +38,7 @@ fn undisturbed() -> impl Iterator<Item = (&'static str, &'static Output)> {
     USUAL.iter().copied().zip(&*MADE)
 }
 
-/// A command that is missing in the list would not be tried.
+/// A command that is missing from the list would not be tried.
 #[test]
 fn every_command_is_tried_with_every_exit_code() {
     let help = call(&["--help"]).out;
@@ -95,7 +95,7 @@ fn a_pipe_that_is_closed_after_a_byte_changes_no_exit_code() {
     undisturbed().for_each(|(line, good)| ends_so(line, good));
 }
 
-/// What has a file of its own is written whole also where nobody reads what is said beside it.
+/// What goes to a separate file is written completely even if nobody reads the other output.
 #[test]
 fn files_are_written_where_nobody_reads() {
     let folder = folder("streams-files");
@@ -120,11 +120,11 @@ fn a_full_disk_is_a_failure_that_is_said_once() {
         assert_eq!(run.status.code(), Some(2), "{line}: {said}");
         let sentence = "cannot write standard output: No space left on device (os error 28)";
         let times = said.lines().filter(|line| line.starts_with("parkade: ") && line.ends_with(sentence)).count();
-        // What could not be run is said anyway, and why.
+        // The report of what could not be run, and why, is printed anyway.
         let is_failure = good.status.code() == Some(2);
         assert!(times == 1 || is_failure && times == 0 && !said.is_empty(), "{line}: {said}");
     }
-    // Standard error that is full cannot say so, and only an answer on it is missed.
+    // A full standard error cannot report that, and only an answer on it is lost.
     for (line, good) in undisturbed() {
         let run = usual(&folder, line).stderr(full()).output().expect("the binary runs");
         let is_answer = line.ends_with(" -");
@@ -132,7 +132,7 @@ fn a_full_disk_is_a_failure_that_is_said_once() {
     }
 }
 
-/// The file of an option, through whatever leads to standard output.
+/// The file of an option, through any path that leads to standard output.
 #[test]
 fn an_unread_device_is_no_failure() {
     let folder = folder("streams-device");

@@ -1,4 +1,4 @@
-//! `parkade sweep`: files that are continued, what is put out, and bad input.
+//! `parkade sweep`: files that are continued, the output, and bad input.
 
 use std::fs;
 
@@ -58,7 +58,7 @@ fn files_that_are_not_of_this_sweep_are_left_alone() {
         (replaced(2, lines[2].replace("\"plenty\"", "\"smallest\"")), "line 3 contradicts line 1"),
         (rows.clone() + lines[1] + "\n", "there are more rows than jobs"),
         (rows[..rows.len() / 2].replace("\"program\":\"0.", "\"program\":\"9."), "which may decide differently from this 0."),
-        (replaced(1, changed(lines[1], "hash", "f")), "job 0 ran on a different good (seed 1) than is generated now"),
+        (replaced(1, changed(lines[1], "hash", "f")), "job 0 ran on a different good (seed 1) than the one generated now"),
         (replaced(15, changed(lines[15], "load_bytes", "9")), "job 14 ran on a different transformer"),
         (replaced(30, changed(lines[30], "events", "9")), "job 29 ran on a different transformer"),
     ];
@@ -167,7 +167,7 @@ fn the_drivers_work_is_shown_by_step_and_half_and_waiting_beside_it() {
     let folder = Folder::new("sweep-course");
     let recording = folder.recording("good.pickle", &good());
     let (rows, csv) = (at(&folder, "rows.jsonl"), at(&folder, "rows.csv"));
-    // One that keeps what it has, and one that gives it back in each round.
+    // One that keeps what it has, and one that releases it in each round.
     let rounds = "alternate:layers=2,hidden=256,heads=2,vocabulary=1000,sequence=128,batch=64,samples=64,prompt=64,answers=uniform/33/33,empties_cache=on,rounds=4";
     let workloads = format!("mlp:depth=3,batch=64,steps=4,{rounds},{recording}");
     let own = ["sweep", "-w", &workloads, "-p", "pytorch", "-c", "1.5", "--bounds", "0", "-o", &rows];
@@ -225,7 +225,7 @@ fn bounds_are_told_from_results_and_construction_from_fragmentation() {
     for said in [
         "| LOAD with pools | ideal remapper | offline packer |",
         "are not bounds but results",
-        "bfc:kind=xla takes a share of the device's whole memory",
+        "bfc:kind=xla takes a share of the device's entire memory",
     ] {
         assert!(markdown.contains(said), "{said}: {markdown}");
     }
@@ -331,7 +331,7 @@ fn the_lists_name_everything() {
     for policy in &policies {
         assert!(run.out.contains(&*policy.name) && run.out.contains(&*policy.says), "{}", policy.name);
     }
-    let beside = run.out.split("\npolicies that are not among `all`\n").nth(1).expect("those beside");
+    let beside = run.out.split("\npolicies that are not part of `all`\n").nth(1).expect("those beside");
     let serial = "from our own; needs serial work (serial=True of parkade.enable)";
     assert!(
         beside.contains("  pytorch-rescue:reach=free ") && beside.contains("  breaking-handles ") && beside.contains(serial),

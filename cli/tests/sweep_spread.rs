@@ -1,4 +1,5 @@
-//! Sweeps spread over threads, machines and builds: the same bytes however the work is spread, and what `parkade merge` makes of the parts.
+//! Sweeps spread over threads, machines and builds: the same bytes however the work is spread, and how `parkade merge` joins
+//! the parts.
 
 use std::fs;
 
@@ -9,7 +10,7 @@ use crate::common::{Folder, call, good};
 fn rows_are_the_same_bytes_on_any_number_of_threads_and_machines() {
     let folder = Folder::new("sweep-same");
     let (rows, _) = whole(&folder);
-    // A recording has one seed; so there are three programs.
+    // A recording has one seed, so there are three programs.
     assert_eq!(rows.lines().count(), 1 + 3 * 2 * 5);
     for threads in ["1", "2", "4"] {
         let file = at(&folder, &format!("threads{threads}.jsonl"));
@@ -55,7 +56,7 @@ fn rows_of_another_build_are_accepted_by_force_only() {
     let merged = at(&folder, "merged.jsonl");
     refused(&call(&["merge", "--all", &file, "-o", &merged]), said);
     assert!(!fs::exists(&merged).expect("a folder"));
-    // Of two builds that say the same of a job, the first file's row stays.
+    // If two builds agree on a job, the first file's row is kept.
     let whole_file = at(&folder, "whole.jsonl");
     let run = call(&["merge", "--all", &file, &whole_file, "-o", &merged, "--force"]);
     assert_eq!((run.code, bytes(&merged)), (0, bytes(&file)));
@@ -92,7 +93,7 @@ fn what_builds_say_differently_is_counted() {
     let file = at(&folder, "whole.jsonl");
     let merged = at(&folder, "merged.jsonl");
     let program = parkade_research::study::sweep::BUILD;
-    // Two of thirty rows cost something else.
+    // Two of thirty rows have different costs.
     let another = |name: &str, build: &str| {
         let lines: Vec<String> = rows.lines().map(|line| line.replace(program, build)).collect();
         let line = |(place, line): (usize, &String)| {
@@ -115,7 +116,7 @@ fn what_builds_say_differently_is_counted() {
     let object = json(&call(&["merge", "--all", &old, &file, "-o", &merged, "--force", "--json"]));
     assert_eq!(object["overlap"], serde_json::json!({ "jobs": 30, "differ": 2, "kept": [{ "file": old, "rows": 2 }] }));
     assert_eq!((bytes(&merged), &object["mixed"]), (bytes(&old), &false.into()));
-    // What one build says in two ways is nobody's result.
+    // If one build gives two different results for a job, neither is used.
     let damaged = another("damaged.jsonl", program);
     refused(&call(&["merge", "--all", &file, &old, &damaged, "-o", &merged, "--force"]), "contradict each other about job 2");
 }
@@ -188,7 +189,8 @@ fn what_needs_all_rows_is_not_asked_of_a_part() {
     }
 }
 
-/// Names that other commands take too: with commas, blanks and colons, the same name in two folders, and what is no text.
+/// Names that other commands also accept: with commas, blanks and colons, the same name in two folders, and names that are not
+/// text.
 #[test]
 fn any_name_of_a_file_is_a_workload() {
     use std::ffi::OsString;

@@ -35,7 +35,7 @@ fn json_is_asked_for_with_a_value_too_which_is_a_mistake_of_its_own() {
     assert!(error(&call(&["sweep", "--json", "--json"])).contains("cannot be used multiple times"));
     assert!(error(&call(&["--json", "sweep"])).starts_with("unexpected argument '--json' found"));
     assert_eq!(call(&["sweep", "--json=false"]).out, "", "which is none");
-    // An option's value, and another option that begins so.
+    // An option's value, and a different option that begins in the same way.
     assert_eq!(call(&["sweep", "--context", "--json"]).out, "");
     assert_eq!(call(&["sweep", "--jsonl"]).out, "");
 }
@@ -44,7 +44,7 @@ fn json_is_asked_for_with_a_value_too_which_is_a_mistake_of_its_own() {
 fn help_is_no_error_and_who_has_no_json_prints_none() {
     let help = call(&["verify", "--json", "--help"]);
     assert!(help.code == 0 && help.err.is_empty() && help.out.contains("Usage:"), "{}", help.err);
-    // A shell evaluates what this one prints.
+    // A shell evaluates what this command prints.
     let run = call(&["enable", "expandable_segments", "--json"]);
     assert_eq!((run.code, run.out.as_str()), (2, ""));
     assert_eq!(call(&["verify", "--", "--json"]).out, "", "the name of a file");
@@ -156,7 +156,7 @@ fn less_than_a_page_is_refused_wherever_it_is_a_limit() {
     }
 }
 
-/// Where memory for an allocation cannot be had, the runtime says so in a line and aborts.
+/// If memory cannot be allocated, the runtime reports that in one line and aborts.
 #[test]
 #[cfg(target_os = "linux")]
 fn an_abort_is_a_command_that_could_not_run() {

@@ -49,13 +49,13 @@ fn of_a_file_without_a_history_nothing_is_claimed() {
         for command in ["diagnose", "advise", "report"] {
             let run = call(&[command, &file]);
             assert!(run.code == 0 || (command, run.code) == ("advise", 3), "{command}: {}", run.err);
-            assert!(run.out.to_lowercase().contains("the history is not in "), "{command}: {}", run.out);
+            assert!(run.out.to_lowercase().contains("the file has no history"), "{command}: {}", run.out);
             for claim in ["exact: ", "every decision", "no failure is recorded", "othing failed", "nothing was refused"] {
                 assert!(!run.out.contains(claim), "{command} says {claim:?}: {}", run.out);
             }
         }
     }
-    // An out-of-memory error says what failed, but no decision is verified either.
+    // An out-of-memory error says what failed, but there is no decision to verify.
     last.devices[0].trace[0] = entry(Action::Oom, MIB, 64 * MIB);
     let file = folder.recording("oom.pickle", &last);
     for command in ["diagnose", "advise", "report"] {
@@ -165,7 +165,7 @@ fn statistics_files_may_be_wrong() {
     let missing = call(&["verify", "--all", &file, "--stats", folder.path()]);
     assert!(missing.code == 2 && missing.err.contains("Is a directory"), "{}", missing.err);
     let two = call(&["verify", "--all", &file, &file, "--stats", folder.path()]);
-    assert!(two.code == 2 && two.err.contains("--stats belongs to one recording"), "{}", two.err);
+    assert!(two.code == 2 && two.err.contains("--stats applies to one recording"), "{}", two.err);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn names_may_be_anything() {
     }
 }
 
-/// Blocks that wait for other streams: 20,000 of them, one becoming free before each of as many requests.
+/// 20,000 blocks that wait for other streams, one of which becomes free before each of as many requests.
 #[test]
 fn many_pending_blocks_take_no_quadratic_time() {
     let folder = Folder::new("verify-pending");
@@ -231,14 +231,14 @@ fn many_pending_blocks_take_no_quadratic_time() {
         trace.extend([entry(Action::FreeCompleted, address(n), 512), entry(Action::Alloc, other, 30 * MIB)]);
         trace.extend(free(other, 30 * MIB));
     }
-    // And the other half at once, before a segment that cannot be: every reading fails.
+    // And the other half at once, before an impossible segment: every interpretation fails.
     trace.extend((BLOCKS / 2..BLOCKS).map(|n| entry(Action::FreeCompleted, address(n), 512)));
     trace.extend([entry(Action::SegmentAlloc, other << 1, 98 * MIB), entry(Action::Oom, 0, 96 * MIB)]);
     let segments = (0..BLOCKS.div_ceil(IN_SEGMENT)).map(|n| segment(vec![unused(BASE + n * 2 * MIB, 2 * MIB)]));
     let last = [segment(vec![unused(other, 30 * MIB)]), segment(vec![unused(other << 1, 98 * MIB)])];
     let recording = recording(trace, segments.chain(last).collect());
     let start = std::time::Instant::now();
-    // As one release: each that the file allows takes that long.
+    // As a single release, because each one that the file allows takes that long.
     assert_eq!(call(&["verify", "--all", &folder.recording("pending.pickle", &recording), "--profile", "2.11"]).code, 1);
     assert!(start.elapsed().as_secs() < 8, "{:?}", start.elapsed());
 }

@@ -279,7 +279,7 @@ async function examineSmall(context, recording) {
   execFileSync(binary, ["report", recording, "-o", file, "--force", "--page-size", "160KiB"]);
   const { page, complaints } = await open(context, file);
   const words = await within(page, ".at-moment .note").innerText();
-  const count = Number(/at ([\d,]+) chosen moments/.exec(words)?.[1].replace(",", ""));
+  const count = Number(/at ([\d,]+) selected points/.exec(words)?.[1].replace(",", ""));
   check(`its note says so: ${count} moments`, count > 20);
   check("its slider has as many positions", (await within(page, ".slider").getAttribute("max")) === String(count - 1));
   for (const peak of ["reserved", "allocated"]) {

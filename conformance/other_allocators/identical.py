@@ -5,11 +5,12 @@
 
 The names are rmm-pool, bfc, bfc:kind=one-region, bfc:kind=xla and bfc:kind=xla-growth; all that are built unless --only names some.
 Random scripts: each has its own capacity, largest request and load, starting from seed 1; RMM's use one, three and eight streams. Every second script for
-BFC comes in waves. Snapshots: with 300, 110 and 102 % of their largest load; those with the same requests count once. Unpickling runs code, so the files
-must come from you.
+BFC comes in waves. Snapshots run with 300, 110 and 102 % of their largest load; those with the same requests count
+once. Unpickling runs code, so the files must come from you.
 
-Compared are placements, growths, refusals, releases and waits. Prints what differs, and how many scripts are answered identically; exit code 1 if any
-is not. A script that TensorFlow 2.21.0 never returns from is compared up to there, and counted.
+Placements, growths, refusals, releases and waits are compared. Prints what differs, and how many scripts are answered
+identically; exit code 1 if any is not. A script that TensorFlow 2.21.0 never returns from is compared up to there, and
+counted.
 """
 
 import argparse

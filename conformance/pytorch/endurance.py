@@ -244,7 +244,7 @@ def run_steps(options, name):
 
 
 def run_ends(options):
-    """Runs every end and prints its row. Returns how many ended badly."""
+    """Runs every way of ending and prints its row. Returns how many ended badly."""
 
     def one(job):
         case, setting = job

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rescues requests on the GPU while other things go on, and checks that nothing is lost.
+"""Rescues requests on the GPU while other work is in progress, and checks that nothing is lost.
 
   meanwhile.py                 every case, each in its own process
   meanwhile.py graph pinned    two of them
@@ -137,7 +137,7 @@ def threads(torch):
 
 
 def replay(torch):
-    """Another thread replays a graph all the time, which breaks the promise. Handles must not break then."""
+    """Another thread replays a graph continuously, which breaks the promise. Handles must not break then."""
     counter = torch.zeros(MIB, dtype=torch.int32, device="cuda")
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):

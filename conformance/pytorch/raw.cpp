@@ -1,6 +1,6 @@
-// Allocates and frees through PyTorch's allocator from C++, without a tensor: one thread or several, each on a stream
-// of its own. Also says which allocator PyTorch uses, and makes it use another one. speed.py builds it and calls its C
-// functions.
+// Allocates and frees through PyTorch's allocator from C++, without a tensor: one thread or several, each on its own
+// stream. Also reports which allocator PyTorch uses, and makes it use a different one. speed.py builds it and calls its
+// C functions.
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>

@@ -32,14 +32,14 @@ def trainer_callback(
     """Returns a `TrainerCallback` for `transformers.Trainer(callbacks=[...])`. It calls `on_oom(path, limit)` now and
     `watch` at each step.
 
-    `writer` receives the numbers: a `SummaryWriter`, a run of wandb or a function, as for `watch`. Without a writer,
+    `writer` receives the numbers: a `SummaryWriter`, a wandb run or a function, as for `watch`. Without a writer,
     nothing is logged. `path=None` does not call `on_oom`. The callback spends at most `share` of the time. Without a
     GPU, it does nothing.
     """
     try:
         from transformers import TrainerCallback
     except ImportError as error:
-        raise Error(f"trainer_callback() is for transformers, which cannot be imported: {error}") from None
+        raise Error(f"trainer_callback() needs transformers, which cannot be imported: {error}") from None
 
     class ParkadeCallback(TrainerCallback):  # type: ignore[misc]
         """Watches the allocator while a `Trainer` trains."""
@@ -76,7 +76,7 @@ def lightning_callback(
         try:
             from pytorch_lightning.callbacks import Callback
         except ImportError as error:
-            raise Error(f"lightning_callback() is for Lightning, which cannot be imported: {error}") from None
+            raise Error(f"lightning_callback() needs Lightning, which cannot be imported: {error}") from None
 
     class ParkadeCallback(Callback):  # type: ignore[misc]
         """Watches the allocator while a `Trainer` trains."""

@@ -138,10 +138,10 @@ def diagnose(
             answer = run(["diagnose", "--json", *chosen], [file], progress=progress)
             return made(Diagnosis, answer.object([file]), answer)
     if recording is not None or chosen:
-        raise UsageError("message= is diagnosed alone: leave out the recording and the other arguments")
+        raise UsageError("message= cannot be combined with a recording or other arguments: leave them out")
     if not isinstance(message, str):
         raise TypeError(
-            f"message is text, and not {type(message).__name__}: pass an exception to parkade.explain(exception)"
+            f"message must be text, not {type(message).__name__}: pass an exception to parkade.explain(exception)"
         )
     if message.strip() in ("", "-"):
         raise UsageError(f"message is {message!r}, which is not an out-of-memory error")
@@ -157,7 +157,7 @@ def explain(error: BaseException | str) -> MessageDiagnosis:
     if isinstance(error, str):
         return diagnose(message=error)
     if not isinstance(error, BaseException):
-        raise TypeError(f"explain() takes an exception or its text, and not {type(error).__name__}")
+        raise TypeError(f"explain() takes an exception or its text, not {type(error).__name__}")
     text = str(of_memory(error) or error)
     return diagnose(message=text or type(error).__name__)
 
@@ -187,7 +187,7 @@ def report(
     written = None if output is None else os.fsdecode(output)
     ending = os.path.splitext(written or "")[1].lower()
     if ending in _NOT_WRITTEN:
-        raise UsageError(f"a report is a page (.html) or a picture (.svg), and {written} has neither ending")
+        raise UsageError(f"a report is a page (.html) or a picture (.svg), but {written} has neither ending")
     with as_file(recording) as file, tempfile.TemporaryDirectory(prefix="parkade-") as folder:
         picture = os.path.join(folder, "timeline.svg")
         if ending == ".svg":

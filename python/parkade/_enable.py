@@ -108,7 +108,7 @@ def enable(
     library = _library()
     policy, reach = _rescue(policy, rescue)
     if max_rescues is not None and (max_rescues < 1 or not reach):
-        raise UsageError(f"max_rescues is at least 1, and needs rescue=True or rescue='free'; it is {max_rescues}")
+        raise UsageError(f"max_rescues must be at least 1 and needs rescue=True or rescue='free'; it is {max_rescues}")
     if reach:
         settings = _expandable(settings)
     asked = _Asked(policy, settings, release, reach, max_rescues or 0, serial)
@@ -159,7 +159,7 @@ def _rescue(policy: str, rescue: bool | str | None) -> tuple[str, str]:
     if reach is None:
         raise UsageError(f"rescue is True, 'free' or False, and PARKADE_RESCUE 1, free or 0; it is {rescue!r}")
     if reach and policy != "pytorch":
-        raise UsageError(f"only the policy 'pytorch' has a rescue, and not {policy!r}")
+        raise UsageError(f"only the policy 'pytorch' has a rescue, not {policy!r}")
     return policy, reach
 
 
@@ -209,7 +209,7 @@ def _release(torch: Any) -> str:
     major, minor = int(found[1]), int(found[2])
     if (major, minor) < (2, _FIRST_MINOR):
         raise EnableError(
-            f"parkade.enable() is for PyTorch 2.{_FIRST_MINOR} and later, and this is {torch.__version__}: "
+            f"parkade.enable() needs PyTorch 2.{_FIRST_MINOR} or later, but this is {torch.__version__}: "
             "install a later PyTorch"
         )
     return f"{major}.{minor}"
@@ -291,7 +291,7 @@ def _install(torch: Any, library: ctypes.CDLL, asked: _Asked, verbose: bool) -> 
         ) from None
     if bridge.parkade_bridge_interface() != library.parkade_interface_version():
         raise EnableError(
-            f"the compiled bridge is for another version of parkade's interface: remove {path} to have it "
+            f"the compiled bridge is for a different version of parkade's interface: remove {path} to have it "
             "compiled again"
         )
     # PyTorch keeps pointers into it for the life of the process.
@@ -306,7 +306,7 @@ def _install(torch: Any, library: ctypes.CDLL, asked: _Asked, verbose: bool) -> 
         raise EnableError(f"PyTorch already runs on parkade: {_ALREADY_ENABLED}")
     if status == _CUDA_IN_USE:
         raise EnableError(f"PyTorch's own allocator is in use: {_CALL_EARLIER}")
-    raise EnableError(f"PyTorch does not take parkade's allocator: {bridge.parkade_bridge_error_text().decode()}")
+    raise EnableError(f"PyTorch does not accept parkade's allocator: {bridge.parkade_bridge_error_text().decode()}")
 
 
 def _plug_in(torch: Any, asked: _Asked) -> None:

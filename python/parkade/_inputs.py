@@ -65,7 +65,7 @@ def _only_file(folder: str) -> File:
         return File(found[0], found[0])
     raise IsADirectoryError(
         errno.EISDIR,
-        f"a folder with {len(found)} recordings, and this function takes one: call it for each of them, or "
+        f"a folder with {len(found)} recordings, but this function takes one: call it for each of them, or "
         "parkade.diagnose_many for all; the command `parkade advise FOLDER` finds one setting for all ranks",
         folder,
     )
@@ -84,7 +84,7 @@ def _bytes(recording: Any) -> tuple[bytes, str]:
         return data, name if isinstance(name, str) else "<file>"
     kind = type(recording).__name__
     raise TypeError(
-        "a recording is a path, bytes, a binary file or the dictionary of torch.cuda.memory._snapshot(), and not "
+        "a recording is a path, bytes, a binary file or the dictionary of torch.cuda.memory._snapshot(), not "
         f"{kind}"
     )
 

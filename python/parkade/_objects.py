@@ -1,6 +1,6 @@
 """The types of the dictionaries in results, for type checkers: docs/json.md has the same keys."""
 
-# Made of the declarations in cli/src by: PARKADE_BLESS=1 cargo test -p parkade-cli schema
+# Generated from the declarations in cli/src by: PARKADE_BLESS=1 cargo test -p parkade-cli schema
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Refuted(TypedDict):
 class MadeBy(TypedDict):
     """What was found out about the release."""
 
-    #: The releases, oldest first, with full names such as `2.11.0`: those that explain the recording, or that its contents leave. If none
+    #: The releases, oldest first, with full names such as `2.11.0`: those that explain the recording, or that its contents allow. If none
     #: explains it, those that differ least.
     releases: list[str]
     #: `given` (`--profile`), `contents` (there is no trace to replay, only what the file has), `replay` (every recorded decision was made
@@ -49,9 +49,9 @@ class MadeBy(TypedDict):
     contradicted_by: str | None
     #: The other releases that were tried and do not explain the recording.
     differing: list[DifferingReleases]
-    #: The release whose decisions were made, as `2.11`, where `--profile` chose it.
+    #: The release whose rules were used, such as `2.11`, if `--profile` chose it.
     replayed_as: str | None
-    #: The limit that was given, if it was not the recorded run's: decisions differ under it, and the run had more reserved. The releases
+    #: The limit that was given, if it was not the recorded run's: decisions differ under it, and the run had reserved more. The releases
     #: are those that explain the recording without it.
     refuted_limit: Refuted | None
     #: Whether no release explains the recording, and its trace maps memory although its settings have `expandable_segments` off: the
@@ -85,7 +85,7 @@ class VerifyTolerated(TypedDict):
     unknown_entry_keys: dict[str, int]
     #: The actions of trace entries that are not known.
     unknown_actions: dict[str, int]
-    #: How many snapshots come before this one in the same file.
+    #: The number of snapshots before this one in the same file.
     earlier_snapshots: int
 
 
@@ -106,28 +106,29 @@ class DeviceLeftOut(TypedDict):
         "oom",
         "snapshot",
     ]]
-    #: How many entries the file has.
+    #: The number of entries in the file.
     recorded_entries: int
-    #: How many entries follow from those and were added; null if they do not follow, so that nothing of the device was checked.
+    #: The number of entries that were inferred from those and added; null if they cannot be inferred, in which case nothing on the device
+    #: was checked.
     inferred_entries: int | None
 
 
 class VerifyLostBeginning(TypedDict):
-    """What was there before the first entry of a file that lost its beginning."""
+    """What existed before the first entry of a file whose oldest entries are missing."""
 
-    #: How many segments there were.
+    #: The number of segments.
     segments: int
-    #: How many blocks were in use.
+    #: The number of blocks in use.
     blocks: int
     #: How much was reserved.
     reserved_bytes: int
-    #: How many blocks have a size that shows nowhere.
+    #: The number of blocks whose size appears nowhere.
     assumed_sizes: int
-    #: How many blocks have a size that shows only in requests that did not fit behind them.
+    #: The number of blocks whose size can be inferred only from requests that did not fit behind them.
     inferred_sizes: int
     #: Whether garbage collection needed ages that are unknown.
     unknown_ages: bool
-    #: How many collections took their victims from the recording.
+    #: The number of collections whose victims were taken from the recording.
     assumed_collections: int
 
 
@@ -145,34 +146,34 @@ class VerifyGuessedSegment(TypedDict):
 class VerifyGuessedPools(TypedDict):
     """Private pools inferred from the trace."""
 
-    #: How many pools there were.
+    #: The number of pools.
     pools: int
-    #: How many requests they served.
+    #: The number of requests they served.
     requests: int
-    #: In how many windows of the trace they were used.
+    #: The number of windows of the trace in which they were used.
     windows: int
-    #: How many requests differ without them.
+    #: The number of requests that differ without them.
     contradictions: int
     #: Their segments.
     segments: list[VerifyGuessedSegment]
 
 
 class VerifyNotInFile(TypedDict):
-    #: What was there before the first entry of a file that lost its beginning.
+    #: What existed before the first entry of a file whose oldest entries are missing.
     lost_beginning: VerifyLostBeginning | None
-    #: How many calls of empty_cache were found in the trace.
+    #: The number of calls to empty_cache found in the trace.
     empty_cache_calls: int
-    #: How many refusals of the device were taken from the recording.
+    #: The number of refusals by the device that were taken from the recording.
     device_refusals: int
-    #: How many restored checkpoints of private pools were inferred from the trace.
+    #: The number of restored checkpoints of private pools that were inferred from the trace.
     restored_checkpoints: int
-    #: The private pools that were gone before the end, worked out from the trace.
+    #: The private pools that were gone before the end, inferred from the trace.
     guessed_pools: VerifyGuessedPools | None
-    #: Whether such pools were not looked for to the end, because there is too much to try.
+    #: Whether the search for such pools stopped early, because there are too many possibilities.
     gave_up_on_pools: bool
-    #: With `--stats`: how many calls of empty_cache released nothing.
+    #: With `--stats`: the number of calls to empty_cache that released nothing.
     silent_empty_cache_calls: int | None
-    #: With `--stats`: the entries between which a call of reset_peak_memory_stats explains every peak.
+    #: With `--stats`: the entries between which a call to reset_peak_memory_stats explains every peak.
     peaks_reset_between_entries: list[int] | None
 
 
@@ -186,9 +187,9 @@ class VerifyStatisticDifference(TypedDict):
 
 
 class VerifyStatistics(TypedDict):
-    #: How many keys were compared.
+    #: The number of keys compared.
     compared: int
-    #: How many keys the file cannot tell.
+    #: The number of keys whose values the file cannot show.
     unknowable: int
     #: The keys that differ.
     differences: list[VerifyStatisticDifference]
@@ -199,9 +200,9 @@ class VerifyStatistics(TypedDict):
 class VerifyDevice(TypedDict):
     #: The device.
     device: int
-    #: How many entries its trace has.
+    #: The number of entries in its trace.
     entries: int
-    #: How many decisions were compared.
+    #: The number of decisions compared.
     decisions: int
     #: How many decisions differ.
     mismatches: int
@@ -211,20 +212,20 @@ class VerifyDevice(TypedDict):
     peak_allocated_bytes: int
     #: The peak of reserved memory.
     peak_reserved_bytes: int
-    #: How many requests are out of memory.
+    #: The number of requests that run out of memory.
     ooms: int
     #: `num_alloc_retries`.
     retries: int
-    #: What the file does not tell.
+    #: What the file does not show.
     not_in_file: VerifyNotInFile
 
 
 class AdviseWarning(TypedDict):
     #: A name that does not change.
     id: str
-    #: The setting that it is about.
+    #: The setting concerned.
     setting: str
-    #: Whether the recording shows that the program is concerned.
+    #: Whether the recording shows that the program is affected.
     in_use: Literal["not shown", "unknown", "shown"]
     #: How bad it is.
     severity: Literal["no effect", "may break", "breaks"]
@@ -232,12 +233,12 @@ class AdviseWarning(TypedDict):
     what: str
     #: What to do about it.
     instead: str
-    #: Where this is known from.
+    #: The source of this fact.
     source: str
 
 
 class AdviseLikely(TypedDict):
-    #: How many of them serve every request.
+    #: The number of them that serve every request.
     fit: int
     #: How many there are.
     of: int
@@ -248,9 +249,9 @@ class AdviseLikely(TypedDict):
 
 
 class AdviseTimings(TypedDict):
-    #: With how many timings every request is served.
+    #: The number of timings with which every request is served.
     fit: int
-    #: How many timings were tried.
+    #: The number of timings tried.
     of: int
     #: The lowest peak; with several devices, that of the device whose peak may be the highest.
     least_peak_reserved_bytes: int
@@ -267,7 +268,7 @@ class AdviseDevice(TypedDict):
     fails_at_entry: int | None
     #: Its peak of reserved memory.
     peak_reserved_bytes: int
-    #: The least memory with which its requests are served.
+    #: The smallest memory in which its requests are served.
     smallest_bytes: int
 
 
@@ -287,23 +288,23 @@ class AdviseHint(TypedDict):
     entry: int
     #: The device had at least this much.
     least_bytes: int
-    #: The device had less than this, or as much if both are equal.
+    #: The device had less than this, or exactly this much if both are equal.
     below_bytes: int
 
 
 class AdviseContradicted(TypedDict):
-    """What contradicts the memory that was given."""
+    """What contradicts the given memory size."""
 
     #: The device.
     device: int
     #: The entry of a request that was refused.
     entry: int
-    #: What would have been reserved.
+    #: The bytes that would have been reserved.
     refused_bytes: int
 
 
 class Checked(TypedDict):
-    """The recorded peak, and what a replay under the run's own settings comes to."""
+    """The recorded peak, and that of a replay under the run's own settings."""
 
     #: The predicted peak of reserved memory.
     own_settings_peak_bytes: int
@@ -320,12 +321,12 @@ class AdviseDeviceFlush(TypedDict):
     device: int
     #: The entry of the request.
     entry: int
-    #: What would have been reserved if nothing had been given back.
+    #: The bytes that would have been reserved if nothing had been released.
     wanted_bytes: int
-    #: Whether it was read as a retry: the device had refused the request. Else it was read as a call of `empty_cache`.
+    #: Whether it was interpreted as a retry: the device had refused the request. If not, it was interpreted as a call to `empty_cache`.
     is_retry: bool
-    #: Why it was read so: as a call `capture_follows`, `often_emptied`, `other_stack`, `no_retry`; as a retry `never_had_more`,
-    #: `often_refused`, `others_failed`, `stack_of_request`, `no_call`.
+    #: Why it was interpreted this way: as a call `capture_follows`, `often_emptied`, `other_stack`, `no_retry`; as a retry
+    #: `never_had_more`, `often_refused`, `others_failed`, `stack_of_request`, `no_call`.
     reason: Literal[
         "capture_follows",
         "often_emptied",
@@ -340,13 +341,13 @@ class AdviseDeviceFlush(TypedDict):
 
 
 class AdviseReadOtherwise(TypedDict):
-    """What the recommended option comes to on a device whose recording is read the other way."""
+    """The result of the recommended option on a device if its recording is interpreted the other way."""
 
     #: The device.
     device: int
     #: The peak of reserved memory.
     peak_reserved_bytes: int
-    #: Whether every request is served in the memory there is.
+    #: Whether every request is served in the available memory.
     fits: bool
 
 
@@ -355,7 +356,7 @@ class AdviseSufficientOn(TypedDict):
 
     #: The device.
     device: int
-    #: So much memory serves every recorded request of this device.
+    #: The amount of memory that serves every recorded request of this device.
     bytes: int
     #: The device had at least this much.
     least_bytes: int
@@ -364,28 +365,28 @@ class AdviseSufficientOn(TypedDict):
 
 
 class AdviseSufficient(TypedDict):
-    """What serves every recorded request where the memory is known only roughly, on the device that may lack most."""
+    """What serves every recorded request if the memory is known only roughly, on the device that may lack the most."""
 
-    #: The device; of several, the one that may lack most.
+    #: The device; if there are several, the one that may lack the most.
     device: int
-    #: So much memory is enough.
+    #: The amount of memory that is enough.
     bytes: int
-    #: The settings with which it is.
+    #: The settings with which it is enough.
     settings: str
     #: With several devices: each one that may lack memory, with the same settings.
     devices: NotRequired[list[AdviseSufficientOn]]
 
 
 class AdviseEnded(TypedDict):
-    """How a device's run ended, and what is estimated of its rest."""
+    """How a device's run ended, and the estimated rest."""
 
     #: The device.
     device: int
     #: How the run ended.
     ending: Literal["no_error", "survived", "died"]
-    #: The entry of the out-of-memory error of which the run died, or of the last that it survived.
+    #: The entry of the out-of-memory error that ended the run, or of the last one that it survived.
     at_entry: int | None
-    #: How many requests were served after that error.
+    #: The number of requests served after that error.
     served_afterwards: int | None
     #: The bytes of those requests.
     served_afterwards_bytes: int | None
@@ -393,9 +394,9 @@ class AdviseEnded(TypedDict):
     asked_again_at_entry: int | None
     #: The steps before the one that failed, from which the rest is estimated.
     steps_before: int | None
-    #: How many whole steps were added.
+    #: The number of whole steps added.
     steps_added: int | None
-    #: Why the rest cannot be told.
+    #: Why the rest cannot be estimated.
     doubt: Literal["no_steps", "few_steps", "not_steady", "growing", "margin"] | None
 
 
@@ -410,7 +411,7 @@ class AdviseFailure(TypedDict):
     wanted_bytes: int
     #: Reserved at that moment.
     reserved_bytes: int
-    #: In use at that moment.
+    #: In use at that point.
     live_bytes: int
     #: Freed, but another stream may still use it.
     pending_bytes: int
@@ -438,13 +439,13 @@ class AdviseLive(TypedDict):
 
     #: The device.
     device: int
-    #: The most live bytes, the request then included.
+    #: The most live bytes, including the request at that point.
     peak_bytes: int
     #: The entry at which the program holds the most.
     at_entry: int
     #: Up to five stacks that hold the most.
     holders: list[AdviseLiveHolder]
-    #: Blocks in use before the first entry of a file that lost its beginning.
+    #: Blocks in use before the first entry of a file whose oldest entries are missing.
     lost_beginning_blocks: int | None
 
 
@@ -485,26 +486,25 @@ class Needs(TypedDict):
     policy: str
     #: The outcome with this policy.
     outcome: Literal["fits", "gets_past", "does_not_fit", "unknown"]
-    #: Whether every request is served in the memory that there is; null if that is not known. If the run died, also what is estimated of
-    #: its rest.
+    #: Whether every request is served in the available memory; null if that is unknown. If the run died, this includes the estimated rest.
     fits: bool | None
-    #: Whether every recorded request is served in that memory, including that of which the run died.
+    #: Whether every recorded request is served in that memory, including the one that ended the run.
     gets_past: bool | None
     #: The first recorded entry whose request is not served.
     fails_at_entry: int | None
-    #: Why the rest of a run that died cannot be told.
+    #: Why the rest of a run that died cannot be estimated.
     doubt: Literal["no_steps", "few_steps", "not_steady", "growing", "margin"] | None
-    #: The least memory in which every request is served; with several devices, the most. Null if the policy does not serve them in any
-    #: memory.
+    #: The smallest memory in which every request is served; with several devices, that of the device that needs the most. Null if the
+    #: policy does not serve them in any memory.
     smallest_capacity_bytes: int | None
-    #: The least memory for `expandable_segments:True`, measured as the policy is.
+    #: The smallest memory for `expandable_segments:True`, measured in the same way.
     expandable_smallest_capacity_bytes: int | None
-    #: The most that is reserved in the memory that there is. If that is too little, or if it is not known and the policy takes a part of
-    #: all that there is: the most in the least memory.
+    #: The peak of reserved memory in the available memory. If that is too little, or if it is unknown and the policy takes a share of all
+    #: memory: the peak in the smallest memory.
     peak_reserved_bytes: int | None
-    #: What the driver's calls cost then, on all devices.
+    #: The cost of the driver's calls in that case, on all devices.
     driver_us: int | None
-    #: How many requests failed in the recording and are left out, as the run did without them.
+    #: The number of requests that failed in the recording and are left out, because the run did without them.
     failed_requests: int
     #: Why the policy does not serve the requests, however much memory there is.
     not_served: str | None
@@ -522,7 +522,7 @@ class DiagnoseCall(TypedDict):
 
 
 class DiagnoseAsked(TypedDict):
-    #: The bytes that the program asked for.
+    #: The bytes that the program requested.
     requested_bytes: int
     #: The request rounded to a block.
     block_bytes: int
@@ -532,7 +532,7 @@ class DiagnoseAsked(TypedDict):
     stream: int
     #: The id of the request's pool; 0, 0 is the default pool.
     pool: list[int]
-    #: The calls that asked, the innermost first.
+    #: The calls that made the request, innermost first.
     stack: list[DiagnoseCall]
 
 
@@ -555,7 +555,7 @@ class DiagnoseEvidence(TypedDict):
 
 
 class DiagnoseKnownLimit(TypedDict):
-    """What is known of the memory limit."""
+    """What is known about the memory limit."""
 
     #: How the limit is known.
     known: Literal["given", "device_full", "between", "not_fixed", "never_reached"]
@@ -563,13 +563,13 @@ class DiagnoseKnownLimit(TypedDict):
     at_least_bytes: int
     #: The limit is below this.
     below_bytes: int | None
-    #: The most that was reserved.
+    #: The largest amount that was reserved.
     served: DiagnoseEvidence | None
-    #: The least that was refused.
+    #: The smallest amount that was refused.
     refused: DiagnoseEvidence | None
-    #: What in the file cannot be under the given limit. If it is what was reserved, the run is diagnosed without `--limit`.
+    #: Evidence in the file that is impossible under the given limit. If it is the reserved memory, the run is diagnosed without `--limit`.
     contradicted_by: str | None
-    #: What the device said was free.
+    #: The free memory that the device reported.
     device_free_bytes: int | None
 
 
@@ -631,14 +631,14 @@ class DiagnosePart(TypedDict):
     pieces: int
     #: The largest piece.
     largest_bytes: int
-    #: Those of the bytes that are in whole free segments or pages.
+    #: The part of the bytes that is in wholly free segments or pages.
     whole_bytes: int
 
 
 class DiagnoseDifference(TypedDict):
     #: Reserved minus allocated.
     bytes: int
-    #: The stream with the most allocated bytes outside of private pools.
+    #: The stream with the most allocated bytes outside private pools.
     main_stream: int | None
     #: The bytes by cause.
     parts: list[DiagnosePart]
@@ -657,7 +657,7 @@ class DiagnoseHighest(TypedDict):
     reserved_entry: int | None
     #: The most allocated while reserved memory was at its peak.
     allocated_at_reserved_bytes: int
-    #: The first entry after which so much was allocated.
+    #: The first entry after which that much was allocated.
     allocated_at_reserved_entry: int | None
 
 
@@ -668,21 +668,21 @@ class DiagnoseReleased(TypedDict):
     segments: int
     #: The first and the last entry that releases.
     entries: list[int] | None
-    #: How many frees were waited for.
+    #: The number of frees that it waited for.
     completed_frees: int
 
 
 class DiagnoseAnnotated(TypedDict):
     #: The open annotations, the outermost first.
     open: list[str]
-    #: The name of the annotation that ended last, and how often it had.
+    #: The name of the annotation that ended last, and how often it had ended.
     last_ended: list[str | int] | None
 
 
 class DiagnoseBegan(TypedDict):
-    #: The entry since which it has been; null if that is before the first.
+    #: The entry since which it has been high; null if that is before the first.
     entry: int | None
-    #: The level that counts as high: half of what it is at the moment.
+    #: The level that counts as high: half of the value at the diagnosed point.
     level_bytes: int
     #: The time of the entry.
     time_us: int | None
@@ -697,7 +697,7 @@ class DiagnoseHeld(TypedDict):
     bytes: int
     #: The number of blocks.
     blocks: int
-    #: Where the stack has calls of C++: the operator that took the memory, and its node in a backward pass.
+    #: If the stack has C++ calls: the operator that took the memory, and its node in a backward pass.
     operator: NotRequired[str]
     #: The stack.
     stack: list[DiagnoseCall]
@@ -726,27 +726,27 @@ class DiagnoseBlockBeside(TypedDict):
     age_entries: int | None
     #: The time since then.
     age_us: int | None
-    #: The calls that asked for it, the innermost first.
+    #: The calls that requested it, innermost first.
     stack: list[DiagnoseCall]
 
 
 class DiagnoseLost(TypedDict):
-    #: How many segments there were.
+    #: The number of segments.
     segments: int
-    #: How many blocks were in use.
+    #: The number of blocks in use.
     blocks: int
     #: How much was reserved.
     reserved_bytes: int
 
 
 class DiagnoseExactness(TypedDict):
-    #: How many entries the trace has.
+    #: The number of entries in the trace.
     entries: int
-    #: How many decisions were compared.
+    #: The number of decisions compared.
     decisions: int
     #: How many decisions differ.
     mismatches: int
-    #: What was there before the first entry of a file that lost its beginning.
+    #: What existed before the first entry of a file whose oldest entries are missing.
     lost_beginning: DiagnoseLost | None
 
 
@@ -762,20 +762,20 @@ class DiagnoseFirst(TypedDict):
     rank: int | None
     #: When it failed, as the log prints it.
     time: str
-    #: Whether `messages` has one of that rank.
+    #: Whether `messages` contains one from that rank.
     has_message: bool
-    #: What tells that it was first: `times` (of the lines) or `launcher` (torchrun's summary).
+    #: The evidence that it was first: `times` (of the lines) or `launcher` (torchrun's summary).
     told_by: Literal["times", "launcher"]
 
 
 class DiagnoseMessage(TypedDict):
-    #: The rank that wrote it, if a prefix of its line tells.
+    #: The rank that wrote it, if a prefix of its line shows it.
     rank: int | None
     #: The device.
     device: int | None
     #: The line on which it first begins.
     line: int
-    #: How often the log has it.
+    #: How often it occurs in the log.
     times: int
     #: The time of its line.
     time: str | None
@@ -816,13 +816,13 @@ class DiagnoseMessage(TypedDict):
 
 
 class DiagnoseOther(TypedDict):
-    #: The rank that wrote it, if a prefix tells.
+    #: The rank that wrote it, if a prefix shows it.
     rank: int | None
     #: The line of the log on which it begins, from 1.
     line: int
     #: Who wrote it.
     framework: str
-    #: How much was wanted, if the message states that.
+    #: The amount requested, if the message states it.
     wanted_bytes: int | None
 
 
@@ -840,11 +840,11 @@ class ReportHint(TypedDict):
 class ReportNumbers(TypedDict):
     """The minimum, maximum and last value of each bucket."""
 
-    #: The least in each bucket.
+    #: The minimum in each bucket.
     min: list[int]
-    #: The most in each bucket.
+    #: The maximum in each bucket.
     max: list[int]
-    #: The last in each bucket.
+    #: The last value in each bucket.
     last: list[int]
 
 
@@ -862,7 +862,7 @@ class ReportMarked(TypedDict):
     entry: int
     #: What happened.
     kind: Literal["oom", "retry", "empty_cache"]
-    #: The bytes asked for or released.
+    #: The bytes requested or released.
     bytes: int | None
 
 
@@ -875,7 +875,7 @@ ReportSpan = TypedDict(
         "from": int,
         #: The entry after its last.
         "to": int,
-        #: How many phases are around it.
+        #: The number of phases that enclose it.
         "depth": int,
     },
 )
@@ -933,7 +933,7 @@ class ReportFoundSteps(TypedDict):
 
     #: How many steps end in the file.
     count: int
-    #: What tells the steps: an `annotation`, or `repetition`, what the run repeats.
+    #: How the steps are recognised: by an `annotation`, or by `repetition`, that is, by what the run repeats.
     told_by: Literal["annotation", "repetition"]
     #: The annotation.
     mark: str | None
@@ -944,11 +944,11 @@ class ReportWithRest(TypedDict):
 
     #: The peak of reserved memory.
     peak_reserved_bytes: int
-    #: How many entries, recorded up to the error and then estimated, come before the first that fails.
+    #: The number of entries, recorded up to the error and then estimated, before the first that fails.
     fails_after_entries: int | None
     #: `num_alloc_retries`.
     retries: int
-    #: How many memory calls the driver got.
+    #: The number of memory calls to the driver.
     driver_calls: int
     #: What those calls cost.
     driver_us: int
@@ -961,7 +961,7 @@ class ReportWhatIf(TypedDict):
     is_own: bool
     #: Whether the page recommends them; never without `-o`, which makes it search.
     recommended: bool
-    #: Whether every request in the file is served; null without a memory.
+    #: Whether every request in the file is served; null if the memory is unknown.
     fits: bool | None
     #: `fits`, `gets_past`, `does_not_fit` or `unknown`, as `advise` judges it.
     outcome: Literal["fits", "gets_past", "does_not_fit", "unknown"]
@@ -971,20 +971,20 @@ class ReportWhatIf(TypedDict):
     peak_reserved_bytes: int
     #: `num_alloc_retries`.
     retries: int
-    #: How many memory calls the driver got.
+    #: The number of memory calls to the driver.
     driver_calls: int
     #: What those calls cost.
     driver_us: int
     #: Reserved memory over time, in buckets of the same kind.
     reserved_bytes: ReportNumbers
-    #: The same with what is estimated of the rest, as `advise` tries it; null if the run did not die, or nothing can be estimated.
+    #: The same with the estimated rest, as `advise` tries it; null if the run did not die, or nothing can be estimated.
     with_rest: ReportWithRest | None
 
 
 class ReportEstimated(TypedDict):
-    #: The entry of which it died.
+    #: The entry at which it died.
     after_entry: int
-    #: How many entries are estimated.
+    #: The number of entries that are estimated.
     entries: int
     #: The most bytes in use, up to the error and after it.
     peak_in_use_bytes: int
@@ -993,15 +993,15 @@ class ReportEstimated(TypedDict):
 class ReportDevice(TypedDict):
     #: The device.
     device: int
-    #: The memory that other settings were tried with on it.
+    #: The memory in which other settings were tried on it.
     capacity_bytes: int | None
-    #: How many entries its trace has.
+    #: The number of entries in its trace.
     entries: int
     #: The run in a sentence or two.
     what_happened: str
-    #: Whether the run was out of memory, and went on.
+    #: Whether the run ran out of memory and continued.
     ending: Literal["no_error", "survived", "died"]
-    #: How many decisions differ; null without a trace.
+    #: The number of decisions that differ; null without a trace.
     mismatches: int | None
     #: The self-check of the device.
     self_check: Checked | None
@@ -1026,15 +1026,15 @@ class ReportDevice(TypedDict):
     holders_at_peak: list[ReportHeld]
     #: The live blocks when allocated memory peaks, by kind, the most bytes first.
     holders_by_kind: list[ReportKind]
-    #: The live blocks then that have no stack; null if nearly no block of the file has one.
+    #: The live blocks without a stack at that point; null if almost no block of the file has one.
     holders_without_stack: ReportNoStack | None
-    #: How many forward passes were found with their backward passes.
+    #: The number of forward passes that were found with their backward passes.
     passes: int
     #: The steps of the run that were found; null if there are none.
     steps: ReportFoundSteps | None
     #: The run under other settings, its own first.
     what_if: list[ReportWhatIf]
-    #: What is estimated of the rest of a run that died.
+    #: The estimated rest of a run that died.
     rest: ReportEstimated | None
     #: What to know before trusting the curves.
     notes: list[str]
@@ -1056,11 +1056,11 @@ class DiffInput(TypedDict):
 class DiffPeak(TypedDict):
     #: The peak.
     bytes: int
-    #: The entry that brought it there; null if that is before the first.
+    #: The entry that led to it; null if that is before the first.
     entry: int | None
-    #: The step in which the peak lies, where steps are marked.
+    #: The step in which the peak lies, if steps are marked.
     step: int | None
-    #: The phase in which the peak lies, as in `comparison.phases`, where phases are marked.
+    #: The phase in which the peak lies, as in `comparison.phases`, if phases are marked.
     phase: str | None
     #: Reserved then.
     reserved_bytes: int
@@ -1068,9 +1068,9 @@ class DiffPeak(TypedDict):
     allocated_bytes: int
     #: Freed, but another stream may still use it.
     pending_bytes: int
-    #: What was requested for allocated and pending memory.
+    #: The bytes that were requested for allocated and pending memory.
     requested_bytes: int
-    #: What they have beyond the request.
+    #: The bytes beyond those requests.
     rounding_bytes: int
     #: Free in whole segments.
     free_segments_bytes: int
@@ -1097,46 +1097,47 @@ class DiffDriver(TypedDict):
     unmaps: int
     #: The bytes taken and mapped.
     taken_bytes: int
-    #: The bytes given back and unmapped.
+    #: The bytes released and unmapped.
     given_back_bytes: int
 
 
 class DiffRun(TypedDict):
     #: The device.
     device: int
-    #: How many entries its trace has.
+    #: The number of entries in its trace.
     entries: int
-    #: The part of the run that the rest is about: `whole`, `end` (a file has no trace), `step` or `common_steps` (those of both files).
+    #: The part of the run that the other keys describe: `whole`, `end` (a file has no trace), `step` or `common_steps` (those of both
+    #: files).
     part: Literal["whole", "end", "step", "common_steps"]
     #: The number of the step, if the part is one.
     step: int | None
     #: The first and the last of the common steps, if the part is those.
     common_steps: list[int] | None
-    #: The first entry of the part, and the one behind its last.
+    #: The first entry of the part, and the one after its last.
     part_entries: list[int]
-    #: How many recorded decisions the replay does not reproduce.
+    #: The number of recorded decisions that the replay does not reproduce.
     mismatches: int
-    #: How many decisions were compared.
+    #: The number of decisions compared.
     decisions: int
-    #: Reserved before the first entry of a file that lost its beginning.
+    #: Reserved before the first entry of a file whose oldest entries are missing.
     lost_beginning_bytes: int | None
-    #: How many requests were out of memory.
+    #: The number of requests that ran out of memory.
     ooms: int
     #: The entry of the first of them.
     first_oom_entry: int | None
     #: How the run ended.
     ending: Literal["no_error", "survived", "died"]
-    #: How often the cache was emptied for want of memory.
+    #: How often the cache was emptied for lack of memory.
     retries: int
-    #: How many calls of empty_cache released something.
+    #: The number of calls to empty_cache that released memory.
     empty_cache_calls: int
-    #: How many whole steps the trace has, where steps are marked or the run repeats itself.
+    #: The number of whole steps in the trace, if steps are marked or the run repeats itself.
     steps: int | None
     #: The peak of allocated memory.
     peak_allocated: DiffPeak
     #: The peak of reserved memory.
     peak_reserved: DiffPeak
-    #: The most that was reserved in all that the file has.
+    #: The peak of reserved memory over everything in the file.
     whole_peak_reserved_bytes: int
     #: What the allocator asked of the driver.
     driver: DiffDriver
@@ -1215,11 +1216,11 @@ class DiffCompare(TypedDict):
     #: How the two are related: `same_recording`, `same_run`, `same_requests`, `related`, `little_in_common` or `unknown` (nothing to
     #: compare).
     relation: Literal["same_recording", "same_run", "same_requests", "related", "little_in_common", "unknown"]
-    #: Where both make the same requests: the first entry that differs, in what it is or in where a block lies; null if none does.
+    #: If both make the same requests: the first entry that differs, in its kind or in the position of a block; null if none does.
     first_other_answer_entry: int | None
-    #: The share of the shorter trace's requests, in runs of four, that the other makes too.
+    #: The share of the shorter trace's requests, in runs of four, that the other also makes.
     requests_in_common: float | None
-    #: The share of the stacks, of the recording with fewer, that the other has too; lines may differ.
+    #: The share of the stacks in the recording with fewer of them that the other also has; line numbers may differ.
     stacks_in_common: float | None
     #: The peak of allocated memory in B minus that in A.
     peak_allocated_change_bytes: int
@@ -1227,19 +1228,19 @@ class DiffCompare(TypedDict):
     peak_reserved_change_bytes: int
     #: The change of the peak of reserved memory as a share of A.
     peak_reserved_change: float | None
-    #: How blocks are grouped: by `stack` (blocks without one by size), or by `size` where a recording has no stacks.
+    #: How blocks are grouped: by `stack` (blocks without one by size), or by `size` if a recording has no stacks.
     grouped_by: Literal["stack", "size"]
     #: What holds the memory at the two peaks of allocated memory, the largest change first.
     held_at_peak: list[DiffGroup]
-    #: The phases, where both files mark them.
+    #: The phases, if both files mark them.
     phases: list[DiffPhase]
-    #: What marks the steps in A and in B: an annotation, or `repetition` where nothing marks them but the run repeats itself.
+    #: What marks the steps in A and in B: an annotation, or `repetition` if nothing marks them but the run repeats itself.
     steps_marked_by: list[str] | None
     #: The steps that both have.
     steps: list[DiffStep]
-    #: How many steps only A has.
+    #: The number of steps that only A has.
     steps_only_in_a: int
-    #: How many steps only B has.
+    #: The number of steps that only B has.
     steps_only_in_b: int
 
 
@@ -1261,15 +1262,15 @@ class DiffBounded(TypedDict):
     device: int
     #: The bound as given.
     fail_above: str
-    #: What the bound is on.
+    #: Whether the bound limits growth or the size of the peak.
     kind: Literal["growth", "peak"]
-    #: The most that it allows.
+    #: The maximum that it allows.
     allowed_bytes: int
     #: The peak of reserved memory that is checked.
     peak_reserved_bytes: int
-    #: Whether the peak is more.
+    #: Whether the peak is above it.
     exceeded: bool
-    #: What came of the bound.
+    #: The result of the check.
     check: Literal["holds", "exceeded", "not_known", "could_not_run"]
 
 
@@ -1316,15 +1317,15 @@ class StatsAt(TypedDict):
 class StatsDevice(TypedDict):
     #: The device.
     device: int
-    #: How many entries its trace has.
+    #: The number of entries in its trace.
     entries: int
     #: With `--steps`: the annotation that ends a step.
     steps_marked_by: str | None
-    #: How many steps ended before the first entry.
+    #: The number of steps that ended before the first entry.
     lost_steps: int
-    #: How many recorded decisions differ.
+    #: The number of recorded decisions that differ.
     mismatches: int
-    #: How many decisions were compared.
+    #: The number of decisions compared.
     decisions: int
     #: A limit that was found by trying.
     assumed_limit_bytes: int | None
@@ -1342,36 +1343,36 @@ class StatsMissing(TypedDict):
 
 
 class ReplayLost(TypedDict):
-    #: How many segments there were.
+    #: The number of segments.
     segments: int
-    #: How many blocks were in use.
+    #: The number of blocks in use.
     blocks: int
-    #: The bytes in the segments. More than the memory makes `outcome` `unknown` where what is in the file fits.
+    #: The bytes in the segments. If they exceed the memory, `outcome` is `unknown` although what is in the file fits.
     reserved_bytes: int
 
 
 class ReplayRecorded(TypedDict):
     #: The recorded run's peak of reserved memory.
     peak_reserved_bytes: int
-    #: How many of its requests were out of memory.
+    #: The number of its requests that ran out of memory.
     ooms: int
-    #: How many of its decisions differ from the replay's.
+    #: The number of its decisions that differ from the replay's.
     mismatches: int
-    #: What was there before the first entry of a file that lost its beginning.
+    #: What existed before the first entry of a file whose oldest entries are missing.
     lost_beginning: ReplayLost | None
 
 
 class ReadFlush(TypedDict):
-    """How memory that was given back before a request was read."""
+    """How a release of memory right before a request was interpreted."""
 
     #: The entry of the request.
     entry: int
-    #: What would have been reserved if nothing had been given back.
+    #: The bytes that would have been reserved if nothing had been released.
     wanted_bytes: int
-    #: Whether it was read as a retry: the device had refused the request. Else it was read as a call of `empty_cache`.
+    #: Whether it was interpreted as a retry: the device had refused the request. If not, it was interpreted as a call to `empty_cache`.
     is_retry: bool
-    #: Why it was read so: as a call `capture_follows`, `often_emptied`, `other_stack`, `no_retry`; as a retry `never_had_more`,
-    #: `often_refused`, `others_failed`, `stack_of_request`, `no_call`.
+    #: Why it was interpreted this way: as a call `capture_follows`, `often_emptied`, `other_stack`, `no_retry`; as a retry
+    #: `never_had_more`, `often_refused`, `others_failed`, `stack_of_request`, `no_call`.
     reason: Literal[
         "capture_follows",
         "often_emptied",
@@ -1386,11 +1387,11 @@ class ReadFlush(TypedDict):
 
 
 class OtherReading(TypedDict):
-    """What comes of it if that was read the other way."""
+    """The result if that is interpreted the other way."""
 
     #: The peak of reserved memory.
     peak_reserved_bytes: int
-    #: Whether every request is served in the memory there is.
+    #: Whether every request is served in the available memory.
     fits: bool
 
 
@@ -1399,11 +1400,11 @@ class ReplayDevice(TypedDict):
 
     #: The device.
     device: int
-    #: Whether every request is served; if the run died, also what is estimated of its rest, beyond doubt.
+    #: Whether every request is served; if the run died, including the estimated rest, without doubt.
     fits: bool
-    #: How many requests fail; under a policy the first ends the replay, and the numbers are those up to it.
+    #: The number of requests that fail; under a policy, the first one ends the replay, and the numbers cover the part up to it.
     ooms: int
-    #: The entry of the first request that fails; if the settings are those of a run that died, the one of which it dies.
+    #: The entry of the first request that fails; if the settings are those of a run that died, the request that ends it.
     fails_at_entry: int | None
     #: The peak of allocated memory.
     peak_allocated_bytes: int
@@ -1411,60 +1412,61 @@ class ReplayDevice(TypedDict):
     peak_reserved_bytes: int
     #: `num_alloc_retries`.
     retries: int
-    #: How many memory calls the driver got.
+    #: The number of memory calls to the driver.
     driver_calls: int
     #: What those calls cost.
     driver_ns: int
-    #: How many calls of empty_cache the trace has.
+    #: The number of calls to empty_cache in the trace.
     empty_cache_calls: int
     #: The recorded run.
     recorded: ReplayRecorded
-    #: Whether a replay under the run's own settings needs what the run needed.
+    #: Whether a replay under the run's own settings needs as much as the run did.
     self_check: Checked | None
-    #: Memory that was given back before requests that then took some: by a retry, because the device had refused the request, or by a call
-    #: of `empty_cache`.
+    #: Memory that was released right before requests that then took some: by a retry, because the device had refused the request, or by a
+    #: call to `empty_cache`.
     flushes: list[ReadFlush]
-    #: What comes of it if the doubtful `flushes` are read the other way, if that is another answer; null under a policy.
+    #: The result if the doubtful `flushes` are interpreted the other way, if it is different; null under a policy.
     read_otherwise: OtherReading | None
-    #: How many requests failed for another reason than memory.
+    #: The number of requests that failed for a reason other than memory.
     device_errors: int
     #: The limit that was used, if neither a limit nor a capacity was given: what `advise` assumes for a run that died.
     assumed_limit_bytes: int | None
     #: The peak of reserved memory if other streams are done by the next request.
     peak_reserved_bytes_earliest: NotRequired[int]
-    #: Whether every request is served then.
+    #: Whether every request is served in that case.
     fits_earliest: NotRequired[bool]
     #: The peak of reserved memory if other streams are never done before a wait.
     peak_reserved_bytes_latest: NotRequired[int]
-    #: Whether every request is served then.
+    #: Whether every request is served in that case.
     fits_latest: NotRequired[bool]
-    #: The lowest peak of reserved memory that is likely by the times of the entries. The lowest over all timings tried if the entries have
-    #: no times, if the file has private pools, or if requests of the recorded run waited for memory for more than a tenth of its time.
+    #: The lowest peak of reserved memory that is likely, judging by the times of the entries. The lowest over all timings tried if the
+    #: entries have no times, if the file has private pools, or if requests of the recorded run waited for memory for more than a tenth of
+    #: its time.
     peak_reserved_bytes_least: NotRequired[int]
     #: The highest such peak.
     peak_reserved_bytes_most: NotRequired[int]
-    #: Whether these two are what is likely by the times of the entries; if not, they are over all timings tried.
+    #: Whether these two are likely, judging by the times of the entries; if not, they are the extremes of all timings tried.
     peak_reserved_bytes_are_likely: NotRequired[bool]
-    #: How many other timings of the streams were tried.
+    #: The number of other timings of the streams that were tried.
     timings_tried: NotRequired[int]
-    #: With how many of them every request is served; null without a limit or a capacity.
+    #: The number of them with which every request is served; null without a limit or a capacity.
     timings_fit: NotRequired[int | None]
 
 
 class ExportDevice(TypedDict):
     #: The device.
     device: int
-    #: How many entries its new trace has.
+    #: The number of entries in its new trace.
     entries: int
-    #: How many requests are out of memory.
+    #: The number of requests that run out of memory.
     ooms: int
     #: `num_alloc_retries`.
     retries: int
-    #: How many requests are out of memory in the recording.
+    #: The number of requests that ran out of memory in the recording.
     recorded_ooms: int
     #: `num_alloc_retries` of the recorded run, if its replay is exact.
     recorded_retries: int | None
-    #: The first entry of the new trace that is out of memory.
+    #: The first out-of-memory entry of the new trace.
     fails_at_entry: int | None
     #: Peak of allocated memory.
     peak_allocated_bytes: int
@@ -1472,11 +1474,11 @@ class ExportDevice(TypedDict):
     peak_reserved_bytes: int
     #: The self-check of the device.
     self_check: Checked | None
-    #: How many blocks were in use before the first entry; they are requested first.
+    #: The number of blocks in use before the first entry; they are requested first.
     early_blocks: int | None
-    #: How many decisions of the recording differ.
+    #: The number of decisions in the recording that differ.
     mismatches: int
-    #: How many requests failed for another reason than memory.
+    #: The number of requests that failed for a reason other than memory.
     device_errors: int
 
 
@@ -1502,11 +1504,11 @@ class InfoDevice(TypedDict):
     uuid: str | None
     #: The device's memory.
     total_bytes: int | None
-    #: What is free of it.
+    #: The part of it that is free.
     free_bytes: int | None
-    #: What the driver has given out of it.
+    #: The part of it that the driver has handed out.
     used_bytes: int | None
-    #: What the driver keeps for itself.
+    #: The part of it that the driver keeps for itself.
     driver_reserved_bytes: int | None
     #: Why the memory is unknown.
     memory_error: str | None

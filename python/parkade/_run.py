@@ -116,7 +116,7 @@ def options(**given: Any) -> list[str]:
         elif isinstance(value, (str, os.PathLike)) or not isinstance(value, Iterable):
             arguments.append(f"{option}={_text(name, value)}")
         elif isinstance(value, Mapping):
-            raise TypeError(f"{name} is text, a number or a list of them, and not a dictionary")
+            raise TypeError(f"{name} must be text, a number or a list of them, not a dictionary")
         else:
             each = (
                 settings_text(item) if name == "settings" and isinstance(item, Mapping) else _text(name, item)
@@ -157,7 +157,7 @@ def device_number(device: Device) -> int:
     # The text of a `torch.device` is such as "cuda:0".
     found = re.fullmatch(r"(?:cuda|hip)(?::(\d+))?|(\d+)", str(device))
     if found is None or isinstance(device, bool):
-        raise UsageError(f"device is a number such as 0 or a device such as 'cuda:0', and not {device!r}")
+        raise UsageError(f"device must be a number such as 0 or a device such as 'cuda:0', not {device!r}")
     return int(found[1] or found[2] or 0)
 
 
@@ -171,7 +171,7 @@ def _text(name: str, value: Any) -> str:
     try:
         return str(operator.index(value))
     except TypeError:
-        raise TypeError(f"{name} is text or a whole number, and not {value!r} ({type(value).__name__})") from None
+        raise TypeError(f"{name} must be text or a whole number, not {value!r} ({type(value).__name__})") from None
 
 
 def _as_arguments(text: str) -> str:

@@ -67,7 +67,7 @@ def _asked(arguments: Sequence[str]) -> _Asked:
             )
         else:
             return _program(asked, word, False, rest)
-    raise UsageError("there is no program to run: name a .py file, or -m and a module")
+    raise UsageError("there is no program to run: pass a .py file, or -m and a module")
 
 
 def _program(asked: _Asked, program: str, is_module: bool, arguments: list[str]) -> _Asked:

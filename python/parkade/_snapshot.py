@@ -30,7 +30,7 @@ def filled(path: str | os.PathLike[str]) -> str:
     text = os.fsdecode(path)
     if "{rank}" not in text and os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
         warnings.warn(
-            f"every rank of this job writes {text}, and only the last one's file stays: put {{rank}} into the name",
+            f"every rank of this job writes {text}, and only the last one's file remains: put {{rank}} into the name",
             stacklevel=4,
         )
     return text.replace("{rank}", rank()).replace("{host}", socket.gethostname())
@@ -53,7 +53,7 @@ def beside(path: str) -> Iterator[str]:
 def check_writable(path: str) -> None:
     """Raises an OSError if the file cannot be written. Call it before the program runs for hours."""
     if os.path.isdir(path):
-        raise IsADirectoryError(errno.EISDIR, "a folder, and a snapshot is a file", path)
+        raise IsADirectoryError(errno.EISDIR, "a folder, but a snapshot is a file", path)
     part = f"{path}.{os.getpid()}.part"
     with open(part, "wb"):
         pass

@@ -13,8 +13,11 @@ def cuda() -> Any:
         import torch
     except ImportError as error:
         raise NoCuda(
-            f"PyTorch cannot be imported ({error}), and this needs it: the functions about recordings work without it"
+            f"this function needs PyTorch, which cannot be imported ({error}); the functions about recordings work "
+            "without it"
         ) from error
     if not torch.cuda.is_available():
-        raise NoCuda("PyTorch sees no GPU, and this needs one: the functions about recordings work without it")
+        raise NoCuda(
+            "this function needs a GPU, but PyTorch sees none; the functions about recordings work without one"
+        )
     return torch.cuda

@@ -39,7 +39,7 @@ _CAUTION = 1.5
 
 
 def _log_of(writer: Any) -> _Log | None:
-    """Returns a function that logs the numbers of a step to a function, a `SummaryWriter` or a run of wandb. None logs
+    """Returns a function that logs the numbers of a step to a function, a `SummaryWriter` or a wandb run. None logs
     nothing.
     """
     if writer is None:
@@ -55,7 +55,7 @@ def _log_of(writer: Any) -> _Log | None:
     if callable(log := getattr(writer, "log", None)):
         # Logged together with the program's next numbers, because wandb drops numbers of an earlier step.
         return lambda numbers, step: log({**numbers, "parkade/step": step}, commit=False)
-    raise TypeError(f"callback is a function, a SummaryWriter or a run of wandb, and not {type(writer).__name__}")
+    raise TypeError(f"callback must be a function, a SummaryWriter or a wandb run, not {type(writer).__name__}")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Watch:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         if not 0 < share < 1:
-            raise ValueError(f"share is {share}, and must be between 0 and 1: 0.01 is one hundredth of the time")
+            raise ValueError(f"share is {share}, but it must be between 0 and 1: 0.01 is one hundredth of the time")
         self._cuda = cuda()
         self._log_to, self._limit, self._clock = _log_of(callback), limit, clock
         self._device = None if device is None else device_number(device)
@@ -177,7 +177,7 @@ class Watch:
         return f"Watch({seen}, {self.snapshots} snapshots, share {self.share:.4f})"
 
     def close(self, timeout: float | None = 60.0) -> None:
-        """Waits for the advice on the last snapshot, for at most `timeout` seconds. None waits without a bound."""
+        """Waits for the advice on the last snapshot, for at most `timeout` seconds. None means without a time limit."""
         if self._worker is not None:
             self._worker.join(timeout)
 
@@ -276,7 +276,7 @@ def watch(
 ) -> Watch:
     """Watches PyTorch's allocator in a training loop, and spends at most `share` of the loop's time on it.
 
-    `callback` is a function that receives a name, a number and the step, or a `SummaryWriter`, or a run of wandb. With
+    `callback` is a function that receives a name, a number and the step, or a `SummaryWriter`, or a wandb run. With
     `advice`, it also takes snapshots now and then, if `torch.cuda.memory._record_memory_history()` is on, and calls
     `advise` on another thread. `limit` is the memory that the process may reserve; "auto" asks PyTorch. Raises `NoCuda`
     without a GPU.

@@ -37,7 +37,7 @@ impl Jobs {
         self.jobs.number()
     }
 
-    /// How many follow each other that have the same program.
+    /// The number of consecutive jobs that have the same program.
     #[getter]
     fn of_one_program(&self) -> u64 {
         self.jobs.of_one_program()
@@ -50,7 +50,7 @@ impl Jobs {
         Ok(PyBytes::new(py, &header))
     }
 
-    /// The line of each of these jobs. `progress` is as that of [`run`](crate::run::run).
+    /// The line of each of these jobs. `progress` is the same as in [`run`](crate::run::run).
     #[pyo3(signature = (numbers, progress=None))]
     fn rows<'py>(
         &self,

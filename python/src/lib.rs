@@ -20,7 +20,7 @@ use pyo3::types::PyBytes;
 create_exception!(_parkade, CommandError, PyException, "A command could not be run; the text says why.");
 create_exception!(_parkade, UsageError, CommandError, "The arguments of a command are wrong.");
 
-/// The extension module. What users see of it is in `parkade/`.
+/// The extension module. The part that users see is in `parkade/`.
 #[pymodule]
 mod _parkade {
     #[pymodule_export]
@@ -47,7 +47,7 @@ fn size(text: &str) -> PyResult<u64> {
     terminal::size::parse(text).map_err(UsageError::new_err)
 }
 
-/// The line of JSON about a file that could not be answered about.
+/// The line of JSON for a file about which no answer was possible.
 #[pyfunction]
 fn failure<'py>(py: Python<'py>, path: PathBuf, message: &str) -> PyResult<Bound<'py, PyBytes>> {
     let mut lines = Lines::default();
@@ -56,8 +56,8 @@ fn failure<'py>(py: Python<'py>, path: PathBuf, message: &str) -> PyResult<Bound
     Ok(PyBytes::new(py, lines.text().as_bytes()))
 }
 
-/// The files that these files and folders mean, in the order of the command `parkade`, each with the reason if there is nothing to read;
-/// and remarks.
+/// The files that these files and folders stand for, in the order of the command `parkade`, each with the reason if there is
+/// nothing to read; and remarks.
 #[pyfunction]
 fn inputs(py: Python<'_>, paths: Vec<PathBuf>) -> (Vec<(OsString, Option<String>)>, Vec<String>) {
     let found = py.detach(|| Inputs::of(&paths));

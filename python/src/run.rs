@@ -1,4 +1,4 @@
-//! A command's work on a thread of its own, while the interpreter's thread looks for signals and reports the progress.
+//! A command's work on a separate thread, while the interpreter's thread checks for signals and reports the progress.
 
 use std::ffi::OsString;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -14,17 +14,19 @@ use pyo3::types::PyBytes;
 
 use crate::{CommandError, UsageError};
 
-/// How often signals are looked for; a person does not notice it.
+/// The interval between two checks for signals, too short for a person to notice.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often progress is reported.
+/// The interval between two reports of progress.
 const TELL_EVERY: Duration = Duration::from_millis(200);
-/// How long cancelled work is waited for. Work that reports nothing for longer, as the reading of a large file, ends in the background.
+/// The maximum wait for cancelled work. Work that reports nothing for longer, such as reading a large file, ends in the
+/// background.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a command would have printed: on standard output, the lines on standard error, its exit code, and the answer as text and as HTML.
 pub(crate) type Printed<'py> = (Bound<'py, PyBytes>, Vec<String>, u8, String, String);
 
-/// Runs a command, without printing. With `with_text` the answer comes as text and as HTML too. `progress` is called with what is done, of how much, and of what; if it raises, the work is ended.
+/// Runs a command, without printing. With `with_text`, the answer is also returned as text and as HTML. `progress` is called
+/// with the amount done, the total and the unit; if it raises, the work is cancelled.
 #[pyfunction]
 #[pyo3(signature = (arguments, progress=None, threads=None, with_text=false))]
 pub(crate) fn run<'py>(
@@ -39,10 +41,10 @@ pub(crate) fn run<'py>(
     Ok((PyBytes::new(py, &printed), remarks, outcome as u8, text, html))
 }
 
-/// Does work on a thread of its own, with the interpreter free for others.
+/// Does work on a separate thread, with the interpreter free for other threads.
 ///
 /// # Errors
-/// That of the work, of the progress, or of a signal's handler, such as `KeyboardInterrupt`.
+/// The error of the work, of the progress, or of a signal's handler, such as `KeyboardInterrupt`.
 pub(crate) fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     progress: Option<&Bound<'_, PyAny>>,
@@ -51,7 +53,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
     let watch = Arc::new(Watch::default());
     let (sender, receiver) = sync_channel(1);
     let of_work = Arc::clone(&watch);
-    // Nobody may wait for the result any more.
+    // The caller may no longer be waiting for the result.
     let started = thread::Builder::new().spawn(move || drop(sender.send(work(&of_work))));
     let thread = started.map_err(|error| CommandError::new_err(format!("cannot start a thread: {error}")))?;
     // Not shared with anyone; `detach` cannot know that.
@@ -65,7 +67,7 @@ pub(crate) fn interruptible<T: Send + 'static>(
                 return done.map_err(raised);
             }
             Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(CommandError::new_err("parkade failed without a word")),
+            Err(RecvTimeoutError::Disconnected) => return Err(CommandError::new_err("parkade failed without a message")),
         }
         let mut looked = py.check_signals();
         if let Some(progress) = progress.filter(|_| looked.is_ok() && told.elapsed() >= TELL_EVERY) {

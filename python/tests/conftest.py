@@ -1,4 +1,4 @@
-"""What the tests share: recordings that ship, a stand-in for PyTorch, and the command line."""
+"""Shared by the tests: shipped recordings, a stand-in for PyTorch, and the command line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def snapshot(died_bytes: bytes) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def command() -> Callable[..., subprocess.CompletedProcess[bytes]]:
-    """Runs `parkade` as it is on the path."""
+    """Runs the `parkade` on the path."""
 
     def run(*arguments: object) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
@@ -55,7 +55,7 @@ def command() -> Callable[..., subprocess.CompletedProcess[bytes]]:
 
 
 class FakeMemory(types.ModuleType):
-    """`torch.cuda.memory` of the stand-in: it writes a recording that ships."""
+    """`torch.cuda.memory` of the stand-in: it writes a shipped recording."""
 
     def __init__(self, data: bytes) -> None:
         super().__init__("torch.cuda.memory")
@@ -79,7 +79,7 @@ class FakeMemory(types.ModuleType):
 
 
 class FakeClock:
-    """A clock that the test moves."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0

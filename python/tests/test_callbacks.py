@@ -13,7 +13,7 @@ from parkade import _callbacks
 
 @pytest.fixture
 def watched(monkeypatch):
-    """What `on_oom` and `Watch` were called with."""
+    """The arguments with which `on_oom` and `Watch` were called."""
     calls = []
 
     class Watch:

@@ -85,7 +85,7 @@ def test_conform_runs_the_binary_on_the_path(tmp_path):
 
 
 def test_conform_without_a_binary_names_the_way_to_one(tmp_path):
-    # What this package installs is a script of Python, which would only come here again.
+    # This package installs a Python script, which would only lead back here.
     (tmp_path / "parkade").write_text(f"#!{sys.executable}\nraise SystemExit(0)\n")
     run = run_with_path(tmp_path)
     assert run.returncode == 2 and b"cargo install --path cli" in run.stderr

@@ -1,4 +1,4 @@
-"""The functions about recordings: what they answer, on a file, on bytes, on a file object and on a dictionary."""
+"""The functions about recordings: their answers for a file, for bytes, for a file object and for a dictionary."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_message_is_diagnosed_and_an_exception_is_explained():
     except ValueError as error:
         assert parkade.explain(error).data == found.data == parkade.explain(MESSAGE).data
     assert "<div" in found._repr_html_() and repr(found).startswith("MessageDiagnosis(verdict='fragmentation'")
-    with pytest.raises(parkade.UsageError, match="alone"):
+    with pytest.raises(parkade.UsageError, match="cannot be combined"):
         parkade.diagnose(message=MESSAGE, limit="5GiB")
     for wrong in ("", "-"):
         with pytest.raises(parkade.UsageError, match="message is"):
@@ -273,7 +273,7 @@ def test_progress_is_told_and_may_end_the_work(died):
         raise Enough
 
     with pytest.raises(Enough):
-        # Long enough to be asked about.
+        # Long enough for progress to be reported.
         parkade.advise(RECORDINGS / "gpt2_varlen.default.pickle.xz", progress=enough)
 
 

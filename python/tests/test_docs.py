@@ -20,21 +20,21 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "snapshots").mkdir()
     for name in ["snapshot.pickle", "after.pickle", "snapshots/rank0.pickle", "snapshots/rank1.pickle"]:
-        # Whatever it is called, its contents say how it is compressed.
+        # Whatever its name, its contents show how it is compressed.
         shutil.copy(RECORDINGS / "resnet50_sweep.limit5_oom.pickle.xz", tmp_path / name)
     shutil.copy(RECORDINGS / "resnet50_sweep.default.pickle.xz", tmp_path / "before.pickle")
     return tmp_path
 
 
 class Writer:
-    """As TensorBoard's, in the one method that is used."""
+    """Like TensorBoard's, with only the method that is used."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         assert tag.startswith("parkade/") and global_step >= 0 and scalar_value >= 0
 
 
 def small(example: str) -> str:
-    """The example with a program that takes a moment."""
+    """The example, with a program that takes a while."""
     return example.replace('"all,snapshot.pickle"', repr(SMALL))
 
 
@@ -83,6 +83,6 @@ def test_functions_of_the_page_are_there():
 
 
 def test_no_program_hides_a_module_of_python():
-    """A program that is started has its folder before Python's own modules."""
+    """For a program that is started, its folder precedes Python's own modules."""
     names = {path.stem for path in (REPOSITORY / "benches").glob("*.py")}
     assert names and not names & sys.stdlib_module_names

@@ -56,7 +56,7 @@ def test_a_rescue_needs_a_promise_unless_it_moves_free_memory_only(torch, monkey
     monkeypatch.setenv("PARKADE_RESCUE", "yes")
     with pytest.raises(ValueError, match="PARKADE_RESCUE 1, free or 0; it is 'yes'"):
         parkade.enable()
-    # What is missing then is only the compiler.
+    # Then only the compiler is missing.
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     for given in ({"rescue": "free"}, {"rescue": True, "serial": True}, {"policy": "pytorch-rescue", "serial": True}):
@@ -70,7 +70,7 @@ def test_a_rescue_is_for_expandable_segments_under_pytorch_s_rules(torch):
     with pytest.raises(ValueError, match="only the policy 'pytorch' has a rescue"):
         parkade.enable("bfc", rescue="free")
     for wrong in ({"rescue": "free", "max_rescues": 0}, {"max_rescues": 1}):
-        with pytest.raises(ValueError, match="max_rescues is at least 1"):
+        with pytest.raises(ValueError, match="max_rescues must be at least 1"):
             parkade.enable(**wrong)
 
 

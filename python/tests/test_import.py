@@ -1,4 +1,4 @@
-"""What an import costs: next to nothing, since every name is loaded when it is used."""
+"""The cost of an import: next to nothing, because every name is loaded when it is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_an_import_loads_nothing_else():
 
 
 def least_seconds(*arguments: str) -> float:
-    """The least of several runs: others may use the machine."""
+    """The minimum of several runs, because others may use the machine."""
     times = []
     for _ in range(7):
         begun = time.perf_counter()
@@ -32,7 +32,7 @@ def least_seconds(*arguments: str) -> float:
 def test_an_import_and_the_version_cost_milliseconds():
     bare = least_seconds("-c", "pass")
     assert least_seconds("-c", "import parkade") - bare < 0.025
-    # Twice what it is to be: a test must not fail because the machine is busy.
+    # Twice the target, because a test must not fail when the machine is busy.
     assert (
         least_seconds(
             "-c", "import sys; sys.argv = ['parkade', '--version']; from parkade._command_line import main; main()"

@@ -1,4 +1,4 @@
-"""Ctrl-C ends long work at once, other threads run meanwhile, and a process may fork afterwards."""
+"""Ctrl-C ends long work immediately, other threads run during the work, and a process may fork afterwards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_control_c_raises_keyboard_interrupt():
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         while True:
-            # As long as it takes.
+            # Waits as long as it takes.
             parkade.advise(LONG)
     assert time.monotonic() - begun < 20
     timer.join()
@@ -66,7 +66,7 @@ def test_control_c_ends_the_command_as_the_binary():
     loaded(process.pid)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=20)
-    # It may have been done already; it must not have printed a traceback.
+    # It may already have finished; it must not have printed a traceback.
     assert process.returncode in (-signal.SIGINT, 0) and b"Traceback" not in said
 
 
@@ -89,7 +89,7 @@ def test_other_threads_run_while_parkade_works():
     during = counted - before
     stop.set()
     thread.join()
-    # With the interpreter held, it would count once or twice.
+    # If the interpreter were blocked, it would count only once or twice.
     assert during > 20 * elapsed, (during, elapsed)
 
 

@@ -1,4 +1,6 @@
-"""Many recordings and studies, on threads, processes and Dask: the bytes of one machine, also if workers are killed."""
+"""Many recordings and studies, on threads, processes and Dask: the same bytes as on one machine, even if workers are
+killed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def of_one_machine(folder, command):
-    """What the command prints of each."""
+    """What the command prints for each."""
     lines = command("diagnose", folder, "--json").stdout.splitlines(keepends=True)
     # The last is about all ranks together.
     assert "ranks" in json.loads(lines[-1])
@@ -101,7 +103,7 @@ def test_a_sweep_is_continued(rows_of_one_machine, tmp_path, command):
     for kept in (0, 10, len(rows_of_one_machine) // 2, len(rows_of_one_machine)):
         path.write_bytes(rows_of_one_machine[:kept])
         if 0 < kept < rows_of_one_machine.index(b"\n"):
-            # Cut within the first line, there is nothing to continue.
+            # If the file is cut within the first line, there is nothing to continue.
             path.write_bytes(b"")
         found = parkade.sweep(SMALL, POLICIES.split(","), seeds=2, output=path)
         assert path.read_bytes() == rows_of_one_machine == found.header + b"".join(found.lines)
@@ -196,7 +198,7 @@ def test_dask_makes_the_same_bytes_while_a_worker_is_killed(
     killed = []
 
     def kill_one(done, of, what):
-        """In mid-run: some rows are there, and others are not."""
+        """In the middle of a run: some rows are there, and others are not."""
         if not killed and 0 < done < of:
             killed.extend(dask.run(os.getpid).values())
             os.kill(killed[0], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The plug-in of pytest, in runs of pytest of its own."""
+"""The pytest plug-in, in separate runs of pytest."""
 
 from __future__ import annotations
 

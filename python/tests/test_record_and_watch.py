@@ -1,4 +1,4 @@
-"""`record` and `watch` with a stand-in for PyTorch, and a clock that the tests move."""
+"""`record` and `watch` with a stand-in for PyTorch, and a clock that the tests advance."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def clock(fake_cuda, monkeypatch):
 
 
 def steps(watch, clock, number, seconds):
-    """So many steps of so many seconds, with the largest share that was spent after any of them."""
+    """Runs this many steps of this many seconds, and returns the largest share that was spent after any of them."""
     most, looks = 0.0, 0
     for _ in range(number):
         clock.now += seconds
@@ -195,7 +195,7 @@ def test_closing_does_not_wait_for_ever(fake_cuda, clock):
 @pytest.mark.parametrize("snapshot", [0.001, 0.02, 0.5])
 def test_the_share_is_kept_at_every_moment(fake_cuda, clock, seconds, snapshot):
     fake_cuda.memory.seconds = snapshot
-    # So many entries that the first snapshot is expected to cost what it does.
+    # Enough entries that the first snapshot costs as much as expected.
     fake_cuda.stats.update(
         {"allocation.all.allocated": int(snapshot / _watch._ENTRY_SECONDS), "allocation.all.freed": 0}
     )

@@ -52,7 +52,7 @@ def _lazy_call(call):
 
 
 def use():
-    """What the first tensor on a GPU does."""
+    """Does what the first tensor on a GPU does."""
     if not cuda.state.begun:
         cuda.state.begun = True
         for call in cuda.state.calls:
@@ -60,7 +60,7 @@ def use():
 
 
 def allocate(wanted=51380224):
-    """An allocation for which there is too little."""
+    """An allocation for which there is too little memory."""
     use()
     for observer in _C.observers:
         observer(0, wanted, 80 << 30, 22 << 20)

@@ -183,26 +183,26 @@ view! {
         policy: String = needs.policy.clone(),
         /// The outcome with this policy.
         outcome: Word<Fit> = Word::of(&needs.outcome()),
-        /// Whether every request is served in the memory that there is; null if that is not known. If the run died, also what
-        /// is estimated of its rest.
+        /// Whether every request is served in the available memory; null if that is unknown. If the run died, this includes the
+        /// estimated rest.
         fits: Option<bool> = needs.fits(),
-        /// Whether every recorded request is served in that memory, including that of which the run died.
+        /// Whether every recorded request is served in that memory, including the one that ended the run.
         gets_past: Option<bool> = needs.gets_past(),
         /// The first recorded entry whose request is not served.
         fails_at_entry: Option<usize> = needs.fails_at_entry(),
-        /// Why the rest of a run that died cannot be told.
+        /// Why the rest of a run that died cannot be estimated.
         doubt: Option<Word<Doubt>> = needs.devices.iter().find_map(|device| device.doubt).as_ref().map(Word::of),
-        /// The least memory in which every request is served; with several devices, the most. Null if the policy does not serve
-        /// them in any memory.
+        /// The smallest memory in which every request is served; with several devices, that of the device that needs the most.
+        /// Null if the policy does not serve them in any memory.
         smallest_capacity_bytes: Option<u64> = needs.smallest_bytes(),
-        /// The least memory for `expandable_segments:True`, measured as the policy is.
+        /// The smallest memory for `expandable_segments:True`, measured in the same way.
         expandable_smallest_capacity_bytes: Option<u64> = needs.expandable_bytes,
-        /// The most that is reserved in the memory that there is. If that is too little, or if it is not known and the policy
-        /// takes a part of all that there is: the most in the least memory.
+        /// The peak of reserved memory in the available memory. If that is too little, or if it is unknown and the policy takes
+        /// a share of all memory: the peak in the smallest memory.
         peak_reserved_bytes: Option<u64> = needs.peak_reserved_bytes(),
-        /// What the driver's calls cost then, on all devices.
+        /// The cost of the driver's calls in that case, on all devices.
         driver_us: Option<u64> = needs.driver_us(),
-        /// How many requests failed in the recording and are left out, as the run did without them.
+        /// The number of requests that failed in the recording and are left out, because the run did without them.
         failed_requests: u64 = needs.failed_requests(),
         /// Why the policy does not serve the requests, however much memory there is.
         not_served: Option<String> = needs.why_not().map(str::to_owned),
@@ -338,7 +338,7 @@ impl<'a> Asked<'a> {
                 (plenty, takes_all)
             }
         };
-        // Of a run that ends early, the figures are those up to its end.
+        // For a run that ends early, the figures cover the part up to its end.
         let shown = Some(&at_hand.0).filter(|outcome| outcome.fits() && !takes_all).unwrap_or(&tight);
         Ok(Figures {
             at_hand: given.map(|_| at_hand.1),
@@ -437,10 +437,11 @@ impl Needs {
         let on = if is_one_of_many { format!("on device {} it ", device.device) } else { "it ".to_owned() };
         let figures = match &device.figures {
             Ok(figures) => figures,
-            Err(why) => return format!("{on}cannot serve these requests in any amount of memory: {why}"),
+            Err(why) => return format!("{on}cannot serve these requests, however much memory there is: {why}"),
         };
         let fit = figures.at_hand.map_or_else(|| on.clone(), |at_hand| device.fit(figures, at_hand, &on));
-        let in_it = if figures.takes_all { "; it takes a share of the device's whole memory, and in that much it" } else { "," };
+        let in_it =
+            if figures.takes_all { "; it takes a share of the device's entire memory, and with that much it" } else { "," };
         format!(
             "{fit}needs at least {}{in_it} reserves at most {} and spends {:.1} ms in driver calls",
             show_bytes(figures.smallest_bytes),
@@ -452,8 +453,8 @@ impl Needs {
     fn left_out(&self) -> String {
         match self.failed_requests() {
             0 => String::new(),
-            1 => "; 1 request that failed in the recording, and that the run survived, is left out".to_owned(),
-            count => format!("; {count} requests that failed in the recording, and that the run survived, are left out"),
+            1 => "; 1 request whose failure the recorded run survived is left out".to_owned(),
+            count => format!("; {count} requests whose failure the recorded run survived are left out"),
         }
     }
 }
@@ -494,7 +495,7 @@ impl OnDevice {
         }
         if let (Fit::Fits, Some(steps)) = (self.outcome, self.steps) {
             let steps = output::count(steps, "step");
-            return format!("fits, by an estimate from {steps}, all consistent, ");
+            return format!("fits, judging by {steps}, all consistent, ");
         }
         let rest = match (at_hand.fits, self.doubt) {
             (false, _) if self.is_enough(figures) => " and is estimated to fail, although it fits in less memory".to_owned(),
@@ -533,7 +534,7 @@ pub struct OnRanks {
     outcome: Fit,
     /// The ranks with this outcome.
     worst_ranks: Vec<u64>,
-    /// The rank that needs the most, and how much; `None` if it cannot serve some rank in any amount of memory.
+    /// The rank that needs the most, and how much; `None` if it cannot serve some rank, however much memory there is.
     needs_most: Option<(u64, u64)>,
     /// Whether the memory of any rank is known or assumed.
     is_asked: bool,
@@ -588,7 +589,7 @@ impl OnRanks {
         };
         let most = match self.needs_most {
             Some((rank, bytes)) => format!("rank {rank} needs the most, {}", show_bytes(bytes)),
-            None => "it cannot serve every rank in any amount of memory".to_owned(),
+            None => "it cannot serve every rank, however much memory there is".to_owned(),
         };
         format!("with {} instead of one setting: {does}; {most}", self.call)
     }
@@ -603,9 +604,9 @@ view! {
         outcome: Word<Fit> = Word::of(&found.outcome),
         /// The ranks with this outcome.
         worst_ranks: Vec<u64> = found.worst_ranks.clone(),
-        /// The least memory in which every rank is served; null if one is not served in any memory.
+        /// The smallest memory in which every rank is served; null if one is not served in any memory.
         smallest_capacity_bytes: Option<u64> = found.needs_most.map(|(_, bytes)| bytes),
-        /// The rank that needs so much.
+        /// The rank that needs that much.
         needs_most_rank: Option<u64> = found.needs_most.map(|(rank, _)| rank),
     }
 }

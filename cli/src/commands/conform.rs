@@ -29,8 +29,8 @@ use crate::terminal::runner::{Command, Form, Lines, Outcome, Subject};
 
 /// Run the suite: laws, device contract, scenarios, PyTorch's own tests.
 ///
-/// On the simulated device (the default) this needs no GPU. On a real one some entries fill the device's memory and
-/// release it again; nothing else should use the device meanwhile. A broken law is shown with the shortest sequence found that breaks
+/// On the simulated device (the default) this needs no GPU. On a real one, some entries fill the device's memory and release it
+/// again; nothing else should use the device during the run. A broken law is shown with the shortest sequence found that breaks
 /// it, as a script for `parkade ops`.
 #[derive(Parser)]
 #[command(after_help = "Examples:
@@ -53,8 +53,8 @@ pub(crate) struct Args {
     /// Run only entries whose group/name contains this text.
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Check only the laws of policies, for this policy or for `all`, which includes pytorch-rescue and breaking-handles, with every
-    /// sequence [default: everything, with a tenth of the sequences for each policy]. parkade sweep --list has them.
+    /// Check only the laws of policies, for this policy or for `all`, which includes pytorch-rescue and breaking-handles, with
+    /// every sequence [default: everything, with a tenth of the sequences for each policy]. parkade sweep --list lists them.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
     /// Random sequences for each law and event timing [default: 1200 simulated, 60 on a real device].
@@ -117,7 +117,7 @@ impl Command for Args {
                 let cuda = Cuda::new(self.device);
                 let backend = AnyBackend::new(cuda.clone());
                 if !self.list {
-                    // First of all, so that a missing device is reported in one line.
+                    // This is done first, so that a missing device is reported in one line.
                     backend.open(&Needs::default()).map_err(|unable| anyhow!("cannot run on CUDA: {unable}"))?;
                 }
                 run_on(&backend, checks::cuda_entries(&cuda), self, 60)
@@ -243,7 +243,7 @@ fn end_if_hanging(running: &Mutex<BTreeMap<String, Instant>>, longest: Duration)
     let hanging = lock(running).iter().find(|(_, since)| since.elapsed() > longest).map(|(title, _)| title.clone());
     if let Some(title) = hanging {
         // Standard error may be closed.
-        let _ = writeln!(io::stderr(), "parkade: {title} has not ended in {} s: giving up", longest.as_secs());
+        let _ = writeln!(io::stderr(), "parkade: {title} has not finished after {} s: giving up", longest.as_secs());
         std::process::exit(1);
     }
 }
@@ -264,10 +264,10 @@ impl Progress for Watch {
     }
 }
 
-/// Longer scripts are cut; `--json` and the report have all of it.
+/// Longer scripts are cut; `--json` and the report contain all of it.
 const SCRIPT_LINES: usize = 40;
 
-/// A line for each entry, then failures, and how many passed.
+/// A line for each entry, then failures, and the number that passed.
 fn text(run: &Run) -> String {
     let mut text = String::new();
     let out = &mut text;
@@ -328,7 +328,7 @@ fn add_failure(out: &mut String, row: &Row) {
     }
 }
 
-/// The most lines shown of a scenario.
+/// The maximum number of lines shown for a scenario.
 const SHOWN_LINES: usize = 36;
 /// The groups in the order of the report.
 const GROUPS: [Group; 5] = [Group::Law, Group::Contract, Group::Scenario, Group::PyTorchTest, Group::Lockstep];
@@ -423,13 +423,13 @@ view! {
         reason: &'a str = &row.reason,
         /// What the entry claims.
         says: &'static str = row.says,
-        /// How many random operations were done.
+        /// The number of random operations done.
         operations: u64 = row.evidence.operations,
         /// The time taken.
         seconds: f64 = row.took.as_secs_f64(),
-        /// What was measured, in lines.
+        /// The measurements, line by line.
         measured: &'a str = &row.evidence.measured,
-        /// What a scenario showed, in lines.
+        /// The output of a scenario, line by line.
         text: &'a str = &row.evidence.text,
         /// The shortest sequence found that breaks a law, for `parkade ops`.
         script: Option<&'a str> = row.script.as_deref(),

@@ -17,7 +17,7 @@ use crate::terminal::runner::Outcome;
 #[derive(Parser)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// What that `parkade conform` understands.
+    /// The arguments for that `parkade conform`.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 const LOOKED_FOR: &str = "PARKADE_CONFORM_LOOKED_FOR";
 
 impl Args {
-    /// Runs the suite elsewhere, and returns how that ended.
+    /// Runs the suite elsewhere, and returns the outcome.
     pub(crate) fn run(&self) -> Outcome {
         self.try_run().unwrap_or_else(|error| {
             output::complain(&format!("{error:#}"));
@@ -38,8 +38,8 @@ impl Args {
         let found = if std::env::var_os(LOOKED_FOR).is_some() { None } else { on_the_path() };
         let Some(program) = found else {
             bail!(
-                "this parkade does not contain the conformance suite, and no `parkade` on the path does: run `cargo install \
-                 --path cli` in parkade's sources"
+                "this build of parkade does not contain the conformance suite, and no `parkade` on the PATH does: run `cargo \
+                 install --path cli` in parkade's source folder"
             );
         };
         let mut command = Command::new(&program);
@@ -53,7 +53,8 @@ impl Args {
     }
 }
 
-/// The first `parkade` on the path that is not a Python script: the Python package installs such a script, which would only come here.
+/// The first `parkade` on the path that is not a Python script: the Python package installs such a script, which would only
+/// lead back here.
 fn on_the_path() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let name = format!("parkade{}", std::env::consts::EXE_SUFFIX);

@@ -1,5 +1,5 @@
-//! Commands made from the definitions of all: `parkade man` prints manual pages, and `parkade completions` the script with which a shell
-//! completes commands and options.
+//! Commands derived from the definitions of all commands: `parkade man` prints manual pages, and `parkade completions` the
+//! script with which a shell completes commands and options.
 
 use std::fs;
 use std::io::{self, Write};
@@ -75,7 +75,7 @@ impl Command for Manual<'_> {
 }
 
 impl Manual<'_> {
-    /// Writes every page, or none if one exists; returns what is said of it.
+    /// Writes every page, or none if one exists; returns the message about that.
     fn write_all(&self, folder: &Path) -> Result<Vec<u8>> {
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let commands = [&self.program].into_iter().chain(self.program.get_subcommands());
@@ -89,7 +89,8 @@ impl Manual<'_> {
 
     fn page(&self, command: &clap::Command) -> io::Result<Vec<u8>> {
         let version = self.program.get_version().unwrap_or_default();
-        // No date, so that a build can be repeated; an empty one would be left out, and the next argument taken for it.
+        // There is no date, so that builds are reproducible; an empty one would be left out, and the next argument would be
+        // taken for it.
         let man = Man::new(command.clone()).date("\"\"").source(format!("parkade {version}")).manual("parkade manual");
         let mut page = Vec::new();
         man.render_title(&mut page)?;
@@ -107,7 +108,7 @@ impl Manual<'_> {
     }
 }
 
-/// The sections that `--help` has at its end: examples, whose lines stay as they are, then notes and exit codes.
+/// The sections at the end of `--help`: examples, whose lines stay as they are, then notes and exit codes.
 fn after_help(text: &str) -> Roff {
     let mut roff = Roff::new();
     let mut is_noted = false;
@@ -166,7 +167,7 @@ impl Command for Completions {
     fn compute(&self) -> Result<Vec<u8>> {
         let mut program = self.program.clone();
         let name = program.get_name().to_owned();
-        // Into memory: the generator panics where it cannot write.
+        // Generated in memory, because the generator panics if it cannot write.
         let mut script = Vec::new();
         generate(self.shell, &mut program, name, &mut script);
         Ok(script)

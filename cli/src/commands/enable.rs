@@ -1,6 +1,6 @@
 //! `parkade enable`: the line that sets allocator settings in the environment, if PyTorch's parser accepts them.
 //!
-//! With it come notes on what the settings do, from what the parser made of the string, which may not be what was meant.
+//! It adds notes on what the settings do, based on how the parser read the string, which may not be what was meant.
 
 use std::io::Write;
 
@@ -21,11 +21,11 @@ const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
 
 /// Print the line that sets PyTorch's allocator settings in a shell.
 ///
-/// The settings are checked as a PyTorch process checks them when it starts, with its own messages. Standard output has only the line,
-/// standard error explains what it does. Exit code: 0, or 1 if PyTorch rejects the settings.
+/// The settings are checked as a PyTorch process checks them when it starts, with its own messages. Standard output has only
+/// the line; standard error explains what it does. Exit code: 0, or 1 if PyTorch rejects the settings.
 ///
-/// The variable is PYTORCH_CUDA_ALLOC_CONF. PYTORCH_ALLOC_CONF is the newer name, but if both are set PYTORCH_CUDA_ALLOC_CONF wins
-/// entirely, in PyTorch 2.11 and 2.15. PyTorch reads it once, at start.
+/// The variable is PYTORCH_CUDA_ALLOC_CONF. PYTORCH_ALLOC_CONF is the newer name, but if both are set, PYTORCH_CUDA_ALLOC_CONF
+/// overrides it completely in PyTorch 2.11 and 2.15. PyTorch reads it once, at startup.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade enable expandable_segments
@@ -34,7 +34,7 @@ const VARIABLE: &str = "PYTORCH_CUDA_ALLOC_CONF";
   eval \"$(parkade enable expandable_segments)\" && python train.py
   parkade enable 'roundup_power2_divisions:[256:2,512:4,>:8]'")]
 pub(crate) struct Args {
-    /// KEY=VALUE, KEY alone for KEY=True, or a whole string KEY:VALUE,KEY:VALUE as PyTorch takes it.
+    /// KEY=VALUE, KEY alone for KEY=True, or an entire string KEY:VALUE,KEY:VALUE as PyTorch takes it.
     #[arg(required = true, value_name = "SETTING")]
     settings: Vec<String>,
     /// The shell to write the line for.
@@ -131,7 +131,7 @@ fn of(settings: &Settings, rules: &Rules) -> Vec<String> {
     if settings.backend == Backend::CudaMallocAsync {
         notes.push(String::from(
             "backend: CUDA's own allocator instead of PyTorch's; max_split_size_mb, roundup_power2_divisions and \
-             garbage_collection_threshold do nothing with it",
+             garbage_collection_threshold have no effect with it",
         ));
     }
     if settings.expandable_segments {
@@ -180,7 +180,7 @@ fn max_split(settings: &Settings, usual: &Settings) -> Option<String> {
     Some(format!(
         "max_split_size_mb: free blocks of {size} or more never serve smaller requests, not even whole; a larger request takes \
          such a block if it leaves less than {slack} unused. A lower value keeps more blocks whole, a higher one fewer (the \
-         lowest is 20)"
+         minimum is 20)"
     ))
 }
 
@@ -292,7 +292,7 @@ mod tests {
     fn notes_tell_what_was_understood() {
         assert!(notes("max_split_size_mb:128xyz").contains("free blocks of 128.00 MiB or more"));
         assert!(notes("large_segment_size_mb:40,max_split_size_mb:64").contains("less than 40.00 MiB unused"));
-        assert!(notes("backend:cudaMallocAsync").contains("do nothing with it"));
+        assert!(notes("backend:cudaMallocAsync").contains("have no effect with it"));
         assert!(notes("expandable_segments:True").starts_with("expandable_segments: "));
         assert!(notes("roundup_power2_divisions:[256:2,>:4]").starts_with("roundup_power2_divisions: "));
         for nothing in ["", "expandable_segments:False", "pinned_num_register_threads:4"] {

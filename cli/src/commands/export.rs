@@ -108,7 +108,7 @@ pub(crate) struct Made {
     profile: &'static Rules,
     made_by: Recognition,
     recorded: Vec<Shortage>,
-    /// How many blocks a trace file contains.
+    /// The number of blocks in a trace file.
     slices: Option<Slices>,
 }
 
@@ -307,15 +307,15 @@ view! {
         profile: &'static str = made.profile.name,
         /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&made.made_by),
-        /// Whether a replay under the run's own settings needs what the run needed.
+        /// Whether a replay under the run's own settings needs as much as the run did.
         self_check: Option<Checked> = SelfCheck::worst(made.exported.devices.iter().filter_map(|device| device.self_check)).map(Checked::of),
         /// Each replayed device.
         devices: Vec<Device> = all(made.exported.devices.iter().zip(&made.recorded), Device::of),
         /// Devices without a trace, whose segments are as recorded.
         kept_devices: &'a [u32] = &made.exported.kept_devices,
-        /// With `--format perfetto`: how many blocks are written as slices.
+        /// With `--format perfetto`: the number of blocks written as slices.
         slices: Option<usize> = made.slices.map(|slices| slices.blocks),
-        /// With `--format perfetto`: how many smaller blocks are left out.
+        /// With `--format perfetto`: the number of smaller blocks left out.
         left_out_slices: Option<usize> = made.slices.map(|slices| slices.left_out),
     }
 }
@@ -328,17 +328,17 @@ view! {
     struct Device(device: (&ExportedDevice, &Shortage)) {
         /// The device.
         device: u32 = device.0.device,
-        /// How many entries its new trace has.
+        /// The number of entries in its new trace.
         entries: usize = device.0.entries,
-        /// How many requests are out of memory.
+        /// The number of requests that run out of memory.
         ooms: i64 = device.0.stats.num_ooms,
         /// `num_alloc_retries`.
         retries: i64 = device.0.stats.num_alloc_retries,
-        /// How many requests are out of memory in the recording.
+        /// The number of requests that ran out of memory in the recording.
         recorded_ooms: i64 = device.1.ooms,
         /// `num_alloc_retries` of the recorded run, if its replay is exact.
         recorded_retries: Option<i64> = device.1.retries,
-        /// The first entry of the new trace that is out of memory.
+        /// The first out-of-memory entry of the new trace.
         fails_at_entry: Option<usize> = device.0.first_failure,
         /// Peak of allocated memory.
         peak_allocated_bytes: i64 = device.0.stats.family(Family::AllocatedBytes).all.peak,
@@ -346,11 +346,11 @@ view! {
         peak_reserved_bytes: i64 = device.0.stats.family(Family::ReservedBytes).all.peak,
         /// The self-check of the device.
         self_check: Option<Checked> = device.0.self_check.map(Checked::of),
-        /// How many blocks were in use before the first entry; they are requested first.
+        /// The number of blocks in use before the first entry; they are requested first.
         early_blocks: Option<usize> = device.0.early_blocks,
-        /// How many decisions of the recording differ.
+        /// The number of decisions in the recording that differ.
         mismatches: u64 = device.0.mismatches,
-        /// How many requests failed for another reason than memory.
+        /// The number of requests that failed for a reason other than memory.
         device_errors: u64 = device.0.device_errors,
     }
 }
@@ -362,7 +362,7 @@ pub(super) struct Run<'a> {
     pub(super) holders: Holders,
 }
 
-/// How many blocks were written.
+/// The number of blocks written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Slices {
     /// Blocks written.

@@ -1,4 +1,5 @@
-//! `parkade info`: the memory of every GPU and the processes that hold it, as NVML tells, or the CUDA driver if there is no NVML.
+//! `parkade info`: the memory of every GPU and the processes that hold it, as reported by NVML, or by the CUDA driver if there
+//! is no NVML.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -23,8 +24,9 @@ const EVERY_SECOND: &str = "1";
 
 /// Show every GPU with its memory and the processes that hold it.
 ///
-/// The figures come from NVML, the driver's management library; without it from the CUDA driver, which lists no processes and uses a
-/// context's memory (about 500 MiB on each device) meanwhile. Exit code: 0, or 2 if neither is present.
+/// The figures come from NVML, the driver's management library; without it, they come from the CUDA driver, which lists no
+/// processes and takes a context's memory (about 500 MiB on each device) while the command runs. Exit code: 0, or 2 if neither
+/// is present.
 ///
 /// "used" is what the driver has allocated, as nvidia-smi shows it. It exceeds an allocator's "reserved"
 /// (torch.cuda.memory_reserved) by the process's CUDA context and libraries' own memory. "listed" is what the listed processes hold of
@@ -35,7 +37,7 @@ const EVERY_SECOND: &str = "1";
   parkade info --watch               again every second, until Ctrl-C
   parkade info --watch 10 --json >> memory.jsonl")]
 pub(crate) struct Args {
-    /// Repeat after this many seconds until interrupted: in place on a terminal, elsewhere one block after the other.
+    /// Repeat after this many seconds until interrupted: in place on a terminal, elsewhere one block after another.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = EVERY_SECOND, value_parser = interval,
           allow_hyphen_values = true)]
     watch: Option<Duration>,
@@ -68,7 +70,7 @@ struct Look {
 }
 
 impl Look {
-    /// Reads and shows, again for as long as `pause` returns true.
+    /// Reads and shows the memory, and repeats this as long as `pause` returns true.
     fn show<W: Write>(&self, source: &mut Source, out: &mut W, mut pause: impl FnMut(&W) -> bool) -> Result<()> {
         let mut is_first = true;
         loop {
@@ -78,7 +80,8 @@ impl Look {
                 lines.add(&Object::of(&reading))?;
                 write!(out, "{}", lines.text())?;
             } else if self.in_place {
-                // Overwrites the previous text line by line, as clearing it first would flicker. An interruption leaves nothing to undo.
+                // Overwrites the previous text line by line, because clearing it first would flicker. An interruption leaves
+                // nothing to undo.
                 let clear = if is_first { "\x1b[2J" } else { "" };
                 let text = text(&reading, Width::of_output()).replace('\n', "\x1b[K\n");
                 write!(out, "{clear}\x1b[H{text}\x1b[J")?;
@@ -210,7 +213,8 @@ fn process_name(_: u32) -> Option<String> {
     None
 }
 
-/// All CUDA devices, or why there are none. One that cannot be opened (full, or exclusive to another process) hides no other.
+/// All CUDA devices, or why there are none. One that cannot be opened (full, or exclusive to another process) does not hide the
+/// others.
 fn cuda_devices() -> Result<Vec<CudaSlot>, Unavailable> {
     match CudaDevice::open(u32::MAX) {
         Err(Unavailable::NoDevice { count, .. }) if count > 0 => {
@@ -218,7 +222,7 @@ fn cuda_devices() -> Result<Vec<CudaSlot>, Unavailable> {
         }
         Err(Unavailable::NoDevice { count, .. }) => Err(Unavailable::NoDevice { ordinal: 0, count }),
         Err(error) => Err(error),
-        // No machine has so many.
+        // No machine has that many.
         Ok(device) => Ok(vec![(u32::MAX, Ok(device))]),
     }
 }
@@ -373,11 +377,11 @@ view! {
         uuid: Option<&'a str> = device.uuid.as_deref(),
         /// The device's memory.
         total_bytes: Option<u64> = device.memory.as_ref().ok().map(|memory| memory.total_bytes),
-        /// What is free of it.
+        /// The part of it that is free.
         free_bytes: Option<u64> = device.memory.as_ref().ok().map(|memory| memory.free_bytes),
-        /// What the driver has given out of it.
+        /// The part of it that the driver has handed out.
         used_bytes: Option<u64> = device.memory.as_ref().ok().map(|memory| memory.used_bytes),
-        /// What the driver keeps for itself.
+        /// The part of it that the driver keeps for itself.
         driver_reserved_bytes: Option<u64> = device.memory.as_ref().ok().and_then(|memory| memory.reserved_bytes),
         /// Why the memory is unknown.
         memory_error: Option<&'a str> = device.memory.as_ref().err().map(String::as_str),

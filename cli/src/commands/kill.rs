@@ -1,7 +1,8 @@
-//! Ends one process that holds memory on a GPU. It is the only command that acts on something else than its own files.
+//! Ends one process that holds memory on a GPU. It is the only command that acts on anything other than its own files.
 //!
 //! - The process must be in the driver's list (NVML) of those that use a GPU.
-//! - Any doubt ends the command before the signal: another process under the same number, a process namespace that the driver does not
+//! - Any doubt ends the command before the signal: a different process with the same id, a process
+//! namespace that the driver does not
 //!   see, an ancestor of this one.
 //! - Only "yes", typed on a terminal, or `--yes` leads to a signal.
 
@@ -19,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{self, Pid, PidfdFlags, Signal};
 
-/// How long the process has to end, in seconds.
+/// The time that the process has to end, in seconds.
 const PATIENCE_SECONDS: i64 = 10;
 /// The initial pid namespace, whose pids the driver uses (the kernel's PROC_PID_INIT_INO).
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -46,16 +47,16 @@ pub(crate) struct Args {
 impl Command for Args {
     type Found = Outcome;
 
-    /// Prints each step at once. A process is ended, or not, whether this can be written or not.
+    /// Prints each step at once. Whether the process is ended does not depend on whether this can be written.
     fn compute(&self) -> Result<Outcome> {
         let pid = process_id(&self.pid)?;
         ensure_not_an_ancestor(pid)?;
         let nvml = NvmlLibrary::open().context("only processes that NVML lists can be ended")?;
-        // Held before it is checked: the process that is checked is the one that gets the signal, or none is.
+        // The process is held before it is checked, so that only the checked process can get the signal.
         let held = pid_of(pid).and_then(|pid| process::pidfd_open(pid, PidfdFlags::empty()));
         let holdings = holdings(&nvml, pid)?;
         let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
-        ensure!(self.yes || can_ask, "there is no terminal to ask on: --yes ends process {pid} without asking");
+        ensure!(self.yes || can_ask, "there is no terminal to ask for confirmation: --yes ends process {pid} without asking");
         let held = held.with_context(|| {
             format!(
                 "NVML lists process {pid}, but parkade cannot open it here: it has ended, or this is a container and the id \
@@ -70,15 +71,15 @@ impl Command for Args {
         say(&format!("process {pid} ({who}) holds"));
         holdings.iter().for_each(|holding| say(&format!("  {}", output::one_line(holding))));
         let outcome = if !self.yes && !ask(&format!("End process {pid} ({who}) with SIGTERM?"))? {
-            say(&format!("nothing was sent to process {pid}"));
+            say(&format!("no signal was sent to process {pid}"));
             Outcome::CouldNotRun
         } else {
             let ended_how = match process::pidfd_send_signal(&held, Signal::TERM) {
                 Ok(()) => "has ended",
-                Err(Errno::SRCH) => "ended by itself: nothing was sent",
+                Err(Errno::SRCH) => "ended on its own: no signal was sent",
                 Err(error) => return Err(error).with_context(|| format!("SIGTERM cannot be sent to process {pid} ({who})")),
             };
-            // It can be read from once its process has ended.
+            // It becomes readable once its process has ended.
             let patience = Timespec { tv_sec: PATIENCE_SECONDS, tv_nsec: 0 };
             let ended = retry_on_intr(|| poll(&mut [PollFd::new(&held, PollFlags::IN)], Some(&patience)))?;
             if ended > 0 {
@@ -159,7 +160,7 @@ fn holdings(nvml: &dyn Nvml, pid: u32) -> Result<Vec<String>> {
     Ok(holdings)
 }
 
-/// Refuses where the pid that NVML lists may be a process of the host and, here, another one.
+/// Refuses if the pid that NVML lists may belong to a process on the host and to a different one here.
 fn ensure_pid_is_the_drivers(pid: u32) -> Result<()> {
     ensure!(
         sees_driver_pids().with_context(|| format!("cannot check whether process {pid} is the one that NVML lists"))?,
@@ -186,7 +187,7 @@ fn name(pid: u32) -> io::Result<String> {
     read(pid, "comm").map(|name| name.trim_end_matches('\n').to_owned())
 }
 
-/// A file of the process. Names in it may be any bytes.
+/// A file of the process. Names in it may contain any bytes.
 fn read(pid: u32, file: &str) -> io::Result<String> {
     fs::read(format!("/proc/{pid}/{file}")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }

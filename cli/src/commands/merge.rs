@@ -21,8 +21,8 @@ use crate::terminal::runner::{Command, Form, Lines};
 /// The files must be finished parts of the same sweep (parkade sweep --shard), made by this build, and must not contradict each other.
 /// The result is byte for byte what one machine would have written alone.
 ///
-/// Bounds and curves need the programs, which files of rows do not hold: parkade sweep with the same arguments and -o on the merged file
-/// shows everything without running a job again.
+/// Bounds and curves need the programs, which files of rows do not contain: parkade sweep with the same arguments and -o on the
+/// merged file shows everything without running a job again.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade merge part1.jsonl part2.jsonl part3.jsonl -o rows.jsonl
@@ -120,7 +120,8 @@ fn put_together(parts: Vec<(&Path, Contents)>) -> Result<Merged> {
         let parts = header.shard.parts;
         let count = jobs - all.len() as u64;
         bail!(
-            "{count} of {jobs} jobs are missing, the first one in part {}/{parts}: is it there, and finished?",
+            "{count} of {jobs} jobs are missing, the first one in part {}/{parts}: is that part in the list, and is it \
+             finished?",
             missing % parts + 1
         );
     }

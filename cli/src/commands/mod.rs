@@ -1,4 +1,4 @@
-//! The commands, one module each; the two that are made from the definitions of all share one.
+//! The commands, one module each; the two that are derived from the definitions of all commands share one.
 //!
 //! A command is a struct `Args` for clap that implements [`Command`](crate::terminal::runner::Command): what it computes, as text and as JSON.
 //! A new one is a module here and a line in each list of `lib.rs`.

@@ -22,7 +22,7 @@ use crate::terminal::size::show_bytes;
 use crate::terminal::table::{Mark, Table};
 use crate::terminal::{output, progress};
 
-/// Find the least memory into which a program's buffers can be packed.
+/// Find the smallest memory into which a program can be packed.
 ///
 /// The result is what an allocator that does not move memory can hope for; none can need less than the load, the most bytes live at
 /// once. The file is a recording, whose requests are rounded up to 512 bytes (PyTorch's smallest block, whatever the settings), or a
@@ -163,7 +163,7 @@ fn read_buffers(file: &Path) -> Result<Option<CsvFile>> {
     Ok(Some(read_csv(&std::fs::read_to_string(file).map_err(cannot_be_read)?)?))
 }
 
-/// The bytes of a file that tell its kind.
+/// The bytes of a file that show its kind.
 const HEAD: u64 = 1 << 12;
 
 fn pack_recording(args: &Args, recording: &Recording, effort: Effort) -> Result<Vec<Packed>> {
@@ -303,23 +303,23 @@ sections! {
 
 view! {
     struct Numbers(packed: &Packed) {
-        /// How many buffers were packed.
+        /// The number of buffers packed.
         buffers: usize = packed.instance.buffers().len(),
         /// The most bytes live at once.
         load_bytes: u64 = packed.instance.load(),
-        /// What no packing can go below.
+        /// The lower bound for every packing.
         bound_bytes: u64 = packed.found.bound,
-        /// What the packing that was found needs.
+        /// The memory that the packing found needs.
         packing_bytes: u64 = packed.found.packing.height,
-        /// The packing over the load.
+        /// The memory of the packing over the load.
         ratio: f64 = packed.ratio(),
         /// Whether no packing needs less.
         is_best: bool = packed.is_best(),
-        /// How many steps were worked.
+        /// The number of steps of work.
         steps: u64 = packed.found.steps,
         /// The time taken.
         seconds: f64 = packed.seconds,
-        /// Whether the recording lost its beginning.
+        /// Whether the oldest entries of the recording are missing.
         lost_beginning: bool = packed.has_lost_beginning,
         /// The release that made the recording; null for a CSV file.
         made_by: Option<MadeBy> = packed.made_by.as_ref().map(MadeBy::of),
@@ -335,9 +335,9 @@ view! {
 view! {
     /// Requests of a recording that failed.
     struct LeftOut(refused: Refused, load: u64) {
-        /// How many requests of a recording are left out because they were out of memory.
+        /// The number of requests of a recording that are left out because they ran out of memory.
         refused_requests: u64 = refused.requests,
-        /// The bytes of those requests together.
+        /// The total bytes of those requests.
         refused_bytes: u64 = refused.bytes,
         /// The load with the last of those requests.
         load_with_last_refused_bytes: u64 = load,

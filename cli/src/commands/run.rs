@@ -1,4 +1,5 @@
-//! `parkade run`: a Python program that is recorded, and explained if it is out of memory. The Python package runs it; this starts Python.
+//! `parkade run` runs and records a Python program, and explains an out-of-memory error. The Python package runs it; this
+//! starts Python.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,10 @@ use crate::terminal::runner::Outcome;
 
 /// Run a Python program, and explain an out-of-memory error.
 ///
-/// The program runs as Python runs it, with a history of its last 1,000,000 allocations. At every out-of-memory error of PyTorch,
-/// even one that the program catches, parkade writes the snapshot and prints a line about it, at most once a minute. If the error ends the
-/// program, parkade prints on standard error, after the program's own traceback: the cause, the line to set and how likely it completes the
-/// run, what to check first, and the command that opens the page.
+/// The program runs as Python runs it, with a history of its last 1,000,000 allocations. At every out-of-memory error in
+/// PyTorch, even one that the program catches, parkade writes the snapshot and prints a line about it, at most once a minute.
+/// If the error ends the program, parkade prints on standard error, after the program's own traceback: the cause, the line to
+/// set and how likely it completes the run, what to check first, and the command that opens the page.
 ///
 /// The first python3 or python on the path that can import parkade runs it, as `python -m parkade run` does, also under torchrun:
 /// torchrun --nproc-per-node 8 -m parkade run train.py
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     /// Also write the snapshot at the end of a run without an out-of-memory error.
     #[arg(long)]
     always: bool,
-    /// Run the program on a policy of parkade, in place of PyTorch's allocator; parkade sweep --list names them.
+    /// Run the program on one of parkade's policies, in place of PyTorch's allocator; parkade sweep --list lists them.
     #[arg(long, value_name = "NAME")]
     policy: Option<OsString>,
     /// Run the program on parkade with PyTorch's rules, and continue where PyTorch would raise an out-of-memory error although enough
@@ -58,13 +59,13 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
-/// What is asked of a Python before it gets the program.
+/// The check that a Python must pass before it gets the program.
 const CAN_RUN: &str = "import importlib.util, sys; sys.exit(importlib.util.find_spec('parkade._run_program') is None)";
-/// What a Python is called.
+/// The names of Python.
 const NAMES: [&str; 2] = ["python3", "python"];
 
 impl Args {
-    /// Becomes Python, which runs the program. Returns only if that cannot be.
+    /// Becomes Python, which runs the program. Returns only if that fails.
     pub(crate) fn run(&self) -> Outcome {
         let Some(python) = pythons().find(|python| can_run(python)) else {
             output::complain(
@@ -82,7 +83,7 @@ impl Args {
 }
 
 impl Args {
-    /// What Python gets: the options, and then the program with its arguments.
+    /// The arguments for Python: the options, and then the program with its arguments.
     fn arguments(&self) -> Vec<OsString> {
         let values = [("--limit", &self.limit), ("--snapshot", &self.snapshot), ("--policy", &self.policy)];
         let flags = [("--always", self.always), ("--rescue", self.rescue), ("--serial", self.serial)];
@@ -94,7 +95,7 @@ impl Args {
     }
 }
 
-/// Every Python on the path, the first in front.
+/// Every Python on the path, in order.
 fn pythons() -> impl Iterator<Item = PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -110,7 +111,7 @@ fn can_run(python: &Path) -> bool {
     asks.status().is_ok_and(|status| status.success())
 }
 
-/// Puts the command in the place of this process, so that signals and the exit code are its own.
+/// Replaces this process with the command, so that signals and the exit code are its own.
 #[cfg(unix)]
 fn become_it(command: &mut Command) -> std::io::Error {
     use std::os::unix::process::CommandExt;

@@ -38,7 +38,7 @@ use crate::terminal::table::Table;
   parkade stats snapshots/
 
 Exit code: 0 shown, 1 shown, but decisions differ from those of the recorded run, so the figures may be wrong (--limit sets \
-the memory limit that the run had), 2 could not run. For several recordings, the worst: 2, then 1.")]
+the memory limit that the run had), 2 could not run. For several recordings, the worst code: 2, then 1.")]
 pub(crate) struct Args {
     #[command(flatten)]
     files: Files,
@@ -51,11 +51,11 @@ pub(crate) struct Args {
     /// The state after this entry of the trace, counted from 0 [default: the last].
     #[arg(long, value_name = "NUMBER", group = "when")]
     entry: Option<usize>,
-    /// The state after every so many entries, and at the end.
+    /// Show the state after each group of this many entries, and at the end.
     #[arg(long, value_name = "ENTRIES", group = "when", value_parser = clap::value_parser!(u64).range(1..))]
     every: Option<u64>,
-    /// The state after each step of the program: where an annotation ends whose name begins with PREFIX. Without PREFIX, the profiler's or
-    /// the optimizer's steps.
+    /// The state after each step of the program: at the end of each annotation whose name begins with PREFIX. Without
+    /// PREFIX, the profiler's or the optimizer's steps.
     #[arg(long, value_name = "PREFIX", group = "when", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "not given, given, given with a prefix")]
     steps: Option<Option<String>>,
@@ -239,7 +239,7 @@ impl OnEach for Args {
 
     fn keep(&self, _: &Shown) {}
 
-    /// The recorded runs; under other settings only moments are known, not the whole run.
+    /// The recorded runs; under other settings only points in time are known, not the entire run.
     fn rank_runs(&self, shown: &Shown) -> Result<Vec<RankRun>> {
         if self.settings.is_some() {
             return Ok(Vec::new());
@@ -436,7 +436,7 @@ fn held(of: &Fragmentation) -> String {
 fn measures(measures: &Fragmentation) -> Table {
     let size = show_bytes;
     let fragmentation = measures.ratio().map_or("-".to_owned(), |share| {
-        // Wholly free segments are given back where memory runs short: what they hold is not fragmented.
+        // Wholly free segments are released when memory runs short, so what they hold is not fragmented.
         let is_risk = measures.partial_segments_bytes as f64 > RISK * measures.reserved_bytes as f64;
         format!("{}{}", percent(share), if is_risk { ", a risk by the 30 % rule" } else { "" })
     });
@@ -575,11 +575,11 @@ view! {
         replayed: bool = args.settings.is_some(),
         /// `--limit`.
         limit_bytes: Option<u64> = args.limit,
-        /// How many recorded decisions differ, over all devices.
+        /// The number of recorded decisions that differ, over all devices.
         mismatches: u64 = shown.mismatches(),
         /// Each device.
         devices: Vec<OfDevice<'a>> = all(&shown.devices, OfDevice::of),
-        /// Devices that have nothing of what was asked for.
+        /// Devices that have none of the requested states.
         left_out: Vec<Missing<'a>> = all(&shown.left_out, Missing::of),
     }
 }
@@ -601,15 +601,15 @@ view! {
     struct OfDevice<'a>(device: &'a Device) {
         /// The device.
         device: u32 = device.number,
-        /// How many entries its trace has.
+        /// The number of entries in its trace.
         entries: usize = device.entries,
         /// With `--steps`: the annotation that ends a step.
         steps_marked_by: Option<&'a str> = device.mark.as_deref(),
-        /// How many steps ended before the first entry.
+        /// The number of steps that ended before the first entry.
         lost_steps: usize = device.lost_steps,
-        /// How many recorded decisions differ.
+        /// The number of recorded decisions that differ.
         mismatches: u64 = device.mismatches,
-        /// How many decisions were compared.
+        /// The number of decisions compared.
         decisions: u64 = device.decisions,
         /// A limit that was found by trying.
         assumed_limit_bytes: Option<u64> = device.assumed_limit_bytes,

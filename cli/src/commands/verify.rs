@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// The PyTorch release that made the recording [default: each that its contents allow is tried].
     #[arg(long, value_name = "RELEASE")]
     profile: Option<Profile>,
-    /// The output of torch.cuda.memory_stats() at the end of the run, as JSON, to compare as well. For one recording.
+    /// The output of torch.cuda.memory_stats() at the end of the run, as JSON, to compare too. For one recording.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
     /// The settings of the run, where the recording does not state them or states them wrongly.
@@ -122,7 +122,7 @@ impl Command for Args {
     fn compute(&self) -> Result<Reports> {
         let inputs = Inputs::of(&self.files.files);
         if self.stats.is_some() && inputs.are_several() {
-            bail!("--stats belongs to one recording, but {} are given", inputs.all.len());
+            bail!("--stats applies to one recording, but {} are given", inputs.all.len());
         }
         let statistics = self.stats.as_deref().map(read_statistics).transpose()?;
         let bar = progress::entries(self.print.json);
@@ -196,7 +196,7 @@ fn rank_runs(reports: &mut [Result<Report>]) -> Vec<(usize, RankRun)> {
     reports.iter_mut().enumerate().flat_map(of_file).collect()
 }
 
-/// The files' own names, or their whole paths where another file has the same name.
+/// The files' own names, or their full paths if another file has the same name.
 struct ShortNames<'f>(HashMap<Option<&'f OsStr>, usize>);
 
 impl<'f> ShortNames<'f> {
@@ -221,7 +221,7 @@ fn verify(file: &Path, args: &Args, statistics: Option<&StatsFile>, bar: &Bar, d
         return Err(recording::no_trace(&recording, "to verify"));
     }
     if statistics.is_some() && traced.len() > 1 {
-        bail!("--stats belongs to one device, but the recording has {}", traced.len());
+        bail!("--stats applies to one device, but the recording has {}", traced.len());
     }
     bar.inc_length(recording::entries(&traced));
     let asked = Asked {
@@ -346,7 +346,8 @@ impl Part {
         part
     }
 
-    /// Adds the devices whose entries cannot be replayed, as kinds of them are left out; and those that have none, if no device has any.
+    /// Adds the devices whose entries cannot be replayed, because some kinds are left out; and those that have none, if no
+    /// device has any.
     fn add_unchecked(&mut self, verified: &Verified, name: &str) {
         for device in verified.recording.devices.iter().filter(|device| device.trace.is_empty()) {
             if device.left_out.is_none() && !verified.devices.is_empty() {
@@ -371,7 +372,7 @@ impl Part {
     }
 }
 
-/// One sentence, and of the recordings only those that differ, that could not be checked, or of which more was asked.
+/// One sentence, and only the recordings that differ, that could not be checked, or for which more was requested.
 fn short(parts: &[&Part], failed: usize, is_more_asked: bool) -> Answer {
     let mut answer = Answer::new();
     if parts.is_empty() {
@@ -384,7 +385,7 @@ fn short(parts: &[&Part], failed: usize, is_more_asked: bool) -> Answer {
     let unknown_limits = parts.iter().filter(|part| part.lacks_limit && part.is_good()).count();
     if unknown_limits > 0 {
         let of = if parts.len() == 1 { "the file".to_owned() } else { output::count(unknown_limits, "file") };
-        answer.paragraph(format!("not checked: a memory limit, which {of} cannot show (--limit gives it)"));
+        answer.paragraph(format!("not checked: a memory limit, which {of} cannot show (--limit sets it)"));
     }
     answer
 }
@@ -451,7 +452,8 @@ fn verdict(answer: &mut Answer, parts: &[&Part], failed: usize) {
     answer.headline(tone, if failed == 0 { found } else { format!("{found}; {failed} could not be verified") });
 }
 
-/// That nothing differs, and of how much: files without a history, and those that could not be checked, do not count.
+/// Says that nothing differs, and how much was compared: files without a history, and those that could not be checked, do not
+/// count.
 fn all_same(parts: &[&Part]) -> String {
     let compared: Vec<&Part> = parts.iter().copied().filter(|part| part.has_history && part.not_checked.is_none()).collect();
     let decisions: u64 = compared.iter().map(|part| part.decisions).sum();
@@ -694,9 +696,9 @@ view! {
         /// The setting `per_process_memory_fraction`, where the device's memory is unknown.
         fraction_of_unknown_memory: Option<f64> =
             verified.has_unknown_fraction().then_some(verified.settings.settings.per_process_memory_fraction),
-        /// How many entries the trace has.
+        /// The number of entries in the trace.
         entries: u64 = sum(verified, |device| device.entries as u64),
-        /// How many decisions were compared.
+        /// The number of decisions compared.
         decisions: u64 = sum(verified, |device| device.decisions),
         /// How many decisions differ.
         mismatches: u64 = verified.mismatches(),
@@ -706,17 +708,17 @@ view! {
         peak_allocated_bytes: i64 = total(verified, DeviceVerdict::peak_allocated_bytes),
         /// The peak of reserved memory.
         peak_reserved_bytes: i64 = total(verified, DeviceVerdict::peak_reserved_bytes),
-        /// How many requests are out of memory.
+        /// The number of requests that run out of memory.
         ooms: u64 = sum(verified, |device| device.ooms),
         /// `num_alloc_retries`.
         retries: i64 = verified.devices.iter().map(|device| device.stats.num_alloc_retries).sum(),
         /// The time taken.
         seconds: f64 = verified.seconds,
-        /// What in the file is not known, with how often it occurs.
+        /// The parts of the file that are not known, with their counts.
         tolerated: Tolerated = Tolerated::of(verified),
         /// The devices whose trace leaves out kinds of entries (`skip_actions`).
         left_out: Vec<DeviceLeftOut> = recording::left_out(&verified.recording),
-        /// What the file does not tell; with several devices, each of `devices` has its own.
+        /// What the file does not show; with several devices, each of `devices` has its own.
         #[serde(skip_serializing_if = "Option::is_none")]
         not_in_file: Option<NotInFile> = only(verified).map(NotInFile::of),
         /// With `--stats`: the comparison of PyTorch's statistics with the replay's.
@@ -750,9 +752,9 @@ view! {
     struct Device(device: &DeviceVerdict) {
         /// The device.
         device: u32 = device.device,
-        /// How many entries its trace has.
+        /// The number of entries in its trace.
         entries: usize = device.entries,
-        /// How many decisions were compared.
+        /// The number of decisions compared.
         decisions: u64 = device.decisions,
         /// How many decisions differ.
         mismatches: u64 = device.mismatches,
@@ -762,11 +764,11 @@ view! {
         peak_allocated_bytes: i64 = device.peak_allocated_bytes(),
         /// The peak of reserved memory.
         peak_reserved_bytes: i64 = device.peak_reserved_bytes(),
-        /// How many requests are out of memory.
+        /// The number of requests that run out of memory.
         ooms: u64 = device.ooms,
         /// `num_alloc_retries`.
         retries: i64 = device.stats.num_alloc_retries,
-        /// What the file does not tell.
+        /// What the file does not show.
         not_in_file: NotInFile = NotInFile::of(device),
     }
 }
@@ -792,41 +794,41 @@ impl Mismatch {
 
 view! {
     struct NotInFile(device: &DeviceVerdict) {
-        /// What was there before the first entry of a file that lost its beginning.
+        /// What existed before the first entry of a file whose oldest entries are missing.
         lost_beginning: Option<LostBeginning> = LostBeginning::find(device),
-        /// How many calls of empty_cache were found in the trace.
+        /// The number of calls to empty_cache found in the trace.
         empty_cache_calls: u64 = device.not_in_file.empty_caches,
-        /// How many refusals of the device were taken from the recording.
+        /// The number of refusals by the device that were taken from the recording.
         device_refusals: u64 = device.not_in_file.refusals,
-        /// How many restored checkpoints of private pools were inferred from the trace.
+        /// The number of restored checkpoints of private pools that were inferred from the trace.
         restored_checkpoints: u64 = device.not_in_file.restores,
-        /// The private pools that were gone before the end, worked out from the trace.
+        /// The private pools that were gone before the end, inferred from the trace.
         guessed_pools: Option<GuessedPools> = device.not_in_file.guess.as_ref().map(GuessedPools::of),
-        /// Whether such pools were not looked for to the end, because there is too much to try.
+        /// Whether the search for such pools stopped early, because there are too many possibilities.
         gave_up_on_pools: bool = device.not_in_file.gave_up_on_pools,
-        /// With `--stats`: how many calls of empty_cache released nothing.
+        /// With `--stats`: the number of calls to empty_cache that released nothing.
         silent_empty_cache_calls: Option<i64> = device.stats_check.as_ref().map(|check| check.silent_empty_caches),
-        /// With `--stats`: the entries between which a call of reset_peak_memory_stats explains every peak.
+        /// With `--stats`: the entries between which a call to reset_peak_memory_stats explains every peak.
         peaks_reset_between_entries: Option<(usize, usize)> = device.stats_check.as_ref().and_then(|check| check.peaks_reset),
     }
 }
 
 view! {
-    /// What was there before the first entry of a file that lost its beginning.
+    /// What existed before the first entry of a file whose oldest entries are missing.
     struct LostBeginning {
-        /// How many segments there were.
+        /// The number of segments.
         segments: usize,
-        /// How many blocks were in use.
+        /// The number of blocks in use.
         blocks: usize,
         /// How much was reserved.
         reserved_bytes: u64,
-        /// How many blocks have a size that shows nowhere.
+        /// The number of blocks whose size appears nowhere.
         assumed_sizes: usize,
-        /// How many blocks have a size that shows only in requests that did not fit behind them.
+        /// The number of blocks whose size can be inferred only from requests that did not fit behind them.
         inferred_sizes: usize,
         /// Whether garbage collection needed ages that are unknown.
         unknown_ages: bool,
-        /// How many collections took their victims from the recording.
+        /// The number of collections whose victims were taken from the recording.
         assumed_collections: u64,
     }
 }
@@ -849,13 +851,13 @@ impl LostBeginning {
 view! {
     /// Private pools inferred from the trace.
     struct GuessedPools(guess: &Guess) {
-        /// How many pools there were.
+        /// The number of pools.
         pools: usize = guess.pools,
-        /// How many requests they served.
+        /// The number of requests they served.
         requests: u64 = guess.requests,
-        /// In how many windows of the trace they were used.
+        /// The number of windows of the trace in which they were used.
         windows: u64 = guess.windows,
-        /// How many requests differ without them.
+        /// The number of requests that differ without them.
         contradictions: u64 = guess.contradictions,
         /// Their segments.
         segments: Vec<GuessedSegment> = all(&guess.segments, GuessedSegment::of),
@@ -877,9 +879,9 @@ view! {
 
 view! {
     struct Statistics(check: &StatsCheck) {
-        /// How many keys were compared.
+        /// The number of keys compared.
         compared: usize = check.compared,
-        /// How many keys the file cannot tell.
+        /// The number of keys whose values the file cannot show.
         unknowable: usize = check.unknowable,
         /// The keys that differ.
         differences: Vec<StatisticDifference> = all(&check.differences, StatisticDifference::of),
@@ -912,7 +914,7 @@ view! {
         unknown_entry_keys: BTreeMap<String, u64> = verified.recording.tolerated.unknown_entry_keys.clone(),
         /// The actions of trace entries that are not known.
         unknown_actions: BTreeMap<String, u64> = verified.recording.tolerated.unknown_actions.clone(),
-        /// How many snapshots come before this one in the same file.
+        /// The number of snapshots before this one in the same file.
         earlier_snapshots: u64 = verified.recording.tolerated.earlier_snapshots,
     }
 }

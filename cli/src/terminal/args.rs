@@ -122,8 +122,8 @@ pub struct Replay {
     /// The settings to replay under, as in PYTORCH_CUDA_ALLOC_CONF; '' means the default settings [default: the recording's own].
     #[arg(long, value_name = "SETTINGS")]
     pub settings: Option<String>,
-    /// The device memory available to the allocator (without the driver's own, about 500 MiB). It is also the limit unless --limit is
-    /// given. Without this option, as much as is needed.
+    /// The device memory available to the allocator (excluding the driver's own, about 500 MiB). It is also the limit unless
+    /// --limit is given. Without this option, as much as is needed.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub capacity: Option<u64>,
     /// The memory limit (set_per_process_memory_fraction).
@@ -326,7 +326,7 @@ pub(crate) fn suggestion<'a>(text: &str, known: impl IntoIterator<Item = &'a str
         .filter(|(distance, name)| distance * 2 <= name.len().max(text.len()) || (!text.is_empty() && name.contains(text)));
     let names: Vec<&str> = close.take(3).map(|&(_, name)| name).collect();
     if names.is_empty() {
-        "; parkade sweep --list names all".to_owned()
+        "; parkade sweep --list lists all".to_owned()
     } else {
         format!(": did you mean {}?", names.join(" or "))
     }
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!((distance("kitten", "sitting"), distance("", "ab"), distance("same", "same")), (3, 2, 0));
         assert_eq!(suggestion("pytorhc", ["pytorch", "bfc"]), ": did you mean pytorch?");
         assert_eq!(suggestion("pytorhc:handle=32MiB", ["pytorch", "bfc"]), ": did you mean pytorch?");
-        assert_eq!(suggestion(":handle=32MiB", ["pytorch", "bfc"]), "; parkade sweep --list names all");
-        assert_eq!(suggestion("zzz", ["pytorch", "bfc"]), "; parkade sweep --list names all");
+        assert_eq!(suggestion(":handle=32MiB", ["pytorch", "bfc"]), "; parkade sweep --list lists all");
+        assert_eq!(suggestion("zzz", ["pytorch", "bfc"]), "; parkade sweep --list lists all");
     }
 }

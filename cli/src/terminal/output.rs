@@ -66,7 +66,8 @@ pub fn stdout() -> BufWriter<Stream<StdoutLock<'static>>> {
     BufWriter::new(Stream::named(io::stdout().lock(), "standard output"))
 }
 
-/// The stream for text for people, buffered: standard error if standard output is left to data. Colours go where it is no terminal.
+/// The stream for text for people, buffered: standard error if standard output is left to data. Colours are dropped if it is
+/// not a terminal.
 pub(crate) fn text() -> BufWriter<Box<dyn Write>> {
     let stream: Box<dyn Write> = if is_stdout_left_to_data() {
         Box::new(Stream::named(anstream::AutoStream::auto(io::stderr().lock()), "standard error"))
@@ -79,7 +80,7 @@ pub(crate) fn text() -> BufWriter<Box<dyn Write>> {
 /// Whether a file is written to standard output.
 static IS_STDOUT_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// From now on text for people goes to standard error, as a file was asked for on standard output.
+/// Sends text for people to standard error from now on, because a file was requested on standard output.
 pub(crate) fn leave_stdout_to_data() {
     IS_STDOUT_TAKEN.store(true, Ordering::Relaxed);
 }
@@ -94,7 +95,7 @@ pub fn complain(message: &str) {
     let _ = writeln!(io::stderr(), "parkade: {}", one_line(message));
 }
 
-/// What the system says of an error, without its number.
+/// The system's message for an error, without its number.
 pub fn cause(error: &io::Error) -> String {
     let text = error.to_string();
     text.split_once(" (os error ").map_or(text.as_str(), |(said, _)| said).to_owned()

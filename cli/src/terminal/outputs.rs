@@ -527,7 +527,7 @@ fn end_of_links(path: &Path) -> io::Result<PathBuf> {
             Err(_) => return Ok(end),
         }
     }
-    Err(io::Error::other("too many links lead from one to the next"))
+    Err(io::Error::other("too many levels of symbolic links"))
 }
 
 /// Returns the folder of a file.

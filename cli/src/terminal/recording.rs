@@ -26,7 +26,7 @@ pub const RECORD_IT: &str = "record it with torch.cuda.memory._record_memory_his
 pub fn no_trace(recording: &Recording, needs: &str) -> anyhow::Error {
     match recording.devices.iter().find_map(|device| device.left_out.as_ref()) {
         Some(left_out) => anyhow!(
-            "no trace entries {needs}: {}; parkade diagnose and report show the state at its end",
+            "no trace entries {needs}: {}; parkade diagnose and report show the state at the end",
             left_out_words(left_out)
         ),
         None => anyhow!("the file has no trace entries {needs}: {RECORD_IT}"),
@@ -56,10 +56,10 @@ view! {
         device: u32 = device,
         /// The kinds.
         actions: Vec<Word<Action>> = all(&left_out.actions, Word::of),
-        /// How many entries the file has.
+        /// The number of entries in the file.
         recorded_entries: usize = left_out.recorded_entries,
-        /// How many entries follow from those and were added; null if they do not follow, so that nothing of the device was
-        /// checked.
+        /// The number of entries that were inferred from those and added; null if they cannot be inferred, in which case
+        /// nothing on the device was checked.
         inferred_entries: Option<usize> = left_out.inferred_entries,
     }
 }
@@ -192,9 +192,8 @@ pub fn of_file(recording: &Recording) -> Vec<String> {
         Some(number + &left_out_words(left_out))
     });
     let earlier = recording.tolerated.earlier_snapshots;
-    let earlier = (earlier > 0).then(|| {
-        format!("the file has {}, dumped one after the other: this is the last", output::count(earlier + 1, "snapshot"))
-    });
+    let earlier = (earlier > 0)
+        .then(|| format!("the file has {}, dumped one after another: this is the last", output::count(earlier + 1, "snapshot")));
     inferred.chain(earlier).collect()
 }
 
@@ -263,7 +262,7 @@ view! {
     /// What was found out about the release.
     pub struct MadeBy(found: &Recognition) {
         /// The releases, oldest first, with full names such as `2.11.0`: those that explain the recording, or that its contents
-        /// leave. If none explains it, those that differ least.
+        /// allow. If none explains it, those that differ least.
         releases: Vec<&'static str> = names(&found.releases),
         /// `given` (`--profile`), `contents` (there is no trace to replay, only what the file has), `replay` (every recorded
         /// decision was made again under their rules) or `nearest` (no release explains every decision).
@@ -275,10 +274,10 @@ view! {
         contradicted_by: Option<String> = found.contradiction_words(),
         /// The other releases that were tried and do not explain the recording.
         differing: Vec<DifferingReleases> = all(&found.differing, DifferingReleases::of),
-        /// The release whose decisions were made, as `2.11`, where `--profile` chose it.
+        /// The release whose rules were used, such as `2.11`, if `--profile` chose it.
         replayed_as: Option<&'static str> = found.decides_as.map(|rules| rules.name),
-        /// The limit that was given, if it was not the recorded run's: decisions differ under it, and the run had more
-        /// reserved. The releases are those that explain the recording without it.
+        /// The limit that was given, if it was not the recorded run's: decisions differ under it, and the run had reserved
+        /// more. The releases are those that explain the recording without it.
         refuted_limit: Option<Refuted> = found.refuted_limit.map(Refuted::of),
         /// Whether no release explains the recording, and its trace maps memory although its settings have
         /// `expandable_segments` off: the settings changed, or another allocator decided, as a policy of parkade does.

@@ -147,7 +147,7 @@ fn contradicted(report: &Advice) -> Option<String> {
 }
 
 view! {
-    /// The recorded peak, and what a replay under the run's own settings comes to.
+    /// The recorded peak, and that of a replay under the run's own settings.
     pub struct Checked(check: SelfCheck) {
         /// The predicted peak of reserved memory.
         own_settings_peak_bytes: i64 = check.own_settings_peak_bytes,
@@ -163,15 +163,16 @@ sections! {
 }
 
 view! {
-    /// How memory that was given back before a request was read.
+    /// How a release of memory right before a request was interpreted.
     pub struct ReadFlush(flush: &Flush) {
         /// The entry of the request.
         entry: usize = flush.entry,
-        /// What would have been reserved if nothing had been given back.
+        /// The bytes that would have been reserved if nothing had been released.
         wanted_bytes: u64 = flush.wanted_bytes,
-        /// Whether it was read as a retry: the device had refused the request. Else it was read as a call of `empty_cache`.
+        /// Whether it was interpreted as a retry: the device had refused the request. If not, it was interpreted as a call to
+        /// `empty_cache`.
         is_retry: bool = flush.reason.is_retry(),
-        /// [Why](predictions.md#how-is-a-flush-read) it was read so: as a call `capture_follows`, `often_emptied`,
+        /// [Why](predictions.md#how-is-a-flush-read) it was interpreted this way: as a call `capture_follows`, `often_emptied`,
         /// `other_stack`, `no_retry`; as a retry `never_had_more`, `often_refused`, `others_failed`, `stack_of_request`,
         /// `no_call`.
         reason: Word<FlushReason> = Word::of(&flush.reason),
@@ -179,11 +180,11 @@ view! {
 }
 
 view! {
-    /// What comes of it if that was read the other way.
+    /// The result if that is interpreted the other way.
     pub struct OtherReading(otherwise: Extreme) {
         /// The peak of reserved memory.
         peak_reserved_bytes: i64 = otherwise.peak_reserved_bytes,
-        /// Whether every request is served in the memory there is.
+        /// Whether every request is served in the available memory.
         fits: bool = otherwise.fits,
     }
 }

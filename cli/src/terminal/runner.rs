@@ -257,7 +257,7 @@ pub fn message<C: Command>(command: &C, error: &anyhow::Error) -> String {
 view! {
     /// A failure.
     pub(crate) struct Failure<'a>(subject: Subject<'_>, message: &'a str) {
-        /// What went wrong, in a line.
+        /// What went wrong, on one line.
         error: &'a str = message,
         /// The recording, for commands that read one; null for a message.
         #[serde(skip_serializing_if = "Option::is_none")]

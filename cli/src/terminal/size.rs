@@ -50,7 +50,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
     let meant = meant(written).map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
     let least = show_bytes(LEAST_BYTES);
-    // What is only a few bytes short would be shown as no less.
+    // An amount that is only a few bytes short would look the same.
     let is = match show_bytes(bytes) {
         shown if shown == least => format!("{bytes} bytes, {} short of 2 MiB", LEAST_BYTES - bytes),
         shown => shown,
@@ -71,7 +71,7 @@ pub fn parse_or_none(text: &str) -> Result<u64, String> {
         return Ok(bytes);
     }
     let meant = meant(bare).map_or_else(String::new, |meant| format!(": did you mean {meant}?"));
-    // A fraction of a byte is none.
+    // A fraction of a byte counts as nothing.
     let in_bytes = if bare.contains('.') { String::new() } else { format!(" (for bytes, write {bare}B)") };
     Err(format!("{bare} is {}{meant}{in_bytes}", show_bytes(bytes)))
 }
@@ -191,7 +191,7 @@ pub fn exact(bytes: u64) -> String {
     const DECIMALS: u32 = 3;
     let written = |(unit, shift): (&str, u32), decimals: u32| {
         let scale = 10_u128.pow(decimals);
-        // Rounded up, as reading cuts a fraction of a byte off.
+        // Rounded up, because parsing cuts off a fraction of a byte.
         let number = (u128::from(bytes) * scale).div_ceil(1 << shift);
         let fraction =
             if decimals == 0 { String::new() } else { format!(".{:0width$}", number % scale, width = decimals as usize) };

@@ -1,4 +1,4 @@
-//! What docs/json.md says, and whether what the binary prints is that.
+//! Reads docs/json.md, and checks whether the binary prints what it says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ enum Like {
 }
 
 impl Row {
-    /// A row of a table; of a map there are two.
+    /// A row of a table; a map has two.
     fn read(line: &str) -> Vec<Row> {
         let mut cells = line.split(" | ");
         let (Some(path), Some(kind)) = (cells.next().and_then(|cell| cell.strip_prefix("| `")), cells.next()) else {
@@ -44,7 +44,7 @@ impl Row {
     }
 }
 
-/// The rows of the section with this heading, with those that others of them refer to.
+/// The rows of the section with this heading, including those that they refer to.
 pub(crate) fn documented(heading: &str) -> Vec<Row> {
     let text = include_str!("../../../docs/json.md");
     let section = text.split("\n## ").find(|section| section.lines().next() == Some(heading));
@@ -71,14 +71,14 @@ pub(crate) fn documented(heading: &str) -> Vec<Row> {
     rows
 }
 
-/// Whether a documented path is that of a key; `*` stands for any one.
+/// Whether a documented path matches that of a key; `*` matches any key.
 pub(crate) fn is_path_of(documented: &str, path: &[String]) -> bool {
     let parts: Vec<&str> = documented.split('.').collect();
     let is_part = |(part, key): (&&str, &String)| *part == "*" || part == key;
     parts.len() == path.len() && parts.iter().zip(path).all(is_part)
 }
 
-/// The keys of a value, each with what its objects have beside it. Elements of a list have `[]` behind its key.
+/// The keys of a value, each with the other keys of its objects. Elements of a list have `[]` after its key.
 pub(crate) fn keys(value: &Value, path: &[String], found: &mut BTreeSet<Vec<String>>) {
     objects(value, path, &mut |path, object| {
         found.extend(object.keys().map(|key| [path, std::slice::from_ref(key)].concat()));
@@ -128,7 +128,7 @@ pub(crate) fn check_text(heading: &str, text: &str) -> Vec<String> {
     rows.iter().map(|row| &row.path).filter(|path| !seen.contains(path.as_str())).cloned().collect()
 }
 
-/// The same; and each documented key appears, unless it is one of `rare` or below one.
+/// Does the same, and checks that each documented key appears, unless it is one of `rare` or below one.
 pub(crate) fn check_all(heading: &str, text: &str, rare: &[&str]) {
     let is_below =
         |path: &str, rare: &str| path.strip_prefix(rare).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));

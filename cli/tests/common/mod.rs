@@ -1,4 +1,4 @@
-//! Running the binary, and small recordings to give it.
+//! Runs the binary, and makes small recordings for it.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -25,7 +25,7 @@ pub(crate) const BASE: u64 = 0x7f00_0000_0000;
 /// Where more of it begins.
 pub(crate) const OTHER: u64 = BASE + (1 << 30);
 
-/// What a run of the binary gave.
+/// The result of a run of the binary.
 pub(crate) struct Run {
     /// The exit code; a panic's is 101.
     pub(crate) code: i32,
@@ -74,7 +74,7 @@ pub(crate) fn call_at_80_columns(args: &[&str]) -> Run {
     parkade(args).env_remove("COLUMNS").output().expect("the binary runs").into()
 }
 
-/// Runs the binary with something on its standard input.
+/// Runs the binary with this on its standard input.
 pub(crate) fn call_with(args: &[&str], input: &[u8]) -> Run {
     let mut command = parkade(args);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
@@ -87,7 +87,7 @@ pub(crate) fn call_with(args: &[&str], input: &[u8]) -> Run {
     output.into()
 }
 
-/// A folder of the test's own, empty at first and removed at the end.
+/// A test's own folder, empty at first and removed at the end.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -127,12 +127,12 @@ pub(crate) fn entry(action: Action, address: u64, size: u64) -> Entry {
     Entry::new(action, address, size, 0)
 }
 
-/// The two entries of a block that is given back.
+/// The two entries of a block that is freed.
 pub(crate) fn free(address: u64, size: u64) -> [Entry; 2] {
     [entry(Action::FreeRequested, address, size), entry(Action::FreeCompleted, address, size)]
 }
 
-/// A block that is in use, whole.
+/// A block that is entirely in use.
 pub(crate) fn used(address: u64, size: u64) -> Block {
     Block { address, size, requested: Some(size), state: BlockState::ActiveAllocated, stack: StackId::NONE }
 }
@@ -165,7 +165,7 @@ pub(crate) fn recording(trace: Vec<Entry>, segments: Vec<Segment>) -> Recording 
     Recording { devices, settings: Some(default_settings()), ..Recording::default() }
 }
 
-/// A run that PyTorch could have made: two blocks in one segment, the first given back.
+/// A run that PyTorch could have made: two blocks in one segment, the first of which is freed.
 pub(crate) fn good() -> Recording {
     let mut trace = vec![
         entry(Action::SegmentAlloc, BASE, 20 * MIB),
@@ -177,8 +177,8 @@ pub(crate) fn good() -> Recording {
     recording(trace, vec![segment(blocks)])
 }
 
-/// 100 MiB, of which 60 are used again, so that the next 60 need a segment of their own. Under 140 MiB that is too much, unless the 100
-/// are rounded up to 128, of which both can be cut.
+/// 100 MiB, of which 60 are used again, so that the next 60 need their own segment. Under 140 MiB that is too much, unless the
+/// 100 MiB is rounded up to 128 MiB, from which both can be cut.
 pub(crate) fn reuses_a_part() -> Recording {
     let mut trace = vec![entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)];
     trace.extend(free(BASE, 100 * MIB));
@@ -191,8 +191,8 @@ pub(crate) fn reuses_a_part() -> Recording {
     recording(trace, vec![segment(vec![used(BASE, 60 * MIB), rest]), segment(vec![used(OTHER, 60 * MIB)])])
 }
 
-/// A run that died: of 1000 MiB only 400 in the middle are free when 420 are requested. So the limit was at least 1000 MiB and less than
-/// 1420; 1 GiB is assumed, and would be enough without the hole.
+/// A run that died: only 400 of 1000 MiB, in the middle, are free when 420 are requested. The limit was at least 1000 MiB and
+/// less than 1420; 1 GiB is assumed, and would be enough without the hole.
 pub(crate) fn died_of_a_hole() -> Recording {
     let at = |mib: u64| BASE + mib * MIB;
     let mut trace = vec![entry(Action::SegmentAlloc, BASE, 1000 * MIB), entry(Action::Alloc, BASE, 1000 * MIB)];
@@ -204,7 +204,7 @@ pub(crate) fn died_of_a_hole() -> Recording {
     recording(trace, vec![segment(blocks)])
 }
 
-/// A run that it could not: the second block is not at the lowest free address.
+/// A run that PyTorch could not have made: the second block is not at the lowest free address.
 pub(crate) fn diverging() -> Recording {
     let trace = vec![
         entry(Action::SegmentAlloc, BASE, 20 * MIB),
@@ -216,7 +216,7 @@ pub(crate) fn diverging() -> Recording {
     recording(trace, vec![segment(blocks)])
 }
 
-/// Verifies one file; whatever it is, the answer has the right form, with `--json` too.
+/// Verifies one file; whatever its contents, the answer has the right form, also with `--json`.
 pub(crate) fn verify(file: &str) -> Run {
     let run = call(&["verify", "--all", file]);
     let json = call(&["verify", "--all", "--json", file]);

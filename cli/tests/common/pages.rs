@@ -1,4 +1,4 @@
-//! Pages of `parkade report`: made, and their data read back.
+//! Makes pages of `parkade report`, and reads their data back.
 
 use std::fs;
 use std::io::Read;
@@ -23,10 +23,10 @@ pub(crate) fn page(folder: &Folder, file: &str, more: &[&str]) -> String {
     fs::read_to_string(&target).expect("a page")
 }
 
-/// What is before the data of a device.
+/// The text before the data of a device.
 const BEGIN: &str = "<script type=\"application/octet-stream\" class=\"data\">";
 
-/// What a page's script draws from, of each device: the object and the log.
+/// The data that a page's script draws, for each device: the object and the log.
 pub(crate) fn pieces(page: &str) -> Vec<(Value, HeapLog)> {
     let texts = page.split(BEGIN).skip(1).map(|rest| rest.split_once("</script>").expect("an end").0);
     texts.map(piece).map(|(object, packed)| (object, packed.unpack().expect("a log"))).collect()

@@ -23,7 +23,7 @@ pub(crate) fn bytes(file: &str) -> String {
     fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-/// The whole sweep's file of rows.
+/// The file of rows of the entire sweep.
 pub(crate) fn whole(folder: &Folder) -> (String, String) {
     let file = at(folder, "whole.jsonl");
     let run = sweep(folder, &["-o", &file]);
@@ -31,13 +31,13 @@ pub(crate) fn whole(folder: &Folder) -> (String, String) {
     (bytes(&file), run.out)
 }
 
-/// One line, and nothing done.
+/// Prints one line and does nothing.
 pub(crate) fn refused(run: &Run, said: &str) {
     assert_eq!((run.code, run.err.lines().count(), run.out.as_str()), (2, 1, ""), "{}", run.err);
     assert!(run.err.contains(said), "{} lacks {said:?}", run.err);
 }
 
-/// A row with something put before one of its values.
+/// A row with a text inserted before one of its values.
 pub(crate) fn changed(row: &str, key: &str, first: &str) -> String {
     let key = format!("\"{key}\":");
     let value = row.find(&key).expect("a value") + key.len();

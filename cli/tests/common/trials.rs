@@ -6,16 +6,16 @@ use libtest_mimic::{Arguments, Trial};
 
 use super::call;
 
-/// What a test needs of the machine.
+/// What a test needs from the machine.
 #[derive(Clone, Copy)]
 pub(crate) enum Needs {
     /// Nothing.
     Nothing,
-    /// A program that answers `--version`, and what to say where it is missing.
+    /// A program that answers `--version`, and what to say if it is missing.
     Program(&'static str, &'static str),
-    /// A C compiler, for a driver library of the test's own.
+    /// A C compiler, for the test's own driver library.
     Compiler,
-    /// That there is no driver.
+    /// The absence of a driver.
     NoDriver,
     /// Python with pytest.
     Pytest,
@@ -39,7 +39,7 @@ impl Needs {
     }
 }
 
-/// Whether a program is there and does this.
+/// Whether a program exists and can do this.
 fn succeeds(program: &str, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
 }

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::{Folder, call, died_of_a_hole, diverging, good, parkade, reuses_a_part};
 
-/// The arguments, between blanks. `NEW` is a file that is not there yet.
+/// The arguments, between blanks. `NEW` is a file that does not exist yet.
 pub(crate) const USUAL: &[&str] = &[
     "--help",
     "-h",

@@ -1,6 +1,6 @@
 //! Every option with which a command writes a file. The unit tests of the binary hold this list against the definitions of its commands.
 
-/// A way to have a file written.
+/// A way to make a command write a file.
 pub(crate) struct Writer {
     /// The command and its other arguments. `RECORDING` and `ROWS` are files that it reads, `OTHER` one that it writes too.
     pub(crate) line: &'static [&'static str],
@@ -28,7 +28,7 @@ const MERGE: &[&str] = &["merge", "ROWS"];
 const MERGE_TO_OTHER: &[&str] = &["merge", "ROWS", "-o", "OTHER"];
 const CONFORM: &[&str] = &["conform", "--filter", "contract/events", "--cases", "1"];
 
-/// All of them, but `parkade man -o`, which writes a folder.
+/// All of them except `parkade man -o`, which writes a folder.
 pub(crate) const WRITERS: [Writer; 12] = [
     made(EXPORT, "output"),
     made(REPORT, "output"),
@@ -44,10 +44,10 @@ pub(crate) const WRITERS: [Writer; 12] = [
     made(MERGE_TO_OTHER, "html"),
 ];
 
-/// That of a command that reads no file.
+/// The one of a command that reads no file.
 pub(crate) const WITHOUT_INPUT: [Writer; 1] = [made(CONFORM, "report")];
 
-/// Arguments that are paths and nothing is written to, or a folder: (command, argument).
+/// Path arguments to which nothing or a folder is written: (command, argument).
 pub(crate) const OTHER_PATHS: [(&str, &str); 14] = [
     ("advise", "files"),
     ("diagnose", "files"),

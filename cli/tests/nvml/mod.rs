@@ -1,4 +1,4 @@
-//! A driver library of the test's own: it is loaded like the real one, so the calls through it are tested too.
+//! The tests' own driver library: it is loaded like the real one, so the calls through it are tested too.
 
 use std::path::Path;
 use std::process::Command;

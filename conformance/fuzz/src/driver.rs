@@ -39,8 +39,8 @@ use crate::targets::{CASES, Kind, Reached, TARGETS, Target, prepare};
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "parkade-fuzz",
-    after_help = "Exit code: 0 if every input was survived, 1 if at least one was not, 2 if the \
-                                               run was impossible."
+    after_help = "Exit code: 0 if parkade survived every input, 1 if it did not survive at least one, 2 if the fuzzer could \
+                                               not run."
 )]
 pub struct Options {
     /// Run only these targets: names, or `readers`, `commands` or `all`.
@@ -136,7 +136,7 @@ pub fn work(options: &Options, account: &Path) -> Result<()> {
             .collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked"))))
     })
-    .context("opening the record of the work")
+    .context("opening the file that records the work")
 }
 
 /// Bounds the address space: beyond the bound, an allocation fails and ends the process, which is better than

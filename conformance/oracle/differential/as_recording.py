@@ -3,7 +3,8 @@
 
   oracle-2.7.0 --raw SCRIPT | as_recording.py 2.7.0 OUTPUT.pickle [--bare]
 
-The script begins with `history on 1000000` and ends with `trace`. Which release writes which keys was read off its libtorch_python.so (docs/spec.md, 7.8).
+The script begins with `history on 1000000` and ends with `trace`. Which release writes which keys was determined from
+its libtorch_python.so (docs/spec.md, 7.8).
 --bare leaves out every key that reveals a release and uses the protocol of C++ snapshots, in which a missing key means nothing, so that only the decisions remain.
 """
 
@@ -136,7 +137,7 @@ class Snapshot:
 
 
 def pickled(answers, release, is_bare=False):
-    """The bytes of the snapshot. In 2.0's shape there is no program: 2.1's answers serve."""
+    """The bytes of the snapshot. There is no program for 2.0, so its format gets 2.1's answers."""
     minor = int(release.split(".")[1])
     return pickle.dumps(Snapshot(answers, minor, is_bare).whole(), protocol=2 if is_bare else 4)
 

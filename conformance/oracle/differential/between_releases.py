@@ -3,8 +3,9 @@
 
   between_releases.py [RELEASE...] [--seeds 1] [--n 2000] [--flavours a,b] [--configs a,b] [--exact]
 
-Without RELEASE, all releases that setup.sh has built are used; each is compared with the next in order. What only one of two releases has is not compared: settings that one
-refuses, operations that one lacks, fields and statistics of later releases, the source line in a message. --exact compares every byte of the outputs instead.
+Without RELEASE, all releases that setup.sh has built are used; each is compared with the next in order. Anything that
+only one of two releases has is not compared: settings that one refuses, operations that one lacks, fields and
+statistics of later releases, the source line in a message. --exact compares every byte of the outputs instead.
 
 A row shows how many runs are equal, out of how many: with ordinary segments, with expandable ones, with private pools, and for the hand-written scripts. It then shows, for each
 kind of difference, in how many runs it occurs: decisions (pointers, errors, trace entries), driver calls, statistics, snapshots, messages. Nothing is compared after the first
@@ -46,7 +47,8 @@ QUESTIONS = ("cudaGetDeviceProperties", "cudaMemGetInfo")
 
 
 def normal(line, keys):
-    """Returns an answer without what only one of the two releases has. `keys`: the statistics that both have."""
+    """Returns an answer without anything that only one of the two releases has. `keys`: the statistics that both have.
+    """
     answer = json.loads(line)
     if "msg" in answer:
         answer["msg"] = PLACE.sub("", answer["msg"])
@@ -130,7 +132,7 @@ def narrowed(one, other):
 
 
 def scripts(older, newer, options):
-    """Every run of two releases: (flavour, setting, seed, script), the script in what the older one knows."""
+    """Every run of two releases: (flavour, setting, seed, script), the script limited to what the older one knows."""
     oracles = [program(name) for name in (older, newer)]
     configs = [
         config for config in options.configs.split(",") if all(accepts(oracle, CONFIGS[config]) for oracle in oracles)
@@ -149,7 +151,9 @@ def scripts(older, newer, options):
 
 
 def compare_pair(older, newer, options):
-    """How many runs were compared and how many were equal in each group, in how many each kind differs, and its first difference."""
+    """The numbers of runs compared and of equal runs in each group, the number in which each kind differs, and its
+    first difference.
+    """
     oracles = [built_oracle(name) for name in (older, newer)]
     keys = set.intersection(*map(all_keys, oracles))
     runs, equal, counts, first = collections.Counter(), collections.Counter(), collections.Counter(), {}

@@ -4,8 +4,8 @@ The name of a restored block depends on its address, so these scripts cannot be 
 and its answers determine the rest. Flavours: `ckpt`, in which blocks are used only on their own stream, and `ckptstreams`, in which other
 streams use them and graphs are captured.
 
-A script ends where the real allocator's heap is damaged: where a restore fails after it has taken blocks back (some blocks then have no holder,
-and some holders no block), or hands out a block that waits for events.
+A script ends when the real allocator's heap is damaged: when a restore fails after it has taken blocks back (some
+blocks then have no holder, and some holders no block), or hands out a block that waits for events.
 """
 
 import json

@@ -9,15 +9,17 @@ and their events are recorded in its order. If there are several such blocks, th
   `peak`, `allocated` and `freed` of inactive_split and inactive_split_bytes move (the order of merging decides the steps between; `current`
   must still be equal);
 - from then on the stale `requested` of inactive blocks in snapshots may differ.
-The same goes for blocks that a restored checkpoint takes back and that then wait for events.
+The same applies to blocks that a restored checkpoint takes back and that then wait for events.
 
-A restored checkpoint goes through the pool's segments in the hash order of their blocks: the order of segments may differ in `ckpt_load`'s
-entries, in `freed` and in `allocd`, not the order within a segment; of several missing segments another may be named. From then on peaks may differ, until they are reset; nothing else may.
-The comparison ends, with no difference, where that order shows in the numbers of events, and where a restore fails after it has taken
-blocks back: the real one has lost them then, ours has changed nothing. So it does where the real one hands out a block that waits for events.
+A restored checkpoint visits the pool's segments in the hash order of their blocks: the order of segments may differ in
+`ckpt_load`'s entries, in `freed` and in `allocd`, but not the order within a segment; if several segments are missing,
+a different one may be named. From then on peaks may differ, until they are reset; nothing else may.
+The comparison ends, without a difference, when that order shows in the numbers of events, and when a restore fails
+after it has taken blocks back: the real allocator has then lost them, and ours has changed
+nothing. It also ends when the real one hands out a block that waits for events.
 
-The registration counter of segments (`reg`) is the real one's own in 2.11 and is not compared; from 2.12 on it orders blocks and must be
-equal.
+The registration counter of segments (`reg`) is internal to the real one in 2.11 and is not compared; from 2.12 on it
+orders blocks and must be equal.
 """
 
 import copy
@@ -44,13 +46,13 @@ MERGE_KEYS = [counter + kind for counter in MERGE_COUNTERS for kind in ("all", "
 
 
 class Comparison:
-    """Follows two runs and knows what may differ by now."""
+    """Follows two runs and keeps track of what may differ."""
 
     def __init__(self, profile):
         self.profile = profile
         self.sides = [{}, {}]
         self.waiting = Waiting(profile)
-        # Whether another order of completion has shown up, and whether it did so in this operation.
+        # Whether a different order of completion has appeared, and whether it appeared in this operation.
         self.order_showed = self.order_shows = False
         self.restore_order_showed = False
         self.ages_follow_order = False
@@ -104,14 +106,16 @@ class Comparison:
         return False
 
     def without_properties(self, *answers):
-        """Leaves out that the device's properties are read, where releases do so for each message and each range of addresses."""
+        """Leaves out reads of the device's properties, which some releases do for each message and each range of
+        addresses.
+        """
         if minor(self.profile) < 10:
             for answer in answers:
                 calls = [call for call in answer.pop("drv", []) if call[0] != "cudaGetDeviceProperties"]
                 answer.update({"drv": calls} if calls else {})
 
     def restore(self, theirs, ours):
-        """Puts the segments of a restore into one order, if only their order differs."""
+        """Puts the segments of a restore into the same order, if only their order differs."""
         if theirs["ok"] == 0:
             if ours["ok"] == 0 and all(MISSING in answer["msg"] for answer in (theirs, ours)):
                 ours["msg"] = theirs["msg"]
@@ -175,7 +179,7 @@ class Comparison:
         return None
 
     def moves(self, op):
-        """Whether counters that may differ moved alike in this operation, if no order shows in it."""
+        """Whether counters that may differ changed equally in this operation, if no order shows in it."""
         before = self.before
         pairs = {
             key: [side.get(key, ZEROS) for side in self.sides] for key in (MERGE_KEYS if self.order_showed else ())
@@ -210,14 +214,14 @@ class Waiting:
     """The real run's blocks that wait for events, and whether the order of some of them depends on addresses."""
 
     def __init__(self, profile):
-        # What defers events: a capture; up to 2.12 any routing as well.
+        # What defers events: a capture and, up to 2.12, any routing.
         self.puts_off = () if minor(profile) >= 13 else ("pool",)
         self.routings, self.captures = set(), Captures()
         self.pending, self.deferred = set(), set()
         self.has_no_order = False
 
     def follow(self, answer):
-        """Returns what an operation leaves waiting."""
+        """Returns the blocks that an operation leaves waiting."""
         waited = set(self.pending)
         follow_pending(self.pending, answer)
         kind, _, rest = answer["op"].partition(" ")
@@ -240,7 +244,9 @@ class Waiting:
 
 
 def moved_alike(before, now, op, peaks_may_differ=False):
-    """Whether counters that differ moved by the same amounts, and their peaks, where beyond the former ones, to the same height."""
+    """Whether counters that differ changed by the same amounts, and whether their peaks, if above the previous ones,
+    rose to the same height.
+    """
     (a, b), (old_a, old_b) = now, before
     totals = (op == "reset_accumulated" and a[2:] == b[2:]) or all(
         a[place] - old_a[place] == b[place] - old_b[place] for place in (2, 3)
@@ -284,7 +290,9 @@ def by_segment(items):
 
 
 def beginning_in_common(runs, profile):
-    """The number of lines that all runs begin with, and a comparison that has read them: for `compare`, to which it is as if it had read them itself."""
+    """The number of lines that all runs begin with, and a comparison that has read them, for `compare` to continue as
+    if it had read them itself.
+    """
     number = min(map(len, runs))
     for run in runs[1:]:
         number = next((place for place, (a, b) in enumerate(zip(runs[0][:number], run)) if a != b), number)
@@ -298,7 +306,7 @@ def beginning_in_common(runs, profile):
 def compare(theirs, ours, profile="2.11", start=None):
     """Compares two lists of lines. Returns (number of the first differing line or None, difference, tolerated orders).
 
-    A number without a difference is that of the line from which on they cannot be compared. `start` is a beginning in common.
+    A number without a difference is that of the first line that cannot be compared. `start` is a common beginning.
     """
     first, comparison = (start[0], copy.deepcopy(start[1])) if start else (0, Comparison(profile))
     if len(theirs) != len(ours):

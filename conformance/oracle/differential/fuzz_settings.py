@@ -5,8 +5,9 @@
   fuzz_settings.py --release 2.7.1 [--n 20000] [--seed 1] [--parkade BIN]
 
 The first form compares every field with 2.11's. The second compares messages, and what a snapshot shows, with any release:
---release  both through scripts of `conf` and `snapshot`: the release's program, and `parkade ops` with its profile. Only the keys that the release knows are drawn,
-           but for a few. Before 2.3 a snapshot shows no settings, and only messages are compared.
+--release  both through scripts of `conf` and `snapshot`: the release's program, and `parkade ops` with its profile.
+           With a few exceptions, only keys that the release knows are drawn. Before 2.3 a snapshot shows no settings,
+           and only messages are compared.
 --ours    parkade's example: `cargo build --release --example settings_fields`
 --oracle  `conf` and `snapshot` for every string, at run time: compares what a snapshot shows
 --probe   pytorch_harness/src/settings_probe.cpp, built against the same libraries: compares every field to the bit, at run time and, for --load of the
@@ -354,7 +355,7 @@ def in_scripts(texts):
 
 
 def answered(command, texts):
-    """What a program answers to each string and to a snapshot behind it, by turns."""
+    """A program's answers to each string and to the snapshot after it, alternately."""
     script = "".join(f"conf {t}\nsnapshot\n" for t in texts).encode()
     env = dict(os.environ, FAKE_GPU_BYTES=str(1 << 30))
     for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):

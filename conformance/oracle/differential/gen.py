@@ -176,7 +176,7 @@ class Script:
 
 
 class Lending:
-    """A script in which the order of the real allocator's hash tables decides, and no address does."""
+    """A script whose outcome depends on the order of the real allocator's hash tables but on no address."""
 
     def __init__(self, seed, flavour, live_target, out):
         self.random = random.Random(f"{seed}/{flavour}")
@@ -292,7 +292,9 @@ class Lending:
 
 
 class Graphs:
-    """Captures of graphs on several streams, which wait for each other in them. Blocks of one stream that others use come back meanwhile."""
+    """Captures of graphs on several streams, which wait for each other in them. Meanwhile, blocks of one stream that
+    others use are freed.
+    """
 
     def __init__(self, seed, flavour, live_target, out):
         self.random = random.Random(f"{seed}/{flavour}")

@@ -5,13 +5,13 @@ neither PyTorch nor its libraries.
   golden.py [--oracle DIR] [--n 400] [--seed 2611] [--out conformance/oracle/golden] [--only basic,checkpoints]
 
 DIR holds the programs of the releases: target/oracle, where `conformance/oracle/pytorch_harness/setup.sh all` builds them. gen.py writes the
-random scripts. The same arguments give the same bytes, but for scripts with checkpoints and with pools: there the real allocator's answers depend on
-where its objects lie in memory.
+random scripts. The same arguments produce the same bytes, except for scripts with checkpoints and with pools, in which
+the real allocator's answers depend on the addresses of its objects.
 
-One file a flavour, NAME.jsonl.xz, one for each of the hand-written scripts every_operation.txt and graph_reuse.txt, one for the other releases, and one for scripts
+One file per flavour, NAME.jsonl.xz, one for each of the hand-written scripts every_operation.txt and graph_reuse.txt, one for the other releases, and one for scripts
 with checkpoints (checkpoints.py), which has the answers of 2.11 and 2.15, as has the one of the flavour lend. A file is the line "golden answers 1" and
-a sequence of runs; a run is one header line, a JSON object with the key "run", then one answer a line, as many as the header's
-"lines" says. An answer has the text of its operation in "op", so the script is in the file too.
+a sequence of runs; a run is one header line, a JSON object with the key "run", then one answer per line, as many as the
+header's "lines" says. An answer has the text of its operation in "op", so the script is in the file too.
 
 Only the statistics ("st") are written differently: each number as its difference from the one last printed in the same run, which
 packs into less than half the size. The Rust side (conformance/src/golden.rs) adds them up again.
@@ -217,7 +217,9 @@ def release_runs(options):
 
 
 def without_properties(line):
-    """An answer that does not show that the device's properties were read: before 2.10 that is done for each message, and not compared."""
+    """Returns an answer without reads of the device's properties: before 2.10 these happen for each message, and they
+    are not compared.
+    """
     line = re.sub(r'\["cudaGetDeviceProperties",[^\]]*\],?', "", line).replace("],]", "]]")
     return line.replace(',"drv":[]', "")
 

@@ -27,7 +27,7 @@ def rounded_up(size, unit):
 
 
 def segment_of(size):
-    """The segment that a block of this size is asked for with (docs/spec.md, section 1.6)."""
+    """The segment that is requested for a block of this size (docs/spec.md, section 1.6)."""
     if size <= 1 << 20:
         return 2 << 20
     return LARGE if size < 10 << 20 else rounded_up(size, 2 << 20)

@@ -34,13 +34,13 @@ FLAVOURS = {
     "every_operation": G,
     "graph_reuse": G,
 }
-# Private pools: the real allocator's answers are one of several legal outcomes.
+# Private pools: the real allocator's answers are one of several valid outcomes.
 ADDRESS_DEPENDENT = ("pools", "capture", "everything", "poolfree", "ckptstreams", "graphs", "addresses")
 # These flavours release pools in mid-script.
 RELEASES_POOLS = ("poolfree", "lend")
 # The minor release that introduced the subject of a flavour. (Before 2.6, scripts can already release every pool of `pools`.
 # Before 2.3 the harness ends the routings of a stream, not of a pool, which answers differently if there is no routing;
-# before 2.10 the entries that a history in the script keeps have another form.)
+# before 2.10 the entries that a history in the script keeps have a different form.)
 SINCE = {
     "poolfree": 6,
     "lend": 8,
@@ -127,7 +127,9 @@ def without_calls(options, lines):
 
 
 def without_call(answer):
-    """What a callback frees goes back once it returns, and not before it does: where the callback stands among the events is the harness's."""
+    """What a callback frees is freed when the callback returns, not before: the harness decides the callback's place
+    among the events.
+    """
     answer.pop("drv", None)
     events = [event for event in answer.pop("ev", []) if event[0] != "free_callback"]
     return answer | ({"ev": events} if events else {})

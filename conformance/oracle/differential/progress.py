@@ -63,7 +63,9 @@ def keep(options, flavour, seed, results):
 
 
 def sums(path):
-    """Of each minor release, oldest first: (name, scripts, runs, operations, orders tolerated, runs that ended early, runs that differ)."""
+    """For each minor release, oldest first: (name, scripts, runs, operations, orders tolerated, runs that ended early,
+    runs that differ).
+    """
     rows = collections.defaultdict(lambda: [0] * 6)
     for line in lines(path):
         counts = (

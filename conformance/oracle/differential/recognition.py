@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Tests which releases are confused with each other: makes recordings with each release's real allocator and compares the releases that `parkade verify` names.
+"""Tests which releases are confused with each other: makes recordings with each release's real allocator, and checks
+which releases `parkade verify` names.
 
   recognition.py [--keep FOLDER] [--releases 2.7.0,2.11.0] [--seeds 1-2] [--n 800] [--flavours a,b] [--configs a,b] [--addresses up,down] [--write DOCUMENT]
 
 Each script runs through the program of every release, and as_recording.py makes two snapshots of its answers: one with the keys that the release
-writes, and a bare one with nothing that shows the release, so that only its decisions do. For each, the release that made it must be among those named.
-Any other named release must give the same answers to the script: what it would have recorded is compared, entry by entry.
-Prints tables; --write puts them between the two markers of a document. Exit code 1 if a release is missed, or named although its own run differs.
+writes, and a bare one in which only the decisions reveal the release. For each, the release that made it must be among
+those named. Any other named release must give the same answers to the script: what it would have recorded is compared,
+entry by entry. Prints tables; --write puts them between the two markers of a document. Exit code 1 if a release is
+missed, or named although its own run differs.
 """
 
 import argparse
@@ -68,7 +70,7 @@ def arguments():
 
 
 def recorded_script(seed, n, flavour, live):
-    """A random script with its history, without the end in which everything is given back."""
+    """A random script with its history, without the end in which everything is freed."""
     lines = []
     gen.gen(seed, n, flavour, live, out=lines.append)
     return "\n".join(
@@ -84,7 +86,7 @@ def answers(options, release, flavour, config, addresses, script):
 
 
 def recorded(lines):
-    """What a recording of these answers has, but for what only some releases write."""
+    """The contents of a recording of these answers, except for what only some releases write."""
     snapshot = as_recording.Snapshot(lines, 15, True)
     whole = snapshot.whole()
     return whole["segments"], whole["device_traces"]
@@ -143,7 +145,7 @@ class Table:
 
 
 def in_ranges(names, release, counts):
-    """How often other releases were named, neighbours with one count as a range."""
+    """How often other releases were named; neighbours with the same count are shown as a range."""
     ranges = []
     for name in names:
         if name == release or not counts[name]:
@@ -212,7 +214,9 @@ def one(options, table, folder, flavour, config, addresses, seed):
 
 
 def keep(options):
-    """One snapshot of each series, in its own shape, that tests read without PyTorch; 2.0's shape with the answers of 2.1."""
+    """One snapshot of each series, in its own format, which tests read without PyTorch; 2.0's format has the answers
+    of 2.1.
+    """
     script = recorded_script(1, 200, "streams", 60)
     firsts = [name for name in options.releases if name.endswith(".0")]
     for release, shape in [(firsts[0], "2.0.1")] * (firsts[0] == "2.1.0") + [(name, name) for name in firsts]:

@@ -17,7 +17,9 @@ def releases():
 
 
 def release(text):
-    """A release by its full name, or a minor one's .0 by that of the minor: 2.7 is 2.7.0. For argparse: an unknown one is said with what there is."""
+    """Returns a release by its full name, or a minor release's .0 by the minor's name: 2.7 is 2.7.0. For argparse: the
+    error for an unknown one lists those that exist.
+    """
     name = text if text.count(".") == 2 else text + ".0"
     if name not in releases():
         raise argparse.ArgumentTypeError(f"there is no release {text}, only {' '.join(reversed(releases()))}")
@@ -40,7 +42,9 @@ def program(name, folder=BUILT):
 
 
 def accepts(oracle, settings):
-    """Whether the release of this program takes the settings string. One that it refuses ends it before it reads its script."""
+    """Whether the release of this program takes the settings string. A string that it refuses ends the program before
+    it reads its script.
+    """
     environment = dict(os.environ, PYTORCH_ALLOC_CONF=settings, PYTORCH_CUDA_ALLOC_CONF=settings)
     return (
         not settings or subprocess.run([oracle, "-"], input=b"", env=environment, capture_output=True).returncode == 0

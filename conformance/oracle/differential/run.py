@@ -5,11 +5,13 @@
 
 DIR holds the release's program, oracle-2.11.0: target/oracle, where conformance/oracle/pytorch_harness/setup.sh builds it. BIN is target/release/parkade, from
 `cargo build --release -p parkade-cli`. gen.py and checkpoints.py write the scripts.
-Prints a table, one row per flavour, and why runs ended early; exit code 1 if anything differs. A run ends early where the real allocator shows a
-defect that parkade does not copy, or where its answers depend on the order of addresses: nothing after that is compared.
+Prints a table, one row per flavour, and why runs ended early; exit code 1 if anything differs. A run ends early if the
+real allocator shows a defect that parkade does not copy, or if its answers depend on the order of addresses: nothing
+after that is compared.
 
-When blocks are freed during a recording or a capture while other streams use them, the real allocator's own answers depend on where its objects
-lie in memory, because it walks a hash table of their addresses. It is therefore run several times with randomised addresses and compared up to the first
+When blocks are freed during a recording or a capture while other streams use them, the real allocator's own answers
+depend on the addresses of its objects, because it walks a hash table of these
+addresses. It is therefore run several times with randomised addresses and compared up to the first
 operation in which its own runs disagree by more than an order; before a difference counts, it is run another 96 times.
 
 Most of the time would be spent on text, so both sides first print digests of their answers. The answers themselves are compared only if two digests differ.
@@ -158,7 +160,9 @@ def one(options, flavour, seed):
 
 
 def are_alike(options, flavour, config, addresses, path, length):
-    """Whether both sides have the same digest for each line of a script, and the real one has whatever the addresses of its own objects."""
+    """Whether both sides have the same digest for each line of a script, and the real one has the same digests
+    whatever the addresses of its own objects.
+    """
     ours = digests(options, flavour, config, addresses, path, is_real=False)
     if ours is None or len(ours) != length * 17:
         return False
@@ -217,7 +221,9 @@ def first_lines(script, number):
 
 
 def gives_pools_back(flavour, release):
-    """Whether private pools go back in the midst of the scripts. Before 2.6 every pool can; before 2.5 none has expandable segments."""
+    """Whether private pools are released in the middle of the scripts. Before 2.6 every pool can be; before 2.5 none
+    has expandable segments.
+    """
     return flavour in RELEASES_POOLS or (minor(release) == 5 and flavour in ("pools", "everything"))
 
 
@@ -236,19 +242,23 @@ def agreement(options, flavour, config, addresses, script):
 
 
 def its_runs_disagree(options, flavour, config, addresses, script, number):
-    """Whether the real allocator's own runs disagree at line `number` or before: a few can agree by chance on one of two orders."""
+    """Whether the real allocator's own runs disagree at or before line `number`: a few can agree by chance on one of
+    two orders.
+    """
     rounds = -(-RUNS_BEFORE_A_DIFFERENCE_COUNTS // options.aslr)
     return any(agreement(options, flavour, config, addresses, script) <= number for _ in range(rounds))
 
 
 def forgets_a_use(options, flavour, config, addresses, script, theirs, ours):
-    """Whether the last line shows the defect of uses that are remembered for too long (docs/fidelity.md, section 5): the real allocator frees
-    blocks there that ours keeps waiting.
+    """Whether the last line shows the defect of uses that are remembered for too long (docs/fidelity.md, section 5):
+    the real allocator frees blocks at this line that ours keeps waiting.
 
-    The real one keeps, for a block that another stream uses during a capture, that use beyond the capture if the block is given back after it, and by
-    the address of its own object, which another block may have later: which one follows from how that process's heap hands out memory, and shows nowhere. So it is asked
-    again: with the script in which those uses are recorded just before their blocks are given back, no longer during a capture. Nothing else is different
-    in it, and what ours says to it must be the same. If the real one agrees with ours up to and with the last line, the difference was that defect.
+    If a block that another stream uses during a capture is freed after the capture, the real one remembers that use
+    beyond the capture, by the address of its own object, which a different block may have later. Which block that is
+    depends on how that process's heap hands out memory, and nothing shows it. The real one is therefore run again, with
+    a script in which those uses are recorded just before their blocks are freed, and no longer during a capture.
+    Nothing else in it is different, and our answers to it must be the
+    same. If the real one agrees with ours up to and including the last line, the difference was that defect.
     """
     if not freed_early(theirs[-1], ours[-1]):
         return False
@@ -276,16 +286,16 @@ def freed_early(theirs, ours):
 
 
 def without_uses(lines):
-    """Answers without their numbers, but for those about uses."""
+    """Answers without their numbers, except for those about uses."""
     answers = [json.loads(line) for line in lines]
     return [{**answer, "i": None} for answer in answers if not answer["op"].startswith("record_stream")]
 
 
 def with_late_uses(ops, answers, profile):
-    """A script, here without what follows its answers, in which each use that was recorded during a capture (or a routing) is recorded
-    just before its block is given back, if that is outside of any.
+    """A script, here without what follows its answers, in which each use that was recorded during a capture (or a
+    routing) is recorded just before its block is freed, if that is outside any capture or routing.
 
-    2.15 takes for a capture only one of the caller's current stream, which is that of the last request.
+    2.15 counts only a capture of the caller's current stream, which is that of the last request.
     """
     routings, captures, current = set(), Captures(), "0"
     # The lines that recorded a use of a live block during a capture; and the line that replaces each.

@@ -26,7 +26,7 @@ def freed(*segments):
 
 
 class Releases(unittest.TestCase):
-    """Pools that nobody uses go back in one order, which their ids decide."""
+    """Pools that nobody uses are released in a fixed order, which their ids decide."""
 
     def test_abandoned_pools_have_an_order(self):
         before = [line("pool_create 0 1"), line("pool_create 2 0"), line("pool_release 0 1"), line("pool_release 2 0")]
@@ -51,7 +51,7 @@ def merges(peak, allocated, freed_in_all, current=1):
 
 
 class Completions(unittest.TestCase):
-    """Only blocks whose giving back was put off have no order among them, and only until nothing waits."""
+    """Only blocks whose frees were deferred have no order among them, and only until nothing waits."""
 
     CAPTURED = [line("capture_begin 1"), line("free a", **waits(1)), line("free b", **waits(2)), line("capture_end 1")]
     ORDERS = [line("alloc c 512", **completes(1, 2)), line("alloc c 512", **completes(2, 1))]
@@ -141,7 +141,7 @@ class Completions(unittest.TestCase):
 
 
 class LateUses(unittest.TestCase):
-    """The script in which no use is remembered beyond the capture that it was recorded in."""
+    """The script in which no use is remembered beyond the capture in which it was recorded."""
 
     def moved(self, ops, profile="2.11", **failing):
         answers = [line(op, ptr="c1+0", **failing) if op.startswith("alloc") else line(op) for op in ops]
@@ -198,7 +198,7 @@ class LateUses(unittest.TestCase):
 
 
 class Asked(unittest.TestCase):
-    """The real one is asked again; only where it then agrees with ours was the difference the known defect."""
+    """The real one is run again; only if it then agrees with ours was the difference the known defect."""
 
     OPS = ["capture_begin 0", "alloc a 512", "record_stream a 1", "capture_end 0", "free a", "alloc b 512"]
     LATE = OPS[:2] + [OPS[3], OPS[2]] + OPS[4:]
@@ -239,7 +239,7 @@ class Asked(unittest.TestCase):
 
 
 class Early(unittest.TestCase):
-    """Which blocks the real one frees in an operation and ours does not."""
+    """The blocks that the real one frees in an operation and ours does not."""
 
     def test_only_what_theirs_alone_frees(self):
         freed = lambda *blocks: line("alloc a 512", ev=[["free_completed", block, 512, 0, 0, 0] for block in blocks])
@@ -248,7 +248,7 @@ class Early(unittest.TestCase):
 
 
 class Beginnings(unittest.TestCase):
-    """A beginning in common is read once for several comparisons, and none of them ends otherwise for it."""
+    """A common beginning is read once for several comparisons, and this changes the result of none of them."""
 
     def test_a_beginning_changes_no_answer(self):
         sides = [Completions.CAPTURED + [order, line("snapshot")] for order in Completions.ORDERS]
@@ -265,7 +265,7 @@ class Beginnings(unittest.TestCase):
 
 
 class Digests(unittest.TestCase):
-    """Text is left out only where every line of every run has the same digest."""
+    """Text is left out only if every line of every run has the same digest."""
 
     ONE, OTHER = (b"0123456789abcdef\n" + digest for digest in (b"0000000000000000\n", b"0000000000000001\n"))
 
@@ -342,7 +342,7 @@ ORACLE = os.environ.get("ORACLE", BUILT)
     os.access(PARKADE, os.X_OK) and os.access(program("2.7.0", ORACLE), os.X_OK), "the programs are not built"
 )
 class WrongRelease(unittest.TestCase):
-    """A parkade that decides as another release is found by its digests, and the difference is shown."""
+    """A parkade that decides like a different release is detected by its digests, and the difference is shown."""
 
     def found(self, profile, flavour, config):
         with tempfile.TemporaryDirectory() as folder:

@@ -4,8 +4,8 @@
 //
 // librmm.so is linked with its own CUDA runtime, which finds no driver here. What RMM has in headers (lists,
 // search, streams) is compiled into this program and calls fake_cudart.cpp. What is in the library (growth, back-off,
-// reclaiming, cutting) makes only one CUDA call that matters: for the pool's first segment. This program does it
-// itself. Build with -fno-access-control.
+// reclaiming, cutting) makes only one CUDA call that matters: for the pool's first segment. This program makes that
+// call itself. Build with -fno-access-control.
 #include <algorithm>
 
 #include "common.hpp"

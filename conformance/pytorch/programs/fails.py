@@ -30,7 +30,7 @@ def start():
             if index % 3 != 2:
                 raise
         if index % 6 == 5:
-            # More than the device has; the message then has another text.
+            # More than the device has; the message then has a different text.
             torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
         return float(len(kept))
 

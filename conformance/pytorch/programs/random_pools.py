@@ -1,4 +1,4 @@
-"""The random program "pools" that record_on_gpu/record.py records, with one seed a step."""
+"""The random program "pools" that record_on_gpu/record.py records, with one seed per step."""
 
 from .random_programs import starter
 

@@ -112,7 +112,7 @@ pub const LAWS: [CoreLaw; 22] = [
     },
     CoreLaw {
         name: "policy/defaults",
-        says: "devices and policies that implement only the required methods have the default answers, and a box does not \
+        says: "devices and policies that implement only the required methods give the default answers, and boxing does not \
                change them",
         check: policies::check_defaults,
     },

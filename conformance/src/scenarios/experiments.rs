@@ -14,23 +14,23 @@ use crate::suite::{Entry, Evidence, Trouble, Verdict};
 pub(crate) const ROWS: &[Row] = &[
     Row {
         id: "C1",
-        claim: "With 39 tensors of 1 GB on 39.59 GiB, six are deleted; 2 GB then fit because the allocator combines the \
+        claim: "With 39 tensors of 1 GB on 39.59 GiB, six are deleted; 2 GB then fits because the allocator combines the \
                 deleted tensors' cached blocks.",
         finding: Finding::Different,
-        found: "2 GB fit without a retry, but in a 40th segment from the driver: reserved memory grows from 39,994,785,792 to \
+        found: "2 GB fits without a retry, but in a 40th segment from the driver: reserved memory grows from 39,994,785,792 to \
                 42,043,703,296 bytes. Blocks in different segments are never combined.",
     },
     Row {
         id: "C2",
         claim: "Tensors of 0.9, 1.1, 0.5 and 2 GB are allocated in turn until the memory is full; three are deleted; 3.4 GiB \
-                then fail because of fragmentation.",
+                then fails because of fragmentation.",
         finding: Finding::Refuted,
-        found: "35 tensors fit. Then 3.4 GiB are served after one retry: each deleted tensor was an entire segment, and \
+        found: "35 tensors fit. Then 3.4 GiB is served after one retry: each deleted tensor was an entire segment, and \
                 cudaFree returns all of them.",
     },
     Row {
         id: "C3",
-        claim: "Of 100 tensors of 4 MB, every other one is freed; 100 MB then fail because of fragmentation.",
+        claim: "Of 100 tensors of 4 MB, every other one is freed; 100 MB then fails because of fragmentation.",
         finding: Finding::Different,
         found: "209,715,200 bytes are free in pieces, none of which serves 100 MB; but the device has room for a new segment. \
                 The request fails only under a limit of 409.60 MiB.",
@@ -40,7 +40,7 @@ pub(crate) const ROWS: &[Row] = &[
         claim: "\"Tried to allocate 4.88 GiB (39.59 GiB total; 28.60 GiB allocated; 3.92 GiB free; 33.95 GiB reserved)\" is a \
                 sign of fragmentation.",
         finding: Finding::Reproduced,
-        found: "5.35 GiB are reserved but not allocated, more than the 4.88 GiB that were requested. parkade reads both this \
+        found: "5.35 GiB is reserved but not allocated, more than the 4.88 GiB that was requested. parkade reads both this \
                 old form of the message and today's.",
     },
     Row {
@@ -82,7 +82,7 @@ fn holes() -> Vec<Entry> {
         );
         add("C3", "100 tensors of 4 MB, every other one freed, then 100 MB: served by a new segment", alternating);
     }
-    let says = "C3 under 0.4 GiB: 0.195 GiB are free in pieces, and 100 MB are refused";
+    let says = "C3 under 0.4 GiB: 0.195 GiB is free in pieces, and 100 MB is refused";
     entries.push(scenario("C3/limited", says, alternating_limited));
     entries
 }
@@ -241,7 +241,7 @@ fn messages() -> Vec<Entry> {
     vec![
         scenario(
             "C4",
-            "the documents' log: 5.35 GiB are reserved but not allocated, more than the 4.88 GiB that were requested",
+            "the documents' log: 5.35 GiB is reserved but not allocated, more than the 4.88 GiB that was requested",
             |_| log(),
         ),
         scenario("C4/today", "today's message for a heap with 60 MiB free in pieces leads to the same diagnosis", today),

@@ -55,7 +55,7 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
 const HEAD: &str = "# Scenarios
 
 parkade is based on lecture notes and guides on GPU memory.
-This table lists every scenario and every claim in them, what they say, and the result when it was tested.
+This table lists every scenario and every claim in them, with what they say and what the tests found.
 
 - **reproduced**: the claim is true as stated.
 - **different**: the claim is partly true, or true with different figures.

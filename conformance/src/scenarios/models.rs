@@ -46,9 +46,10 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         id: "E5",
         claim: "Smaller batches, gradient accumulation, mixed precision, memory-efficient attention and selective \
-                checkpointing help against out of memory.",
+                checkpointing help against running out of memory.",
         finding: Finding::Reproduced,
-        found: "Each remedy lowers GPT-2's peak to between 35 and 59 %. All except the smaller batch raise the largest batch \
+        found: "Each remedy lowers GPT-2's peak to between 35 % and 59 % of its original value. All except the \
+                smaller batch raise the largest batch \
                 that fits, from 18 to between 31 and 72.",
     },
     Row {
@@ -56,7 +57,7 @@ pub(crate) const ROWS: &[Row] = &[
         claim: "Training a 7B model with Adam takes more than 4 to 6 times the memory of its parameters.",
         finding: Finding::Reproduced,
         found: "Before activations it is 4 times in half precision and 8 times with a master copy: 49.55 GiB, too much for a \
-                card of 40 GB, and 99.09 GiB, which need one of 141 GB.",
+                40 GB card, and 99.09 GiB, which needs a 141 GB card.",
     },
     Row {
         id: "E7",

@@ -167,7 +167,7 @@ fn unprotected(backend: &AnyBackend) -> Verdict {
         story.show("x is in use");
         reader.replace(&mut story)?;
         story.expect_same_place(x, "c", true)?;
-        story.show("x is freed; c has its memory");
+        story.show("x is freed; c gets its memory");
         let races = races(&story);
         let y = reader.finish(&mut story)?;
         if story.stage.device().steer().insight().is_some() {
@@ -225,7 +225,7 @@ fn ordered(backend: &AnyBackend) -> Verdict {
     story.show("x is in use");
     reader.replace(&mut story)?;
     story.expect_same_place(x, "c", true)?;
-    story.show("x is freed; c has its memory");
+    story.show("x is freed; c gets its memory");
     let races = races(&story);
     let y = reader.finish(&mut story)?;
     claim(races.is_empty() && y == Some(OLD), || format!("y holds {y:?}, races {races:?}"))?;

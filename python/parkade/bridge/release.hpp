@@ -56,7 +56,7 @@
 #endif
 
 namespace parkade {
-// Texts are made with these functions and `+`. Where a compiler links a second C++ library into the bridge, its streams
+// Texts are made with these functions and `+`. If a compiler links a second C++ library into the bridge, its streams
 // crash at the first number or pointer, and PyTorch's macros join their arguments by a stream if there are several.
 inline std::string in_text(const void* address) {
   if (!address) return "0";  // as a stream writes it
@@ -259,12 +259,12 @@ constexpr bool HAS_LARGE_SEGMENT = false;
 #endif
 
 // The members of PyTorch's settings that its accessors read, one call each. The bridge compares them for every request,
-// so it reads them without a call. An explicit instantiation may name private members. A release that has no member of
-// the name compiles, too: then the accessors are called.
+// so it reads them without a call. An explicit instantiation may name private members. This also compiles for a release
+// without a member of that name; the accessors are then called.
 template <class Tag, auto Member> struct Reach {
   friend constexpr auto member(Tag) { return Member; }
 };
-// Can be derived from, whatever PyTorch makes of its class.
+// Can be derived from, whatever form PyTorch's class has.
 using ReachableConfig = std::conditional_t<std::is_final_v<Config>, std::monostate, Config>;
 #define PARKADE_REACH(Tag, name)                                                                             \
   struct Tag {                                                                                               \
@@ -296,7 +296,7 @@ template <class T, class Known> auto differ(const T& now, const Known& known, lo
   return now != known;
 }
 template <class T, class Known> bool differ(const T&, const Known&, ...) { return true; }
-// The same for one place of a list, which PyTorch leaves out of a list that is too short.
+// The same for one position of a list, which is missing if PyTorch's list is too short.
 template <class T, class Known>
 auto differ_at(const std::vector<T>& now, size_t place, const Known& known, int) -> decltype(bool(now[0] != known)) {
   return place < now.size() && now[place] != known;
@@ -329,7 +329,7 @@ class SettingsWatch {
     const auto before = std::exchange(seen, settings_changes());
     return before != seen;
   }
-  // Whether the settings may be others than these; sizes other than `bytes` may have other divisions.
+  // Whether the settings may differ from these; sizes other than `bytes` may have different divisions.
   bool may_differ(const parkade_settings& known, size_t bytes) const {
     const size_t place = division_place(bytes);
     return C10_UNLIKELY(seen != settings_changes() || differs<MaxSplit>(known.max_split_bytes) ||

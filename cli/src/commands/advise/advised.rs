@@ -34,8 +34,9 @@ use crate::terminal::{output, progress, recording, size};
 /// of driver calls, and the smallest memory in which it fits. Without --capacity or --limit, an out-of-memory error in the recording shows
 /// roughly how much memory there was; if there is none, the settings that need the least memory are recommended.
 ///
-/// If the recorded run died of an out-of-memory error, the rest of the run is not in the file and is estimated from the steps before the
-/// error. Settings fit if they serve the rest too and nothing makes the estimate doubtful; if not, they get past the failure.
+/// If the recorded run died of an out-of-memory error, the rest of the run is not in the file and is estimated from the steps
+/// before the error. Settings fit if they serve the rest too and nothing makes the estimate doubtful; if not, they only get
+/// past the failure.
 ///
 /// For several ranks, parkade advises on each one separately and then chooses one setting for all: the one with which every rank completes
 /// with the widest margin.
@@ -49,17 +50,18 @@ use crate::terminal::{output, progress, recording, size};
   parkade advise snapshots/ --capacity 80GiB
 
 Exit code: 0 some settings fit, 1 none do, 2 could not run, 3 not known.
-The code is also 0 if no memory is given or known, because then there is no limit to fit within.
-Not known: the settings get past the failure of a run that died, but the rest is not in the file.
-The same holds if only part of the limit's possible range is enough, the file has no trace, or it lacks the part that needed the most.
-For several recordings, the worst, both of each alone and of the one setting for all ranks: 2, then 1, then 3.")]
+The code is also 0 if no memory size is given or known, because then there is no limit to exceed.
+Not known: the settings get past the failure that ended the run, but what would have followed is not in the file.
+The code is also 3 if only part of the limit's possible range is enough, if the file has no trace, or if it lacks the part \
+that needed the most.
+For several recordings, the worst code among those for each recording and for one setting on all ranks: 2, then 1, then 3.")]
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) files: Files,
     /// The recording to advise on.
     #[arg(skip)]
     pub(super) file: PathBuf,
-    /// The device memory available to the allocator (without the driver's own, about 500 MiB), treated as a limit.
+    /// The device memory available to the allocator (excluding the driver's own, about 500 MiB), treated as a limit.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     pub(super) capacity: Option<u64>,
     /// The memory limit (set_per_process_memory_fraction). If both are given, the smaller applies.
@@ -74,7 +76,8 @@ pub(crate) struct Args {
     /// Only this device of the recording [default: all, with one setting for all].
     #[arg(long, value_name = "N")]
     pub(super) device: Option<u32>,
-    /// Also say what a policy of parkade would need in place of PyTorch's allocator, such as pytorch-rescue; may be repeated.
+    /// Also say what one of parkade's policies, such as pytorch-rescue, would need in place of PyTorch's allocator; may be
+    /// repeated.
     #[arg(long, value_name = "NAME", value_parser = args::policy)]
     pub(super) policy: Vec<Named>,
     #[command(flatten)]
@@ -158,7 +161,7 @@ impl Advised {
                 advise::Outcome::Fits => Outcome::Good,
                 advise::Outcome::GetsPast => Outcome::NotKnown,
                 advise::Outcome::DoesNotFit => Outcome::CheckFailed,
-                // Without an amount of memory nothing was asked that could fail.
+                // Without a memory size, nothing can fail.
                 advise::Outcome::Unknown if report.own().available_bytes.is_none() => Outcome::Good,
                 advise::Outcome::Unknown => Outcome::NotKnown,
             },
@@ -308,7 +311,7 @@ impl Otherwise {
             None => "recommends nothing".to_owned(),
         };
         let outcome = self.outcome.name().replace('_', " ");
-        format!("PyTorch {} may have made the run too; for it, parkade {says} ({outcome})", in_words(&self.releases))
+        format!("the run may also be from PyTorch {}; for that release, parkade {says} ({outcome})", in_words(&self.releases))
     }
 }
 
@@ -408,7 +411,9 @@ fn try_the_others(args: &Args, ranks: &mut [Rank]) -> Result<()> {
         match result {
             Ok(Found::Report(later)) => found.push((missing[place].0, later)),
             Ok(Found::OnlySegments(_)) => {}
-            Err(error) => output::complain(&format!("{}: not every setting is tried on it: {error:#}", paths[place].display())),
+            Err(error) => {
+                output::complain(&format!("{}: not every setting could be tried on it: {error:#}", paths[place].display()))
+            }
         }
         Ok(())
     })?;
@@ -423,7 +428,7 @@ impl Job {
         let of = |fit: Fit| match fit {
             Fit::Fits => Outcome::Good,
             Fit::DoesNotFit => Outcome::CheckFailed,
-            // Without an amount of memory nothing was asked that could fail.
+            // Without a memory size, nothing can fail.
             Fit::Unknown if !knows_memory => Outcome::Good,
             Fit::GetsPast | Fit::Unknown => Outcome::NotKnown,
         };

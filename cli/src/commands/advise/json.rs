@@ -23,58 +23,58 @@ view! {
     pub(super) struct Object<'a>(advised: &'a Advised, report: &'a Advice) {
         /// The recording.
         file: String = advised.file.display().to_string(),
-        /// The PyTorch version whose decisions were made.
+        /// The PyTorch version whose rules the replay follows.
         profile: &'static str = advised.profile.name,
         /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&advised.made_by),
-        /// The other advice of other releases that explain the recording too; empty with `--profile`.
+        /// Different advice under the other releases that also explain the recording; empty with `--profile`.
         otherwise: Vec<OtherwiseObject> = all(&advised.otherwise, OtherwiseObject::of),
         /// The memory available to the allocator: the smaller of `--capacity` and the limit, else what [`parkade
-        /// run`](python.md#a-run-that-may-run-out-of-memory) kept in the file, else what is assumed. With several devices, the
-        /// least.
+        /// run`](python.md#a-run-that-may-run-out-of-memory) recorded in the file, else what is assumed. With several devices,
+        /// the smallest amount.
         capacity_bytes: Option<u64> = report.own().available_bytes,
-        /// `--limit`, else a limit that `parkade run` kept in the file.
+        /// `--limit`, else a limit that `parkade run` recorded in the file.
         limit_bytes: Option<u64> = report.given.limit_bytes,
         /// The recorded run's limit, given or found.
         recorded_limit_bytes: Option<u64> = report.recorded_limit,
         /// Whether more than the available memory was reserved before the first entry.
         hides_more: bool = report.hides_more,
-        /// What an out-of-memory error in the recording shows of the memory, where none was given.
+        /// What an out-of-memory error in the recording shows about the memory, if no size was given.
         capacity_hint: Option<Hint> = report.hint().map(|(device, hint)| Hint::of(device, hint)),
-        /// What in the recording contradicts the memory that was given: the run had less.
+        /// Evidence in the recording that contradicts the given memory size: the run had less.
         contradiction: Option<Contradicted> = report.contradiction.map(Contradicted::of),
-        /// Whether every recorded decision is the replay's.
+        /// Whether the replay reproduces every recorded decision.
         verified: bool = sum(report, |program| program.requests.mismatches) == 0,
         /// How many decisions differ.
         mismatches: u64 = sum(report, |program| program.requests.mismatches),
-        /// Whether a replay under the run's own settings needs what the run needed.
+        /// Whether a replay under the run's own settings needs as much as the run did.
         self_check: Option<Checked> = words::self_check_of(report).map(Checked::of),
-        /// Memory that was given back before requests that then took some, and how that was read.
+        /// Memory that was released right before requests that then took some, and how that was interpreted.
         flushes: Vec<DeviceFlush> = report.programs.iter().flat_map(flushes_of).collect(),
-        /// The devices on which the other reading of `flushes` leads to another answer: what the recommended settings, else the
-        /// run's own, come to then.
+        /// The devices on which the other interpretation of `flushes` leads to a different answer, with the results of the
+        /// recommended settings, else of the run's own.
         read_otherwise: Vec<ReadOtherwise> = all(&report.otherwise, ReadOtherwise::of),
-        /// How many decisions were compared.
+        /// The number of decisions compared.
         decisions: u64 = sum(report, |program| program.requests.decisions),
         /// The recorded run's settings.
         own_settings: &'a str = &report.own().settings.text,
         /// Where they come from.
         own_settings_origin: Word<SettingsOrigin> = Word::of(&advised.own.origin),
-        /// The outcome with the recommended settings: `fits`, `gets_past` (the request of which the run died is served; the
-        /// rest is not in the file), `does_not_fit` (also of a run that survived its errors: it meets them again,
-        /// `survives_oom`), `unknown` (no memory is known, or only a range of which a part is enough, or the lost beginning
-        /// needed more than is available).
+        /// The outcome with the recommended settings: `fits`, `gets_past` (the request that ended the run is served; the rest
+        /// is not in the file), `does_not_fit` (also for a run that survived its errors, because it meets them again:
+        /// `survives_oom`), `unknown` (the memory is unknown, or only part of its possible range is enough, or the missing
+        /// beginning needed more than is available).
         outcome: Word<Outcome> = Word::of(&report.outcome),
-        /// What serves every recorded request, if the outcome depends on where in a range the memory was.
+        /// What is needed to serve every recorded request, if the outcome depends on where in a range the memory was.
         enough: Option<Sufficient<'a>> = report.enough.first().map(|enough| Sufficient::of(report, enough)),
         /// `fits`, or why the run's own settings fail: `fragmentation`, `streams`, `private_pools`, `capacity`, or `undecided`
-        /// between them because only a range of the memory is known.
+        /// between them because the memory is known only as a range.
         verdict: Word<Verdict> = Word::of(&report.verdict),
-        /// Whether a change of less than 1 % of memory may change the answer.
+        /// Whether a change in memory of less than 1 % may change the answer.
         close: bool = report.recommended().unwrap_or(report.own()).is_close(),
-        /// Whether the recorded program went on after an out-of-memory error.
+        /// Whether the recorded program continued after an out-of-memory error.
         survives_oom: bool = report.programs.iter().any(Program::survived),
-        /// How the run ended on each device, and what is estimated of its rest.
+        /// How the run ended on each device, and the estimated rest.
         endings: Vec<Ended> = all(&report.programs, |program| Ended::of(report, program)),
         /// Where the run's own settings fail.
         cause: Option<Failure> = report.first_failure.as_ref().map(Failure::of),
@@ -83,15 +83,15 @@ view! {
         /// The recommended settings; null if none fit.
         recommendation: Option<Recommended<'a>> =
             report.recommendation.as_ref().zip(report.recommended()).map(|(line, option)| Recommended::of(report, line, option)),
-        /// What completes a program that does not fit as it is, the one to try first in front. Settings come before a policy
+        /// Remedies for a program that does not fit as it is, in the order in which to try them. Settings come before a policy
         /// that is likelier by at most 0.1, and what the program itself must give up comes last.
         remedies: Vec<remedies::RemedyObject<'a>> = all(&advised.remedies, remedies::RemedyObject::of),
         /// Every setting tried: the run's own first, then the best.
         options: Vec<Tried<'a>> = all(report.options.iter().enumerate(), |(place, option)| Tried::of(report, place, option)),
         /// With `--policy`: what each policy of parkade needs in place of PyTorch's allocator, for the requests of the
-        /// recording and, if the run died, for what is estimated of its rest.
+        /// recording and, if the run died, for the estimated rest.
         policies: Vec<beside::NeedsObject> = all(&advised.policies, beside::NeedsObject::of),
-        /// What to know beside the numbers.
+        /// Notes on the numbers.
         notes: Vec<String> = words::notes(advised, report),
         /// The time taken.
         seconds: f64 = advised.seconds,
@@ -117,7 +117,7 @@ view! {
 }
 
 view! {
-    /// What the recommended option comes to on a device whose recording is read the other way.
+    /// The result of the recommended option on a device if its recording is interpreted the other way.
     struct ReadOtherwise(otherwise: &(u32, Extreme)) {
         /// The device.
         device: u32 = otherwise.0,
@@ -127,15 +127,15 @@ view! {
 }
 
 view! {
-    /// How a device's run ended, and what is estimated of its rest.
+    /// How a device's run ended, and the estimated rest.
     struct Ended(report: &Advice, program: &Program) {
         /// The device.
         device: u32 = program.device,
         /// How the run ended.
         ending: Word<Ending> = Word::of(&program.ending),
-        /// The entry of the out-of-memory error of which the run died, or of the last that it survived.
+        /// The entry of the out-of-memory error that ended the run, or of the last one that it survived.
         at_entry: Option<usize> = program.ending.error().map(|error| error.entry),
-        /// How many requests were served after that error.
+        /// The number of requests served after that error.
         served_afterwards: Option<usize> = program.ending.error().map(|error| error.served),
         /// The bytes of those requests.
         served_afterwards_bytes: Option<u64> = program.ending.error().map(|error| error.served_bytes),
@@ -143,9 +143,9 @@ view! {
         asked_again_at_entry: Option<usize> = program.ending.error().and_then(|error| error.asked_again_at),
         /// The steps before the one that failed, from which the rest is estimated.
         steps_before: Option<usize> = program.continuation.as_ref().map(|rest| rest.steps),
-        /// How many whole steps were added.
+        /// The number of whole steps added.
         steps_added: Option<usize> = program.continuation.as_ref().map(|rest| rest.more_steps),
-        /// Why the rest cannot be told.
+        /// Why the rest cannot be estimated.
         doubt: Option<Word<Doubt>> =
             report.doubts.iter().find(|(device, _)| *device == program.device).map(|(_, doubt)| Word::of(doubt)),
     }
@@ -159,31 +159,31 @@ view! {
         entry: usize = hint.entry,
         /// The device had at least this much.
         least_bytes: u64 = hint.least_bytes,
-        /// The device had less than this, or as much if both are equal.
+        /// The device had less than this, or exactly this much if both are equal.
         below_bytes: u64 = hint.below_bytes,
     }
 }
 
 view! {
-    /// What contradicts the memory that was given.
+    /// What contradicts the given memory size.
     struct Contradicted(contradiction: MemoryContradiction) {
         /// The device.
         device: u32 = contradiction.device,
         /// The entry of a request that was refused.
         entry: usize = contradiction.entry,
-        /// What would have been reserved.
+        /// The bytes that would have been reserved.
         refused_bytes: u64 = contradiction.refused_bytes,
     }
 }
 
 view! {
-    /// What serves every recorded request where the memory is known only roughly, on the device that may lack most.
+    /// What serves every recorded request if the memory is known only roughly, on the device that may lack the most.
     struct Sufficient<'a>(report: &'a Advice, enough: &Enough) {
-        /// The device; of several, the one that may lack most.
+        /// The device; if there are several, the one that may lack the most.
         device: u32 = enough.device,
-        /// So much memory is enough.
+        /// The amount of memory that is enough.
         bytes: u64 = enough.bytes,
-        /// The settings with which it is.
+        /// The settings with which it is enough.
         settings: &'a str = &report.options[enough.option].settings.text,
         /// With several devices: each one that may lack memory, with the same settings.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,7 +196,7 @@ view! {
     struct SufficientOn(enough: &Enough) {
         /// The device.
         device: u32 = enough.device,
-        /// So much memory serves every recorded request of this device.
+        /// The amount of memory that serves every recorded request of this device.
         bytes: u64 = enough.bytes,
         /// The device had at least this much.
         least_bytes: u64 = enough.range.least_bytes,
@@ -215,9 +215,9 @@ view! {
         why: String = words::why(report),
         /// What they cost.
         costs: String = words::costs(report),
-        /// What must be done besides.
+        /// What else must be done.
         also: Option<&'static str> = remedies::also(option.needs_limit()),
-        /// Whether a change of less than 1 % of memory may change the answer.
+        /// Whether a change in memory of less than 1 % may change the answer.
         close: bool = option.is_close(),
         /// What they may break.
         cautions: Vec<Warning> = all(&option.cautions, Warning::of),
@@ -235,7 +235,7 @@ view! {
         wanted_bytes: u64 = cause.wanted_bytes,
         /// Reserved at that moment.
         reserved_bytes: u64 = cause.held.reserved_bytes,
-        /// In use at that moment.
+        /// In use at that point.
         live_bytes: u64 = cause.held.live_bytes,
         /// Freed, but another stream may still use it.
         pending_bytes: u64 = cause.held.pending_bytes,
@@ -255,14 +255,14 @@ view! {
     struct Live(advised: &Advised, program: &Program) {
         /// The device.
         device: u32 = program.device,
-        /// The most live bytes, the request then included.
+        /// The most live bytes, including the request at that point.
         peak_bytes: u64 = program.live.bytes,
         /// The entry at which the program holds the most.
         at_entry: usize = program.live.entry,
         /// Up to five stacks that hold the most.
         holders: Vec<LiveHolder> =
             all(program.live.holders.iter().take(words::HOLDERS), |holder| LiveHolder::of(advised, holder)),
-        /// Blocks in use before the first entry of a file that lost its beginning.
+        /// Blocks in use before the first entry of a file whose oldest entries are missing.
         lost_beginning_blocks: Option<usize> = program.requests.lost_beginning.map(|lost| lost.blocks),
     }
 }
@@ -282,9 +282,9 @@ view! {
     struct Warning(caution: &Caution) {
         /// A name that does not change.
         id: &'static str = caution.id,
-        /// The setting that it is about.
+        /// The setting concerned.
         setting: &'static str = caution.setting,
-        /// Whether the recording shows that the program is concerned.
+        /// Whether the recording shows that the program is affected.
         in_use: Word<Evidence> = Word::of(&caution.in_use),
         /// How bad it is.
         severity: Word<Severity> = Word::of(&caution.severity),
@@ -292,7 +292,7 @@ view! {
         what: &'static str = caution.what,
         /// What to do about it.
         instead: &'static str = caution.instead,
-        /// Where this is known from.
+        /// The source of this fact.
         source: &'static str = caution.source,
     }
 }
@@ -305,39 +305,40 @@ view! {
         own: bool = option.is_own,
         /// Whether `--settings` asked for them.
         given: bool = option.is_given,
-        /// Whether every request is served; if the run died, also what is estimated of its rest.
+        /// Whether every request is served; if the run died, including the estimated rest.
         fits: bool = option.fits(),
-        /// Whether every recorded request is served, including that of which the run died.
+        /// Whether every recorded request is served, including the one that ended the run.
         gets_past: bool = option.gets_past(),
         /// The first entry whose request fails.
         fails_at_entry: Option<usize> = option.fails_at_entry(),
         /// How many requests fail.
         ooms: i64 = option.ooms(),
-        /// Whether the requests that fail may be workspaces that a library does without.
+        /// Whether the requests that fail may be workspaces that a library can do without.
         may_survive: bool = option.may_survive(),
         /// Whether less than 1 % of memory may change `fits`.
         close: bool = option.is_close(),
         /// The peak of reserved memory; with several devices, the highest.
         peak_reserved_bytes: i64 = option.peak_reserved_bytes(),
-        /// The memory left at the peak. Where requests fail: what is missing, as a negative number, or null if less memory was
+        /// The memory left at the peak. If requests fail: the missing amount as a negative number, or null if less memory was
         /// enough. With several devices, the least.
         headroom_bytes: Option<i64> = option.headroom_bytes(),
-        /// The least memory with which the program fits; with several devices, the most.
+        /// The smallest memory in which the program fits; with several devices, that of the device that needs the most.
         smallest_capacity_bytes: u64 = option.smallest_capacity_bytes(),
-        /// How often the cache was emptied for want of memory.
+        /// How often the cache was emptied for lack of memory.
         retries: i64 = option.retries(),
-        /// How many memory calls the driver got.
+        /// The number of memory calls to the driver.
         driver_calls: u64 = option.driver_calls(),
         /// What those calls cost.
         driver_us: u64 = option.driver_us(),
-        /// Whether a setting needs a memory limit to do anything.
+        /// Whether a setting needs a memory limit to have any effect.
         needs_limit: bool = option.needs_limit(),
-        /// The runs that are likely by the times of the entries, where the timing of other streams matters; for the run's own
-        /// settings and the best others. `close` is true if one of them does not fit or the range ends above the memory.
+        /// The runs that are likely, judging by the times of the entries, if the timing of other streams matters; given for the
+        /// run's own settings and the best others. `close` is true if one of them does not fit or the range ends above the
+        /// memory.
         likely: Option<Likely> = option.likely.map(Likely::of),
-        /// The runs with other timings of the streams, where they matter.
+        /// The runs with different timings of the streams, if these matter.
         timings: Option<Timings> = report.timings.iter().find(|timing| timing.option == place).map(Timings::of),
-        /// What the settings may break or not do.
+        /// What the settings may break or fail to do.
         cautions: Vec<Warning> = all(&option.cautions, Warning::of),
         /// Each device, if there are several.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -347,7 +348,7 @@ view! {
 
 view! {
     struct Likely(runs: LikelyRuns) {
-        /// How many of them serve every request.
+        /// The number of them that serve every request.
         fit: usize = runs.fit,
         /// How many there are.
         of: usize = runs.of,
@@ -361,9 +362,9 @@ view! {
 
 view! {
     struct Timings(timing: &TimingFits) {
-        /// With how many timings every request is served.
+        /// The number of timings with which every request is served.
         fit: usize = timing.fit,
-        /// How many timings were tried.
+        /// The number of timings tried.
         of: usize = timing.of,
         /// The lowest peak; with several devices, that of the device whose peak may be the highest.
         least_peak_reserved_bytes: i64 = timing.least_peak_reserved_bytes,
@@ -382,7 +383,7 @@ view! {
         fails_at_entry: Option<usize> = device.fails_at_entry(),
         /// Its peak of reserved memory.
         peak_reserved_bytes: i64 = device.prediction.peak_reserved_bytes(),
-        /// The least memory with which its requests are served.
+        /// The smallest memory in which its requests are served.
         smallest_bytes: u64 = device.smallest_bytes,
     }
 }
@@ -402,7 +403,7 @@ view! {
     pub(super) struct HeldObject(advised: &Advised, space: &MemoryBudget) {
         /// The recording.
         file: String = advised.file.display().to_string(),
-        /// The smaller of `--capacity` and `--limit`, else what `parkade run` kept in the file.
+        /// The smaller of `--capacity` and `--limit`, else what `parkade run` recorded in the file.
         capacity_bytes: Option<u64> = available(space),
         /// Always false.
         verified: bool = false,
@@ -420,7 +421,7 @@ view! {
         held: Vec<HeldByDevice> = all(&advised.recording.devices, |device| HeldByDevice::of(device.device, Held::at_end(device))),
         /// Always `the trace`.
         not_in_file: &'static str = "the trace",
-        /// That what `--settings` and `--policy` name is not tried.
+        /// A note that what `--settings` and `--policy` name is not tried.
         notes: Vec<String> = notes_without_trace(advised),
         /// The time taken.
         seconds: f64 = advised.seconds,
@@ -454,15 +455,15 @@ view! {
         line: Option<String> = job.advice.serves_all.then(|| paste_line(&job.advice.settings)),
         /// The worst rank's outcome with `tried`, as for `advise`.
         outcome: Word<Outcome> = Word::of(&job.fit()),
-        /// Whether `tried` is every rank's own setting already.
+        /// Whether `tried` is already every rank's own setting.
         own: bool = job.advice.is_own,
-        /// The setting that `ranks` are about: `settings`, or, if that is null, the one that serves the most ranks.
+        /// The setting to which `ranks` refers: `settings`, or, if that is null, the one that serves the most ranks.
         tried: &'a str = &job.advice.settings,
-        /// The rank with the least margin, or, without a known memory, the one that needs most.
+        /// The rank with the smallest margin or, if no memory is known, the one that needs the most.
         tightest_rank: u64 = job.ranks[job.advice.tightest].number,
-        /// The memory that is assumed for ranks that do not show theirs: the least that another rank shows.
+        /// The memory that is assumed for ranks that do not show theirs: the smallest amount that another rank shows.
         assumed_limit_bytes: Option<u64> = job.advice.assumed_bytes,
-        /// The least memory for each rank in which one setting serves all.
+        /// The smallest memory for each rank in which one setting serves all.
         enough_bytes: u64 = job.advice.enough.0,
         /// The setting that does.
         enough_settings: &'a str = &job.advice.enough.1,
@@ -485,23 +486,23 @@ view! {
         best_settings: Option<&'a str> = rank.advice.best().map(|best| &*best.settings),
         /// The outcome with those settings.
         best_outcome: Option<Word<Outcome>> = rank.advice.best().map(|best| Word::of(&best.outcome)),
-        /// The least memory in which those settings serve this rank.
+        /// The smallest memory in which those settings serve this rank.
         best_smallest_capacity_bytes: Option<u64> = rank.advice.best().map(|best| best.needs_bytes),
         /// The outcome with `tried`.
         outcome: Word<Outcome> = Word::of(&standing.outcome),
-        /// The least memory in which `tried` serves this rank.
+        /// The smallest memory in which `tried` serves this rank.
         smallest_capacity_bytes: u64 = standing.needs_bytes,
         /// The rank's memory.
         capacity_bytes: Option<u64> = standing.available_bytes,
-        /// What is left of that memory; negative if it is short.
+        /// What is left of that memory; negative if there is too little.
         margin_bytes: Option<i64> = standing.margin_bytes(),
     }
 }
 
 view! {
-    /// What it adds to the JSON object of the ranks.
+    /// The keys that it adds to the JSON object of the ranks.
     pub(crate) struct Addition<'a>(job: &'a Job) {
-        /// Of `advise`, and of `report` with `-o`: one setting for all ranks, and how each fares with it.
+        /// From `advise`, and from `report` with `-o`: one setting for all ranks, and how each fares with it.
         one_setting: JobObject<'a> = JobObject::of(job),
     }
 }

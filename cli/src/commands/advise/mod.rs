@@ -115,7 +115,7 @@ fn advise_on_job(args: &Args, together: Together<'_, Kept>) -> Result<Finished> 
         if together.are_ranks && !args.files.all {
             let read = traced().count();
             answer.paragraph(format!(
-                "nothing to choose from: {} of {} ranks {} a trace; parkade advise FILE advises on one of them",
+                "no setting can be chosen for the job: {} of {} ranks {} a trace; parkade advise FILE advises on a single rank",
                 read,
                 together.files.len(),
                 if read == 1 { "has" } else { "have" }

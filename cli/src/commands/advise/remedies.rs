@@ -202,7 +202,7 @@ fn of_policy(report: &Advice, needs: &Needs) -> Option<Remedy> {
     });
     let place = |profile: &Profile| RELEASES.iter().position(|release| release.profile == profile);
     let release = match place(report.profile) < place(OLDEST) {
-        true => "it needs PyTorch 2.8 or later (the recording is of an older one) and a C++ compiler with CUDA's headers",
+        true => "it needs PyTorch 2.8 or later (the recording is from an older one) and a C++ compiler with CUDA's headers",
         false => "it needs PyTorch 2.8 or later and a C++ compiler with CUDA's headers",
     };
     let asks =
@@ -289,10 +289,10 @@ const fn plural(kind: BlockKind) -> &'static str {
 /// Returns ways to reduce the blocks of a kind.
 const fn less(kind: BlockKind) -> &'static str {
     match kind {
-        BlockKind::Parameters => "lower precision, or shards of the model on other devices",
-        BlockKind::Gradients => "zero_grad(set_to_none=True) before the forward pass, or shards of them on other devices",
+        BlockKind::Parameters => "lower precision, or sharding the model across devices",
+        BlockKind::Gradients => "zero_grad(set_to_none=True) before the forward pass, or sharding them across devices",
         BlockKind::OptimizerStates => {
-            "an optimizer that keeps less for each parameter, lower precision, or shards of them on other devices"
+            "an optimizer that keeps less for each parameter, lower precision, or sharding them across devices"
         }
         BlockKind::Activations => {
             "a smaller batch (accumulate gradients over several), shorter sequences or smaller images, or activation checkpointing"

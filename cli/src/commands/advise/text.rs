@@ -28,7 +28,7 @@ use crate::terminal::table::{Mark, Table};
 const HEADS: [&str; 9] =
     ["settings", "fits", "fails at", "oom", "peak reserved", "headroom", "smallest memory", "retries", "driver time"];
 /// The note below the table of several devices.
-const OF_SEVERAL_DEVICES: &str = "sizes are those of the device where they are worst (--json has each device)";
+const OF_SEVERAL_DEVICES: &str = "sizes are for the worst device (--json lists each device)";
 
 pub(super) fn full_answer(advised: &Advised, report: &Advice) -> Answer {
     let mut answer = Answer::new();
@@ -153,7 +153,7 @@ fn end(answer: &mut Answer, advised: &Advised, report: &Advice) {
     let mut lines: Vec<String> = words::unknown(option).iter().map(check).collect();
     lines.extend(words::close(option));
     lines.extend(remedies::also(option.needs_limit()).map(str::to_owned));
-    // What is said of settings is not meant of the policy that is named before them.
+    // Statements about settings do not apply to the policy that is named before them.
     let with = if advised.remedies.first().is_some_and(Remedy::is_policy) {
         format!("with {}: ", words::name(option))
     } else {
@@ -279,11 +279,10 @@ const fn fit(outcome: Fit) -> &'static str {
 pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     let mut answer = Answer::new();
     let (tone, verdict) = match available(space) {
-        Some(_) if !fits(&advised.recording, space) => (
-            Tone::Bad,
-            "No setting helps: the memory in use at the end exceeds the memory available; the history is not in the file",
-        ),
-        _ => (Tone::Open, "Not known: the history is not in the file, only the memory held at its end"),
+        Some(_) if !fits(&advised.recording, space) => {
+            (Tone::Bad, "No setting helps: the memory in use at the end exceeds the memory available; the file has no history")
+        }
+        _ => (Tone::Open, "Not known: the file has no history, only the memory held at the end"),
     };
     answer.headline(tone, verdict);
     answer.toned(Tone::Dim, short_name(&advised.file));
@@ -319,7 +318,7 @@ pub(super) fn held(advised: &Advised, space: &MemoryBudget) -> Answer {
     answer
 }
 
-/// A run that died probably completes from this probability on, and probably does not below the next one.
+/// At or above this probability, a run that died probably completes; below the next one, it probably does not.
 const PROBABLE: f64 = 0.6;
 const IMPROBABLE: f64 = 0.4;
 /// The maximum number of notes in a short answer.
@@ -343,7 +342,7 @@ pub(super) fn short_answer(advised: &Advised, report: &Advice) -> Answer {
         answer.optional("note", note);
     }
     for (place, other) in ways.iter().enumerate().skip(1) {
-        // Where the first way probably fails, the second says what the program must give up.
+        // If the first remedy probably fails, the second says what the program must give up.
         if place == 1 && probability(advised).is_some_and(|likely| likely < IMPROBABLE) {
             answer.row("or", other);
         } else {
@@ -351,7 +350,7 @@ pub(super) fn short_answer(advised: &Advised, report: &Advice) -> Answer {
         }
     }
     answer.optional("cost", costs(report));
-    answer.hint("more: --all has every setting that was tried, every caution and every note");
+    answer.hint("--all shows every setting that was tried, every caution and every note");
     last_line(&mut answer, advised, report);
     answer
 }
@@ -419,11 +418,11 @@ fn past(advised: &Advised, report: &Advice, option: &AdvisedOption) -> String {
         Some(likely) if likely < IMPROBABLE => ("is probably not enough, even", true),
         _ => ("may be enough", false),
     };
-    // Its own settings are not enough either where the better ones are not.
+    // If the better settings are not enough, its own are not enough either.
     let own = if !option.is_own && report.own().gets_past() && !is_improbable { ", perhaps also with the run's own" } else { "" };
     let (memory, needed) = (show_bytes(available), show_bytes(option.smallest_capacity_bytes_of(outcome)));
     let because = match &program.continuation {
-        Some(rest) => format!("{who} need about {needed}, by an estimate from {}", output::count(rest.steps, "step")),
+        Some(rest) => format!("{who} need about {needed}, estimated from {}", output::count(rest.steps, "step")),
         None => format!("{needed} serves what is recorded, but how much the rest needs is not in the file"),
     };
     format!("{}{memory}{on} {is_enough} with {means}{own}: {because}", words::if_all(report).unwrap_or_default())
@@ -547,7 +546,7 @@ fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.push(recording::made_by_words(&advised.made_by));
     }
     if advised.own.origin == SettingsOrigin::Assumed {
-        notes.push("the file does not have the run's settings; the default settings are assumed".to_owned());
+        notes.push("the file does not contain the run's settings; the default settings are assumed".to_owned());
     }
     if report.given != MemoryBudget::default() {
         notes.extend(run_words::memory(report));
@@ -555,7 +554,7 @@ fn notes(advised: &Advised, report: &Advice) -> Vec<String> {
         notes.extend(report.memories.iter().zip(&report.own().devices).filter_map(assumed));
     }
     if report.programs.iter().any(|program| program.requests.lost_beginning.is_some()) {
-        notes.push("the oldest entries are missing from the file, so the real need is probably higher".to_owned());
+        notes.push("the oldest entries are missing from the file, so the run probably needs more".to_owned());
     }
     notes.extend(advised.otherwise.iter().map(Otherwise::words));
     notes.extend(recording::of_file(&advised.recording));

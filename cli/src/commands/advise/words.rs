@@ -96,7 +96,7 @@ fn conditions(report: &Advice) -> String {
     let steps = died.filter_map(|program| Some((program.continuation.as_ref()?.steps, program.device)));
     let estimated = steps.min_by_key(|&(steps, _)| steps).map(|(steps, device)| {
         let steps = output::count(steps, "step");
-        format!("by an estimate from {steps}{}, all consistent, ", on_it(report, device))
+        format!("judging by {steps}{}, all consistent, ", on_it(report, device))
     });
     let is_cut = is_cut.then(|| "judging by what is in the file, ".to_owned());
     [if_all(report), is_cut, estimated].into_iter().flatten().collect()
@@ -177,7 +177,7 @@ fn gets_past_on(report: &Advice, option: &AdvisedOption, (program, entry): (&Pro
     let doubt = report.doubts.iter().find(|(doubted, _)| *doubted == device).map(|&(_, doubt)| doubt);
     if !names::outcome(option, device).is_some_and(DeviceOutcome::fits) {
         let need = show_bytes(smallest_on(option, device).unwrap_or(0));
-        // That later steps may need more still changes nothing.
+        // It makes no difference that later steps may need even more.
         let doubt = doubt.filter(|doubt| !matches!(doubt, Doubt::Growing | Doubt::Margin));
         let doubt = doubt.map_or_else(String::new, |doubt| format!(". That estimate is uncertain: {}", run_words::doubt(doubt)));
         format!("{past}, and is estimated to need {need}, more than is available{doubt}")
@@ -393,15 +393,15 @@ fn notes_of(program: &Program, report: &Advice) -> Vec<String> {
     if let Some(lost) = requests.lost_beginning {
         notes.push(format!(
             "not in the file: everything before the first entry; the {} live at that point ({}) count as requested just before \
-             it. How they were split is unknown, so the real need is probably higher",
+             it. How they were split is unknown, so the run probably needs more",
             output::count(lost.blocks, "block"),
             show_bytes(program.live.at_start_bytes)
         ));
         let available = names::available_bytes(report, program.device);
         if available.is_some_and(|available| lost.reserved_bytes > available) {
             notes.push(format!(
-                "warning: {} was already reserved before the first entry, more than the memory: with the run's own settings, \
-                 the part that is missing would have failed here",
+                "warning: {} was already reserved before the first entry, more than is available: with the run's own settings, \
+                 the missing part would have failed here",
                 show_bytes(lost.reserved_bytes)
             ));
         }
@@ -471,15 +471,15 @@ pub(super) fn sentences(job: &Job) -> Vec<String> {
     let mut sentences = Vec::new();
     if job.are_of_several_programs {
         sentences.push(
-            "these recordings are of different programs: one setting for all of them matters only if they share one \
+            "these recordings are from different programs: one setting for all of them matters only if they share one \
              PYTORCH_CUDA_ALLOC_CONF"
                 .to_owned(),
         );
     }
     if let Some(assumed) = job.advice.assumed_bytes {
         sentences.push(format!(
-            "some recordings do not show how much memory their rank had; {} is assumed for these, the least that another rank \
-             shows, or what they reserved if that is more (--limit sets it)",
+            "some recordings do not show how much memory their rank had; {} is assumed for these, which is the smallest amount \
+             that another rank shows, or what they reserved if that is more (--limit sets it)",
             show_bytes(assumed)
         ));
     }
@@ -624,6 +624,6 @@ pub(super) fn ranks(numbers: &[u64]) -> String {
 pub(super) fn notes_without_trace(advised: &Advised) -> Vec<String> {
     let named = advised.not_tried.join(" and ");
     let are = if advised.not_tried.len() == 1 { "is" } else { "are" };
-    let note = || format!("{named} {are} not tried: without a trace the requests are not known");
+    let note = || format!("{named} {are} not tried: without a trace, their requests are unknown");
     if advised.not_tried.is_empty() { Vec::new() } else { vec![note()] }
 }

@@ -1,4 +1,4 @@
-//! A diagnosed recording as text: the cause, the five steps, then the evidence; with the sentences that JSON contains too.
+//! A diagnosed recording as text: the cause, the five steps, then the evidence; with the sentences that JSON also contains.
 //!
 //! The sentences are the headline, the findings of each step, the meaning of each cause, what the file lacks, and, if nothing
 //! failed, why more is reserved than allocated.
@@ -64,7 +64,7 @@ impl Diagnosed {
     }
 }
 
-/// The moment that is diagnosed.
+/// The point in time that is diagnosed.
 fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
     let entry = diagnosis.entry.unwrap_or(0);
     match diagnosis.why {
@@ -76,7 +76,7 @@ fn occasion(diagnosis: &Diagnosis, entries: usize) -> String {
                 diagnosis.entry.map_or("before the first entry".to_owned(), |entry| format!("at entry {entry} of {entries}"));
             format!("no failure is recorded; at the peak of reserved memory, {place}")
         }
-        Why::End => "the history is not in the file, only the heap at its end".to_owned(),
+        Why::End => "the file has no history, only the heap at the end".to_owned(),
     }
 }
 
@@ -170,8 +170,10 @@ fn limit(diagnosis: &Diagnosis) -> String {
             format!(
                 "the limit is at least {least} (reserved at entry {}) and less than {below} (refused at entry {refused}){}",
                 served.saturating_sub(1),
-                only_whole_gibibyte(at_least_bytes, below_bytes)
-                    .map_or_else(String::new, |bytes| format!("; {} is the only whole number of GiB between", show_bytes(bytes)))
+                only_whole_gibibyte(at_least_bytes, below_bytes).map_or_else(String::new, |bytes| format!(
+                    "; {} is the only whole number of GiB in between",
+                    show_bytes(bytes)
+                ))
             )
         }
         Limit::NotFixed { reserved_bytes, refused_bytes } => {
@@ -261,7 +263,7 @@ fn advise_line(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> String {
 fn empty_cache(diagnosis: &Diagnosis) -> String {
     let left = diagnosis.heap.releasable_bytes();
     if diagnosis.why != Why::OutOfMemory {
-        return format!("it would release {} of wholly free segments or pages", show_bytes(left));
+        return format!("it would release {} in wholly free segments or pages", show_bytes(left));
     }
     let given = &diagnosis.given_back;
     let done = match given.entries {
@@ -283,7 +285,7 @@ fn empty_cache(diagnosis: &Diagnosis) -> String {
 /// Explains a cause. Without a request, no hole is too small.
 fn cause(cause: Cause, is_for_request: bool) -> String {
     match cause {
-        Cause::Pinned if !is_for_request => format!("free, in segments or pages at most 1/{PINNED_PART} in use"),
+        Cause::Pinned if !is_for_request => format!("free, in segments or pages of which at most 1/{PINNED_PART} is in use"),
         Cause::TooSmall if !is_for_request => "free".to_owned(),
         Cause::PrivatePool if !is_for_request => "in a private pool (MemPool, CUDA graph)".to_owned(),
         Cause::PendingEvent => "freed, but another stream may still be using it (record_stream)".to_owned(),
@@ -293,7 +295,7 @@ fn cause(cause: Cause, is_for_request: bool) -> String {
         Cause::Oversize => "large enough, but max_split_size_mb keeps it for other requests".to_owned(),
         Cause::ExpandableOff => "large enough, but expandable segments have since been turned off".to_owned(),
         Cause::Fits => "large enough for the request".to_owned(),
-        Cause::Pinned => format!("too small, in segments or pages at most 1/{PINNED_PART} in use"),
+        Cause::Pinned => format!("too small, in segments or pages of which at most 1/{PINNED_PART} is in use"),
         Cause::TooSmall => "too small".to_owned(),
     }
 }
@@ -353,8 +355,8 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
             let first = verdict.first.as_ref().and_then(|first| first.entry);
             let first = first.map_or(String::new(), |entry| format!(", the first at entry {entry}"));
             let way_out = match diagnosed.made_by.basis {
-                Basis::Given => "a different release may have made the file: without --profile each is tried",
-                _ if diagnosed.made_by.maps_while_off => "a different allocator may have decided (see the next note)",
+                Basis::Given => "the file may be from a different release: without --profile, each release is tried",
+                _ if diagnosed.made_by.maps_while_off => "a different allocator may have made the decisions (see the next note)",
                 _ => "give the run's own --limit and --settings (see parkade verify)",
             };
             let differing = recording::differing(verdict.mismatches, verdict.decisions);
@@ -378,8 +380,8 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
     }
     if let Some(lost) = diagnosis.exactness.as_ref().and_then(|verdict| verdict.not_in_file.lost_beginning) {
         notes.push(format!(
-            "not in the file: everything before its first entry; of the {} ({}, {}) that existed then, ages are unknown, and \
-             stacks are known only for those that live to the end; an earlier peak or failure may be missing too",
+            "not in the file: everything before its first entry; the ages of the {} ({}, {}) that existed then are unknown, \
+             and stacks are known only for those that live to the end; an earlier peak or failure may be missing too",
             count(lost.blocks, "block"),
             count(lost.segments, "segment"),
             show_bytes(lost.reserved_bytes)
@@ -389,7 +391,10 @@ pub(super) fn notes(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<String>
         notes.push("not in the file: stacks (torch.cuda.memory._record_memory_history(stacks='python') records them)".to_owned());
     }
     if diagnosis.ooms > 1 || (diagnosis.ooms == 1 && diagnosis.why != Why::OutOfMemory) {
-        notes.push(format!("{} ran out of memory in all; --entry N diagnoses another one", count(diagnosis.ooms, "request")));
+        notes.push(format!(
+            "{} ran out of memory in total; --entry N diagnoses a different one",
+            count(diagnosis.ooms, "request")
+        ));
     }
     notes.extend(diagnosed.settings_note());
     notes
@@ -468,7 +473,7 @@ fn excess_row(excess: &Excess, part: &ExcessPart) -> String {
             format!("cached for streams other than {main}, which holds the most ({}{whole})", pieces("hole"))
         }
         ExcessCause::FreeSegment => {
-            format!("whole free segments or pages: the cache, which empty_cache gives back ({})", pieces("piece"))
+            format!("whole free segments or pages: the cache, which empty_cache releases ({})", pieces("piece"))
         }
         ExcessCause::SmallPoolHole => {
             format!("holes beside blocks in use, in the small pool: for requests up to 1 MiB only ({})", pieces("hole"))
@@ -500,7 +505,7 @@ pub(super) fn answer(diagnosed: &Diagnosed, all: bool) -> Answer {
     let mut answer = Answer::new();
     let mut commands: Vec<Option<String>> = Vec::new();
     let all_commands: Vec<Option<String>> = diagnosed.devices.iter().map(|diagnosis| steps(diagnosed, diagnosis).1).collect();
-    // One command about the file is about all of its devices.
+    // A single command about the file covers all of its devices.
     let is_common = all_commands.iter().flatten().collect::<BTreeSet<_>>().len() == 1;
     for (place, diagnosis) in diagnosed.devices.iter().enumerate() {
         if place > 0 {
@@ -524,7 +529,7 @@ fn add_command(answer: &mut Answer, command: Option<String>) {
     }
 }
 
-/// Adds what was found on a device; returns the command that leads further.
+/// Adds what was found on a device; returns the command to run next.
 fn device(answer: &mut Answer, diagnosed: &Diagnosed, diagnosis: &Diagnosis, most: usize) -> Option<String> {
     let has_several = diagnosed.devices.len() > 1;
     let number = if diagnosed.recording.devices.len() > 1 { format!(", device {}", diagnosis.device) } else { String::new() };
@@ -583,7 +588,7 @@ fn steps(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> (Table, Option<String>
     (table, next)
 }
 
-/// A table of sizes, each with what it is of.
+/// A table of sizes, each with its meaning.
 fn sizes() -> Table {
     Table::bare(2).with_left([1])
 }
@@ -649,7 +654,10 @@ fn fence_text(diagnosis: &Diagnosis, fence: &Fence) -> String {
     let effect = if fence.frees_segment {
         format!("alone pins a segment of {}", show_bytes(fence.opens_bytes))
     } else if fence.is_enough {
-        format!("has {beside} free beside it; freeing it would leave a hole of {}, enough", show_bytes(fence.opens_bytes))
+        format!(
+            "has {beside} free beside it; freeing it would leave a hole of {}, which is enough",
+            show_bytes(fence.opens_bytes)
+        )
     } else {
         format!("has {beside} free beside it")
     };

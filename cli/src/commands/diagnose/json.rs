@@ -26,9 +26,9 @@ view! {
         profile: &'static str = diagnosed.settings.profile.name,
         /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&diagnosed.made_by),
-        /// `--limit`, else a limit that `parkade run` kept in the file.
+        /// `--limit`, else a limit that `parkade run` recorded in the file.
         limit_bytes: Option<u64> = diagnosed.limit,
-        /// Each device of which the file has entries about memory, or reserved memory; if there is none, all.
+        /// Each device for which the file has memory entries or reserved memory; if there is none, all devices.
         devices: Vec<Device> = all(&diagnosed.devices, |diagnosis| Device::of(diagnosed, diagnosis)),
     }
 }
@@ -40,31 +40,31 @@ view! {
         /// The cause: `fragmentation`, `streams`, `private_pools`, `capacity`, `undecided` or `no_failure` (none is in the
         /// file).
         verdict: Word<Verdict> = Word::of(&diagnosis.verdict),
-        /// The moment that was looked at: `out_of_memory`, `chosen` (`--entry`), `peak_reserved` or `end` (the history is not
-        /// in the file).
+        /// The point in time that was examined: `out_of_memory`, `chosen` (`--entry`), `peak_reserved` or `end` (the history is
+        /// not in the file).
         moment: Word<Why> = Word::of(&diagnosis.why),
-        /// What is asked about it: `why_out_of_memory`; `why_reserved_above_allocated` (nothing failed, or the file does not
-        /// tell); `why_new_memory` (`--entry` is a request that took memory from the device).
+        /// The question about it: `why_out_of_memory`; `why_reserved_above_allocated` (nothing failed, or the file does not
+        /// say); `why_new_memory` (`--entry` is a request that took memory from the device).
         question: Word<Question> = Word::of(&diagnosis.question),
-        /// The entry of the moment; null if it is before the first, or without a trace.
+        /// The entry at that point; null if the point is before the first entry, or if there is no trace.
         entry: Option<usize> = diagnosis.entry,
-        /// The time of the moment, if the recording has times.
+        /// The time at that point, if the recording has times.
         time_us: Option<u64> = diagnosis.time_us,
         /// The cause in a sentence.
         headline: String = diagnosed::headline(diagnosis),
-        /// The request at that moment.
+        /// The request at that point.
         request: Option<Asked> = diagnosis.request.map(|request| Asked::of(diagnosed, request)),
         /// The five steps of the diagnosis.
         steps: Vec<Step> = steps(diagnosed, diagnosis),
         /// Live bytes and the request together.
         needed_bytes: u64 = diagnosis.steps.needed_bytes,
-        /// How many of the needed bytes are missing, if it is the capacity.
+        /// The number of needed bytes that are missing, if the cause is capacity.
         short_bytes: Option<u64> = diagnosis.steps.short_bytes,
-        /// What could still be reserved, if the limit is known.
+        /// The bytes that could still be reserved, if the limit is known.
         unreserved_bytes: Option<u64> = diagnosis.steps.unreserved_bytes,
-        /// What is known of the memory limit.
+        /// What is known about the memory limit.
         limit: KnownLimit = KnownLimit::find(diagnosed, diagnosis),
-        /// The limit that is assumed, the same as by `advise`.
+        /// The assumed limit, the same as in `advise`.
         assumed_limit_bytes: Option<u64> = diagnosis.assumed_limit_bytes,
         /// How the run ended.
         ending: Word<Ending> = Word::of(&diagnosis.ending),
@@ -73,21 +73,21 @@ view! {
         /// Where every reserved byte is: at a failure, after the allocator had released what it could; for `why_new_memory`,
         /// before the entry; else after it.
         heap: Heap = Heap::of(&diagnosis.heap),
-        /// The heap as the request met it.
+        /// The heap as the request found it.
         heap_before: Heap = Heap::of(&diagnosis.met),
         /// Why more is reserved than allocated in `heap`: causes that do not depend on a request.
         excess: Difference = Difference::of(&diagnosis.excess),
-        /// The peaks of the whole run; null without a trace.
+        /// The peaks of the entire run; null without a trace.
         peaks: Option<Highest> = diagnosis.peaks.map(Highest::of),
         /// Reserved after the request.
         reserved_after_bytes: u64 = diagnosis.reserved_after_bytes,
         /// What the allocator released for the request.
         given_back: Released = Released::of(&diagnosis.given_back),
-        /// How many requests in the trace were out of memory.
+        /// The number of requests in the trace that ran out of memory.
         ooms: usize = diagnosis.ooms,
         /// `num_alloc_retries` at that moment.
         retries: i64 = diagnosis.retries,
-        /// Since when reserved minus allocated has been high.
+        /// The point since which reserved minus allocated has been high.
         onset: Option<Began> = diagnosis.onset.as_ref().map(|onset| Began::of(diagnosed, diagnosis, onset)),
         /// The stacks that hold the most live bytes.
         stacks: Vec<Held> = all(&diagnosis.stacks, |held| {
@@ -105,7 +105,7 @@ view! {
 
 view! {
     struct Asked(diagnosed: &Diagnosed, request: Request) {
-        /// The bytes that the program asked for.
+        /// The bytes that the program requested.
         requested_bytes: u64 = request.requested_bytes,
         /// The request rounded to a block.
         block_bytes: u64 = request.asked.size.get(),
@@ -115,7 +115,7 @@ view! {
         stream: u64 = request.asked.stream.get(),
         /// The id of the request's pool; 0, 0 is the default pool.
         pool: (u64, u64) = (request.asked.pool.0, request.asked.pool.1),
-        /// The calls that asked, the innermost first.
+        /// The calls that made the request, innermost first.
         stack: Vec<Call> = parts::stack_view(&diagnosed.names, &diagnosed.recording, request.stack),
     }
 }
@@ -127,7 +127,7 @@ view! {
         bytes: u64,
         /// The number of blocks.
         blocks: usize,
-        /// Where the stack has calls of C++: the operator that took the memory, and its node in a backward pass.
+        /// If the stack has C++ calls: the operator that took the memory, and its node in a backward pass.
         #[serde(skip_serializing_if = "Option::is_none")]
         operator: Option<String>,
         /// The stack.
@@ -137,13 +137,13 @@ view! {
 
 view! {
     struct Exactness(verdict: &DeviceVerdict) {
-        /// How many entries the trace has.
+        /// The number of entries in the trace.
         entries: usize = verdict.entries,
-        /// How many decisions were compared.
+        /// The number of decisions compared.
         decisions: u64 = verdict.decisions,
         /// How many decisions differ.
         mismatches: u64 = verdict.mismatches,
-        /// What was there before the first entry of a file that lost its beginning.
+        /// What existed before the first entry of a file whose oldest entries are missing.
         lost_beginning: Option<Lost> =
             verdict.not_in_file.lost_beginning.map(|lost| Lost::of(lost.segments, lost.blocks, lost.reserved_bytes)),
     }
@@ -151,9 +151,9 @@ view! {
 
 view! {
     struct Lost(segments: usize, blocks: usize, reserved_bytes: u64) {
-        /// How many segments there were.
+        /// The number of segments.
         segments: usize = segments,
-        /// How many blocks were in use.
+        /// The number of blocks in use.
         blocks: usize = blocks,
         /// How much was reserved.
         reserved_bytes: u64 = reserved_bytes,
@@ -170,7 +170,7 @@ fn steps(diagnosed: &Diagnosed, diagnosis: &Diagnosis) -> Vec<Step> {
 }
 
 view! {
-    /// What is known of the memory limit.
+    /// What is known about the memory limit.
     struct KnownLimit {
         /// How the limit is known.
         known: Word<Limit>,
@@ -178,14 +178,14 @@ view! {
         at_least_bytes: u64,
         /// The limit is below this.
         below_bytes: Option<u64>,
-        /// The most that was reserved.
+        /// The largest amount that was reserved.
         served: Option<Evidence>,
-        /// The least that was refused.
+        /// The smallest amount that was refused.
         refused: Option<Evidence>,
-        /// What in the file cannot be under the given limit. If it is what was reserved, the run is diagnosed without
-        /// `--limit`.
+        /// Evidence in the file that is impossible under the given limit. If it is the reserved memory, the run is diagnosed
+        /// without `--limit`.
         contradicted_by: Option<String>,
-        /// What the device said was free.
+        /// The free memory that the device reported.
         device_free_bytes: Option<u64>,
     }
 }
@@ -266,7 +266,7 @@ view! {
     struct Difference(excess: &Excess) {
         /// Reserved minus allocated.
         bytes: u64 = excess.bytes(),
-        /// The stream with the most allocated bytes outside of private pools.
+        /// The stream with the most allocated bytes outside private pools.
         main_stream: Option<u64> = excess.main_stream.map(|stream| stream.get()),
         /// The bytes by cause.
         parts: Vec<Part> = all(&excess.parts, Part::of),
@@ -284,7 +284,7 @@ view! {
         pieces: usize = part.pieces,
         /// The largest piece.
         largest_bytes: u64 = part.largest_bytes,
-        /// Those of the bytes that are in whole free segments or pages.
+        /// The part of the bytes that is in wholly free segments or pages.
         whole_bytes: u64 = part.whole_bytes,
     }
 }
@@ -303,7 +303,7 @@ view! {
         reserved_entry: Option<usize> = peaks.reserved.entry,
         /// The most allocated while reserved memory was at its peak.
         allocated_at_reserved_bytes: u64 = peaks.allocated_at_reserved.bytes,
-        /// The first entry after which so much was allocated.
+        /// The first entry after which that much was allocated.
         allocated_at_reserved_entry: Option<usize> = peaks.allocated_at_reserved.entry,
     }
 }
@@ -316,16 +316,16 @@ view! {
         segments: usize = given.segments,
         /// The first and the last entry that releases.
         entries: Option<(usize, usize)> = given.entries,
-        /// How many frees were waited for.
+        /// The number of frees that it waited for.
         completed_frees: usize = given.completed,
     }
 }
 
 view! {
     struct Began(diagnosed: &Diagnosed, diagnosis: &Diagnosis, onset: &Onset) {
-        /// The entry since which it has been; null if that is before the first.
+        /// The entry since which it has been high; null if that is before the first.
         entry: Option<usize> = onset.entry,
-        /// The level that counts as high: half of what it is at the moment.
+        /// The level that counts as high: half of the value at the diagnosed point.
         level_bytes: u64 = onset.level_bytes,
         /// The time of the entry.
         time_us: Option<u64> = onset.time_us,
@@ -341,7 +341,7 @@ view! {
     struct Annotated(phase: Phase) {
         /// The open annotations, the outermost first.
         open: Vec<String> = phase.open,
-        /// The name of the annotation that ended last, and how often it had.
+        /// The name of the annotation that ended last, and how often it had ended.
         last_ended: Option<(String, usize)> = phase.last_ended,
     }
 }
@@ -369,7 +369,7 @@ view! {
         age_entries: Option<usize> = diagnosis.entry.zip(fence.owner.entry).map(|(now, then)| now.saturating_sub(then)),
         /// The time since then.
         age_us: Option<u64> = diagnosis.time_us.zip(fence.owner.time_us).map(|(now, then)| now.saturating_sub(then)),
-        /// The calls that asked for it, the innermost first.
+        /// The calls that requested it, innermost first.
         stack: Vec<Call> = parts::stack_view(&diagnosed.names, &diagnosed.recording, fence.owner.stack),
     }
 }

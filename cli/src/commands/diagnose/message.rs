@@ -1,4 +1,4 @@
-//! Diagnosis from messages alone: one message, or a log with messages of several ranks, complete or cut.
+//! Diagnosis from messages only: one message, or a log with messages from several ranks, complete or cut.
 //!
 //! A message is explained in words in the same five steps as a recording, as far as its rounded figures allow: first the cause, then
 //! the steps, what to try, and how certain the explanation is. If a message is cut, the remaining figures decide what they can, and the
@@ -73,7 +73,7 @@ fn headline(diagnosis: &MessageDiagnosis) -> String {
         MessageVerdict::OutsideAllocator => {
             let wanted = message.tried.map_or_else(String::new, |tried| format!(" ({tried} was requested)"));
             format!(
-                "outside of PyTorch's allocator: the message comes from {}{wanted}; the device had too little left beside what \
+                "outside PyTorch's allocator: the message comes from {}{wanted}; the device had too little left besides what \
                  PyTorch and others hold",
                 message.source.name()
             )
@@ -120,7 +120,7 @@ fn impossible(message: &OutOfMemoryMessage) -> String {
     }
     if message.processes.iter().any(|process| is_absurd(&process.used)) {
         return "impossible figures: the message says that a process uses 2^64 bytes, which is how the driver says that it does \
-                not know; the figures beside it may be right, but what others hold is not known"
+                not know; the other figures may be right, but what others hold is unknown"
             .to_owned();
     }
     let [free, total, allocated, reserved] = [message.free, message.total, message.allocated, message.reserved].map(shown);
@@ -163,7 +163,7 @@ fn held(diagnosis: &MessageDiagnosis) -> String {
 fn capacity(diagnosis: &MessageDiagnosis) -> String {
     let message = &diagnosis.message;
     let bound = diagnosis.available.or(message.limit).or(message.total);
-    let others = message.others.map_or_else(String::new, |others| format!(" (and {others} beside the allocator)"));
+    let others = message.others.map_or_else(String::new, |others| format!(" (and {others} outside the allocator)"));
     let Some((needed, bound)) = diagnosis.needed.zip(bound) else { return format!("capacity: {}", amounts(diagnosis)) };
     let needed = needed.plus(message.others.unwrap_or(Size { bytes: 0, within: 0 }));
     match needed.bytes.checked_sub(bound.bytes).filter(|bytes| *bytes > 0) {
@@ -184,7 +184,8 @@ fn fragmentation(diagnosis: &MessageDiagnosis) -> String {
         let waiting = message.active.zip(message.allocated).map(|(active, allocated)| active.minus(allocated));
         return match waiting.filter(|waiting| waiting.bytes > 0) {
             Some(waiting) => format!(
-                "waiting memory: of {} reserved, {waiting} is no longer allocated but still active, since other streams may use it",
+                "waiting memory: of {} reserved, {waiting} is no longer allocated but still active, because other streams may \
+                 be using it",
                 shown(message.reserved)
             ),
             None => format!("fragmentation: {unallocated} of {} reserved is not allocated", shown(message.reserved)),
@@ -309,7 +310,7 @@ fn explained_steps(diagnosis: &MessageDiagnosis) -> Vec<(Applies, String)> {
         MessageVerdict::Fragmentation if is_of_pools(diagnosis) => (Applies::No, POOLS_DO_NOT_SHARE),
         MessageVerdict::Limit => (Applies::No, "the limit is the program's, not a setting of the allocator"),
         MessageVerdict::HeldByOthers => (Applies::No, "no setting frees memory that other processes hold"),
-        MessageVerdict::DeviceHadRoom => (Applies::No, "what refused is not a setting of the allocator"),
+        MessageVerdict::DeviceHadRoom => (Applies::No, "no setting of the allocator caused the refusal"),
         _ => (is_fragmentation, "only a snapshot shows which one: parkade advise FILE"),
     };
     let empty_cache = match diagnosis.message.private_pools {
@@ -447,7 +448,7 @@ fn notes(diagnosis: &MessageDiagnosis) -> Vec<String> {
         let who = match process.pid {
             None => "this process".to_owned(),
             Some(pid) if diagnosis.own_pid == Some(pid) => {
-                format!("process {pid}, which is this process under its number on the host,")
+                format!("process {pid}, which is this process under its id on the host,")
             }
             Some(pid) => format!("process {pid}"),
         };
@@ -514,7 +515,8 @@ fn of_source(diagnosis: &MessageDiagnosis) -> Option<&'static str> {
             "no setting of the GPU's allocator matters; free -h shows main memory, and pinned memory counts towards it"
         }
         (_, MessageVerdict::Capacity) => {
-            "less live memory at once: a smaller batch, shorter sequences, checkpointing of activations, an optimizer with less state"
+            "less live memory at once: a smaller batch, shorter sequences, activation checkpointing, or an optimizer with less \
+             state"
         }
         _ => return None,
     })
@@ -656,17 +658,16 @@ fn heading(diagnosis: &LogDiagnosis) -> String {
     let mut ranks: Vec<u32> = messages.iter().filter_map(|message| message.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
-    let of = if ranks.is_empty() { String::new() } else { format!(" of {}", count(ranks.len(), "rank")) };
+    let from = if ranks.is_empty() { String::new() } else { format!(" from {}", count(ranks.len(), "rank")) };
     let first = match &diagnosis.log.first {
         Some(first) => told(diagnosis, first),
-        None => "which came first is not known, because their lines have no times that show it; the first in the log is \
-                 explained"
+        None => "which came first is unknown, because their lines have no times to show it; the first in the log is explained"
             .to_owned(),
     };
     let found = count(messages.len(), "different out-of-memory message");
     match diagnosis.log.left_out {
-        0 => format!("{found}{of}; {first}"),
-        more => format!("the first {found}{of}, and {more} more after them that are only counted; {first}"),
+        0 => format!("{found}{from}; {first}"),
+        more => format!("the first {found}{from}, and {more} more after them that are only counted; {first}"),
     }
 }
 
@@ -681,7 +682,7 @@ fn told(diagnosis: &LogDiagnosis, first: &FirstFailure) -> String {
     };
     let without = match (first.message, diagnosis.log.left_out) {
         (Some(_), _) => "",
-        (None, 0) => ", but the text contains no message of it",
+        (None, 0) => ", but the text contains no message from it",
         (None, _) => ", but none of its messages is among the first",
     };
     format!("{rank} failed first, at {}, {by}{without}", output::one_line(&first.time))
@@ -696,7 +697,7 @@ view! {
     pub(super) struct Object(diagnosis: &LogDiagnosis) {
         /// The device.
         device: Option<u32> = diagnosis.explained().message.device,
-        /// The rank that wrote the message, if a prefix of its line tells (`[rank3]:`, `3: `, `rank=3`).
+        /// The rank that wrote the message, if a prefix of its line shows it (`[rank3]:`, `3: `, `rank=3`).
         rank: Option<u32> = diagnosis.logged().rank,
         /// The line of the log on which the message begins, from 1.
         line: usize = diagnosis.logged().line,
@@ -718,7 +719,7 @@ view! {
         }),
         /// The segment that was tried.
         tried: Option<Figure> = figure(diagnosis.explained().message.tried),
-        /// The smallest block for which so much is tried.
+        /// The smallest block for which that much is tried.
         block_bytes_least: Option<u64> = diagnosis.explained().block_bytes.map(|(least, _)| least),
         /// The largest such block.
         block_bytes_most: Option<u64> = diagnosis.explained().block_bytes.map(|(_, most)| most),
@@ -742,7 +743,7 @@ view! {
         empty: Option<Figure> = figure(diagnosis.explained().empty),
         /// Live and tried together.
         needed: Option<Figure> = figure(diagnosis.explained().needed),
-        /// What the process could have.
+        /// The memory that the process could have.
         available: Option<Figure> = figure(diagnosis.explained().available),
         /// Neither reserved here nor free.
         held_by_others: Option<Figure> = figure(diagnosis.explained().held_by_others),
@@ -754,7 +755,7 @@ view! {
         device_had_room: Option<Word<Certainty>> = diagnosis.explained().device_had_room.as_ref().map(Word::of),
         /// How sure this is.
         notes: Vec<String> = diagnosis.notes(),
-        /// The rank that failed first; null if nothing tells.
+        /// The rank that failed first; null if that is unknown.
         first_failure: Option<First> = diagnosis.log.first.as_ref().map(First::of),
         /// Each different message of each rank, in the order of the log; of more than 16,384, the first, and `notes` counts the
         /// others.
@@ -769,13 +770,13 @@ view! {
 
 view! {
     struct Message(logged: &LoggedMessage, explained: &MessageDiagnosis, is_explained: bool) {
-        /// The rank that wrote it, if a prefix of its line tells.
+        /// The rank that wrote it, if a prefix of its line shows it.
         rank: Option<u32> = logged.rank,
         /// The device.
         device: Option<u32> = explained.message.device,
         /// The line on which it first begins.
         line: usize = logged.line,
-        /// How often the log has it.
+        /// How often it occurs in the log.
         times: usize = logged.times,
         /// The time of its line.
         time: Option<String> = logged.time.as_ref().map(|time| time.text.clone()),
@@ -804,13 +805,13 @@ view! {
 
 view! {
     struct Other(other: &OtherMessage) {
-        /// The rank that wrote it, if a prefix tells.
+        /// The rank that wrote it, if a prefix shows it.
         rank: Option<u32> = other.rank,
         /// The line of the log on which it begins, from 1.
         line: usize = other.line,
         /// Who wrote it.
         framework: &'static str = other.message.source.name(),
-        /// How much was wanted, if the message states that.
+        /// The amount requested, if the message states it.
         wanted_bytes: Option<u64> = bytes(other.message.tried),
     }
 }
@@ -821,9 +822,9 @@ view! {
         rank: Option<u32> = first.rank,
         /// When it failed, as the log prints it.
         time: String = first.time.clone(),
-        /// Whether `messages` has one of that rank.
+        /// Whether `messages` contains one from that rank.
         has_message: bool = first.message.is_some(),
-        /// What tells that it was first: `times` (of the lines) or `launcher` (torchrun's summary).
+        /// The evidence that it was first: `times` (of the lines) or `launcher` (torchrun's summary).
         told_by: Word<ToldBy> = Word::of(&first.told_by),
     }
 }

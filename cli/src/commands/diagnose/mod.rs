@@ -55,16 +55,16 @@ pub(crate) struct Args {
     /// The recording to diagnose.
     #[arg(skip)]
     file: Option<PathBuf>,
-    /// An out-of-memory message of any PyTorch version, or a log of any size with messages of several ranks, or the name of a file
-    /// that contains either; - reads standard input. The message of the rank that failed first is explained, if the log shows
-    /// which; if not, the first message.
+    /// An out-of-memory message of any PyTorch version, or a log of any size with messages from several ranks, or the name of a
+    /// file that contains either; - reads standard input. The message of the rank that failed first is explained, if the log
+    /// shows which; if not, the first message.
     #[arg(long, value_name = "TEXT")]
     #[arg(conflicts_with_all = ["files", "entry", "device", "limit", "capacity", "settings", "profile"])]
     message: Option<String>,
     /// The memory limit of the run (set_per_process_memory_fraction), which the recording does not contain unless parkade run wrote it.
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     limit: Option<u64>,
-    /// The device memory available to the allocator (without about 500 MiB for the driver).
+    /// The device memory available to the allocator (excluding about 500 MiB for the driver).
     #[arg(long, value_name = "SIZE", value_parser = size::parse, allow_hyphen_values = true)]
     capacity: Option<u64>,
     /// The entry of the trace to look at, counted from 0.
@@ -153,8 +153,8 @@ impl OnEach for Args {
         let is_for_people = self.print.form() != Form::Json;
         if let Some(entry) = self.entry.filter(|_| is_for_people && !self.all && inputs.ranks().is_some()) {
             bail!(
-                "--entry {entry} chooses an entry of one trace, and the comparison of ranks has no use for it: give one file, or --all to \
-                 diagnose that entry of each rank"
+                "--entry {entry} chooses an entry of one trace, so it does not apply to a comparison of ranks: give one file, \
+                 or --all to diagnose that entry on each rank"
             );
         }
         Ok(())
@@ -214,7 +214,7 @@ fn diagnose(args: &Args, file: &Path) -> Result<Diagnosed> {
     }
     if args.entry.is_some() && chosen.len() > 1 {
         let numbers = output::list(chosen.iter().map(|device| device.device));
-        bail!("--entry needs one device, and the file has {numbers}: choose one with --device");
+        bail!("--entry needs a single device, but the file has {numbers}: choose one with --device");
     }
     let bar = progress::entries(args.print.json);
     bar.set_length(recording::entries(&chosen));

@@ -13,7 +13,7 @@ use crate::terminal::table::{Mark, Table};
 /// The folder of installed libraries.
 const LIBRARIES: &str = "site-packages/";
 /// The name of a stack that only passes calls on.
-const NAMELESS: &str = "neither an operator nor a line of Python is in its stack";
+const NAMELESS: &str = "its stack contains neither an operator nor a line of Python";
 
 /// The stack in one line: the operator, the user's own frame, and the library call that it led to. `None` if the stack has none
 /// of these.
@@ -43,7 +43,7 @@ fn place(frame: &Frame) -> String {
     format!("{} {}:{}", output::shorten(&frame.name, 60), output::shorten(short, 90), frame.line)
 }
 
-/// The whole stack for machine-readable output, the innermost call first.
+/// The entire stack for machine-readable output, innermost call first.
 pub(crate) fn stack_view(names: &StackNames, recording: &Recording, stack: StackId) -> Vec<Call> {
     let own = names.own_place(&recording.stacks, stack).and_then(|place| recording.stacks.frames(stack).nth(place));
     recording.stacks.frames(stack).map(|frame| Call::of(frame, own == Some(frame))).collect()

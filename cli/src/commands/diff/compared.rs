@@ -19,7 +19,7 @@ use crate::terminal::{recording, size};
 
 /// Compare two recordings of a program: what grew, and by how much.
 ///
-/// A and B may be recordings before and after a change, under two settings, or at two moments of one run. With one file, diff
+/// A and B may be recordings before and after a change, under two settings, or at two points of one run. With one file, diff
 /// shows its peaks and checks them. Blocks are paired by the stack that allocated them; without stacks, by size.
 ///
 /// A and B may be folders of ranks: each rank of A is compared with the rank of the same number in B; the numbers come from the
@@ -35,7 +35,7 @@ use crate::terminal::{recording, size};
 
 Exit code: 0 compared and within the bounds, 1 a peak of reserved memory is above a bound of --fail-above, 2 could not run, 3 \
 not known. The answer is not known if a bound depends on the peak of a run that died, because that peak covers only what came \
-before, or if a rank is in only one folder. For several ranks, the worst: 2, then 1, then 3.")]
+before, or if a rank is in only one folder. For several ranks, the worst code: 2, then 1, then 3.")]
 pub(crate) struct Args {
     /// The first recording, or a folder of ranks.
     pub(super) a: PathBuf,
@@ -115,7 +115,7 @@ pub(super) struct Checked {
 pub(super) enum Verdict {
     Holds,
     Exceeded,
-    /// Unknown, because this run died: its peak covers only the time before.
+    /// Unknown, because this run died: its peak covers only the time before that.
     Died(Which),
 }
 

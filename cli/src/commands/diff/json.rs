@@ -25,7 +25,7 @@ view! {
         devices: Vec<Device<'a>> = all(&compared.devices, |shown| Device::of(compared, shown)),
         /// Each bound of `--fail-above`, on each device.
         checks: Vec<Bounded> = all(&compared.checks, |checked| Bounded::of((compared, checked))),
-        /// Whether any peak is above its bound, also where it is not known whether that is growth.
+        /// Whether any peak is above its bound, even if it is not known whether that is growth.
         exceeded: bool = compared.is_exceeded(),
         /// The devices that only one file has.
         notes: Vec<String> = compared.notes.clone(),
@@ -53,15 +53,15 @@ view! {
         device: u32 = of.1.device,
         /// The bound as given.
         fail_above: String = of.1.text.clone(),
-        /// What the bound is on.
+        /// Whether the bound limits growth or the size of the peak.
         kind: Word<Bound> = Word::of(&of.1.check.bound),
-        /// The most that it allows.
+        /// The maximum that it allows.
         allowed_bytes: u64 = of.1.check.allowed_bytes,
         /// The peak of reserved memory that is checked.
         peak_reserved_bytes: u64 = of.1.check.peak_bytes,
-        /// Whether the peak is more.
+        /// Whether the peak is above it.
         exceeded: bool = of.1.check.is_exceeded(),
-        /// What came of the bound.
+        /// The result of the check.
         check: Word<Outcome> = Word::of(&of.0.verdict(of.1).outcome()),
     }
 }
@@ -104,40 +104,40 @@ view! {
     struct OfRun<'a>(run: &'a Run) {
         /// The device.
         device: u32 = run.device,
-        /// How many entries its trace has.
+        /// The number of entries in its trace.
         entries: usize = run.entries,
-        /// The part of the run that the rest is about: `whole`, `end` (a file has no trace), `step` or `common_steps` (those of
-        /// both files).
+        /// The part of the run that the other keys describe: `whole`, `end` (a file has no trace), `step` or `common_steps`
+        /// (those of both files).
         part: Word<Part> = Word::of(&run.part),
         /// The number of the step, if the part is one.
         step: Option<usize> = if let Part::Step(step) = run.part { Some(step) } else { None },
         /// The first and the last of the common steps, if the part is those.
         common_steps: Option<(usize, usize)> = if let Part::Common { first, last } = run.part { Some((first, last)) } else { None },
-        /// The first entry of the part, and the one behind its last.
+        /// The first entry of the part, and the one after its last.
         part_entries: (usize, usize) = run.part_entries,
-        /// How many recorded decisions the replay does not reproduce.
+        /// The number of recorded decisions that the replay does not reproduce.
         mismatches: u64 = run.mismatches,
-        /// How many decisions were compared.
+        /// The number of decisions compared.
         decisions: u64 = run.decisions,
-        /// Reserved before the first entry of a file that lost its beginning.
+        /// Reserved before the first entry of a file whose oldest entries are missing.
         lost_beginning_bytes: Option<u64> = run.lost_beginning_bytes,
-        /// How many requests were out of memory.
+        /// The number of requests that ran out of memory.
         ooms: u64 = run.ooms,
         /// The entry of the first of them.
         first_oom_entry: Option<usize> = run.first_oom_entry,
         /// How the run ended.
         ending: Word<Ending> = Word::of(&run.ending),
-        /// How often the cache was emptied for want of memory.
+        /// How often the cache was emptied for lack of memory.
         retries: u64 = run.retries,
-        /// How many calls of empty_cache released something.
+        /// The number of calls to empty_cache that released memory.
         empty_cache_calls: u64 = run.empty_cache_calls,
-        /// How many whole steps the trace has, where steps are marked or the run repeats itself.
+        /// The number of whole steps in the trace, if steps are marked or the run repeats itself.
         steps: Option<usize> = run.steps,
         /// The peak of allocated memory.
         peak_allocated: OfPeak<'a> = OfPeak::of(&run.peak_allocated),
         /// The peak of reserved memory.
         peak_reserved: OfPeak<'a> = OfPeak::of(&run.peak_reserved),
-        /// The most that was reserved in all that the file has.
+        /// The peak of reserved memory over everything in the file.
         whole_peak_reserved_bytes: u64 = run.whole_peak_reserved_bytes,
         /// What the allocator asked of the driver.
         driver: Driver = Driver::of(&run.driver),
@@ -148,11 +148,11 @@ view! {
     struct OfPeak<'a>(peak: &'a Peak) {
         /// The peak.
         bytes: u64 = peak.bytes,
-        /// The entry that brought it there; null if that is before the first.
+        /// The entry that led to it; null if that is before the first.
         entry: Option<usize> = peak.entry,
-        /// The step in which the peak lies, where steps are marked.
+        /// The step in which the peak lies, if steps are marked.
         step: Option<usize> = peak.step,
-        /// The phase in which the peak lies, as in `comparison.phases`, where phases are marked.
+        /// The phase in which the peak lies, as in `comparison.phases`, if phases are marked.
         phase: Option<&'a str> = peak.phase.as_ref().map(parkade_analysis::diff::Phase::name),
         /// Reserved then.
         reserved_bytes: u64 = peak.heap.reserved_bytes,
@@ -160,9 +160,9 @@ view! {
         allocated_bytes: u64 = peak.heap.allocated_bytes,
         /// Freed, but another stream may still use it.
         pending_bytes: u64 = peak.heap.pending_bytes,
-        /// What was requested for allocated and pending memory.
+        /// The bytes that were requested for allocated and pending memory.
         requested_bytes: u64 = peak.heap.requested_bytes,
-        /// What they have beyond the request.
+        /// The bytes beyond those requests.
         rounding_bytes: u64 = peak.heap.rounding_bytes(),
         /// Free in whole segments.
         free_segments_bytes: u64 = peak.heap.free_segments_bytes,
@@ -191,7 +191,7 @@ view! {
         unmaps: u64 = driver.unmaps,
         /// The bytes taken and mapped.
         taken_bytes: u64 = driver.taken_bytes,
-        /// The bytes given back and unmapped.
+        /// The bytes released and unmapped.
         given_back_bytes: u64 = driver.given_back_bytes,
     }
 }
@@ -201,12 +201,12 @@ view! {
         /// How the two are related: `same_recording`, `same_run`, `same_requests`, `related`, `little_in_common` or `unknown`
         /// (nothing to compare).
         relation: Word<Relation> = Word::of(&comparison.likeness.relation),
-        /// Where both make the same requests: the first entry that differs, in what it is or in where a block lies; null if
+        /// If both make the same requests: the first entry that differs, in its kind or in the position of a block; null if
         /// none does.
         first_other_answer_entry: Option<usize> = comparison.first_other_answer,
-        /// The share of the shorter trace's requests, in runs of four, that the other makes too.
+        /// The share of the shorter trace's requests, in runs of four, that the other also makes.
         requests_in_common: Option<f64> = comparison.likeness.requests_in_common,
-        /// The share of the stacks, of the recording with fewer, that the other has too; lines may differ.
+        /// The share of the stacks in the recording with fewer of them that the other also has; line numbers may differ.
         stacks_in_common: Option<f64> = comparison.likeness.stacks_in_common,
         /// The peak of allocated memory in B minus that in A.
         peak_allocated_change_bytes: i64 = change(comparison.a.peak_allocated.bytes, comparison.b.peak_allocated.bytes),
@@ -214,20 +214,19 @@ view! {
         peak_reserved_change_bytes: i64 = change(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
         /// The change of the peak of reserved memory as a share of A.
         peak_reserved_change: Option<f64> = text::share(comparison.a.peak_reserved.bytes, comparison.b.peak_reserved.bytes),
-        /// How blocks are grouped: by `stack` (blocks without one by size), or by `size` where a recording has no stacks.
+        /// How blocks are grouped: by `stack` (blocks without one by size), or by `size` if a recording has no stacks.
         grouped_by: Word<Grouping> = Word::of(&comparison.grouping),
         /// What holds the memory at the two peaks of allocated memory, the largest change first.
         held_at_peak: Vec<Group> = all(&comparison.growth, |group| Group::of(compared, group)),
-        /// The phases, where both files mark them.
+        /// The phases, if both files mark them.
         phases: Vec<OfPhase<'a>> = all(&comparison.phases, OfPhase::of),
-        /// What marks the steps in A and in B: an annotation, or `repetition` where nothing marks them but the run repeats
-        /// itself.
+        /// What marks the steps in A and in B: an annotation, or `repetition` if nothing marks them but the run repeats itself.
         steps_marked_by: Option<(&'a str, &'a str)> = comparison.steps.marks.as_ref().map(|(a, b)| (a.as_str(), b.as_str())),
         /// The steps that both have.
         steps: Vec<Step> = all(&comparison.steps.pairs, Step::of),
-        /// How many steps only A has.
+        /// The number of steps that only A has.
         steps_only_in_a: usize = comparison.steps.only_a,
-        /// How many steps only B has.
+        /// The number of steps that only B has.
         steps_only_in_b: usize = comparison.steps.only_b,
     }
 }

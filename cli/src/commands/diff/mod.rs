@@ -126,7 +126,10 @@ fn compare_all(args: &Args) -> Result<Outcome> {
         return Ok(of_files.outcome(&compared));
     }
     if let Some(file) = [Some(&args.a), args.b.as_ref()].into_iter().flatten().find(|path| !path.is_dir()) {
-        bail!("{} is a file and is compared with a folder of several: give two files, or two folders", file.display());
+        bail!(
+            "{} is a file and cannot be compared with a folder of several files: give two files or two folders",
+            file.display()
+        );
     }
     let mut matched = matched(&a, b.as_deref());
     if matched.pairs.is_empty() {
@@ -166,8 +169,8 @@ fn unlike(ranks: &[Rank]) -> Option<String> {
     let of = if unlike.len() == 1 { "rank" } else { "ranks" };
     (!unlike.is_empty()).then(|| {
         format!(
-            "The recordings of {of} {} have little in common: they are of different programs, or of one program with different \
-             shapes, so the changes there do not show how one program grew.",
+            "The recordings of {of} {} have little in common: they are from different programs, or from one program with \
+             different shapes, so the changes there do not show how one program grew.",
             list(&unlike)
         )
     })
@@ -200,7 +203,7 @@ fn rank(args: &Args, pair: &Pair) -> Result<Rank> {
     })
 }
 
-/// Whether the recordings of a device are of different programs, or of one with other shapes.
+/// Whether the recordings of a device are from different programs, or from one with different shapes.
 fn is_unlike(shown: &Shown) -> bool {
     matches!(shown, Shown::Two(comparison) if comparison.likeness.relation == Relation::LittleInCommon)
 }
@@ -283,7 +286,7 @@ fn matched(a: &[PathBuf], b: Option<&[PathBuf]>) -> Matched {
     let are_names = numbers.iter().all(|numbers| numbers.from == RanksFrom::Names || numbers.of_files.is_empty());
     if !are_names {
         numbers = [a.len(), b.map_or(0, <[_]>::len)].map(RankNumbers::positions);
-        notes.push("The files' names do not number the ranks, so the files are paired in their order.".to_owned());
+        notes.push("The file names do not contain rank numbers, so the files are paired in order.".to_owned());
     }
     let [numbers_a, numbers_b] = numbers;
     let file_b = |number: u64| {
@@ -393,7 +396,7 @@ fn sentence(job: &Job) -> Option<String> {
         return Some(format!("{failed} of {all} are above a bound; rank {} is the worst.", worst.number));
     }
     if unknown > 0 {
-        let peak = "its peak covers only the time before it died, or is compared with such a peak";
+        let peak = "its peak covers only the time before it died, or is compared with a peak that does";
         return Some(format!("{unknown} of {all} not known to be within the bounds, first rank {}: {peak}.", worst.number));
     }
     let growth = worst.levels.growth_bytes();
@@ -408,7 +411,7 @@ view! {
     pub(super) struct Object<'a>(job: &'a Job) {
         /// The ranks that were compared; of a rank with several devices, the device on which reserved memory grew most.
         pairs: Vec<ComparedRank> = all(&job.ranks, ComparedRank::of),
-        /// `names` if the files' names number the ranks, else `positions`: the order of the files.
+        /// `names` if the file names contain the numbers of the ranks, else `positions`: the order of the files.
         ranks_from: Word<RanksFrom> = Word::of(&job.matched.from),
         /// The ranks of the first folder only.
         only_a: &'a [u64] = &job.matched.only_a,
@@ -416,9 +419,9 @@ view! {
         only_b: &'a [u64] = &job.matched.only_b,
         /// Whether a peak of some rank is above a bound.
         exceeded: bool = job.ranks.iter().any(|rank| rank.is_exceeded),
-        /// What came of the bounds over all ranks, including those in one folder only; null without bounds.
+        /// The result of checking the bounds over all ranks, including those in only one folder; null without bounds.
         check: Option<Word<Outcome>> = job.has_bounds.then(|| Word::of(&job.outcome)),
-        /// How the ranks were paired, and which are alone.
+        /// How the ranks were paired, and which have no counterpart.
         notes: &'a [String] = &job.matched.notes,
     }
 }
@@ -443,7 +446,7 @@ view! {
         died: bool = rank.died,
         /// Whether a peak is above a bound.
         exceeded: bool = rank.is_exceeded,
-        /// What came of the bounds.
+        /// The result of checking the bounds.
         check: Word<Outcome> = Word::of(&rank.outcome),
     }
 }

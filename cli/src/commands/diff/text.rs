@@ -127,10 +127,10 @@ pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<S
         Relation::SameRecording => "A and B are the same recording, so nothing differs.".to_owned(),
         Relation::SameRun => "A and B were recorded during one run; --steps compares two of its steps.".to_owned(),
         Relation::SameRequests => same_requests(compared, comparison),
-        Relation::Related => format!("A and B make mostly the same requests: {common}."),
+        Relation::Related => format!("A and B mostly make the same requests: {common}."),
         Relation::LittleInCommon => format!(
-            "The recordings have little in common: {common}. They are of different programs, or of one program with different \
-             shapes (batch, sequence length); only totals can be compared."
+            "The recordings have little in common: {common}. They are from different programs, or from one program with \
+             different shapes (batch, sequence length); only totals can be compared."
         ),
         Relation::Unknown => return None,
     })
@@ -139,9 +139,11 @@ pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<S
 fn same_requests(compared: &Compared, comparison: &Comparison) -> String {
     let [a, b] = [&compared.a, compared.second()].map(|file| &file.made_by.releases);
     let is_other = !a.iter().any(|release| b.contains(release));
-    let made = is_other.then(|| format!("the release (A is of PyTorch {}, B of {})", in_words(a), in_words(b)));
+    let made = is_other.then(|| format!("the release (A is from PyTorch {}, B from {})", in_words(a), in_words(b)));
     match comparison.first_other_answer {
-        None if has_same_memory(comparison) => "Both make the same requests, and the allocator served them alike.".to_owned(),
+        None if has_same_memory(comparison) => {
+            "Both make the same requests, and the allocator served them in the same way.".to_owned()
+        }
         Some(entry) if has_same_memory(comparison) => format!(
             "Both make the same requests and need the same memory, but the allocator's decisions diverge at entry {entry}; {}.",
             made.map_or("its settings or the timing of streams differ".to_owned(), |made| format!("they differ in {made}"))
@@ -168,7 +170,7 @@ fn common(requests: Option<f64>, stacks: Option<f64>) -> String {
         some if some > 99.95 && share < 1.0 => "99.9 %".to_owned(),
         some => format!("{some:.1} %"),
     };
-    let requests = requests.map(|share| format!("{} of the requests of the shorter trace are in the other too", percent(share)));
+    let requests = requests.map(|share| format!("{} of the requests in the shorter trace are also in the other", percent(share)));
     let stacks = stacks.map(|share| format!("{} of the stacks", percent(share)));
     [requests, stacks].into_iter().flatten().collect::<Vec<_>>().join(", and ")
 }
@@ -252,7 +254,7 @@ fn steps_words(steps: &Steps) -> Option<String> {
         if alone > 0 { format!("; {} only in {name}", count(alone, "step")) } else { String::new() }
     };
     let most = if by(&largest) == 0 {
-        "reserved memory peaks equally in each".to_owned()
+        "the peak of reserved memory is the same in each".to_owned()
     } else {
         let change = change(largest.a.peak_reserved_bytes, largest.b.peak_reserved_bytes);
         format!("the peak of reserved memory differs most in step {}: {change}", largest.step)
@@ -284,7 +286,8 @@ pub(super) fn notes(compared: &Compared, shown: &Shown) -> Vec<String> {
             let died = [&comparison.a, &comparison.b].iter().any(|run| run.ending.death().is_some());
             let unfinished = if died { ", the last of which the run that died did not finish" } else { "" };
             notes.push(format!(
-                "Not all steps are in both files: steps {first} to {last} are compared{unfinished}. All that is in the files peaks at {} and {} reserved.",
+                "Not all steps are in both files: steps {first} to {last} are compared{unfinished}. Over everything in the \
+                 files, reserved memory peaks at {} and {}.",
                 peaks[0], peaks[1]
             ));
         }
@@ -324,14 +327,14 @@ fn of_run(name: &str, file: &File, run: &Run) -> Vec<String> {
     if run.mismatches > 0 {
         notes.push(format!(
             "{name}: {} in its replay, so its allocated bytes, retries and calls to empty_cache may be off; its reserved bytes \
-             are those of the file (--recorded-limit gives the memory limit of the run).",
+             are those in the file (--recorded-limit gives the memory limit of the run).",
             recording::differing(run.mismatches, run.decisions)
         ));
     }
     if let Some(bytes) = run.lost_beginning_bytes {
         notes.push(format!(
-            "{name} lacks its oldest entries: {} was reserved before its first entry; an earlier, higher peak is not in the file, and blocks \
-             from then have no stacks unless they live to the end.",
+            "{name} lacks its oldest entries: {} was reserved before its first entry; an earlier, higher peak is not in the \
+             file, and blocks from that time have no stacks unless they live to the end.",
             show_bytes(bytes)
         ));
     }

@@ -45,8 +45,8 @@ pub use self::settings::UnderSettings;
   parkade replay snapshots/ --settings expandable_segments:True --limit 16GiB
 
 Exit code: 0 it fits, or no limit is known and nothing was refused; 1 it does not fit; 2 could not run; 3 not known: it gets past the \
-failure of a run that died, or the file lacks the part that needed the most. For several recordings, the worst: 2, then 1, \
-then 3.")]
+failure of a run that died, or the file lacks the part that needed the most. For several recordings, the worst code: 2, then \
+1, then 3.")]
 pub struct Args {
     #[command(flatten)]
     files: Files,
@@ -56,7 +56,7 @@ pub struct Args {
     #[command(flatten)]
     replay: args::Replay,
     /// Serve the requests under a parkade policy, such as breaking-handles or pytorch-rescue, in place of PyTorch's allocator.
-    /// Cannot be combined with --settings and --profile, which apply to PyTorch's allocator. parkade sweep --list names all
+    /// Cannot be combined with --settings and --profile, which apply to PyTorch's allocator. parkade sweep --list lists all
     /// policies.
     #[arg(long, value_name = "NAME")]
     policy: Option<String>,
@@ -80,13 +80,13 @@ impl Args {
         }
         if self.replay.settings.is_some() {
             bail!(
-                "--settings and --policy exclude each other: settings apply to PyTorch's allocator, which the policy replaces; \
+                "--settings and --policy cannot be combined: settings apply to PyTorch's allocator, which the policy replaces; \
                  leave one out"
             );
         }
         if self.replay.profile.is_some() {
             bail!(
-                "--profile and --policy exclude each other: a profile is a release of PyTorch's allocator, which the policy \
+                "--profile and --policy cannot be combined: a profile is a release of PyTorch's allocator, which the policy \
                  replaces; leave one out"
             );
         }
@@ -123,7 +123,7 @@ impl Command for Args {
             advise::Outcome::Fits => Outcome::Good,
             advise::Outcome::GetsPast => Outcome::NotKnown,
             advise::Outcome::DoesNotFit => Outcome::CheckFailed,
-            // Without an amount of memory, no question was asked whose answer could be no.
+            // Without a memory size, nothing can fail.
             advise::Outcome::Unknown if !is_limited && !any_died => Outcome::Good,
             advise::Outcome::Unknown => Outcome::NotKnown,
         }

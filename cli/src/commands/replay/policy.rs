@@ -104,7 +104,7 @@ fn assumed(traced: &[&DeviceRecording], own: &VerifyOptions) -> Result<(Vec<Opti
     Ok((known.limits, known.is_assumed))
 }
 
-/// The requests that a policy receives: up to the error of which the run died, including every request that failed.
+/// The requests that a policy receives: up to the error that ended the run, including every request that failed.
 fn asked(requests: &Requests, ending: &Ending) -> Requests {
     let end = ending.death().map(|death| death.entry);
     let recorded = requests.operations.iter().take_while(|(at, _)| end.is_none_or(|end| *at <= end));
@@ -140,12 +140,12 @@ impl OnDevice {
         Ok(OnDevice { device: device.device, requests, check, ending, run, fails_at, late_frees, unnamed_requests })
     }
 
-    /// Bytes reserved before the first entry of a recording that lost its beginning.
+    /// Bytes reserved before the first entry of a recording whose oldest entries are missing.
     fn lost_bytes(&self) -> u64 {
         self.requests.lost_beginning.map_or(0, |lost| lost.reserved_bytes)
     }
 
-    /// The error of which the recorded run died.
+    /// The error that ended the recorded run.
     fn died_at(&self) -> Option<usize> {
         self.ending.death().map(|death| death.entry)
     }
@@ -168,7 +168,7 @@ impl UnderPolicy {
         self.devices.iter().find_map(|device| Some((device, device.fails_at?)))
     }
 
-    /// The first error of which a recorded run died.
+    /// The first error that ended a recorded run.
     pub(super) fn first_death(&self) -> Option<usize> {
         self.devices.iter().find_map(OnDevice::died_at)
     }
@@ -338,7 +338,7 @@ fn notes(replayed: &UnderPolicy, device: &OnDevice, place: usize) -> Vec<String>
     }
     if device.late_frees > 0 {
         notes.push(format!(
-            "{} waited for other streams in the recorded run; the memory becomes free where it did then",
+            "{} waited for other streams in the recorded run; the memory becomes free at the same point as it did then",
             output::count(device.late_frees, "free")
         ));
     }
@@ -400,9 +400,9 @@ fn numbers(device: &OnDevice, replayed: &UnderPolicy, place: usize) -> Numbers {
         recorded: Recorded::of(&device.requests),
         self_check: device.check.map(Checked::of),
         flushes: run_words::flushes(&device.requests),
-        // Policies are compared in one reading only.
+        // Policies are compared under one interpretation only.
         read_otherwise: None,
-        // A request that fails for another reason is an error of the command.
+        // A request that fails for a different reason is an error of the command.
         device_errors: 0,
         assumed_limit_bytes: replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
         timing: None,

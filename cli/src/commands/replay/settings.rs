@@ -45,7 +45,7 @@ pub struct UnderSettings {
     timings: Vec<Option<TimingsThatFit>>,
     /// Whether a replay under the run's own settings needs what each device needed.
     checks: Vec<Option<SelfCheck>>,
-    /// How each device fares if doubtful entries are read the other way.
+    /// How each device fares if doubtful entries are interpreted the other way.
     otherwise: Vec<Option<Extreme>>,
     pub(super) answer: Judged,
     seconds: f64,
@@ -413,7 +413,7 @@ view! {
         settings: String = replayed.settings.settings.text.clone(),
         /// Where they come from.
         settings_origin: Word<SettingsOrigin> = Word::of(&replayed.settings.origin),
-        /// The PyTorch version whose decisions were made.
+        /// The PyTorch version whose rules the replay follows.
         profile: &'static str = replayed.profile.name,
         /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&replayed.made_by),
@@ -428,7 +428,7 @@ view! {
         outcome: Word<Outcome> = Word::of(&replayed.answer.outcome),
         /// How each device's recorded run ended.
         endings: Vec<Word<Ending>> = all(&replayed.answer.endings, Word::of),
-        /// Why the rest of a run that died cannot be told, as for `advise`.
+        /// Why the rest of a run that died cannot be estimated, as for `advise`.
         doubt: Option<Word<Doubt>> = replayed.answer.doubt.as_ref().map(Word::of),
         /// The time taken.
         seconds: f64 = replayed.seconds,
@@ -449,11 +449,12 @@ one_of! {
 
 view! {
     pub(super) struct Numbers(outlook: &Outlook, replayed: &UnderSettings, place: usize) {
-        /// Whether every request is served; if the run died, also what is estimated of its rest, beyond doubt.
+        /// Whether every request is served; if the run died, including the estimated rest, without doubt.
         pub(super) fits: bool = replayed.answer.fits(place),
-        /// How many requests fail; under a policy the first ends the replay, and the numbers are those up to it.
+        /// The number of requests that fail; under a policy, the first one ends the replay, and the numbers cover the part up
+        /// to it.
         pub(super) ooms: i64 = replayed.answer.ooms(place, outlook),
-        /// The entry of the first request that fails; if the settings are those of a run that died, the one of which it dies.
+        /// The entry of the first request that fails; if the settings are those of a run that died, the request that ends it.
         pub(super) fails_at_entry: Option<usize> = replayed.answer.fails_at(place),
         /// The peak of allocated memory.
         pub(super) peak_allocated_bytes: i64 = outlook.prediction.peak_allocated_bytes(),
@@ -461,22 +462,22 @@ view! {
         pub(super) peak_reserved_bytes: i64 = outlook.prediction.peak_reserved_bytes(),
         /// `num_alloc_retries`.
         pub(super) retries: i64 = outlook.prediction.stats.num_alloc_retries,
-        /// How many memory calls the driver got.
+        /// The number of memory calls to the driver.
         pub(super) driver_calls: u64 = outlook.prediction.driver_calls,
         /// What those calls cost.
         pub(super) driver_ns: u64 = outlook.prediction.driver_ns,
-        /// How many calls of empty_cache the trace has.
+        /// The number of calls to empty_cache in the trace.
         pub(super) empty_cache_calls: usize = empty_cache_calls(&outlook.requests),
         /// The recorded run.
         pub(super) recorded: Recorded = Recorded::of(&outlook.requests),
-        /// Whether a replay under the run's own settings needs what the run needed.
+        /// Whether a replay under the run's own settings needs as much as the run did.
         pub(super) self_check: Option<Checked> = replayed.checks.get(place).copied().flatten().map(Checked::of),
-        /// Memory that was given back before requests that then took some: by a retry, because the device had refused the
-        /// request, or by a call of `empty_cache`.
+        /// Memory that was released right before requests that then took some: by a retry, because the device had refused the
+        /// request, or by a call to `empty_cache`.
         pub(super) flushes: Vec<ReadFlush> = run_words::flushes(&outlook.requests),
-        /// What comes of it if the doubtful `flushes` are read the other way, if that is another answer; null under a policy.
+        /// The result if the doubtful `flushes` are interpreted the other way, if it is different; null under a policy.
         pub(super) read_otherwise: Option<OtherReading> = replayed.otherwise.get(place).copied().flatten().map(OtherReading::of),
-        /// How many requests failed for another reason than memory.
+        /// The number of requests that failed for a reason other than memory.
         pub(super) device_errors: u64 = outlook.prediction.device_errors,
         /// The limit that was used, if neither a limit nor a capacity was given: what `advise` assumes for a run that died.
         pub(super) assumed_limit_bytes: Option<u64> = replayed.limits.get(place).copied().flatten().filter(|_| replayed.is_assumed),
@@ -493,22 +494,22 @@ view! {
     pub(super) struct Recorded(requests: &Requests) {
         /// The recorded run's peak of reserved memory.
         peak_reserved_bytes: i64 = requests.recorded_peak_reserved_bytes,
-        /// How many of its requests were out of memory.
+        /// The number of its requests that ran out of memory.
         ooms: u64 = requests.ooms,
-        /// How many of its decisions differ from the replay's.
+        /// The number of its decisions that differ from the replay's.
         mismatches: u64 = requests.mismatches,
-        /// What was there before the first entry of a file that lost its beginning.
+        /// What existed before the first entry of a file whose oldest entries are missing.
         lost_beginning: Option<Lost> = requests.lost_beginning.map(Lost::of),
     }
 }
 
 view! {
     struct Lost(lost: LostBeginning) {
-        /// How many segments there were.
+        /// The number of segments.
         segments: usize = lost.segments,
-        /// How many blocks were in use.
+        /// The number of blocks in use.
         blocks: usize = lost.blocks,
-        /// The bytes in the segments. More than the memory makes `outcome` `unknown` where what is in the file fits.
+        /// The bytes in the segments. If they exceed the memory, `outcome` is `unknown` although what is in the file fits.
         reserved_bytes: u64 = lost.reserved_bytes,
     }
 }
@@ -518,23 +519,24 @@ view! {
     pub(super) struct Timing(range: TimingRange, timings: Option<TimingsThatFit>) {
         /// The peak of reserved memory if other streams are done by the next request.
         peak_reserved_bytes_earliest: i64 = range.earliest.peak_reserved_bytes,
-        /// Whether every request is served then.
+        /// Whether every request is served in that case.
         fits_earliest: bool = range.earliest.fits,
         /// The peak of reserved memory if other streams are never done before a wait.
         peak_reserved_bytes_latest: i64 = range.latest.peak_reserved_bytes,
-        /// Whether every request is served then.
+        /// Whether every request is served in that case.
         fits_latest: bool = range.latest.fits,
-        /// The lowest peak of reserved memory that is likely by the times of the entries. The lowest over all timings tried if
-        /// the entries have no times, if the file has private pools, or if requests of the recorded run waited for memory for
-        /// more than a tenth of its time.
+        /// The lowest peak of reserved memory that is likely, judging by the times of the entries. The lowest over all timings
+        /// tried if the entries have no times, if the file has private pools, or if requests of the recorded run waited for
+        /// memory for more than a tenth of its time.
         peak_reserved_bytes_least: i64 = range.least_peak_reserved_bytes,
         /// The highest such peak.
         peak_reserved_bytes_most: i64 = range.most_peak_reserved_bytes,
-        /// Whether these two are what is likely by the times of the entries; if not, they are over all timings tried.
+        /// Whether these two are likely, judging by the times of the entries; if not, they are the extremes of all timings
+        /// tried.
         peak_reserved_bytes_are_likely: bool = range.is_likely,
-        /// How many other timings of the streams were tried.
+        /// The number of other timings of the streams that were tried.
         timings_tried: usize = TIMINGS.len(),
-        /// With how many of them every request is served; null without a limit or a capacity.
+        /// The number of them with which every request is served; null without a limit or a capacity.
         timings_fit: Option<usize> = timings.map(|timings| timings.fit),
     }
 }
@@ -550,7 +552,7 @@ view! {
 }
 
 view! {
-    /// The sums over several devices. Their keys mean what they mean in [`Numbers`].
+    /// The sums over several devices. Their keys have the same meanings as in [`Numbers`].
     pub(super) struct Sums {
         ooms: i64,
         peak_allocated_bytes: i64,
@@ -617,8 +619,8 @@ pub(super) struct Judged {
     pub(super) doubt: Option<Doubt>,
     /// The entry at which each device's replayed run fails.
     fails: Vec<Option<usize>>,
-    /// The first device whose recorded run failed under these same settings in no less memory, although the replay serves it; the
-    /// recording has lost its beginning.
+    /// The first device whose recorded run failed under these same settings in no less memory, although the replay serves it,
+    /// because the oldest entries of the recording are missing.
     fails_as_recorded: Option<usize>,
     /// Whether some device fits because the recorded run did, against the result of its replay.
     any_as_recorded: bool,

@@ -36,7 +36,7 @@ use crate::terminal::args::{self, Files, Force, Json, Profile};
 use crate::terminal::outputs::{Outputs, Target, Wanted};
 use crate::terminal::{progress, recording, size};
 
-/// Draw a run: memory over time, the heap at any moment, who holds it.
+/// Draw a run: memory over time, the heap at any point, who holds it.
 ///
 /// With --output, one page that any browser opens, without network access. With --svg, a picture; with --flamegraph, a picture
 /// of who holds the memory. With none of these options, text for the terminal.
@@ -97,8 +97,8 @@ pub(crate) struct Args {
     /// The PyTorch release whose rules apply under other settings [default: the one that made the recording].
     #[arg(long, value_name = "RELEASE")]
     pub(super) profile: Option<Profile>,
-    /// If the log of all blocks would make the page larger than this, the page shows the heap only at chosen moments. The rest of a
-    /// page takes about 140 KiB in any case.
+    /// If the log of all blocks would make the page larger than this, the page shows the heap only at selected points. The rest
+    /// of a page takes about 140 KiB in any case.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "10MiB")]
     pub(super) page_size: u64,
     #[command(flatten)]
@@ -159,9 +159,9 @@ pub(super) fn wrote(target: &Target) -> Option<String> {
 
 /// Buckets of the curves that a page always has.
 const OVERVIEW_BUCKETS: usize = 4096;
-/// The most entry times in a page.
+/// The maximum number of entry times in a page.
 const MOST_TIMES: usize = 65_536;
-/// The most phases shown; more than there are pixels would be useless.
+/// The maximum number of phases shown; more than there are pixels would be useless.
 const MOST_PHASES: usize = 4000;
 
 /// A report.
@@ -191,9 +191,9 @@ pub(super) struct Device {
     pub(super) verdict: Option<DeviceVerdict>,
     /// Whether the trace covers more than the state at its end.
     pub(super) has_history: bool,
-    /// The omissions of the trace, in words.
+    /// What the trace leaves out, in words.
     pub(super) left_out: Option<String>,
-    /// Whether a replay under the run's own settings needs what the run needed.
+    /// Whether a replay under the run's own settings needs as much as the run did.
     pub(super) self_check: Option<SelfCheck>,
     pub(super) timeline: Timeline,
     pub(super) curves: Curves,

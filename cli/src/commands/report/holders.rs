@@ -67,7 +67,7 @@ view! {
     pub(super) struct FoundSteps(mark: &StepMark, steps: &Steps) {
         /// How many steps end in the file.
         count: usize = steps.ends.len(),
-        /// What tells the steps: an `annotation`, or `repetition`, what the run repeats.
+        /// How the steps are recognised: by an `annotation`, or by `repetition`, that is, by what the run repeats.
         told_by: Word<StepMark> = Word::of(mark),
         /// The annotation.
         mark: Option<String> = match mark {
@@ -117,8 +117,8 @@ pub(super) fn kinds(answer: &mut Answer, device: &Device) {
 fn passes(device: &Device) -> String {
     match device.told.passes {
         0 => "no forward pass with its backward pass was found".to_owned(),
-        1 => "1 pass forward and back was found".to_owned(),
-        passes => format!("{passes} passes forward and back were found"),
+        1 => "1 forward pass with its backward pass was found".to_owned(),
+        passes => format!("{passes} forward passes with their backward passes were found"),
     }
 }
 
@@ -228,7 +228,7 @@ const HOLDERS: usize = 14;
 pub(super) fn title(device: &Device) -> String {
     let total = show_bytes(device.curves.allocated.peak());
     let is_by_stack = device.holders.iter().any(|holder| matches!(holder.key, HolderKey::Stack(_)));
-    let by = if is_by_stack { "by where it was requested" } else { "by block size, as the file has no stacks" };
+    let by = if is_by_stack { "by where it was requested" } else { "by block size, because the file has no stacks" };
     if device.verdict.is_none() {
         return format!("{total} in use, {by}");
     }

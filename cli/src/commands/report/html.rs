@@ -208,8 +208,8 @@ fn facts(device: &Device) -> String {
 fn moments(piece: &Piece) -> String {
     piece.chosen_moments.map_or_else(String::new, |count| {
         format!(
-            "<p class=\"note\">The recording is too long for one page to hold every block: the heap is shown at {} chosen moments (the \
-             peaks, markers, and others evenly spread), and the slider stops there.</p>",
+            "<p class=\"note\">The recording is too long for one page to hold every block: the heap is shown at {} selected \
+             points (the peaks, markers, and others spread evenly), and the slider stops only there.</p>",
             grouped(count as u64)
         )
     })

@@ -24,17 +24,17 @@ view! {
         settings: String = report.settings.settings.text.clone(),
         /// Where they come from.
         settings_origin: Word<SettingsOrigin> = Word::of(&report.settings.origin),
-        /// The PyTorch version as which the recording is read.
+        /// The PyTorch version whose rules are used to read the recording.
         profile: &'static str = report.settings.profile.name,
         /// The release that made the recording.
         made_by: MadeBy = MadeBy::of(&report.made_by),
         /// `--limit`.
         limit_bytes: Option<u64> = report.devices.first().and_then(|device| device.limit.run_bytes.filter(|_| !device.limit.is_assumed())),
-        /// The memory that other settings were tried with; the least of the devices.
+        /// The memory in which other settings were tried; with several devices, the smallest.
         capacity_bytes: Option<u64> = report.devices.iter().filter_map(|device| device.limit.tried_bytes).min(),
         /// What an out-of-memory error shows of the limit, if it was not given.
         capacity_hint: Option<Hint> = hint(report).map(Hint::of),
-        /// Whether a replay under the run's own settings needs what the run needed.
+        /// Whether a replay under the run's own settings needs as much as the run did.
         self_check: Option<Checked> = SelfCheck::worst(report.devices.iter().filter_map(|device| device.self_check)).map(Checked::of),
         /// Each device.
         devices: Vec<OfDevice> = all(&report.devices, |device| OfDevice::of(report, device)),
@@ -62,15 +62,15 @@ view! {
     struct OfDevice(report: &Report, device: &Device) {
         /// The device.
         device: u32 = device.number,
-        /// The memory that other settings were tried with on it.
+        /// The memory in which other settings were tried on it.
         capacity_bytes: Option<u64> = device.limit.tried_bytes,
-        /// How many entries its trace has.
+        /// The number of entries in its trace.
         entries: usize = device.timeline.entries,
         /// The run in a sentence or two.
         what_happened: String = words::what_happened(device),
-        /// Whether the run was out of memory, and went on.
+        /// Whether the run ran out of memory and continued.
         ending: Word<Ending> = Word::of(&device.ending),
-        /// How many decisions differ; null without a trace.
+        /// The number of decisions that differ; null without a trace.
         mismatches: Option<u64> = device.verdict.as_ref().map(|verdict| verdict.mismatches),
         /// The self-check of the device.
         self_check: Option<Checked> = device.self_check.map(Checked::of),
@@ -95,15 +95,15 @@ view! {
         holders_at_peak: Vec<Held> = all(device.holders.iter().take(50), |holder| Held::of(report, holder)),
         /// The live blocks when allocated memory peaks, by kind, the most bytes first.
         holders_by_kind: Vec<OfKind> = all(&holders::kinds_at_peak(device), OfKind::of),
-        /// The live blocks then that have no stack; null if nearly no block of the file has one.
+        /// The live blocks without a stack at that point; null if almost no block of the file has one.
         holders_without_stack: Option<NoStack> = holders::without_stack(device).map(NoStack::of),
-        /// How many forward passes were found with their backward passes.
+        /// The number of forward passes that were found with their backward passes.
         passes: usize = device.told.passes,
         /// The steps of the run that were found; null if there are none.
         steps: Option<FoundSteps> = found_steps(&device.told.steps),
         /// The run under other settings, its own first.
         what_if: Vec<WhatIf> = all(&device.tried, |(tried, curve)| WhatIf::of(device.limit.tried_bytes, tried, curve)),
-        /// What is estimated of the rest of a run that died.
+        /// The estimated rest of a run that died.
         rest: Option<Estimated> = device.rest.as_ref().map(Estimated::of),
         /// What to know before trusting the curves.
         notes: Vec<String> = words::notes(report, device),
@@ -124,11 +124,11 @@ view! {
 view! {
     /// The minimum, maximum and last value of each bucket.
     struct Numbers(curve: &Curve) {
-        /// The least in each bucket.
+        /// The minimum in each bucket.
         min: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.min),
-        /// The most in each bucket.
+        /// The maximum in each bucket.
         max: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.max),
-        /// The last in each bucket.
+        /// The last value in each bucket.
         last: Vec<u64> = all(&curve.buckets, |bucket: &Bucket| bucket.last),
     }
 }
@@ -139,7 +139,7 @@ view! {
         entry: u32 = marker.moment,
         /// What happened.
         kind: Word<MarkerKind> = Word::of(&marker.kind),
-        /// The bytes asked for or released.
+        /// The bytes requested or released.
         bytes: Option<u64> = marker.bytes,
     }
 }
@@ -152,7 +152,7 @@ view! {
         from: u32 = phase.from,
         /// The entry after its last.
         to: u32 = phase.to,
-        /// How many phases are around it.
+        /// The number of phases that enclose it.
         depth: u32 = phase.depth,
     }
 }
@@ -176,7 +176,7 @@ view! {
         is_own: bool = tried.is_own,
         /// Whether the page recommends them; never without `-o`, which makes it search.
         recommended: bool = tried.is_recommended,
-        /// Whether every request in the file is served; null without a memory.
+        /// Whether every request in the file is served; null if the memory is unknown.
         fits: Option<bool> = tried.fits(limit_bytes),
         /// `fits`, `gets_past`, `does_not_fit` or `unknown`, as `advise` judges it.
         outcome: Word<Outcome> = Word::of(&tried.outcome),
@@ -186,13 +186,13 @@ view! {
         peak_reserved_bytes: i64 = tried.in_file.peak_reserved_bytes,
         /// `num_alloc_retries`.
         retries: i64 = tried.in_file.retries,
-        /// How many memory calls the driver got.
+        /// The number of memory calls to the driver.
         driver_calls: u64 = tried.in_file.driver_calls,
         /// What those calls cost.
         driver_us: u64 = tried.in_file.driver_ns / 1000,
         /// Reserved memory over time, in buckets of the same kind.
         reserved_bytes: Numbers = Numbers::of(curve),
-        /// The same with what is estimated of the rest, as `advise` tries it; null if the run did not die, or nothing can be
+        /// The same with the estimated rest, as `advise` tries it; null if the run did not die, or nothing can be
         /// estimated.
         with_rest: Option<WithRest> = tried.with_rest.as_ref().map(|(fared, _)| WithRest::of(fared)),
     }
@@ -203,11 +203,11 @@ view! {
     struct WithRest(fared: &Fared) {
         /// The peak of reserved memory.
         peak_reserved_bytes: i64 = fared.peak_reserved_bytes,
-        /// How many entries, recorded up to the error and then estimated, come before the first that fails.
+        /// The number of entries, recorded up to the error and then estimated, before the first that fails.
         fails_after_entries: Option<usize> = fared.fails_at_entry,
         /// `num_alloc_retries`.
         retries: i64 = fared.retries,
-        /// How many memory calls the driver got.
+        /// The number of memory calls to the driver.
         driver_calls: u64 = fared.driver_calls,
         /// What those calls cost.
         driver_us: u64 = fared.driver_ns / 1000,
@@ -216,9 +216,9 @@ view! {
 
 view! {
     struct Estimated(rest: &Rest) {
-        /// The entry of which it died.
+        /// The entry at which it died.
         after_entry: usize = rest.died_at,
-        /// How many entries are estimated.
+        /// The number of entries that are estimated.
         entries: usize = rest.span.entries.saturating_sub(rest.died_at + 1),
         /// The most bytes in use, up to the error and after it.
         peak_in_use_bytes: u64 = rest.in_use.peak(),

@@ -77,7 +77,7 @@ pub(super) fn write_page(args: &Args, together: &Together<'_, ()>, target: &Targ
     answer.paragraphs(wrote(target));
     if in_full < of {
         answer.paragraph(format!(
-            "{in_full} of {of} are shown in full, {} only in the table: a page of the files that you name shows up to \
+            "{in_full} of {of} are shown in full, {} only in the table: a page for files that you name shows up to \
              {MOST_IN_FULL} in full",
             of - in_full
         ));
@@ -163,7 +163,7 @@ fn title(rows: &[Row<'_>], together: &Together<'_, ()>) -> String {
     }
 }
 
-/// The most runs in full: each takes about 140 KiB without its blocks, and minutes if it is long.
+/// The maximum number of runs in full: each takes about 140 KiB without its blocks, and minutes if it is long.
 const MOST_IN_FULL: usize = 8;
 /// The number of sections that are side by side when the page is opened.
 const AT_FIRST: usize = 2;
@@ -210,7 +210,7 @@ impl Choice {
     }
 }
 
-/// The most files named that could not be shown.
+/// The maximum number of files named that could not be shown.
 const NAMED: usize = 8;
 
 /// A run and its name.
@@ -254,8 +254,9 @@ fn table(named: &[Named<'_>], choice: &Choice, together: &Together<'_, ()>, job:
     let rows: String = named.iter().enumerate().map(|(run, named)| table_row(run, named, choice)).collect();
     let _ = write!(
         html,
-        "<article class=\"card ranks-card\"><div class=\"head\"><h2>{}</h2></div><p class=\"hint\">Those with a tick are shown below, \
-         beside each other where there is room.</p><div class=\"wide\"><table class=\"ranks\"><thead><tr><th>{first}</th><th>{second}</th>\
+        "<article class=\"card ranks-card\"><div class=\"head\"><h2>{}</h2></div><p class=\"hint\">Those with a tick are shown \
+         below, side by side where there is \
+         room.</p><div class=\"wide\"><table class=\"ranks\"><thead><tr><th>{first}</th><th>{second}</th>\
          {heads}</tr></thead><tbody>{rows}</tbody></table></div>{}</article>",
         if together.are_ranks { "All ranks" } else { "All recordings" },
         left_out(named, choice, together)

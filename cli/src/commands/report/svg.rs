@@ -383,7 +383,7 @@ pub(super) fn flamegraph(report: &Report, lines: &[Folded]) -> String {
 fn flame_subtitle(report: &Report, root: &Node<'_>) -> String {
     let moments = report.devices.iter().map(|device| words::after(device.peak_allocated_moment));
     let has_stacks = report.devices.iter().any(|device| device.told.has_stacks);
-    let what = if has_stacks { "" } else { "; the file has no stacks, so kinds and sizes of blocks stand for calls" };
+    let what = if has_stacks { "" } else { "; the file has no stacks, so kinds and sizes of blocks take the place of calls" };
     format!("{} {}{what}; a click enlarges a frame", show_bytes(root.bytes), output::list(moments))
 }
 

@@ -63,7 +63,7 @@ pub(super) fn what_happened(device: &Device) -> String {
         let empty = emptiness(log, 0);
         let left_out = device.left_out.as_ref().map_or_else(String::new, |words| format!("; {words}"));
         return format!(
-            "The history is not in the file, only the segments at its end: {} in use and {} reserved, {}{left_out}.",
+            "The file has no history, only the segments at the end: {} in use and {} reserved, {}{left_out}.",
             show_bytes(at(&levels.active, 0)),
             show_bytes(at(&levels.reserved, 0)),
             holes(empty)
@@ -215,7 +215,11 @@ pub(super) fn notes(report: &Report, device: &Device) -> Vec<String> {
     };
     if let Some(lost) = verdict.not_in_file.lost_beginning {
         notes.push(format!(
-            "The oldest entries are missing from the file: {} ({}) and {} existed before its first entry, rebuilt from its end. Where those blocks were requested is known only for those that live to the end. Under other settings they are requested again, side by side and without the holes they had, so peaks may come out lower.",
+            "The oldest entries are missing from the file: {} ({}) and {} existed before its first entry, rebuilt from its end. \
+             Where \
+             those blocks were requested is known only if they live to the \
+             end. Under other settings they are requested again, side by side and without the holes that were between them, so \
+             peaks may be lower.",
             counted(lost.segments as u64, "segment"),
             size::show(lost.reserved_bytes.cast_signed()),
             counted(lost.blocks as u64, "block")

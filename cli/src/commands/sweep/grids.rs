@@ -26,14 +26,14 @@ pub(super) fn short(finished: &Finished) -> Vec<Grid> {
     let policies = finished.plan.policies.len();
     for (number, row) in grids.iter_mut().skip(1).flat_map(|grid| grid.rows.iter_mut().take(policies).enumerate()) {
         if let Some(name) = row.first_mut() {
-            // A space at which no line ends.
+            // A space at which lines do not break.
             *name = format!("{:>2}\u{a0}{name}", number + 1);
         }
     }
     grids
 }
 
-/// The need and the cost of each policy in a few named columns, the policy that needs least first.
+/// The need and the cost of each policy in a few named columns, starting with the policy that needs the least.
 pub(super) fn brief(finished: &Finished) -> Grid {
     let (plan, summary) = (&finished.plan, &finished.summary);
     let baseline = &plan.policies[summary.baseline];
@@ -205,9 +205,11 @@ fn number(value: f64) -> String {
 }
 
 /// Explains the columns and rows that are not policies.
-const ABOUT_BOUNDS: &str = "LOAD with pools is a lower bound, as LOAD is: until the graphs of a private pool are reset, the pool counts for the most bytes that have \
-                            lived in it. The ideal remapper and the offline packer are not bounds but results: what an ideal allocator needs that remaps pages of 2 MiB at \
-                            will, and the best packing that was found with every lifetime known in advance and nothing moved. An allocator that learns of requests one by one \
+const ABOUT_BOUNDS: &str = "LOAD with pools is a lower bound, like LOAD: until the graphs of a private pool are reset, the \
+                            pool counts at its peak of live bytes so \
+                            far. The ideal remapper and the offline packer are not bounds but results: the memory that an \
+                            ideal allocator needs if it remaps pages of 2 MiB at will, and the best packing found when every \
+                            lifetime is known in advance and nothing is moved. An allocator that learns of requests one by one \
                             may need less. Both ignore private pools, so they may lie below LOAD with pools.";
 
 /// The smallest memory of each workload, beside the values that it is compared with.
@@ -244,7 +246,8 @@ fn over_seeds(finished: &Finished) -> Option<Grid> {
     let note = format!(
         "The smallest memory over that of {baseline}: the geometric mean over the workload's seeds, its 95 % bootstrap interval (BCa), and the p value of \
          Wilcoxon's signed-rank test over the seeds, corrected for all {comparisons} comparisons of this table (Holm). Fewer than six seeds cannot reach 0.05. \
-         The tests are about the programs that a generator makes from other seeds, not about other programs. Workloads with one seed are left out."
+         The tests apply to the programs that a generator makes from other seeds, not to other \
+         programs. Workloads with one seed are left out."
     );
     let show = |versus: SeedComparison| match versus.ratio {
         None => none(),
@@ -262,7 +265,8 @@ fn memory(finished: &Finished) -> Grid {
     let (plan, summary) = (&finished.plan, &finished.summary);
     let mut header: Vec<Head> = ["policy", "memory/LOAD", "range", "n"].map(Head::from).into();
     let mut note = format!(
-        "Geometric means of the table by workload over n of {}, with the least and the greatest value. The workloads are chosen, not sampled, so \
+        "Geometric means of the table by workload over n of {}, with the smallest and the largest \
+         value. The workloads are chosen, not sampled, so \
          there are no intervals and no tests over them.",
         output::count(plan.workloads.len() as u64, "workload")
     );
@@ -271,13 +275,14 @@ fn memory(finished: &Finished) -> Grid {
         header.push(Head { name: format!("{outlier}'s part"), short: "its part".to_owned() });
         let _ = write!(
             note,
-            " Of all workloads {outlier} makes the largest part of the excess over LOAD, so the means come again without it, with its part (in logarithms, which \
-             geometric means add up)."
+            " Of all workloads, {outlier} contributes the most to the excess over LOAD, so the means are repeated without it, \
+             and its share is shown (in logarithms, which geometric means add up)."
         );
     }
     header.push(Head::named("equal buffers", "equal"));
-    note += " Equal buffers: the memory that a program needs to allocate only 64 buffers of 16 MiB, over their sum. Nothing can be fragmented there, so more than 1 is by construction: \
-             such a policy uses only a part of the device, or takes it in large pieces.";
+    note += " Equal buffers: the memory that a program needs to allocate only 64 buffers of 16 MiB, over their sum. Nothing \
+             can be fragmented there, so a value above 1 is due to the policy's design: it uses only part of the device, or \
+             takes memory in large pieces.";
     header.extend(given(plan).map(|place| {
         let name = capacity(plan.capacities[place]);
         Head { short: name.replace(" LOAD", "x"), name: format!("fits in {name}") }
@@ -289,7 +294,8 @@ fn memory(finished: &Finished) -> Grid {
         header.extend(["range", "less/same/more"].map(Head::from));
         let _ = write!(
             note,
-            " Then against {baseline}, workload by workload: the ratio, and in how many a policy needs less, as much, and more."
+            " Then against {baseline}, workload by workload: the ratio, and the number of workloads in which a policy needs \
+             less, as much, or more."
         );
     }
     let mut rows: Vec<Vec<String>> =
@@ -377,8 +383,9 @@ fn courses_of_cells(finished: &Finished, place: usize) -> Grid {
     };
     let title = format!("Driver time for each step, {}", name(finished, place));
     let note = format!(
-        "Milliseconds of driver calls for each step of the workload, without waiting: in the whole run, and after the slash in the later half of its steps. A policy \
-         that is slow only in the beginning has little there. {NONE} also where a workload's steps are not known. {}",
+        "Milliseconds of driver calls for each step of the workload, without waiting: in the entire run and, after the slash, \
+         in the later half of its steps. A policy that is slow only at the beginning has a small value \
+         there. {NONE} also where a workload's steps are not known. {}",
         about_none(finished, place)
     );
     by_workload(finished, title, note, &|cell| cell.courses[place].map_or_else(none, show))
@@ -393,8 +400,8 @@ fn waiting_of_cells(finished: &Finished, place: usize) -> Grid {
     let title = format!("Waiting, {}", name(finished, place));
     let note = format!(
         "Milliseconds that driver calls wait for work on the device. cudaFree waits for all of it, and the allocator synchronizes before it unmaps memory; cuMemUnmap and \
-         cuMemRelease were measured not to wait. A workload that does not say how long its work takes, as recordings do not, has the number of calls that would wait \
-         instead. {}",
+         cuMemRelease were measured not to wait. For a workload that does not say how long its work takes, such as a \
+         recording, the number of calls that would wait is shown instead. {}",
         about_none(finished, place)
     );
     by_workload(finished, title, note, &|cell| cell.courses[place].map_or_else(none, show))
@@ -420,8 +427,9 @@ fn driver(finished: &Finished) -> Grid {
         row
     });
     let note = format!(
-        "The cost of a program's driver calls as measured on an H200, without waiting: geometric means over the n workloads that fit in that memory, with the least and \
-         the greatest value. Means over different workloads are not comparable. {NONE} where no workload fits.{}",
+        "The cost of a program's driver calls as measured on an H200, without waiting: geometric means over the n workloads that \
+         fit in that memory, with the smallest and the largest \
+         value. Means over different workloads are not comparable. {NONE} where no workload fits.{}",
         about_shares(finished)
     );
     Grid { title: "Driver time: means".to_owned(), note, rows: rows.collect(), header }
@@ -449,8 +457,8 @@ fn course(finished: &Finished) -> Grid {
     });
     let note = format!(
         "Driver calls and their time for each step (geometric means over the workloads whose steps are known), the share of \
-         that time that falls into the later half of the run (half for a policy that is equally slow throughout, nothing for \
-         one that is slow only in the beginning), how long calls wait for the device, in milliseconds (over the workloads that \
+         that time that falls in the later half of the run (half for a policy that is equally slow throughout, zero for one \
+         that is slow only at the beginning), how long calls wait for the device, in milliseconds (over the workloads that \
          say how long their work takes), and how many calls would wait: arithmetic means over the n workloads that fit.{}",
         about_shares(finished)
     );
@@ -489,8 +497,8 @@ fn about_shares(finished: &Finished) -> String {
         [others @ .., last] => format!("{} and {last}", others.join(", ")),
     };
     format!(
-        " {listed} {what} a share of the device's whole memory before the program begins, so with plenty of it the price \
-         would be that of the device, not of the program: {NONE}."
+        " {listed} {what} a share of the device's entire memory before the program begins, so with plenty of memory the cost \
+         would depend on the device, not on the program: {NONE}."
     )
 }
 

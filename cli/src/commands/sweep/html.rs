@@ -125,7 +125,8 @@ fn over_time(finished: &Finished, summary: &Summary, curve: Option<&str>) -> Opt
     let says = said(source);
     let peak = show_bytes(load.iter().copied().max().unwrap_or(0));
     let note = format!(
-        "{}{says} LOAD is {peak}. With plenty of memory, so nothing is given back for want of it; each point is the most of its part.{}",
+        "{}{says} LOAD is {peak}. With plenty of memory, so nothing is released for lack of it; each point is the maximum of \
+         its part.{}",
         source.name,
         about_left_out(finished)
     );
@@ -151,7 +152,7 @@ fn about_left_out(finished: &Finished) -> String {
     if names.is_empty() {
         String::new()
     } else {
-        format!(" Left out, because they would take a share of the device's whole memory: {}.", names.join(", "))
+        format!(" Left out, because they would take a share of the device's entire memory: {}.", names.join(", "))
     }
 }
 

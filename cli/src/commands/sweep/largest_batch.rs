@@ -225,11 +225,11 @@ fn in_words(why: &Why) -> String {
 
 view! {
     pub(super) struct Object<'a>(found: &'a Found) {
-        /// What the driver's context takes of each device.
+        /// The memory that the driver's context takes on each device.
         context_bytes: u64 = found.context_bytes,
         /// The largest batch tried.
         most_batch: u64 = found.most_batch,
-        /// How many searches found that a batch fits although a smaller one does not.
+        /// The number of searches that found that a batch fits although a smaller one does not.
         not_monotone: usize = found.not_monotone(),
         /// Each combination.
         points: Vec<WithNext<'a>> = all(&found.points, |point| WithNext { row: Row::of(point), next: Next::of(&point.why) }),
@@ -275,7 +275,7 @@ view! {
         bound_batch: u64 = point.bound.batch,
         /// Live at once with that batch.
         bound_load_bytes: u64 = point.bound.load_bytes,
-        /// How many runs were simulated.
+        /// The number of runs simulated.
         runs: u32 = point.runs,
     }
 }

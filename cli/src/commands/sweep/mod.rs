@@ -214,7 +214,7 @@ fn check_programs(path: &Path, study: &Study, rows: &[Row]) -> Result<()> {
         match rows.iter().find(|row| !row.is_of(&program)) {
             None => Ok(()),
             Some(row) => bail!(
-                "{}: job {} ran on a different {} (seed {}) than is generated now: choose a different file, or remove it",
+                "{}: job {} ran on a different {} (seed {}) than the one generated now: choose a different file, or remove it",
                 path.display(),
                 row.job,
                 row.workload,

@@ -322,24 +322,24 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
 /// which it fits. LOAD is the most bytes live at once, each request rounded up to 512 bytes; no allocator needs less. The
 /// search goes in steps of 1/256 of LOAD (at least one page of 2 MiB) and takes the smallest memory tried in which the program
 /// fits; a program that fits may still fail with slightly more memory, and the output says how often that happened. The tables
-/// first show each workload, then geometric means over the workloads, also without the workload that makes the largest part of
+/// first show each workload, then geometric means over the workloads, also without the workload that contributes the most to
 /// the excess. Workloads are chosen by hand, so there are no tests over them. With several seeds, policies are compared over
 /// the seeds of each workload: bootstrap intervals (BCa, 95 %) and Wilcoxon's signed-rank test with Holm's correction. A
 /// program that fits in no memory under a policy is left out of its means.
 ///
-/// The tables also show a lower bound, LOAD with pools: a private pool counts at the most that has lived in it, until its
+/// The tables also show a lower bound, LOAD with pools: a private pool counts at its peak of live bytes so far, until its
 /// graphs are reset. Two more columns are results, not bounds: the need of an ideal allocator that remaps pages of 2 MiB at
 /// will, and the best packing found offline, with every lifetime known in advance.
 ///
-/// A row depends only on its job, so any number of threads or machines gives the same bytes.
+/// A row depends only on its job, so any number of threads or machines produces the same bytes.
 ///
-/// With --largest-batch the sweep answers another question: how large a batch fits? For each training of a transformer, device
-/// and policy, bisection finds the largest batch: it fits, and one more sample does not. Whether a batch fits need not be
-/// monotone, so some larger batches are tried too, and the output says how often one fits although a smaller one does not. The
-/// output also shows the largest batch whose live bytes fit at all, which no policy exceeds, and why the next one fails. Cards
-/// have the total memory that a CUDA program sees: A100-40GB (42,298,834,944 bytes, 39.39 GiB, as reported), H100-80GB (81,082
-/// MiB, 79.18 GiB, as reported), H200-141GB (150,109,880,320 bytes, 139.80 GiB, measured). The memory of the driver's context
-/// is subtracted from each device first.
+/// With --largest-batch the sweep answers a different question: how large a batch fits? For each training of a transformer,
+/// device and policy, bisection finds the largest batch: it fits, and one more sample does not. Whether a batch fits need not
+/// be monotone, so some larger batches are tried too, and the output says how often one fits although a smaller one does not.
+/// The output also shows the largest batch whose live bytes fit at all, which no policy exceeds, and why the next one fails.
+/// Cards have the total memory that a CUDA program sees: A100-40GB (42,298,834,944 bytes, 39.39 GiB, as reported), H100-80GB
+/// (81,082 MiB, 79.18 GiB, as reported), H200-141GB (150,109,880,320 bytes, 139.80 GiB, measured). The memory of the driver's
+/// context is subtracted from each device first.
 #[derive(Parser)]
 #[command(after_help = "Examples:
   parkade sweep --list
@@ -352,9 +352,10 @@ fn longest_file(parts: &[&str]) -> Option<(String, usize)> {
   parkade sweep --largest-batch
   parkade sweep --largest-batch --workloads transformer:preset=7b,checkpointing=layer,steps=3 --capacities H100-80GB,24GB
 
-A file of rows (-o) is continued where it ends: after an interruption the same command does only what is missing. Each row names the \
-build that made it, by its version and a hash of the sources that decide. Rows of a different build are not continued without --force; \
-the result then says how many rows each build made.
+A file of rows (-o) is continued where it ends: after an interruption, the same command runs only the missing jobs. Each row \
+names the build that made it, by its version and a hash of the sources that affect \
+decisions. Rows from a different build are not continued without --force; with it, the result says how many rows each build \
+made.
 
 Exit code: 0 done, 1 with --largest-batch if no batch fits anywhere, 2 could not run.")]
 pub struct Args {
@@ -431,7 +432,7 @@ pub(super) struct LargestBatch {
 /// Where the descriptions begin.
 const COLUMN: usize = 29;
 
-/// The names, with what is said of each beside it, in lines of so many columns.
+/// The names, each with its description beside it, in lines of this many columns.
 pub(super) fn names_text(columns: usize) -> String {
     let mut text = String::new();
     let out = &mut text;
@@ -446,7 +447,7 @@ pub(super) fn names_text(columns: usize) -> String {
     }
     let _ = writeln!(out, "\npolicies");
     POLICIES.iter().for_each(|policy| add_policy(out, columns, policy));
-    let _ = writeln!(out, "\npolicies that are not among `all`");
+    let _ = writeln!(out, "\npolicies that are not part of `all`");
     BESIDE.iter().for_each(|policy| add_policy(out, columns, policy));
     let _ = writeln!(out, "\nparameters of policies (NAME:key=value;key=value)");
     for Parameter { policy, key, says, usual, values } in PARAMETERS {
@@ -516,7 +517,7 @@ view! {
         source: &'static str = policy.source,
         /// Whether `all` of `sweep` includes it.
         is_among_all: bool = POLICIES.iter().any(|known| known.name == policy.name),
-        /// Whether under PyTorch one thread at a time may use the GPU (`serial=True`).
+        /// Whether only one thread at a time may use the GPU under PyTorch (`serial=True`).
         needs_serial_work: bool = needs_serial_work(&policy.name),
         /// What its name takes as `key=value`.
         parameters: Vec<Taken> = all(PARAMETERS.iter().filter(|taken| taken.policy == policy.name), Taken::of),
@@ -529,7 +530,7 @@ view! {
         key: &'static str = parameter.key,
         /// What it sets.
         says: &'static str = parameter.says,
-        /// The value that holds without it; empty if it is none of the values.
+        /// The default value; empty if it is not one of the values.
         usual: &'static str = parameter.usual,
         /// The values; empty if there are too many to list.
         values: Vec<&'static str> = parameter.values.to_vec(),

@@ -137,7 +137,7 @@ fn contents(file: &mut impl BufRead) -> Result<Contents> {
     let form = serde_json::from_slice::<serde_json::Value>(&line).ok().and_then(|value| value.get("parkade_sweep")?.as_u64());
     match form {
         None => bail!("{foreign}"),
-        Some(form) if form != u64::from(FORM) => bail!("has format {form}, and this version reads format {FORM}"),
+        Some(form) if form != u64::from(FORM) => bail!("has format {form}, but this version reads format {FORM}"),
         Some(_) => {}
     }
     let header: Header = serde_json::from_slice(&line).map_err(|error| anyhow!("line 1: {error}"))?;

@@ -187,9 +187,9 @@ view! {
         mixed: bool = rows::are_mixed(&finished.rows),
         /// The jobs that several files have from different builds.
         overlap: OfOverlap = OfOverlap::of(&finished.overlap),
-        /// How many searches found that a program fits but fails with a little more.
+        /// The number of searches that found that a program fits but fails with a little more.
         not_monotone: u64 = finished.summary.not_monotone(),
-        /// What each workload needs at least, and what ideal allocators need for it.
+        /// The minimum that each workload needs, and what ideal allocators need for it.
         bounds: Vec<Bounds<'a>> = bounds(finished),
         /// What was asked for.
         plan: OfPlan<'a> = OfPlan::of(&finished.plan),
@@ -197,7 +197,7 @@ view! {
         jobs: usize = finished.rows.len(),
         /// The policy that the others are compared with.
         baseline: &'a str = &finished.plan.policies[finished.summary.baseline],
-        /// The workload that makes the largest part of the excess over LOAD; null if there is no excess or one workload.
+        /// The workload that contributes the most to the excess over LOAD; null if there is no excess or only one workload.
         outlier: Option<&'a str> = finished.summary.outlier.map(|place| finished.plan.workloads[place].name.as_str()),
         /// Each policy.
         policies: Vec<Policy<'a>> = all(
@@ -223,7 +223,7 @@ view! {
         capacities: &'a [Capacity] = &plan.capacities,
         /// The address model.
         addresses: &'a str = &plan.addresses,
-        /// How many LOADs are taken before each program.
+        /// The number of LOADs reserved before each program.
         #[serde(skip_serializing_if = "Option::is_none")]
         preallocate: Option<Share> = plan.preallocate,
     }
@@ -233,7 +233,7 @@ view! {
     struct Planned<'a>(workload: &'a PlannedWorkload) {
         /// The workload's name.
         name: &'a str = &workload.name,
-        /// How many seeds are run.
+        /// The number of seeds that are run.
         seeds: u64 = workload.seeds,
         /// The hash of a workload that comes from a file.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -245,11 +245,11 @@ view! {
     struct Bounds<'a>(workload: &'a str, pools: Option<Level>, beside: Option<BoundRatios>) {
         /// The workload.
         workload: &'a str = workload,
-        /// A lower bound: each private pool counts for the most that has lived in it until it is dropped.
+        /// A lower bound: each private pool counts at its peak of live bytes so far until it is dropped.
         load_with_pools_over_load: Option<Mean> = pools.map(Mean::of),
-        /// No bound: what an ideal allocator needs that remaps pages of 2 MiB at will.
+        /// Not a bound: the memory that an ideal allocator needs if it remaps pages of 2 MiB at will.
         page_ideal_over_load: Option<Mean> = beside.map(|beside| Mean::of(beside.page_ideal)),
-        /// No bound: the best offline packing found.
+        /// Not a bound: the best offline packing found.
         packing_over_load: Option<Mean> = beside.map(|beside| Mean::of(beside.packing)),
     }
 }
@@ -262,7 +262,8 @@ view! {
         memory_over_load: Option<Mean> = policy.ratio.map(Mean::of),
         /// `memory_over_load` without the outlier.
         without_outlier: Option<OfOthers> = policy.without_outlier.map(OfOthers::of),
-        /// What a program needs that only allocates 64 buffers of 16 MiB, over their sum: more than 1 is by construction.
+        /// The memory that a program needs to allocate only 64 buffers of 16 MiB, over their sum; a value above 1 is due to the
+        /// policy's design.
         equal_buffers_over_load: Option<f64> = equal_buffers,
         /// The comparison with the baseline; null for the baseline itself.
         versus_baseline: Option<Versus> = policy.versus.as_ref().map(Versus::of),
@@ -282,7 +283,7 @@ view! {
     struct OfOthers(without: Without) {
         /// The geometric mean.
         mean: Option<f64> = without.mean,
-        /// The outlier's part of the excess, in logarithms.
+        /// The outlier's share of the excess, in logarithms.
         share: Option<f64> = without.share,
     }
 }
@@ -293,7 +294,7 @@ view! {
         calls_per_step: Option<Mean> = course.calls_per_step.map(Mean::of),
         /// The cost of the calls for each step.
         ns_per_step: Option<Mean> = course.ns_per_step.map(Mean::of),
-        /// The share of the cost that falls into the later half.
+        /// The share of the cost that falls in the later half.
         later_share: Option<Mean> = course.later_share.map(Mean::of),
         /// How long calls waited for the device, where workloads say how long work takes.
         waited_ns: Option<Mean> = course.waited_ns.map(Mean::of),
@@ -308,7 +309,7 @@ view! {
         workload: &'a str = workload,
         /// The smallest memory over LOAD.
         memory_over_load: Option<Mean> = cell.ratio.map(Mean::of),
-        /// How many searches were not monotone.
+        /// The number of searches that were not monotone.
         not_monotone: u64 = cell.not_monotone,
         /// The comparison with the baseline over the seeds; null with one seed and for the baseline itself.
         versus_baseline: Option<OverSeeds> = cell.versus.as_ref().map(OverSeeds::of),
@@ -330,7 +331,7 @@ view! {
         later_calls_per_step: Option<Mean> = course.later_calls_per_step.map(Mean::of),
         /// The cost of those calls for each step.
         later_ns_per_step: Option<Mean> = course.later_ns_per_step.map(Mean::of),
-        /// The share of the cost that falls into the later half.
+        /// The share of the cost that falls in the later half.
         later_share: Option<Mean> = course.later_share.map(Mean::of),
         /// How long calls waited; null if the workload does not say how long its work takes.
         waited_ns: Option<Mean> = course.waited_ns.map(Mean::of),
@@ -343,9 +344,9 @@ view! {
     struct Versus(versus: &Comparison) {
         /// Memory over the baseline's.
         ratio: Option<Mean> = versus.ratio.map(Mean::of),
-        /// How many workloads need less.
+        /// The number of workloads that need less.
         less: usize = versus.counts[0],
-        /// How many need as much.
+        /// The number that need as much.
         same: usize = versus.counts[1],
         /// How many need more.
         more: usize = versus.counts[2],
@@ -356,9 +357,9 @@ view! {
     struct OverSeeds(versus: &SeedComparison) {
         /// Memory over the baseline's, with its 95 % interval.
         ratio: Option<Mean> = versus.ratio.map(Mean::of),
-        /// How many seeds need less.
+        /// The number of seeds that need less.
         less: usize = versus.counts[0],
-        /// How many need as much.
+        /// The number that need as much.
         same: usize = versus.counts[1],
         /// How many need more.
         more: usize = versus.counts[2],
@@ -378,9 +379,9 @@ view! {
     struct Mean(level: Level) {
         /// The mean.
         mean: f64 = level.mean,
-        /// The least value, or the lower end of the interval.
+        /// The smallest value, or the lower end of the interval.
         low: f64 = level.low,
-        /// The greatest value, or the upper end of the interval.
+        /// The largest value, or the upper end of the interval.
         high: f64 = level.high,
         /// The number of values.
         n: usize = level.count,

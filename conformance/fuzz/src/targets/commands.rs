@@ -319,7 +319,7 @@ pub(super) fn sweep(bytes: &[u8], case: u8) -> Reached {
             let make = || policy.make();
             let outcome = run(&prepared.workload, make(), &plenty);
             let smallest = smallest_capacity(&prepared.workload, &make, &plenty, &[prepared.load_bytes]);
-            assert_eq!(smallest.is_ok(), outcome.fits(), "{}: the search contradicts the run in plenty of memory", policy.name);
+            assert_eq!(smallest.is_ok(), outcome.fits(), "{}: the search contradicts the run with plenty of memory", policy.name);
             drop(curves(&prepared.workload, make(), &plenty, 64));
         }
     }

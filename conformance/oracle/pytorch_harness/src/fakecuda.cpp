@@ -243,8 +243,8 @@ X size_t fake_capture_work(cudaStream_t st) {
   at->second.last = {(cudaGraphNode_t)(uintptr_t)s.nodes.size()};
   return s.nodes.size();
 }
-// Later work of a stream waits for what another one, which is captured, was given so far, and the stream takes part in
-// that capture. Returns 0 if the other one is not captured, or the stream in another capture.
+// Later work on a stream waits for the work queued so far on another, captured stream, and takes part in that capture.
+// Returns 0 if the other stream is not captured, or the stream is in a different capture.
 X int fake_capture_wait(cudaStream_t st, cudaStream_t other) {
   State& s = S();
   std::lock_guard<std::mutex> g(s.m);

@@ -167,8 +167,8 @@ static void put_pool_stats([[maybe_unused]] string& o, [[maybe_unused]] const De
   }
 #endif
 }
-// All statistics, or those that changed since they were printed last, behind the field's name. With `words` only those
-// of private pools are text, the others go there.
+// All statistics, or those that changed since they were last printed, after the field's name. With `words`, only those
+// of private pools are text; the others go to `words`.
 static void put_stats(string& o, const char* field, bool delta, std::vector<int64_t>* words = nullptr) {
   auto d = CCA::getDeviceStats(DEV);
   size_t k = 0;
@@ -261,8 +261,7 @@ static void keep(const TraceEntry& t) {
   put_trace(evs, t);
 }
 
-// What was answered and not yet written. Where the heap is damaged the fake driver aborts, and this is written all the
-// same.
+// Answers that have not been written yet. If the heap is damaged, the fake driver aborts, and these are still written.
 static string unwritten;
 static void write_out() {
   for (size_t at = 0; at < unwritten.size();) {
@@ -278,8 +277,8 @@ static void on_abort(int) {
   raise(SIGABRT);
 }
 
-// Before 2.10 the properties of the device are read for each message and each range of addresses, which no decision
-// depends on.
+// Before 2.10, the properties of the device are read for each message and each range of addresses, but no decision
+// depends on them.
 static void drop_properties(string& calls) {
   static const string start = "[\"cudaGetDeviceProperties\"";
   for (size_t at; (at = calls.find(start)) != string::npos;) {

@@ -147,7 +147,7 @@ inline void record_history(bool on, size_t entries) {
 }
 
 // Every trace entry as it is made: take() calls `each` for those since begin(). 2.1 has no trackers: there the history
-// is switched on anew before an operation and read by a snapshot after it, unless the script itself switches it.
+// is switched on again before an operation and read by a snapshot after it, unless the script itself switches it.
 class Events {
   bool is_on = false;
 
@@ -255,8 +255,8 @@ inline int pool_use_count([[maybe_unused]] int device, [[maybe_unused]] MempoolI
 #endif
 }
 
-// Requests of one stream, or of all, go to a pool. Up to 2.2 a stream is named, not asked for, so that there is no
-// "all".
+// Requests of one stream, or of all, go to a pool. Up to 2.2, a stream is named instead of matched by a filter, so
+// there is no "all".
 #if TORCH_MINOR < 3
 inline std::map<MempoolId_t, cudaStream_t>& routed() {
   static std::map<MempoolId_t, cudaStream_t> streams;

@@ -5,7 +5,7 @@
 //   pairs BYTES STEPS              allocates a block and frees it, on stream 0
 //   recorded BYTES STEPS           the same, with one other stream recorded in between
 //   threads COUNT BYTES STEPS      pairs on COUNT threads at the same time, each on its own stream
-//   mix LIVE STEPS, then LIVE times BYTES, then STEPS times SLOT BYTES        replaces one live block a step
+//   mix LIVE STEPS, then LIVE times BYTES, then STEPS times SLOT BYTES        replaces one live block per step
 //   replay SLOTS STEPS, then STEPS times SLOT BYTES; 0 bytes free the slot's block
 // First, the blocks of a mix are allocated, and "ready BYTES" reports how much the process grew. Then each line of
 // standard input runs the steps once and is answered with the nanoseconds per step, in processor time, which excludes

@@ -54,7 +54,7 @@ pub(super) fn event_entries() -> Vec<Entry> {
             "work queued after a stream's wait for an event starts after the event",
             stream_wait,
         ),
-        Entry::new(Group::Contract, "events/wait", "waiting for an event takes until the work before it is done", wait),
+        Entry::new(Group::Contract, "events/wait", "a wait for an event lasts until the work before it is done", wait),
         Entry::new(Group::Contract, "events/synchronize-stream", "synchronizing a stream completes its events", synchronize),
     ]
 }
@@ -161,7 +161,7 @@ fn apart(backend: &AnyBackend, _: &Effort) -> Verdict {
     done(device, events, "three streams, including the default one, finish while a fourth is busy")
 }
 
-/// The contents show the order as well: the second stream copies what the first one writes late.
+/// The contents also show the order: the second stream copies what the first one writes late.
 fn stream_wait(backend: &AnyBackend, _: &Effort) -> Verdict {
     let mut device = open(backend, None)?;
     let free_before = free_bytes(&mut device)?;

@@ -126,7 +126,7 @@ impl Scene {
         Ok(self.free_before.saturating_sub(free_bytes(&mut self.device)?))
     }
 
-    /// Returns everything, with a single unmap of the whole reservation, and checks that nothing is left.
+    /// Returns everything, with a single unmap of the entire reservation, and checks that nothing is left.
     fn finish(mut self) -> Result<(), Trouble> {
         self.device.settle();
         self.device.unmap(self.base, self.reserved)?;

@@ -98,7 +98,7 @@ const MOVED_STRETCH: u64 = 4096;
 enum Move {
     /// Unmaps it at its first address, and maps it at this page, counted across both reservations.
     Remap(usize, u64),
-    /// Maps it at this page as well.
+    /// Also maps it at this page.
     Alias(usize, u64),
     /// Unmaps everything, and maps it again side by side in reverse order.
     Reverse,
@@ -240,7 +240,7 @@ impl Mover {
         self.check(which)
     }
 
-    /// If every piece has its handle, one call unmaps a whole reservation, gaps included.
+    /// If every piece has its handle, one call unmaps an entire reservation, gaps included.
     fn reverse(&mut self) -> Result<(), Broken> {
         if self.pieces.iter().all(|piece| piece.memory.is_some()) {
             self.bases.into_iter().try_for_each(|base| self.device.unmap(base, self.size)).map_err(failed)?;

@@ -24,7 +24,7 @@ pub(super) fn oom_entries() -> Vec<Entry> {
     entries.extend(twice("test_out_of_memory_retry", says, retry));
     let says = "a request larger than the device runs out of memory";
     entries.extend(twice("test_raises_oom", says, |backend: &AnyBackend, mode, _: &Effort| raises(backend, mode.settings())));
-    let says = "the same with a maximum split size, which takes another path through the search";
+    let says = "the same with a maximum split size, which takes a different path through the search";
     entries.extend(twice("test_raises_oom_max_split_size_mb_setting", says, |backend: &AnyBackend, mode: Mode, _: &Effort| {
         raises(backend, &mode.with("max_split_size_mb:1024"))
     }));

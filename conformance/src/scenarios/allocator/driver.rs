@@ -24,12 +24,12 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
     vec![
         scenario(
             "A6/default",
-            "2 and 4 GiB on 8 GiB, the 2 freed: 3 GiB are served once the cached 2 GiB have been returned to the driver",
+            "2 and 4 GiB on 8 GiB, the 2 freed: 3 GiB is served once the cached 2 GiB has been returned to the driver",
             |backend| remap(backend, ""),
         ),
         scenario(
             "A6/expandable",
-            "the same with expandable segments: the pages of the 2 GiB are mapped under the 3 GiB",
+            "the same with expandable segments: the pages of the freed 2 GiB are mapped for the 3 GiB",
             |backend| remap(backend, "expandable_segments:True"),
         ),
         scenario("A7/pages", "holes of entire pages do not matter: the driver backs any addresses with any pages", |backend| {
@@ -149,11 +149,11 @@ fn holes_below_a_page(backend: &AnyBackend) -> Verdict {
     claim(freed >= SMALL_DEVICE.get() / PAGE - 32, || format!("only {freed} blocks share a page with another block"))?;
     let after = filled.free_bytes()?;
     claim(after == full, || format!("{full} bytes were free when the device was full, {after} with {freed} blocks freed"))?;
-    claim(!filled.is_served(mib(8))?, || "8 MiB are served".to_owned())?;
+    claim(!filled.is_served(mib(8))?, || "8 MiB is served".to_owned())?;
     claim(filled.is_served(mib(1))?, || "1 MiB is refused".to_owned())?;
     filled.finish(
         "blocks of 1 MiB fill the device, two to a page; one of each pair is freed\n\
-         the driver's free memory is the same to the byte; 8 MiB are refused; 1 MiB is served\n"
+         the driver's free memory is the same to the byte; 8 MiB is refused; 1 MiB is served\n"
             .to_owned(),
     )
 }
@@ -165,9 +165,9 @@ fn three_quarters(backend: &AnyBackend) -> Verdict {
     let freed = filled.free_where(|number, _| number % 2 == 1)?;
     let gained = filled.free_bytes()? - full;
     claim(gained == freed * PAGE, || format!("freeing {freed} blocks returned {gained} bytes"))?;
-    claim(filled.is_served(mib(8))?, || "8 MiB are refused".to_owned())?;
+    claim(filled.is_served(mib(8))?, || "8 MiB is refused".to_owned())?;
     filled.finish(
-        "blocks of 1.5 MiB fill the device; every other one is freed: each returns 2 MiB, and 8 MiB are served\n".to_owned(),
+        "blocks of 1.5 MiB fill the device; every other one is freed: each returns 2 MiB, and 8 MiB is served\n".to_owned(),
     )
 }
 
@@ -223,7 +223,7 @@ pub(super) fn retry_ladder() -> Vec<Entry> {
     vec![
         scenario(
             "A8/device",
-            "when cudaMalloc fails, the cache is released and cudaMalloc is called once more; if that fails, the request is \
+            "when cudaMalloc fails, the cache is released and cudaMalloc is called once more; if that fails, the request runs \
              out of memory",
             ladder_on_the_device,
         ),

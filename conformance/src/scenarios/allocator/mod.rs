@@ -13,7 +13,7 @@ pub(crate) use reuse::SETTINGS;
 pub(crate) const ROWS: &[Row] = &[
     Row {
         id: "A1",
-        claim: "256 MB are freed and requested again: the second request never reaches the driver.",
+        claim: "256 MB is freed and requested again: the second request never reaches the driver.",
         finding: Finding::Reproduced,
         found: "The first request takes one cudaMalloc; the second takes no call and gets the same address.",
     },
@@ -22,33 +22,33 @@ pub(crate) const ROWS: &[Row] = &[
         claim: "There are two pools, for up to 1 MB and above; segments of 2 MB, 20 MB and more; blocks of 256 B, 512 B, 768 \
                 B and 1 kB are cut from them.",
         finding: Finding::Different,
-        found: "Pools and segments are as described. Blocks are multiples of 512 B: 256 B take 512 and 768 B take 1024.",
+        found: "Pools and segments are as described. Blocks are multiples of 512 B: 256 B takes 512 and 768 B takes 1024.",
     },
     Row {
         id: "A3",
-        claim: "When 3 MB are requested from a free block of 8 MB, it is split into 3 and 5 MB, and the two are merged into 8 \
-                MB when the 3 MB are freed.",
+        claim: "When 3 MB is requested from a free block of 8 MB, it is split into 3 and 5 MB, and the two are merged into 8 \
+                MB when the 3 MB is freed.",
         finding: Finding::Reproduced,
         found: "The free blocks before, between and after are 8, 5 and 8 MiB, and they are drawn.",
     },
     Row {
         id: "A4",
-        claim: "Of six pieces of 2 MB, every other one is free: 6 MB are free, but a request for 4 MB is out of memory.",
+        claim: "Of six pieces of 2 MB, every other one is free: 6 MB is free, but a request for 4 MB runs out of memory.",
         finding: Finding::Different,
-        found: "True only under a limit that forbids a new segment. Without one, 4 MiB get a new segment of 20.00 MiB; with \
+        found: "True only under a limit that forbids a new segment. Without one, 4 MiB gets a new segment of 20.00 MiB; with \
                 expandable segments the page has room.",
     },
     Row {
         id: "A5",
-        claim: "6 GB are in use and three separate pieces of 1 GB are freed: a request for 2 GB is out of memory.",
+        claim: "6 GB is in use and three separate pieces of 1 GB are freed: a request for 2 GB runs out of memory.",
         finding: Finding::Different,
-        found: "It depends on the settings (limit 6.50 GiB). The request is out of memory by default and with \
+        found: "It depends on the settings (limit 6.50 GiB). The request runs out of memory by default and with \
                 garbage_collection_threshold:0.8; it is served with max_split_size_mb:128, and after 1 retry with \
                 max_split_size_mb:2048 or expandable segments.",
     },
     Row {
         id: "A6",
-        claim: "With 2 GB and 4 GB on a device of 8 GB, and the 2 GB freed, 3 GB might still fit, because CUDA relocates pages.",
+        claim: "With 2 GB and 4 GB on a device of 8 GB, and the 2 GB freed, 3 GB may still fit, because CUDA relocates pages.",
         finding: Finding::Reproduced,
         found: "They fit. PyTorch returns the cached 2 GiB and asks the driver again (1 retry); reserved memory grows from \
                 6,442,450,944 to 7,516,192,768 bytes.",
@@ -58,12 +58,12 @@ pub(crate) const ROWS: &[Row] = &[
         claim: "Holes of a page (2 MB) or more do not matter to the driver, but smaller holes fragment its memory.",
         finding: Finding::Reproduced,
         found: "One cudaMalloc takes all of the 64 MiB holes together. When one of each pair of 1 MiB blocks is freed, the \
-                driver's free memory does not change by a byte, and 8 MiB are refused.",
+                driver's free memory does not change by a byte, and 8 MiB is refused.",
     },
     Row {
         id: "A8",
-        claim: "When cudaMalloc fails, the cache is flushed and cudaMalloc is called again; if that fails, the request is out \
-                of memory.",
+        claim: "When cudaMalloc fails, the cache is flushed and cudaMalloc is called again; if that fails, the request runs \
+                out of memory.",
         finding: Finding::Reproduced,
         found: "The steps are shown with every driver call: oversize blocks are released first (not counted as a retry), the \
                 allocator waits for blocks that other streams still use, and then the entire cache is released.",
@@ -119,7 +119,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A16",
         claim: "There is one pool for each stream, and cached blocks are not shared between streams.",
         finding: Finding::Reproduced,
-        found: "200 MiB cached on stream 1 do not serve 100 MiB on stream 2. Memory moves to a different stream only through \
+        found: "200 MiB cached on stream 1 does not serve 100 MiB on stream 2. Memory moves to a different stream only through \
                 the driver.",
     },
     Row {

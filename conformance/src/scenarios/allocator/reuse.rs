@@ -16,7 +16,7 @@ use crate::suite::{Entry, Evidence, Trouble, Verdict};
 /// A1 to A3: memory reuse, segment sizes, splitting and coalescing.
 pub(super) fn whole_blocks() -> Vec<Entry> {
     vec![
-        scenario("A1", "256 MB are freed and requested again: the second request does not reach the driver", reuse),
+        scenario("A1", "256 MB is freed and requested again: the second request does not reach the driver", reuse),
         scenario(
             "A2",
             "two pools; segments of 2 MiB, 20 MiB or a multiple of 2 MiB; blocks are multiples of 512 bytes",
@@ -24,8 +24,7 @@ pub(super) fn whole_blocks() -> Vec<Entry> {
         ),
         scenario(
             "A3",
-            "a request for 3 MB splits a free block of 8 MB into 3 and 5; when the 3 are freed, the two coalesce \
-                        to 8",
+            "a request for 3 MB splits a free block of 8 MB into 3 and 5; when the 3 MB is freed, the two coalesce into 8",
             split_and_merge,
         ),
     ]
@@ -135,15 +134,15 @@ const BELOW_A_SEGMENT: Bytes = Bytes((137 << 30) / 10_000);
 pub(super) fn pieces(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for (name, settings, limit) in [("limited", "", Some(BELOW_A_SEGMENT)), ("unlimited", "", None)] {
-        let says = "6 MiB are free in pieces of 2 MiB: 4 MiB are refused only where a limit forbids a new segment";
+        let says = "6 MiB is free in pieces of 2 MiB: 4 MiB is refused only where a limit forbids a new segment";
         entries.push(scenario(format!("A4/{name}"), says, move |backend: &AnyBackend| comb(backend, settings, limit)));
     }
-    let says = "6 MiB are free in pieces of 2 MiB, and 4 MiB are served, because the page of 20 MiB has room";
+    let says = "6 MiB is free in pieces of 2 MiB, and 4 MiB is served, because the page of 20 MiB has room";
     entries.push(scenario("A4/expandable", says, |backend: &AnyBackend| {
         comb(backend, "expandable_segments:True", Some(BELOW_A_SEGMENT))
     }));
     for (name, settings) in SETTINGS {
-        let says = "three separate holes of 1 GiB in 6 GiB: the settings decide whether 2 GiB fit";
+        let says = "three separate holes of 1 GiB in 6 GiB: the settings decide whether 2 GiB fits";
         entries.push(scenario(format!("A5/{name}"), says, move |backend: &AnyBackend| six(backend, name, settings)));
     }
     entries.push(scenario("A13", "expandable segments serve what fragmentation refuses", compare));
@@ -328,7 +327,8 @@ pub(super) fn settings() -> Vec<Entry> {
         ),
         scenario(
             "A19",
-            "CUDA_VISIBLE_DEVICES limits no memory and is not a setting of the allocator; the memory fraction is the limit",
+            "CUDA_VISIBLE_DEVICES does not limit memory and is not a setting of the \
+             allocator; the memory fraction is the limit",
             visible_devices,
         ),
     ]
@@ -421,7 +421,7 @@ fn streams_do_not_share(backend: &AnyBackend) -> Verdict {
 fn visible_devices(backend: &AnyBackend) -> Verdict {
     let mut text = String::new();
     let Err(error) = Settings::from_environment("CUDA_VISIBLE_DEVICES:0") else {
-        return Err(Trouble::fail("CUDA_VISIBLE_DEVICES was taken as a setting of the allocator"));
+        return Err(Trouble::fail("CUDA_VISIBLE_DEVICES was accepted as a setting of the allocator"));
     };
     text.push_str(&format!("CUDA_VISIBLE_DEVICES:0 as a setting: {error}\n"));
     let mut story = Story::new(backend, "", None)?;

@@ -42,7 +42,7 @@ pub(super) fn entries(backend: &AnyBackend, parkade: Option<&Path>) -> Vec<Entry
             "`parkade enable` prints the line that sets PyTorch's settings, and refuses what PyTorch refuses",
             enable,
         ),
-        entry("D5/kill", "`parkade kill` ends one process that holds GPU memory, and only with a confirmation", kill),
+        entry("D5/kill", "`parkade kill` ends one process that holds GPU memory, and only after confirmation", kill),
         entry(
             "D8/info",
             "`parkade info` shows what the driver has handed out, what processes hold of it, and the difference",
@@ -96,7 +96,7 @@ fn info(parkade: &Parkade) -> Verdict {
         return Err(Trouble::fail(shown.into_owned()));
     };
     let cells: Vec<&str> = device.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
-    // 4 GiB are used; listed processes use 3 GiB and 99 bytes of them.
+    // 4 GiB is used; listed processes use 3 GiB and 99 bytes of it.
     let expected = ["0", "Fake GPU", "8.00 GiB", "3.00 GiB", "4.00 GiB", "1.00 GiB", "3.00 GiB", "1.00 GiB"];
     claim(cells == expected, || format!("expected {expected:?}, found {shown}"))?;
     claim(process.contains(&format!("pid {own} ")) && process.contains("3.00 GiB"), || shown.clone().into_owned())?;

@@ -56,7 +56,8 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "D4",
-        claim: "Out of memory is diagnosed in five steps: capacity, fragmentation, max_split_size_mb, empty_cache, snapshot.",
+        claim: "An out-of-memory error is diagnosed in five steps: capacity, fragmentation, max_split_size_mb, \
+                empty_cache, snapshot.",
         finding: Finding::Reproduced,
         found: "`parkade diagnose` answers all five: one run fails because of fragmentation (4.92 GiB would have fitted in \
                 5.00 GiB), the other because of capacity (2.01 GiB in 2.00 GiB). `empty_cache` would return 0 bytes in both.",
@@ -117,7 +118,7 @@ fn own_statistics(backend: &AnyBackend) -> Vec<Entry> {
         ),
         scenario(
             "D2",
-            "whether 4 MiB fit depends on the largest hole, not on whether 1 - allocated / reserved is above 30 %",
+            "whether 4 MiB fits depends on the largest hole, not on whether 1 - allocated / reserved is above 30 %",
             ratio,
         ),
         scenario("D7", "memory_stats has no key num_oom_retries, so the guide's script always prints 0", no_such_key),
@@ -364,7 +365,7 @@ fn used(backend: &AnyBackend) -> Verdict {
         let figures = story.figures();
         claim((figures.allocated, figures.reserved) == (allocated << 20, reserved << 20), || format!("{what}: {figures:?}"))?;
         let more = given_out(&mut story)? - context;
-        claim(more == i128::from(figures.reserved), || format!("{what}: the driver has handed out {more} bytes more"))?;
+        claim(more == i128::from(figures.reserved), || format!("{what}: the driver has handed out {more} more bytes"))?;
         story.say(&format!("{what:<24} {allocated:>8} MiB {reserved:>8} MiB {:>22}", format!("context + {reserved} MiB")));
     }
     story.finish()
@@ -596,7 +597,7 @@ fn five_steps(name: &str, recording: &Recording, own: &VerifyOptions, expected: 
     let text = format!(
         "{name}: entry {} asks for {}, limit {}\n\
          1 capacity?      {:<4} live bytes and the request are {}\n\
-         2 fragmentation? {:<4} {} are reserved and free, the largest hole {}; num_alloc_retries {}\n\
+         2 fragmentation? {:<4} {} is reserved and free, the largest hole {}; num_alloc_retries {}\n\
          3 max_split_size_mb or other settings? {}\n\
          4 empty_cache?   {:<4} would return {}\n\
          5 the snapshot:  {}\n\
@@ -628,7 +629,7 @@ fn culprit(recording: &Recording, found: &Diagnosis) -> String {
     match frames.iter().find(is_own) {
         Some(frame) => {
             let file = frame.filename.rsplit('/').next().unwrap_or_default();
-            format!("{held} were requested by {file}:{} ({})", frame.line, frame.name)
+            format!("{held} was requested by {file}:{} ({})", frame.line, frame.name)
         }
         None => format!("{held}; the recording has no stacks"),
     }

@@ -4,7 +4,7 @@
 class Colours {
   constructor(run) {
     Object.assign(this, { run, palette: run.meta.palette, hasStacks: run.meta.stacks.length > 0 });
-    // What blocks can be coloured by; the first is shown at first. Kinds say most where passes were found, and little elsewhere.
+    // What blocks can be coloured by; the first is shown at first. Kinds are informative if passes were found, and say little if not.
     this.ways = [...(this.hasStacks ? ["stack"] : []), "size", "age"];
     if (run.hasKinds) this.ways.splice(run.meta.passes ? 0 : 1, 0, "kind");
     [this.mode] = this.ways;

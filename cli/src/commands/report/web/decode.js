@@ -194,7 +194,7 @@ async function readRun(text) {
   /** The number of the kind "unknown", the last. */
   run.unknown = meta.palette.kinds.length - 1;
   run.hasKinds = meta.told.some(([kind]) => kind !== run.unknown);
-  // Of a run that died, what is tried ends at the error, and goes on with what is estimated.
+  // For a run that died, what is tried ends at the error and continues with the estimate.
   run.drawn = meta.rest ? meta.rest.entries + 1 : moments;
   run.tried = meta.tried.map((tried, i) => ({ ...tried, curve: curve(`tried_${i}`, tried.buckets, run.drawn) }));
   run.rest = meta.rest && { ...meta.rest, inUse: curve("rest", meta.rest.buckets, run.drawn) };

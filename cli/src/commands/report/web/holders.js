@@ -67,7 +67,7 @@ class Holders {
     }
     if (!list.length) list.push(nothingHeld());
     this.body.replaceChildren(...list);
-    const by = colours.hasStacks ? "by where it was requested" : "by block size, as the file has no stacks";
+    const by = colours.hasStacks ? "by where it was requested" : "by block size, because the file has no stacks";
     this.title.textContent = `${bytesText(heap.allocated)}${run.entries ? ` after ${group(moment)} of ${group(run.entries)} entries` : " in use"}, ${by}`;
   }
 

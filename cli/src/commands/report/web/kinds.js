@@ -1,4 +1,4 @@
-// Of what kind the memory in use at a moment is, how that was told, and whether it lives across the run's steps.
+// The kinds of the memory in use at a moment, how they were recognised, and whether they live across the run's steps.
 
 const LIVES = ["across steps", "within one step"];
 

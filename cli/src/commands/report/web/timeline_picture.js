@@ -175,7 +175,7 @@ class TimelinePicture extends Plot {
         if (of !== kind) continue;
         const x = Math.round(this.x(this.toAxis(moment)));
         if (x < box.left || x > box.right || taken.get(x) === kind) continue;
-        // Of two kinds at one place the less serious one goes below.
+        // If two kinds share a place, the less serious one goes below.
         const isBelow = [-4, -2, 0, 2, 4].some((by) => (taken.get(x + by) ?? kind) !== kind);
         taken.set(x, taken.get(x) ?? kind);
         if (kind === "oom") context.fillRect(x, box.top, px(1), box.bottom - box.top);

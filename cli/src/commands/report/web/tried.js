@@ -1,5 +1,5 @@
-// What reserved memory would have been under other settings, one line each. Of a run that died the lines go on, dashed, over what is
-// estimated of its rest.
+// What reserved memory would have been under other settings, one line each. For a run that died, the lines continue, dashed, over the
+// estimated rest.
 
 class TriedChart extends Plot {
   constructor(section, run) {
@@ -93,7 +93,7 @@ class TriedChart extends Plot {
       context.fillRect(this.left + i, tall, 1, bottom - tall);
     });
     if (run.rest) this.paintRest(context, spans, y, bottom);
-    // The run's own is the first, and lies on top.
+    // The run's own line is the first, and is on top.
     for (let number = run.tried.length - 1; number >= 0; number -= 1) this.line(context, run.tried[number], number, spans, y);
     const { tried_bytes: limit, limit_is_assumed: isAssumed } = run.meta;
     if (limit) dashed(context, [this.left, this.right], y(limit), `memory ${axisBytes(limit)}${isAssumed ? ", assumed" : ""}`, colours.bad);

@@ -122,7 +122,7 @@ impl Play {
         let device = WitnessedDevice::new(device);
         let _ = device.list_calls();
         let text = scene.text(scene.settings);
-        let settings = Settings::from_environment_as(&profile.dialect, text).expect("the strings in the table are legal");
+        let settings = Settings::from_environment_as(&profile.dialect, text).expect("the strings in the table are valid");
         let mut reference = Reference::new(profile, settings.clone(), device.total_memory().get(), device.index());
         let order = if scene.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
         let rules = Ordered { rules: PyTorch::of(profile, settings), order };

@@ -142,7 +142,7 @@ impl Trial {
         let device = backend.open(&needs)?;
         let streams = device.streams();
         let device = WitnessedDevice::new(device);
-        let settings = Settings::from_environment(setup.settings_text()).expect("settings in the table are legal");
+        let settings = Settings::from_environment(setup.settings_text()).expect("settings in the table are valid");
         let rules = setup.rules();
         Ok(Trial {
             core: Allocator::new(device.clone(), PyTorch::new(settings), Vec::new()),
@@ -522,7 +522,7 @@ impl Trial {
                     self.core.set_memory_fraction(fraction).map_err(|error| Broken::new(Law::Limit, error))?;
                     for illegal in [fraction + 1.01, fraction - 1.01, f64::NAN] {
                         let answer = self.core.set_memory_fraction(illegal);
-                        ensure(Law::Limit, answer.is_err(), || format!("the illegal fraction {illegal} was accepted"))?;
+                        ensure(Law::Limit, answer.is_err(), || format!("the invalid fraction {illegal} was accepted"))?;
                     }
                 } else {
                     // A real device reports more memory than the ballast leaves.
