@@ -1,9 +1,8 @@
 //! Ends one process that holds memory on a GPU. It is the only command that acts on anything other than its own files.
 //!
 //! - The process must be in the driver's list (NVML) of those that use a GPU.
-//! - Any doubt ends the command before the signal: a different process with the same id, a process
-//! namespace that the driver does not
-//!   see, an ancestor of this one.
+//! - Any doubt ends the command before the signal: a different process with the same id, a process namespace that the
+//!   driver does not see, an ancestor of this process.
 //! - Only "yes", typed on a terminal, or `--yes` leads to a signal.
 
 use std::fs;
