@@ -57,7 +57,11 @@ def graph(torch):
         captured.replay()
         good.append(bool((taken == value + 5).all()) and bool((more == 5).all()))
         del large
-    return {"holds": all(good) and is_kept(kept) and during > 0, "rescued in the capture": during, "rescued": rescues(torch)}
+    return {
+        "holds": all(good) and is_kept(kept) and during > 0,
+        "rescued in the capture": during,
+        "rescued": rescues(torch),
+    }
 
 
 def pool(torch):
@@ -78,7 +82,11 @@ def backward(torch):
     filler = [full(torch, 40, 1)]
     result.backward(torch.ones(10 * MIB, device="cuda"))
     found = rescues(torch)
-    return {"holds": is_kept(kept) and bool((leaf.grad == 2).all()) and found > before, "rescued": found, "filled": len(filler)}
+    return {
+        "holds": is_kept(kept) and bool((leaf.grad == 2).all()) and found > before,
+        "rescued": found,
+        "filled": len(filler),
+    }
 
 
 def pinned(torch):
@@ -195,7 +203,10 @@ def shared(torch):
     kept[3].sub_(1)
     queue.put("end")
     child.join()
-    return {"holds": right and is_kept(kept) and bool((large == 7).all()) and rescues(torch) > 0, "rescued": rescues(torch)}
+    return {
+        "holds": right and is_kept(kept) and bool((large == 7).all()) and rescues(torch) > 0,
+        "rescued": rescues(torch),
+    }
 
 
 def long(torch):
@@ -263,7 +274,11 @@ def main():
             continue
         found = json.loads(child.stdout.strip().splitlines()[-1])
         holds = found.pop("holds")
-        print(f"{name:10} {'holds' if holds else 'FAILS':6} " + ", ".join(f"{key} {value}" for key, value in found.items()), flush=True)
+        print(
+            f"{name:10} {'holds' if holds else 'FAILS':6} "
+            + ", ".join(f"{key} {value}" for key, value in found.items()),
+            flush=True,
+        )
         code = max(code, 0 if holds else 1)
     return code
 

@@ -84,8 +84,7 @@ def _bytes(recording: Any) -> tuple[bytes, str]:
         return data, name if isinstance(name, str) else "<file>"
     kind = type(recording).__name__
     raise TypeError(
-        "a recording is a path, bytes, a binary file or the dictionary of torch.cuda.memory._snapshot(), not "
-        f"{kind}"
+        f"a recording is a path, bytes, a binary file or the dictionary of torch.cuda.memory._snapshot(), not {kind}"
     )
 
 

@@ -221,7 +221,7 @@ pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => "a NumPy array",
         [0x7f, b'E', b'L', b'F', ..] => "a program or a library",
         [b'%', b'P', b'D', b'F', b'-', ..] => "a PDF document",
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "text in UTF-16 (messages in a log: parkade diagnose --message - < FILE)",
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => UTF_16,
         [0xef, 0xbb, 0xbf, b'{' | b'[', ..] => "JSON that begins with a byte order mark (save it without the mark)",
         _ if bytes.starts_with(b"SQLite format 3\0") => "an SQLite database (from Nsight Systems?)",
         _ if bytes.get(257..262) == Some(b"ustar") => "a tar archive (tar -xf FILE extracts the snapshot from it)",
@@ -235,7 +235,8 @@ pub(crate) fn refuse_other_kinds(bytes: &[u8]) -> Result<(), DecompressError> {
 pub(crate) const JSON: &str = "JSON";
 pub(crate) const PAGE: &str = "a web page";
 /// The description of [text](is_text), such as a log with a run's out-of-memory message.
-pub(crate) const TEXT: &str = "text (messages in a log: parkade diagnose --message - < FILE)";
+pub(crate) const UTF_16: &str = "text in UTF-16 (parkade diagnose FILE explains the messages in a log)";
+pub(crate) const TEXT: &str = "text (parkade diagnose FILE explains the messages in a log)";
 /// The number of bytes in a file that are examined to decide whether it is text.
 pub(crate) const TEXT_HEAD: usize = 512;
 

@@ -184,6 +184,15 @@ pub enum ReadError {
     Format(#[from] FormatError),
 }
 
+impl ReadError {
+    /// Returns whether the file is text, such as a log, instead of a snapshot.
+    #[must_use]
+    pub fn is_log(&self) -> bool {
+        use compression::{TEXT, UTF_16};
+        matches!(self, ReadError::Decompress(DecompressError::OtherKind { kind: TEXT | UTF_16 }))
+    }
+}
+
 /// The length of the beginning of a file to read, in bytes. A Zstandard block, the smallest unit that can be decompressed, is
 /// at most 128 KiB.
 const BEGINNING: u64 = 1 << 18;

@@ -603,7 +603,11 @@ fn last_line(answer: &mut Answer, advised: &Advised, report: &Advice) {
     }
     let first = advised.remedies.first().filter(|remedy| remedy.is_pasted()).map(|remedy| &remedy.line);
     if let Some(line) = first.or(report.recommendation.as_ref().map(|recommendation| &recommendation.line)) {
-        answer.code(Tone::Good, line);
+        let is_cure = report.outcome == Outcome::Fits || probability(advised).is_none_or(|likely| likely >= IMPROBABLE);
+        if !is_cure {
+            answer.paragraph("this line gets past the failure, but is probably no cure alone:");
+        }
+        answer.code(if is_cure { Tone::Good } else { Tone::Open }, line);
     }
 }
 

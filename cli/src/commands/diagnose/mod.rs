@@ -14,6 +14,7 @@ use parkade_analysis::StackNames;
 use parkade_analysis::advise::MemoryBudget;
 use parkade_analysis::diagnose::{DiagnoseOptions, Diagnosis, diagnose_device};
 use parkade_analysis::ranks::RankRun;
+use parkade_recording::ReadError;
 use parkade_recording::message::MessageLog;
 use parkade_replay::VerifyOptions;
 use parkade_replay::recognition::Asked;
@@ -41,11 +42,11 @@ const FENCES: usize = 20;
   parkade diagnose snapshot.pickle --entry 7268 --json
   parkade diagnose snapshots/ --limit 16GiB
   parkade diagnose --message 'CUDA out of memory. Tried to allocate 4.88 GiB (GPU 2; 39.59 GiB total capacity; ...'
-  parkade diagnose --message - < train.log
+  parkade diagnose train.log
 
 Exit code: 0 diagnosed, 2 could not run, 3 not known, because the message does not show the cause.")]
 pub(crate) struct Args {
-    /// The recordings, or folders of them. Numbered files, such as rank0.pickle and rank1.pickle, and the files of a folder are
+    /// The recordings, folders of them, or logs with out-of-memory messages. Numbered files, such as rank0.pickle and rank1.pickle, and the files of a folder are
     /// also compared as ranks of one job.
     #[arg(required_unless_present = "message", value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -100,10 +101,12 @@ impl Command for Args {
     fn compute(&self) -> Result<Found> {
         match (&self.message, &self.file) {
             (Some(text), _) => diagnose_text(text),
-            (None, Some(file)) => {
-                let diagnosed = diagnose(self, file).with_context(|| file.display().to_string());
-                Ok(Found::Recording(Box::new(diagnosed?)))
+            (None, Some(file)) => match diagnose(self, file) {
+                Ok(diagnosed) => Ok(Found::Recording(Box::new(diagnosed))),
+                Err(error) if is_log(&error) => diagnose_log(self, file),
+                Err(error) => Err(error),
             }
+            .with_context(|| file.display().to_string()),
             (None, None) => bail!("a recording or --message is needed"),
         }
     }
@@ -173,6 +176,33 @@ impl OnEach for Args {
         let chosen = recording::chosen(&recording.devices, self.device)?;
         chosen.into_iter().map(|device| Ok(RankRun::of_recording(device, &own)?.made_by(made_by))).collect()
     }
+}
+
+impl Args {
+    /// The first option that only a snapshot can answer.
+    fn of_a_snapshot(&self) -> Option<&'static str> {
+        let given = [
+            ("--entry", self.entry.is_some()),
+            ("--device", self.device.is_some()),
+            ("--limit", self.limit.is_some()),
+            ("--capacity", self.capacity.is_some()),
+            ("--settings", self.settings.is_some()),
+            ("--profile", self.profile.is_some()),
+        ];
+        given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+    }
+}
+
+/// Whether a file could not be read as a snapshot because it is a log.
+fn is_log(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<ReadError>()).any(ReadError::is_log)
+}
+
+fn diagnose_log(args: &Args, file: &Path) -> Result<Found> {
+    if let Some(option) = args.of_a_snapshot() {
+        bail!("this is a log, and {option} applies only to a snapshot");
+    }
+    Ok(Found::Message(Box::new(message::diagnose(MessageLog::read_from(File::open(file)?)?)?)))
 }
 
 fn diagnose_text(text: &str) -> Result<Found> {

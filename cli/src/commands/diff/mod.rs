@@ -401,10 +401,29 @@ fn sentence(job: &Job) -> Option<String> {
     }
     let growth = worst.levels.growth_bytes();
     Some(match worst.levels.before {
-        None => format!("Of {all}, rank {} reserves the most.", worst.number),
+        None => reserves_most(job, worst),
         Some(_) if growth > 0 => format!("Of {all}, reserved memory grew most on rank {}.", worst.number),
         Some(_) => format!("Reserved memory grew on none of {all}."),
     })
+}
+
+/// How the rank that reserves the most differs from the others.
+fn reserves_most(job: &Job, most: &Rank) -> String {
+    let reserved = |rank: &Rank| rank.levels.last.reserved_bytes;
+    let others: Vec<u64> = job.ranks.iter().filter(|rank| rank.number != most.number).map(reserved).collect();
+    let (all, peak) = (count(job.ranks.len() as u64, "rank"), show_bytes(reserved(most)));
+    match others.first() {
+        None => format!("Rank {} reserves {peak}.", most.number),
+        Some(other) if others.iter().any(|one| one != other) => {
+            let least = others.iter().copied().min().unwrap_or(0);
+            format!("Of {all}, rank {} reserves the most: {peak}; the least is {}.", most.number, show_bytes(least))
+        }
+        Some(other) if *other == reserved(most) => format!("All {all} reserve the same: {peak}."),
+        Some(other) => {
+            let others = if others.len() == 1 { "the other".to_owned() } else { format!("each of the other {}", others.len()) };
+            format!("Rank {} reserves {peak}, {others} {}.", most.number, show_bytes(*other))
+        }
+    }
 }
 
 view! {

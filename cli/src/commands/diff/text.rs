@@ -127,7 +127,11 @@ pub(super) fn relation(compared: &Compared, comparison: &Comparison) -> Option<S
         Relation::SameRecording => "A and B are the same recording, so nothing differs.".to_owned(),
         Relation::SameRun => "A and B were recorded during one run; --steps compares two of its steps.".to_owned(),
         Relation::SameRequests => same_requests(compared, comparison),
-        Relation::Related => format!("A and B mostly make the same requests: {common}."),
+        Relation::Related => {
+            let most = likeness.requests_in_common.into_iter().chain(likeness.stacks_in_common).fold(0.0, f64::max);
+            let extent = if most > 0.5 { "mostly" } else { "only partly" };
+            format!("A and B {extent} make the same requests: {common}.")
+        }
         Relation::LittleInCommon => format!(
             "The recordings have little in common: {common}. They are from different programs, or from one program with \
              different shapes (batch, sequence length); only totals can be compared."

@@ -64,7 +64,7 @@ pub(super) fn brief(finished: &Finished) -> Grid {
 /// Which policy needs the least memory, how much less than the baseline, and at what cost.
 pub(super) fn verdict(finished: &Finished) -> String {
     match too_small(finished) {
-        Some(none) => format!("{none}; {}", least(finished)),
+        Some(none) => format!("{}; {none}", least(finished)),
         None => least(finished),
     }
 }
