@@ -56,7 +56,7 @@ fn a_device_without_virtual_memory_refuses_it() {
     let reserved = device.reserve(size).map(|_| ());
     let created = device.create(size).map(|_| ());
     let (memory, released) = device.release(size).expect_err("there is none");
-    assert_eq!(memory, size, "it is still the caller's");
+    assert_eq!(memory, size, "it still belongs to the caller");
     let answers = [
         reserved,
         device.unreserve(address, size),

@@ -266,7 +266,7 @@ fn gmlake_stitches_the_largest_blocks() {
     run.take_mib('e', 600);
     assert_eq!(run.reserved_mib(), 620, "no new memory");
     assert_eq!(run.calls(CallName::MemCreate), created);
-    assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in pages of 2 MiB");
+    assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in 2 MiB pages");
     run.give("e");
     // The block is now in one piece, so no stitching is necessary.
     run.take_mib('f', 600);
@@ -277,7 +277,7 @@ fn gmlake_stitches_the_largest_blocks() {
 fn gmlake_stitches_no_small_request_and_none_that_does_not_suffice() {
     let mut run = two_blocks(8192);
     run.take_mib('e', 510);
-    assert_eq!(run.reserved_mib(), 620 + 510, "less than 512 MiB are new memory");
+    assert_eq!(run.reserved_mib(), 620 + 510, "less than 512 MiB is new memory");
     let mut run = two_blocks(8192);
     run.take_mib('e', 618);
     assert_eq!(run.reserved_mib(), 620 + 618, "600 and 16 MiB are free");
@@ -316,7 +316,7 @@ fn gmlake_extends_no_segment() {
     assert_eq!(run.take_mib('b', 10), 0);
     assert_eq!(run.reserved_mib(), 50);
     run.give("a");
-    assert_eq!(run.take_mib('c', 54), 0, "in the place of a, which was released");
+    assert_eq!(run.take_mib('c', 54), 0, "in place of a, which was released");
     assert_eq!(run.reserved_mib(), 64);
 }
 
@@ -325,7 +325,7 @@ fn gmlake_rounds_large_requests_to_pages_and_small_ones_as_pytorch() {
     let mut run = Run::new("gmlake-like", 64);
     assert_eq!([run.take('a', 1), run.take('b', 1)], [0, 512]);
     assert_eq!([run.take('c', MIB + 1), run.take('d', MIB + 1)], [0, 2 * MIB]);
-    assert_eq!(run.reserved_mib(), 22, "one segment of 20 MiB");
+    assert_eq!(run.reserved_mib(), 22, "one 20 MiB segment");
     run.take_mib('e', 18);
     assert_eq!(run.reserved_mib(), 40, "for 10 MiB or more, a segment is as large as the request");
 }

@@ -116,7 +116,7 @@ fn a_rescue_that_fails_says_what_it_tried() {
     let (mut allocator, kept) = scattered(rescue(Reach::Breaks));
     let error = take(&mut allocator, 180).unwrap_err().to_string();
     assert!(error.starts_with("CUDA out of memory. Tried to allocate 180.00 MiB."), "{error}");
-    assert!(error.ends_with("it moved 0 handles and broke 0 handles, but the free memory does not suffice."), "{error}");
+    assert!(error.ends_with("it moved 0 handles and broke 0 handles, but there is still not enough free memory."), "{error}");
     let ooms = allocator.observer().iter().filter(|entry| entry.action == TraceAction::Oom).count();
     assert_eq!((ooms, allocator.stats().num_ooms), (1, 1));
     assert_contents(&mut allocator, &kept);

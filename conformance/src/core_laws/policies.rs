@@ -298,7 +298,7 @@ pub(crate) fn check_borders(_: &Draws) -> Outcome {
     let cases = cases();
     for (number, case) in cases.iter().enumerate() {
         one(case)
-            .map_err(|broken| broken.during(format!("case {number}, a request of {} bytes on stream {}", case.3, case.4)))?;
+            .map_err(|broken| broken.during(format!("case {number}, a request for {} bytes on stream {}", case.3, case.4)))?;
     }
     released()?;
     remapped()?;
@@ -427,7 +427,7 @@ fn moving_cases() -> Vec<Case> {
         ("", Whole, high.clone(), BLOCK - 1024, 0),
         ("", Whole, high.clone(), BLOCK - 2048, 0),
         ("", Part, high.clone(), SMALL + 512, 0),
-        ("reuses a block from an offset after which it is too small", Whole, high.clone(), BLOCK - 512, 0),
+        ("reuses a block from an offset that leaves too little room", Whole, high.clone(), BLOCK - 512, 0),
         ("reuses a block that is too small", Whole, high.clone(), BLOCK + 512, 0),
         ("reuses a block of a different pool or stream", Whole, high, BLOCK - 1024, 9),
         ("", Nothing, providing.clone(), BLOCK, 9),
@@ -763,7 +763,7 @@ fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
         .map(|name| log.iter().filter(|call| call.name == name).count() as u64);
     let unmapped: u64 = free.iter().sum();
     let expected = [unmapped, wanted, wanted.saturating_sub(unmapped), unmapped.saturating_sub(wanted)];
-    let during = || format!("{free:?} free pages of other streams are remapped for a request of {wanted}");
+    let during = || format!("{free:?} free pages of other streams are remapped for a request for {wanted}");
     ensure(Law::Answers, seen == expected, || {
         format!("{}: unmapped, mapped, created and released {seen:?} pages, expected {expected:?}", during())
     })?;

@@ -77,7 +77,7 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
         let exact = fraction * size as f64;
         let seen = [Profile::PYTORCH_2_11, Profile::PYTORCH_2_15].map(|profile| profile.limit_rounding.limit(fraction, size));
         let expected = [exact.floor() as u64, exact.round() as u64];
-        ensure(Law::Limit, seen == expected, || format!("{fraction} of {size} bytes are {seen:?}, expected {expected:?}"))?;
+        ensure(Law::Limit, seen == expected, || format!("{fraction} of {size} bytes is {seen:?}, expected {expected:?}"))?;
     }
     let rounded = u128::from(size).div_ceil(512) * 512;
     let seen = Bytes(size).checked_round_up(Bytes(512)).map(Bytes::get);

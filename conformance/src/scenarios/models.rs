@@ -96,7 +96,7 @@ fn activations() -> Vec<Entry> {
     vec![
         scenario(
             "E1",
-            "L B S H 4 bytes are the exact peak; sqrt(L) B S H 4 is roughly what checkpointing keeps, not its peak",
+            "L B S H 4 bytes is the exact peak; sqrt(L) B S H 4 is roughly what checkpointing keeps, not its peak",
             |_: &AnyBackend| formula(),
         ),
         scenario(
@@ -251,7 +251,7 @@ fn toys() -> Verdict {
         let size = |bytes: u64| bytes as f64 / parts;
         let Chain { layers, checkpoint_bytes, inner_bytes, fixed_bytes, .. } = chain;
         text += &format!(
-            "{name}: N {layers}, X {:.3}, Y {:.3}, always there {:.3} {unit}\n",
+            "{name}: N {layers}, X {:.3}, Y {:.3}, always live {:.3} {unit}\n",
             size(checkpoint_bytes),
             size(inner_bytes),
             size(fixed_bytes)

@@ -87,7 +87,7 @@ fn without_a_limit_an_interval_is_inferred() {
     assert_eq!((diagnosis.verdict, diagnosis.evidence.refused.map(|(_, entry)| entry)), (Verdict::Undecided, Some(7268)));
     let (width, diagnosis) = inferred("prefetch_streams.limit6", 6);
     assert!(width < GIB / 5 && matches!(diagnosis.limit, Limit::Between { .. }), "{:?}", diagnosis.limit);
-    assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::NoFailure, None), "no request was out of memory");
+    assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::NoFailure, None), "no request ran out of memory");
     let (width, diagnosis) = inferred("resnet50_sweep.limit5_oom", 5);
     assert!(width < GIB / 16);
     // 118 MiB were free for a request of 49 MiB, which is fragmentation under any limit.
