@@ -196,7 +196,7 @@ impl Wrapper for Afresh {
     }
 }
 
-/// Where a block of 4 MiB lies that is allocated and freed, twice.
+/// The address of a 4 MiB block that is allocated and freed, twice.
 fn twice(policy: impl Policy) -> [DeviceAddress; 2] {
     let mut core = Allocator::new(MallocOnly { next: 1 << 40 }, policy, ());
     [(); 2].map(|()| {

@@ -37,7 +37,7 @@ fn has(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) -> boo
     })
 }
 
-/// A full device with 512 MiB. Its handles contain blocks of 8 MiB, of which every fourth stays allocated, so no
+/// A full device with 512 MiB. Its handles contain 8 MiB blocks, of which every fourth stays allocated, so no
 /// handle is entirely free.
 fn scattered() -> (Breaking, Vec<Allocation>) {
     let mut allocator = on(512);

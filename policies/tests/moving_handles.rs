@@ -360,7 +360,7 @@ fn what_stays_free_before_the_high_end_is_one_block_also_from_an_offset_on() {
     allocator.free(high).unwrap();
 }
 
-/// Returns the error for a request of 46 MiB that moves these handles, chosen from handles of 32, 8 and 8 MiB of which
+/// Returns the error for a 46 MiB request that moves these handles, chosen from handles of 32, 8 and 8 MiB of which
 /// the second is in use.
 fn refused(moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>) -> String {
     let mut allocator = on(48, Toy { moved, ..TOY });

@@ -14,13 +14,13 @@ fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {
 #[test]
 fn bfc_regions_double() {
     let mut run = Run::new("bfc", 1024);
-    // A region of 2 MiB is enough; the next region will have 4 MiB. 2 MiB is twice the request, so the chunk is split.
+    // A 2 MiB region is enough; the next region will have 4 MiB. 2 MiB is twice the request, so the chunk is split.
     assert_eq!(run.take_mib('a', 1), 0);
     assert_eq!(run.segments_mib(), [2]);
     // 4 MiB is less than twice 3 MiB, so the chunk is not split, and nothing remains for another request.
     assert_eq!(run.take_mib('b', 3), 0);
     assert_eq!(run.segments_mib(), [2, 4]);
-    // The next region would have 8 MiB, but a request of 20 MiB needs 32 MiB. After this increase, the size is not
+    // The next region would have 8 MiB, but a 20 MiB request needs 32 MiB. After this increase, the size is not
     // doubled: regions have 32, again 32, and then 64 MiB.
     run.take_mib('c', 20);
     run.take_mib('d', 20);
@@ -35,7 +35,7 @@ fn bfc_regions_double() {
 #[test]
 fn bfc_splits_off_what_is_worth_it() {
     let mut run = Run::new("bfc", 1024);
-    // A request of 300 MiB leaves 212 MiB of a region of 512 MiB. This is at least 128 MiB, so the chunk is split.
+    // A 300 MiB request leaves 212 MiB of a 512 MiB region. This is at least 128 MiB, so the chunk is split.
     run.take_mib('a', 500);
     run.give("a");
     assert_eq!(run.take_mib('b', 300), 0);
@@ -162,7 +162,7 @@ fn rmm_pool_with_a_maximum_grows_by_half_of_the_rest_and_reclaims() {
     run.give("ac");
     run.take_mib('d', 33);
     assert_eq!(run.segments_mib(), [8, 33]);
-    // 6 MiB remain in the segment, and 7 MiB remain of the maximum. A request of 7 MiB gets these; a larger one is
+    // 6 MiB remain in the segment, and 7 MiB remain of the maximum. A 7 MiB request gets these; a larger one is
     // impossible.
     assert!(run.is_out(8 * MIB));
     run.take_mib('e', 7);
@@ -249,7 +249,7 @@ fn cuda_async_gives_back_what_exceeds_its_threshold_when_it_grows() {
     }
 }
 
-/// Two free blocks of 300 MiB, each of which is a segment; in a third segment, 4 of 20 MiB are in use. The device has
+/// Two free 300 MiB blocks, each of which is a segment; in a third segment, 4 of 20 MiB are in use. The device has
 /// `capacity_mib` MiB.
 fn two_blocks(capacity_mib: u64) -> Run {
     let mut run = Run::new("gmlake-like", capacity_mib);

@@ -6,7 +6,7 @@ use parkade::units::{Bytes, MIB};
 use parkade_policies::{Fit, GrowingRegion};
 use parkade_sim::SimOptions;
 
-/// Three holes of 6, 4 and 8 MiB at 0, 8 and 14 MiB, with blocks of 2 MiB between and after them; no other memory is
+/// Three holes of 6, 4 and 8 MiB at 0, 8 and 14 MiB, with 2 MiB blocks between and after them; no other memory is
 /// mapped.
 fn three_holes(policy: &str) -> Run {
     let mut run = Run::new(policy, 1024);

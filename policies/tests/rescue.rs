@@ -28,7 +28,7 @@ fn take<P: Policy>(allocator: &mut Traced<P>, mib: u64) -> Result<Allocation, Al
     allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT)
 }
 
-/// A device with 200 MiB, full of pages of 20 MiB. In each page, 5 MiB stay in use and contain the number of their
+/// A device with 200 MiB, full of 20 MiB pages. In each page, 5 MiB stay in use and contain the number of their
 /// block.
 fn scattered<P: Policy>(policy: P) -> (Traced<P>, Vec<Allocation>) {
     let mut allocator = on(200, policy);
@@ -94,7 +94,7 @@ fn the_trace_has_the_failure_that_the_program_was_spared() {
 
 #[test]
 fn free_memory_moves_without_a_copy() {
-    // A page of 20 MiB needs the remainders of two pages.
+    // A 20 MiB page needs the remainders of two pages.
     let mut refused = on(50, pytorch());
     let _kept = take(&mut refused, 20).unwrap();
     assert!(matches!(take(&mut refused, 30), Err(AllocError::OutOfMemory(_))));

@@ -134,9 +134,9 @@ impl Policy for Scripted {
 enum Named {
     /// The answers need no block.
     Nothing,
-    /// A free segment of 4 MiB on stream 0.
+    /// A free 4 MiB segment on stream 0.
     Whole,
-    /// A block in a segment of 4 MiB; the rest of the segment is in use.
+    /// A block in a 4 MiB segment; the rest of the segment is in use.
     Part,
     /// That segment after it was handed out again.
     Used,

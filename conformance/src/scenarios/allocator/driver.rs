@@ -328,7 +328,7 @@ fn ladder_of_oversize_blocks(backend: &AnyBackend) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.alloc("large", mib(500))?;
-    // 800 MiB are reserved. The largest blocks are released until 500 MiB are free; the block of 50 MiB is not oversize
+    // 800 MiB are reserved. The largest blocks are released until 500 MiB are free; the 50 MiB block is not oversize
     // and stays.
     story.expect_calls("500 MiB", &["cudaFree", "cudaFree", "cudaMalloc 500.00 MiB"])?;
     story.expect("served", [500 << 20, 750 << 20, 0, 0, 0, 3, 5, 2])?;

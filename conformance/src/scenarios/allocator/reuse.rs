@@ -85,7 +85,7 @@ fn segments(backend: &AnyBackend) -> Verdict {
 
 fn split_and_merge(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
-    // Requests below 10 MiB get a segment of 20 MiB: freeing the second one leaves a hole of 8 MiB.
+    // Requests below 10 MiB get a 20 MiB segment: freeing the second one leaves an 8 MiB hole.
     for (name, size) in [("before", 6), ("8 MiB", 8), ("behind", 6)] {
         story.alloc(name, mib(size))?;
     }
@@ -349,8 +349,7 @@ fn oversize(backend: &AnyBackend) -> Verdict {
     story.expect_calls("180 MiB: the block is 20 MiB larger, which is too much", &["cudaMalloc 180.00 MiB"])?;
     story.alloc("180.5 MiB", Bytes(361 * MIB / 2))?;
     story.expect_calls("180.5 MiB: the request takes the entire 200 MiB block", &[])?;
-    // 4 MiB in a segment of 20 MiB, 180 MiB in a separate one, and 180.5 MiB in the block of 200
-    // MiB.
+    // 4 MiB in a 20 MiB segment, 180 MiB in a separate one, and 180.5 MiB in the 200 MiB block.
     story.expect("after", [384 << 20, 400 << 20, 16 << 20, 0, 0, 3, 3, 0])?;
     story.show("after");
     story.finish()

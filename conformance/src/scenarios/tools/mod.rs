@@ -192,7 +192,7 @@ fn keys() -> Verdict {
     Ok(Evidence::text(text + &keys.join("\n") + "\n"))
 }
 
-/// A segment that is split into pieces of 2 MiB, some of which are freed before a request for 4 MiB.
+/// A segment that is split into 2 MiB pieces, some of which are freed before a request for 4 MiB.
 struct Heap {
     name: &'static str,
     pieces: u64,
