@@ -172,7 +172,7 @@ fn a_wrong_policy_is_named_and_changes_nothing() {
     ];
     for (wrong, bytes, stream) in cases {
         let error = second_request(wrong, bytes, stream).expect_err(wrong).to_string();
-        assert_eq!(error, format!("the policy wrong {wrong}"));
+        assert_eq!(error, format!("policy wrong {wrong}"));
     }
     assert_eq!(second_request("reuses what fits", 512, StreamId::DEFAULT), Ok(()));
     let smaller = second_request("smaller", 512, StreamId::DEFAULT);

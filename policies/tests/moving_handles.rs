@@ -377,11 +377,11 @@ fn refused(moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>) -> String {
 
 #[test]
 fn wrong_answers_about_handles_are_errors_that_change_nothing() {
-    assert_eq!(refused(|_| vec![DeviceAddress(512)]), "the policy toy moves a handle that does not exist");
-    assert_eq!(refused(|free| vec![free[0], free[0]]), "the policy toy moves a handle twice");
+    assert_eq!(refused(|_| vec![DeviceAddress(512)]), "policy toy moves a handle that does not exist");
+    assert_eq!(refused(|free| vec![free[0], free[0]]), "policy toy moves a handle twice");
     let in_use = |free: &[DeviceAddress]| vec![free[0], DeviceAddress(free[1].get() - 8 * MIB)];
     assert_eq!(
         refused(in_use),
-        "the policy toy moves a handle that is not entirely free, or that a private pool in use has handed out"
+        "policy toy moves a handle that is not entirely free, or that a private pool in use has handed out"
     );
 }

@@ -324,7 +324,7 @@ fn remapped() -> Result<(), Broken> {
 /// Blocks that a policy names when the cache is released are checked in the same way as those that it names in the
 /// ladder.
 fn released() -> Result<(), Broken> {
-    let in_use = "the policy scripted releases memory while a graph is captured, or memory of a private pool in use";
+    let in_use = "policy scripted releases memory while a graph is captured, or memory of a private pool in use";
     let cases = [(Named::Private, in_use), (Named::Capturing, in_use), (Named::Whole, "")];
     for (named, says) in cases {
         let (mut core, held) = prepared(named)?;
@@ -351,7 +351,7 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
         Err(error) => {
             let text = error.to_string();
             let expected = match &error {
-                AllocError::Policy(_) => format!("the policy scripted {says}"),
+                AllocError::Policy(_) => format!("policy scripted {says}"),
                 _ => (*says).to_owned(),
             };
             let is_same = !says.is_empty() && (text == expected || (*says == "CUDA out of memory" && text.starts_with(says)));

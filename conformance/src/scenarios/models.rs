@@ -79,7 +79,7 @@ pub(crate) const ROWS: &[Row] = &[
                 nothing; gradients are assigned, then added in place; a forward-only run holds two activations.",
         finding: Finding::Reproduced,
         found: "Each rule is shown by the requests of a few operations, in order; in a forward-only run, at most 2 \
-                activations are live. The patterns in the notes are drawn.",
+                activations are live. The output draws the patterns in the notes.",
     },
 ];
 

@@ -150,7 +150,7 @@ fn holes_below_a_page(backend: &AnyBackend) -> Verdict {
     let after = filled.free_bytes()?;
     claim(after == full, || format!("{full} bytes were free when the device was full, {after} with {freed} blocks freed"))?;
     claim(!filled.is_served(mib(8))?, || "8 MiB is served".to_owned())?;
-    claim(filled.is_served(mib(1))?, || "1 MiB is refused".to_owned())?;
+    claim(filled.is_served(mib(1))?, || "the 1 MiB request was refused".to_owned())?;
     filled.finish(
         "1 MiB blocks fill the device, two to a page; one of each pair is freed\n\
          the driver's free memory is the same to the byte; an 8 MiB request fails; a 1 MiB request succeeds\n"
@@ -165,7 +165,7 @@ fn three_quarters(backend: &AnyBackend) -> Verdict {
     let freed = filled.free_where(|number, _| number % 2 == 1)?;
     let gained = filled.free_bytes()? - full;
     claim(gained == freed * PAGE, || format!("freeing {freed} blocks returned {gained} bytes"))?;
-    claim(filled.is_served(mib(8))?, || "8 MiB is refused".to_owned())?;
+    claim(filled.is_served(mib(8))?, || "the 8 MiB request was refused".to_owned())?;
     filled.finish(
         "1.5 MiB blocks fill the device; every other one is freed: each returns 2 MiB, and an 8 MiB request succeeds\n"
             .to_owned(),

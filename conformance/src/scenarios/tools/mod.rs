@@ -299,7 +299,7 @@ fn helpers(backend: &AnyBackend) -> Verdict {
     story.stage.core().set_memory_fraction(1.0).map_err(failed)?;
     story.alloc("512 MiB", mib(512))?;
     story.free("512 MiB")?;
-    expect(info(&mut story, "fraction 1: the requests succeed"), [64, 576, 576, 576])?;
+    expect(info(&mut story, "fraction 1: requests succeed"), [64, 576, 576, 576])?;
     story.free("live")?;
     story.stage.release_cached()?;
     expect(info(&mut story, "cleanup_model_memory"), [0, 0, 576, 576])?;
@@ -336,9 +336,8 @@ fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
         ),
     ];
     if backend.is_simulated() {
-        let says = "ResNet-50 is trained with the cache never emptied, emptied every fifth step and emptied every step: calls, \
-                    and \
-             time in the driver";
+        let says = "ResNet-50 is trained with the cache never emptied, emptied every fifth step and emptied every step: driver \
+                    calls, and time in the driver";
         entries.push(scenario("D9/training", says, |_: &AnyBackend| training()));
     }
     entries
@@ -533,7 +532,7 @@ fn files() -> Verdict {
         let file = write(&exported.recording, Style::Python);
         for (what, keys) in VIEWER_KEYS {
             for key in keys {
-                claim(has_text(&file, key), || format!("the exported file lacks the key {key:?} of a {what}"))?;
+                claim(has_text(&file, key), || format!("the exported file lacks key {key:?} of a {what}"))?;
             }
         }
         let exported = read(&file).map_err(failed)?;
