@@ -267,7 +267,7 @@ fn toys() -> Verdict {
 }
 
 fn work() -> Verdict {
-    let mut text = String::from("forward passes of a chain of 12 layers, a layer being 1\n");
+    let mut text = String::from("forward passes of a chain of 12 layers, counted in layers\n");
     for (how, keeping) in [
         ("everything kept", Keeping::All),
         ("every layer recomputed", Keeping::Groups(1)),

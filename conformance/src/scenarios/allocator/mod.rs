@@ -102,7 +102,7 @@ pub(crate) const ROWS: &[Row] = &[
         claim: "expandable_segments:True reduces fragmentation.",
         finding: Finding::Reproduced,
         found: "The requests of A4 and A5 are served. The recorded GPT-2 reserves 15,875,440,640 instead of 21,986,541,568 \
-                bytes; a run that is hardly fragmented reserves 0.6 % more.",
+                bytes; a run with little fragmentation reserves 0.6 % more.",
     },
     Row {
         id: "A14",
