@@ -349,7 +349,7 @@ fn meaning(call: &str, code: u32) -> &'static str {
         3 => {
             ": the driver is not initialised in this process; a forked child cannot use CUDA if its parent did: spawn the process instead"
         }
-        709 => ": the context was destroyed, as by cudaDeviceReset, and all its memory with it: open the device again",
+        709 => ": the context and all its memory were destroyed, for example by cudaDeviceReset: open the device again",
         _ => "",
     }
 }

@@ -172,7 +172,7 @@ impl fmt::Display for RescueTried {
         let (moved, broken) = (handles(self.moved_handles), handles(self.broken_handles));
         write!(
             f,
-            "parkade tried to rescue this request: it moved {moved} and broke {broken}, but the free memory does not suffice."
+            "parkade tried to rescue this request: it moved {moved} and broke {broken}, but there is still not enough free memory."
         )
     }
 }

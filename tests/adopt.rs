@@ -115,8 +115,8 @@ fn a_plain_segment_is_counted_and_can_be_given_back() {
         assert_eq!(now(&core, family), value, "{}", family.name());
     }
     let oversize = (core.stats().oversize_allocations.current, core.stats().oversize_segments.current);
-    assert_eq!(oversize, (1, 1), "of 32 MiB and more");
-    assert_eq!(core.stats().num_device_alloc, 0, "nothing was asked of the device");
+    assert_eq!(oversize, (1, 1), "of 32 MiB or more");
+    assert_eq!(core.stats().num_device_alloc, 0, "no memory was requested from the device");
     let states = core.segments()[0].blocks.iter().map(|block| block.state).collect::<Vec<_>>();
     let [free, taken] = [BlockActivity::Inactive, BlockActivity::Allocated];
     assert_eq!(states, [taken, free, taken, free]);

@@ -44,7 +44,7 @@ fn allocate(core: &mut Core, requested: Bytes, stream: StreamId) -> Option<Alloc
     let before = seen(core);
     let at_once = core.raw_allocate_at_once(requested, stream);
     let Some(block) = at_once else {
-        assert_eq!(seen(core), before, "not served, and yet something has changed");
+        assert_eq!(seen(core), before, "not served, but something has changed");
         let block = core.raw_allocate(requested, stream).ok();
         assert_eq!(
             block.as_ref().map(Allocation::address),
@@ -52,7 +52,7 @@ fn allocate(core: &mut Core, requested: Bytes, stream: StreamId) -> Option<Alloc
         );
         return block;
     };
-    let any = twin.raw_allocate(requested, stream).expect("served at once, and yet refused");
+    let any = twin.raw_allocate(requested, stream).expect("served at once, but refused otherwise");
     assert_eq!((block.address(), seen(core)), (any.address(), seen(&twin)));
     Some(block)
 }
@@ -105,5 +105,5 @@ fn a_free_block_is_handed_out_at_once() {
     let second = core.allocate_at_once(Bytes(512), StreamId::DEFAULT).expect("the rest of the segment");
     assert_eq!(second.address().get(), first.address().get() + 512);
     assert_eq!(core.allocate_at_once(Bytes(512), StreamId(7)), None, "another stream");
-    assert_eq!(core.allocate_at_once(Bytes(1 << 60), StreamId::DEFAULT), None, "too large for this way in");
+    assert_eq!(core.allocate_at_once(Bytes(1 << 60), StreamId::DEFAULT), None, "too large to be served at once");
 }

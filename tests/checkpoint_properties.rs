@@ -162,7 +162,7 @@ impl World {
         }
         let others = now.values().flat_map(|segment| &segment.blocks);
         prop_assert!(others.into_iter().all(|block| block.state != BlockActivity::Allocated), "{now:?}");
-        prop_assert_eq!(core.stats().num_device_alloc, stats.num_device_alloc, "nothing is asked of the device");
+        prop_assert_eq!(core.stats().num_device_alloc, stats.num_device_alloc, "no memory is requested from the device");
         // Exactly the old allocations of the pool are void.
         let mut void = Vec::new();
         for allocation in std::mem::take(&mut self.live) {

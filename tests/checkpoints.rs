@@ -82,14 +82,14 @@ fn check_function(function: impl Fn(&mut Core) -> Vec<Allocation>) {
         assert_eq!(layout(&core), before);
         assert_eq!(addresses(&restored.allocations), addresses(&outputs));
         let more = function(&mut core);
-        assert_ne!(layout(&core), before, "the second run shows");
-        let again = core.restore_pool(&state).expect("the pool has only got more");
+        assert_ne!(layout(&core), before, "the second run changes the layout");
+        let again = core.restore_pool(&state).expect("the pool has only grown");
         core.check().expect("a valid heap");
         assert_eq!(again.freed.len(), restored.allocations.len() + more.len());
         assert_eq!(addresses(&again.allocations), addresses(&outputs));
         assert_eq!(live_blocks(&core), outputs.len());
         for allocation in again.allocations {
-            core.free(allocation).expect("restored blocks are handed out");
+            core.free(allocation).expect("restored blocks count as handed out");
             core.check().expect("a valid heap");
         }
         assert_eq!(live_blocks(&core), 0);

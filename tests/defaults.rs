@@ -56,7 +56,7 @@ fn a_device_without_virtual_memory_refuses_it() {
     let reserved = device.reserve(size).map(|_| ());
     let created = device.create(size).map(|_| ());
     let (memory, released) = device.release(size).expect_err("there is none");
-    assert_eq!(memory, size, "it is still the caller's");
+    assert_eq!(memory, size, "it still belongs to the caller");
     let answers = [
         reserved,
         device.unreserve(address, size),
@@ -172,7 +172,7 @@ fn a_wrong_policy_is_named_and_changes_nothing() {
     ];
     for (wrong, bytes, stream) in cases {
         let error = second_request(wrong, bytes, stream).expect_err(wrong).to_string();
-        assert_eq!(error, format!("the policy wrong {wrong}"));
+        assert_eq!(error, format!("policy wrong {wrong}"));
     }
     assert_eq!(second_request("reuses what fits", 512, StreamId::DEFAULT), Ok(()));
     let smaller = second_request("smaller", 512, StreamId::DEFAULT);
@@ -196,7 +196,7 @@ impl Wrapper for Afresh {
     }
 }
 
-/// Where a block of 4 MiB lies that is allocated and freed, twice.
+/// The address of a 4 MiB block that is allocated and freed, twice.
 fn twice(policy: impl Policy) -> [DeviceAddress; 2] {
     let mut core = Allocator::new(MallocOnly { next: 1 << 40 }, policy, ());
     [(); 2].map(|()| {

@@ -27,7 +27,7 @@ fn answer_to(expandable: bool, answer: u64) -> WrongAnswer {
     core.check().expect("a sound heap");
     let text = wrong.to_string();
     assert!(text.contains(wrong.call) && text.contains(&format!("{answer:#x}")), "{text}");
-    let next = core.allocate(Bytes::mib(30), StreamId::DEFAULT).expect("an answer that can be");
+    let next = core.allocate(Bytes::mib(30), StreamId::DEFAULT).expect("an answer that can be used");
     core.free(next).expect("ours");
     core.free(held).expect("ours");
     core.release_cached().expect("a device");

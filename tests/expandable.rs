@@ -29,7 +29,7 @@ fn a_request_beyond_the_reserve_is_out_of_memory() {
     for (profile, ranges) in kept.into_iter().chain([(&Profile::PYTORCH_2_15, 0)]) {
         let mut core = core(profile, Bytes::mib(1024));
         assert!(matches!(request(&mut core, 1229), Err(AllocError::OutOfMemory(_))), "{}", profile.name);
-        assert_eq!(core.expandable_segments().len(), ranges, "one a try of {}", profile.name);
+        assert_eq!(core.expandable_segments().len(), ranges, "one for each attempt of {}", profile.name);
         assert_eq!(core.heap().reserved(), Bytes::ZERO);
         request(&mut core, 100).expect("there is room");
         assert_eq!(core.expandable_segments().len(), ranges.max(1));
@@ -42,7 +42,7 @@ fn a_range_that_is_too_short_ends_in_an_error() {
     let mut core = core(&Profile::PYTORCH_2_11, Bytes::mib(4096));
     let requested = Bytes::mib(1229);
     assert_eq!(request(&mut core, 1229), Err(AllocError::TooLarge { requested }));
-    request(&mut core, 100).expect("what was mapped is free");
+    request(&mut core, 100).expect("the mapped memory is free");
     assert_eq!(core.expandable_segments().len(), 1);
     core.release_cached().expect("a device");
     assert_eq!(core.heap().reserved(), Bytes::ZERO);

@@ -22,7 +22,7 @@ fn another_allocators_block_is_refused() {
     other.record_stream(&foreign, StreamId(7));
     assert_eq!(other.free(foreign), Err(FreeError::NotAllocated));
     assert_eq!(other.heap().reserved(), Bytes::mib(2), "nothing has changed");
-    other.free(own).expect("its own, and no other stream uses it");
+    other.free(own).expect("its own block, and no other stream uses it");
     assert_eq!(other.stats().family(parkade::stats::Family::ActiveBytes).all.current, 0, "not pending: no use was recorded");
     other.check().expect("a sound heap");
 }
@@ -34,12 +34,12 @@ fn a_clone_takes_back_what_its_originals_made_and_keeps_its_own() {
     let mut second = first.clone();
     let later = second.allocate(Bytes(600), StreamId::DEFAULT).expect("room");
     let mut third = second.clone();
-    third.free(early.in_a_clone()).expect("made by the original's original");
-    third.free(later.in_a_clone()).expect("made by the original");
+    third.free(early.in_a_clone()).expect("allocated by the original's original");
+    third.free(later.in_a_clone()).expect("allocated by the original");
     third.check().expect("a sound heap");
     let same_numbers = first.allocate(Bytes(600), StreamId::DEFAULT).expect("room");
-    assert_eq!(format!("{same_numbers:?}"), format!("{later:?}"), "nothing shows which allocator made it");
-    assert_eq!(first.free(later), Err(FreeError::NotAllocated), "made by its clone");
+    assert_eq!(format!("{same_numbers:?}"), format!("{later:?}"), "nothing shows which allocator created it");
+    assert_eq!(first.free(later), Err(FreeError::NotAllocated), "allocated by its clone");
     first.free(same_numbers).expect("its own");
     first.free(early).expect("its own");
 }

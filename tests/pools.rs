@@ -50,9 +50,9 @@ fn an_abandoned_pool_ends_when_everything_goes_back() {
         let pool = PoolId(0, 1);
         core.create_pool(pool).and_then(|()| core.release_pool(pool)).expect("a new pool");
         let whole = core.allocate(Bytes::mib(40), StreamId::DEFAULT).expect("there is room");
-        assert_eq!(core.pool_use_count(pool), Ok(0), "{}: a segment was made", profile.name);
+        assert_eq!(core.pool_use_count(pool), Ok(0), "{}: a segment was created", profile.name);
         core.free(whole).expect("ours");
-        let _kept = core.allocate(Bytes::mib(19), StreamId::DEFAULT).expect("once the oversize block has gone");
+        let _kept = core.allocate(Bytes::mib(19), StreamId::DEFAULT).expect("there is room once the oversize block is released");
         assert_eq!(core.pool_use_count(pool), Ok(0), "{}: an oversize block was released", profile.name);
         core.release_cached().expect("a device");
         assert!(core.pool_use_count(pool).is_err(), "{}: gone", profile.name);
@@ -92,11 +92,13 @@ fn what_pool_errors_say() {
     let twice = core.begin_pool(pool, PoolFilter::All).expect_err("routed to");
     core.end_pool(pool).expect("routed to");
     let not_routed = core.end_pool(pool).expect_err("no longer");
-    assert_eq!(core.pool_use_count(pool), Ok(2), "the failed one counts");
+    assert_eq!(core.pool_use_count(pool), Ok(2), "the failed call counts");
     core.release_pool(pool).and_then(|()| core.release_pool(pool)).expect("two uses");
     let not_in_use = core.release_pool(pool).expect_err("no use is left");
-    let abandoned = core.create_pool(pool).expect_err("it waits for its memory to go back");
-    let Err(AllocError::Pool(overreleased)) = core.release_cached() else { panic!("released more often than used") };
+    let abandoned = core.create_pool(pool).expect_err("it waits until its memory is returned");
+    let Err(AllocError::Pool(overreleased)) = core.release_cached() else {
+        panic!("the pool was released more often than it was used")
+    };
     let (old, new) = (&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15);
     assert_eq!(twice.to_string(), "beginAllocateToPool: already recording to mempool_id");
     assert_eq!(not_routed.to_string(), "endAllocatePool: not currently recording to mempool_id");
@@ -195,7 +197,7 @@ fn pools_without_uses_go_back_in_the_order_of_pytorch() {
     core.release_cached().expect("nothing fails here");
     assert_eq!(pools_of(&core, TraceAction::SegmentFree), ORDER);
     other.release_pool(ORDER[2]).expect_err("no use is left");
-    other.release_cached().expect_err("one was released too often");
+    other.release_cached().expect_err("one pool was released too often");
     assert_eq!(pools_of(&other, TraceAction::SegmentFree), ORDER[..2]);
     assert!(other.pool_use_count(ORDER[1]).is_err() && other.pool_use_count(ORDER[3]) == Ok(0));
 }
@@ -245,14 +247,14 @@ fn a_chosen_pool_serves_the_requests_that_choose_it() {
         let at = allocation.address();
         let pool = core.segments().iter().find(|segment| segment.address == at).map(|segment| segment.pool);
         core.free(allocation).expect("ours");
-        pool.expect("the first block of its segment")
+        pool.expect("the first block in its segment")
     };
     assert_eq!(pool_of(&mut core, None), PoolId::DEFAULT);
     assert_eq!(pool_of(&mut core, Some(first)), first);
     assert_eq!(pool_of(&mut core, Some(second)), second);
-    assert_eq!(pool_of(&mut core, Some(PoolId(0, 3))), PoolId::DEFAULT, "nothing is routed to it");
+    assert_eq!(pool_of(&mut core, Some(PoolId(0, 3))), PoolId::DEFAULT, "no request is routed to it");
     core.end_pool(first).expect("routed to");
     assert_eq!(pool_of(&mut core, Some(first)), PoolId::DEFAULT, "no longer");
     core.begin_pool(PoolId(0, 4), PoolFilter::All).expect("a new pool");
-    assert_eq!(pool_of(&mut core, Some(second)), PoolId(0, 4), "a newer routing goes first");
+    assert_eq!(pool_of(&mut core, Some(second)), PoolId(0, 4), "a newer routing takes precedence");
 }

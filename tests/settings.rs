@@ -32,7 +32,7 @@ fn strings_at_run_time_do_what_the_real_allocator_does() {
             None
         } else {
             let error = settings.apply(&text).err();
-            assert_eq!(settings.text, text, "a failing string is stored too");
+            assert_eq!(settings.text, text, "an invalid string is also stored");
             error
         };
         assert_eq!(row(error.as_ref(), Some(&settings)), expected, "{text:?}");
@@ -58,7 +58,7 @@ fn errors_tell_which_exception_they_are() {
     assert!(error("garbage_collection_threshold:1e999").is_std_exception());
     assert!(!error("max_split_size_mb").is_std_exception());
     assert!(!error("bogus").is_std_exception());
-    assert_eq!(error("max_split_size_mb:x").message(), "stoull", "the C++ library's own word");
+    assert_eq!(error("max_split_size_mb:x").message(), "stoull", "the C++ library's own text");
     assert!(error("bogus").message().contains("bogus"));
 }
 

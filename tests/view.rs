@@ -102,7 +102,7 @@ fn one_private_pool_alone() {
     assert_eq!(core.heap().reserved(), Bytes::mib(4), "it is in use");
     core.release_pool(pool).expect("one use");
     core.release_cached_pool(pool).expect("a device");
-    assert_eq!(core.heap().reserved(), Bytes::mib(2), "the default pool keeps its own");
+    assert_eq!(core.heap().reserved(), Bytes::mib(2), "the default pool keeps its memory");
     assert!(core.pool_use_count(pool).is_err());
     core.release_cached_pool(pool).expect("nothing to do");
     core.check().expect("a sound heap");

@@ -37,6 +37,11 @@ fn a_log_is_read_from_its_file() {
     let of_file = call(&["diagnose", "--message", &file]);
     let of_text = call_with(&["diagnose", "--message", "-"], log.as_bytes());
     assert_eq!((of_file.code, &of_file.out), (0, &of_text.out), "{}", of_file.err);
+    let as_file = call(&["diagnose", &file]);
+    assert_eq!((as_file.code, &as_file.out), (0, &of_text.out), "{}", as_file.err);
+    let limited = call(&["diagnose", &file, "--limit", "24GiB"]);
+    assert_eq!((limited.code, limited.out.as_str()), (2, ""));
+    assert!(limited.err.ends_with("this is a log, and --limit applies only to a snapshot\n"), "{}", limited.err);
     // A file that cannot be read is not reported as a log without messages.
     let missing = format!("{}/none.log", folder.path());
     let empty = folder.file("empty.log", b"");

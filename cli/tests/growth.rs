@@ -102,7 +102,7 @@ impl Made {
         self.segments.last_mut().expect("a segment")
     }
 
-    /// A segment of 20 MiB, and what is in it at the end.
+    /// A 20 MiB segment, and what is in it at the end.
     fn large_segment(&mut self, used_bytes: u64) {
         self.add(Action::SegmentAlloc, BASE, 20 * MIB);
         let in_use = (used_bytes > 0).then(|| used(BASE, used_bytes));

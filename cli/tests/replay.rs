@@ -4,7 +4,7 @@ use crate::common::*;
 use parkade_recording::{Action, DeviceRecording, Recording};
 use serde_json::Value;
 
-/// Two blocks of 60 MiB in place of one of 100 MiB: they share its segment unless it may not be split.
+/// Two 60 MiB blocks in place of one 100 MiB block: they share its segment unless it may not be split.
 fn program() -> Recording {
     let mut trace = vec![entry(Action::SegmentAlloc, BASE, 100 * MIB), entry(Action::Alloc, BASE, 100 * MIB)];
     trace.extend(free(BASE, 100 * MIB));

@@ -133,7 +133,7 @@ fn everything_says_the_same() {
     let json = sweep(&folder, &["-o", rows, "--csv", csv, "--html", html, "--curve", "good", "--json"]);
     let object: serde_json::Value = serde_json::from_str(&json.out).expect("JSON");
     let first: serde_json::Value = serde_json::from_str(bytes(rows).lines().nth(1).expect("a row")).expect("a row");
-    // 8 MiB live; one segment of 20 MiB holds them.
+    // 8 MiB live; one 20 MiB segment holds them.
     assert_eq!(
         (&first["workload"], &first["load_bytes"], &first["capacity_bytes"]),
         (&"good".into(), &(8 << 20).into(), &(20 << 20).into())

@@ -56,6 +56,6 @@ fn main() {
     let effort = Effort::new(40, 0);
     for overlooks in [false, true] {
         let (Ok(report) | Err(report)) = check(move || Tightest { overlooks, requests: 0 }, &effort);
-        println!("{}\n\n{report}", if report.passed() { "every law holds" } else { "a law is broken" });
+        println!("{}\n\n{report}", if report.passed() { "every law holds" } else { "a law is violated" });
     }
 }

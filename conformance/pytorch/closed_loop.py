@@ -141,7 +141,7 @@ def report(runs):
     possible = [found for found in runs if something(found)]
     first = sum(bool(found["remedies"]) and found["remedies"][0]["completes"] for found in possible)
     print(
-        f"\n{len(runs)} runs died; something completes {len(possible)}, the remedy that is named first {first} of them"
+        f"\n{len(runs)} runs ran out of memory; {len(possible)} of them complete with some remedy, {first} with the remedy that is named first"
     )
     for kind in ("settings", "policy", "first"):
         of_kind = lambda found: (

@@ -278,7 +278,7 @@ def limit_of(options, program):
 def size(text):
     number, unit = text[:-3], text[-3:]
     if unit not in UNITS or not number.isdigit() or int(number) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write it as 8GiB or 700MiB")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write it as 8GiB or 700MiB")
     return int(number) * UNITS[unit]
 
 
@@ -307,12 +307,12 @@ def arguments():
         default="120GiB",
         dest="together_bytes",
         metavar="SIZE",
-        help="of the GPU's memory for processes at the same time (default: %(default)s)",
+        help="the GPU memory for processes that run at the same time (default: %(default)s)",
     )
     parser.add_argument("--steps", type=int, default=12, help="default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=3, help="of timing (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="timing rounds (default: %(default)s)")
     parser.add_argument(
-        "--jobs", type=int, default=6, help="processes at the same time, but for timing (default: %(default)s)"
+        "--jobs", type=int, default=6, help="processes at the same time, except for timing (default: %(default)s)"
     )
     parser.add_argument("--seconds", type=int, default=120, help="for one process (default: %(default)s)")
     parser.add_argument(
@@ -321,7 +321,7 @@ def arguments():
         nargs=2,
         default=(2, 4),
         metavar="COUNT",
-        help="two small batches to begin with (default: 2 4)",
+        help="two small batches to start with (default: 2 4)",
     )
     parser.add_argument("--no-least", dest="least", action="store_false", help="no least memory")
     parser.add_argument("--no-times", dest="times", action="store_false", help="no timing")

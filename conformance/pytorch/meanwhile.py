@@ -28,7 +28,7 @@ def full(torch, mib, value):
 
 
 def scatter(torch):
-    """Leaves 5 MiB in use in each page of 20 MiB, and returns what is in use."""
+    """Leaves 5 MiB in use in each 20 MiB page, and returns what is in use."""
     blocks = [full(torch, 5, index) for index in range(76)]
     return blocks[1::4]
 

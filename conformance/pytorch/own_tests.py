@@ -219,7 +219,7 @@ def arguments():
     parser.add_argument("--ids", type=pathlib.Path, help="a file with the ids of tests")
     parser.add_argument("--all", action="store_true", help="every test of the files")
     parser.add_argument("--quick", action="store_true", help=f"only {' and '.join(QUICK)} of the first file")
-    parser.add_argument("--only", choices=allocators.NAMES, help="run on one allocator alone")
+    parser.add_argument("--only", choices=allocators.NAMES, help="run on only one allocator")
     parser.add_argument(
         "--setting",
         default="",
@@ -227,7 +227,7 @@ def arguments():
     )
     parser.add_argument("--jobs", type=int, default=8, help="tests at the same time (default: %(default)s)")
     parser.add_argument(
-        "--again", type=int, default=80, help="run at most this many again alone (default: %(default)s)"
+        "--again", type=int, default=80, help="run at most this many again on their own (default: %(default)s)"
     )
     parser.add_argument("--seconds", type=int, default=240, help="for one file on one allocator (default: %(default)s)")
     parser.add_argument("--test-seconds", type=int, default=90, help="for one test (default: %(default)s)")
@@ -250,7 +250,7 @@ def main():
         print("no test ran: the logs in OUT say why")
         return 2
     if len(again) > options.again:
-        print(f"{len(again)} tests did not pass on both; not run again alone, because --again is {options.again}")
+        print(f"{len(again)} tests did not pass on both; not run again on their own, because --again is {options.again}")
     return int(table(found) > 0)
 
 

@@ -418,7 +418,7 @@ def limit(text):
         share = math.nan
     if not (share == 0 or 1 <= share < math.inf):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no limit: write it as 8GiB, or as 1.05x of what the tensors take"
+            f"{text!r} is not a limit: write it as 8GiB, or as 1.05x of what the tensors take"
         )
     return share or 0
 
@@ -426,7 +426,7 @@ def limit(text):
 def counted(text):
     name, _, count = text.partition("=")
     if name not in programs.COUNTED or not count.isdigit() or int(count) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no batch of a program: write it as unet=13")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a program's batch: write it as unet=13")
     return name, int(count)
 
 
@@ -474,7 +474,7 @@ def arguments():
     parser.add_argument(
         "--together",
         action="store_true",
-        help="start the processes of all programs first: faster, if the GPU's memory is enough",
+        help="start the processes of all programs first: faster, if the GPU has enough memory",
     )
     parser.add_argument("--setting", default="", help="PYTORCH_CUDA_ALLOC_CONF (default: empty)")
     parser.add_argument("--quick", action="store_true", help="gpt2 and the allocations, two processes, three rounds")

@@ -138,7 +138,7 @@ impl Requirement {
             Requirement::VirtualMemory => without,
             Requirement::ExpandableSegments => without.or(unless(
                 EXPANDABLE_PAGE.get().is_multiple_of(facts.page.get()),
-                "expandable segments map pages of 2 MiB, which are not whole pages of this device",
+                "expandable segments map 2 MiB pages, which are not whole pages on this device",
             )),
             Requirement::SharedPages(part) => match facts.sharing {
                 None => Some("ranges do not share pages on this device"),

@@ -35,8 +35,7 @@ fn the_random_operations_reach_the_whole_ladder() {
         trial.finish().expect("nothing is left");
     }
     let reached = format!(
-        "{served} requests served, {ooms} refused, {retries} retries, {collected} served after releases, {pending} with \
-         pending blocks"
+        "{served} requests served, {ooms} refused, {retries} retries, {collected} served after releases, {pending} with pending blocks"
     );
     assert!(served > 500 && ooms > 50 && retries > 50 && collected > 20 && pending > 300, "{reached}");
 }

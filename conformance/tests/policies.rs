@@ -140,7 +140,7 @@ fn mistakes_are_found_and_the_law_is_named() {
     for (mistake, law) in mistakes {
         let report = check(move || mistake, &Effort::new(40, 0)).expect_err(law);
         let found = report.rows.iter().any(|row| row.reason.contains(&format!("{law}: ")));
-        assert!(found, "{law} should be broken: {report}");
+        assert!(found, "{law} should be violated: {report}");
         let shown = report.rows.iter().any(|row| row.script.as_ref().is_some_and(|script| script.contains("alloc ")));
         assert!(shown, "the shortest program is shown: {report}");
     }

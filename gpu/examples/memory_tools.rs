@@ -199,7 +199,7 @@ fn fraction<D: Contents>(tools: &mut Tools<D>) -> Outcome<()> {
         let large = tools.allocate(LARGE, StreamId::DEFAULT)?;
         tools.free(large)?;
         Ok(format!(
-            "{} are out of memory with a limit of {FRACTION} of the device, and served without it",
+            "a request for {} runs out of memory with a limit of {FRACTION} of the device and succeeds without it",
             format_bytes(LARGE.get())
         ))
     })?;

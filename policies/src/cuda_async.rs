@@ -11,7 +11,7 @@
 //! The driver's code is closed, so this is only a model, and recordings cannot confirm it. The model tries, in this
 //! order: the tightest block of the stream; opportunistically, the tightest block of each other stream that has no
 //! work left; the tightest block of any stream, with a wait; and a new segment whose size is a multiple of 32 MiB. If
-//! the device refuses, the model requests a segment of the request's size, in whole pages of 2 MiB. If the device also
+//! the device refuses, the model requests a segment of the request's size, in whole 2 MiB pages. If the device also
 //! refuses that, the model waits for all work and releases all free memory.
 //!
 //! The policy does not know which streams are already ordered, so it treats the first kind of reuse as the third, with

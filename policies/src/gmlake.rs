@@ -4,12 +4,12 @@
 //! Guo and others, GMLake: Efficient and Transparent GPU Memory Defragmentation for Large-scale DNN Training with
 //! Virtual Memory Stitching (ASPLOS 2024, arXiv 2401.08156), and the code of intelligent-machine-learning/glake,
 //! GMLake/src/CUDACachingAllocator.cpp at commit 0274a9c:
-//! - requests of up to 1 MiB use PyTorch's small pool: segments of 2 MiB, blocks of 512 bytes;
+//! - requests of up to 1 MiB use PyTorch's small pool: 2 MiB segments, 512-byte blocks;
 //! - larger requests are rounded up to multiples of 2 MiB, the size of a physical page. They get the tightest block of
 //!   the stream that is large enough, and every remainder is split off;
 //! - if there is none and the request has at least 512 MiB (`fragment_limit`), two or more of the stream's largest
 //!   blocks are stitched together until they are large enough;
-//! - if that fails, the request gets new memory: a segment of 20 MiB for requests below 10 MiB, and a segment of the
+//! - if that fails, the request gets new memory: a 20 MiB segment for requests below 10 MiB, and a segment of the
 //!   request's size for others. Each segment has separate addresses, so blocks coalesce only within it;
 //! - if there is no new memory, the policy tries to stitch again, and then releases segments that are entirely free.
 //!

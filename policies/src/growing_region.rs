@@ -61,7 +61,7 @@ pub struct GrowingRegion {
 }
 
 impl GrowingRegion {
-    /// Creates a policy with pages of 2 MiB, the smallest size.
+    /// Creates a policy with 2 MiB pages, the smallest size.
     #[must_use]
     pub const fn new(fit: Fit) -> GrowingRegion {
         GrowingRegion { fit, page: SMALLEST_PAGE, rovers: BTreeMap::new() }

@@ -1,8 +1,8 @@
 //! Rescue: PyTorch's expandable segments until a request would fail; then memory moves, and the program continues.
 //!
 //! Until PyTorch's own ladder ends without a block, every decision is PyTorch's. At that point, its cache has been
-//! released, and the memory that is still stranded is in pages of 20 MiB and 2 MiB that are partly in use. After the
-//! first rescue, segments have pages of 2 MiB, and each older page is a handle:
+//! released, and the memory that is still stranded is in 20 MiB and 2 MiB pages that are partly in use. After the
+//! first rescue, segments have 2 MiB pages, and each older page is a handle:
 //! - The request takes the bytes that it needs from the tightest free block of another stream, after that stream's
 //!   work, or from as few entirely free handles as necessary, from any stream. If many would have to move, new handles
 //!   replace them.

@@ -122,7 +122,7 @@ fn a_capture_is_served_from_what_is_free_and_its_pool_grows_at_its_end() {
     assert_eq!(again.address(), other_address(&kept, 7), "memory that the pool has freed is reused first");
     // 1 MiB is free after it.
     let longer = take(&mut core, 6, THERE);
-    assert_eq!(longer.address().get() - again.address().get(), 4 * MIB, "only another 5 MiB are taken");
+    assert_eq!(longer.address().get() - again.address().get(), 4 * MIB, "only 5 MiB more are taken");
     end(&mut core, FIRST);
     assert_eq!(segments(&core), [(0, 4), (1, 3), (1, 10), (0, 15)]);
     assert_eq!(core.heap().reserved(), Bytes::mib(32));
@@ -146,7 +146,7 @@ fn what_a_busy_stream_has_given_back_does_not_serve_a_capture() {
     core.device_mut().spin(HERE, 1_000_000);
     begin(&mut core, FIRST);
     let served = take(&mut core, 16, HERE);
-    assert_eq!(served.address(), there_address(&core), "that of the idle stream");
+    assert_eq!(served.address(), there_address(&core), "the memory of the idle stream");
     let error = core.allocate(Bytes::mib(1), HERE).unwrap_err();
     assert!(matches!(error, AllocError::OutOfMemory(_)), "{error}");
     assert!(core.device().now_ns() < 1_000_000, "no call waited");

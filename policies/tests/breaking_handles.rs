@@ -37,7 +37,7 @@ fn has(allocator: &mut Breaking, block: &Allocation, mib: u64, word: u32) -> boo
     })
 }
 
-/// A full device with 512 MiB. Its handles contain blocks of 8 MiB, of which every fourth stays allocated, so no
+/// A full device with 512 MiB. Its handles contain 8 MiB blocks, of which every fourth stays allocated, so no
 /// handle is entirely free.
 fn scattered() -> (Breaking, Vec<Allocation>) {
     let mut allocator = on(512);
@@ -70,7 +70,7 @@ fn a_request_gets_all_that_is_free_and_nothing_in_use_changes() {
     let addresses: Vec<_> = kept.iter().map(Allocation::address).collect();
     let large = take(&mut allocator, 384);
     allocator.check().unwrap();
-    assert_eq!(allocator.heap().reserved(), Bytes::mib(512), "no more than the device has");
+    assert_eq!(allocator.heap().reserved(), Bytes::mib(512), "no more memory than the device has");
     fill(&mut allocator, &large, 384, 0xffff);
     for (place, block) in kept.iter().enumerate() {
         assert!(has(&mut allocator, block, 8, 2 + 4 * place as u32), "block {place}");
@@ -88,7 +88,7 @@ fn only_as_many_handles_are_broken_as_the_request_needs() {
     kept.push(take(&mut allocator, 30));
     assert_eq!(allocator.device().totals(CallName::MemUnmap).calls - before, 1);
     kept.push(take(&mut allocator, 16));
-    assert_eq!(allocator.device().totals(CallName::MemUnmap).calls - before, 1, "a free block serves");
+    assert_eq!(allocator.device().totals(CallName::MemUnmap).calls - before, 1, "a free block serves the request");
     give_all(allocator, kept);
 }
 
@@ -246,7 +246,7 @@ fn no_request_fails_while_enough_is_free() {
                     Err(error) => {
                         refused += 1;
                         let has_room = taken + size + slack(live.len()) <= limit.get();
-                        assert!(!has_room, "seed {seed}: {size} bytes beside {taken}: {error}");
+                        assert!(!has_room, "seed {seed}: {size} bytes with {taken} taken: {error}");
                     }
                 }
             }

@@ -204,9 +204,9 @@ impl World {
         self.core.release_cached().expect("a device");
         self.core.check().map_err(|violation| TestCaseError::fail(violation.to_string()))?;
         let races = self.core.device().races();
-        prop_assert!(races.is_empty(), "work on a block races with a former owner's: {:?}", races[0]);
+        prop_assert!(races.is_empty(), "work on a block races with a previous owner's: {:?}", races[0]);
         prop_assert_eq!(self.core.heap().reserved(), Bytes::ZERO, "everything can be released");
-        prop_assert_eq!(self.core.device().used_bytes(), Bytes::ZERO, "and the device has it back");
+        prop_assert_eq!(self.core.device().used_bytes(), Bytes::ZERO, "and the device has all of it back");
         Ok(core::mem::take(self.core.observer_mut()))
     }
 }
@@ -225,7 +225,7 @@ proptest! {
                 world.finish().map_err(|error| TestCaseError::fail(format!("{}: {error}", named.name)))
             };
             let first = run()?;
-            prop_assert_eq!(first, run()?, "{} decides the same again", named.name);
+            prop_assert_eq!(first, run()?, "{} makes the same decisions again", named.name);
         }
     }
 }

@@ -182,7 +182,7 @@ fn whether_a_block_of_another_stream_is_split_is_asked_once() {
     allocator.policy_mut().asked.set(0);
     let _served = allocator.allocate(Bytes::mib(3), here).unwrap();
     assert_eq!(allocator.policy().asked.get(), 1);
-    assert_eq!(free_by_stream(&allocator), [(here, 2)], "the request has the entire block of 4 MiB");
+    assert_eq!(free_by_stream(&allocator), [(here, 2)], "the request has the entire 4 MiB block");
     allocator.check().unwrap();
 }
 

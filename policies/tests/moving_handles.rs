@@ -360,7 +360,7 @@ fn what_stays_free_before_the_high_end_is_one_block_also_from_an_offset_on() {
     allocator.free(high).unwrap();
 }
 
-/// Returns the error for a request of 46 MiB that moves these handles, chosen from handles of 32, 8 and 8 MiB of which
+/// Returns the error for a 46 MiB request that moves these handles, chosen from handles of 32, 8 and 8 MiB of which
 /// the second is in use.
 fn refused(moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>) -> String {
     let mut allocator = on(48, Toy { moved, ..TOY });
@@ -377,11 +377,11 @@ fn refused(moved: fn(&[DeviceAddress]) -> Vec<DeviceAddress>) -> String {
 
 #[test]
 fn wrong_answers_about_handles_are_errors_that_change_nothing() {
-    assert_eq!(refused(|_| vec![DeviceAddress(512)]), "the policy toy moves a handle that does not exist");
-    assert_eq!(refused(|free| vec![free[0], free[0]]), "the policy toy moves a handle twice");
+    assert_eq!(refused(|_| vec![DeviceAddress(512)]), "policy toy moves a handle that does not exist");
+    assert_eq!(refused(|free| vec![free[0], free[0]]), "policy toy moves a handle twice");
     let in_use = |free: &[DeviceAddress]| vec![free[0], DeviceAddress(free[1].get() - 8 * MIB)];
     assert_eq!(
         refused(in_use),
-        "the policy toy moves a handle that is not entirely free, or that a private pool in use has handed out"
+        "policy toy moves a handle that is not entirely free, or that a private pool in use has handed out"
     );
 }

@@ -106,7 +106,7 @@ proptest! {
     }
 }
 
-/// Allocates one block of 64 TiB on a device with one exbibyte: 33 million pages of 2 MiB, in an instant.
+/// Allocates one 64 TiB block on a device with one exbibyte: 33 million 2 MiB pages, in an instant.
 #[test]
 fn a_block_of_millions_of_pages_costs_nothing() {
     for named in CATALOGUE.iter().chain(BESIDE) {

@@ -14,13 +14,13 @@ fn with_base(total_mib: u64, base_mib: u64) -> SimOptions {
 #[test]
 fn bfc_regions_double() {
     let mut run = Run::new("bfc", 1024);
-    // A region of 2 MiB is enough; the next region will have 4 MiB. 2 MiB is twice the request, so the chunk is split.
+    // A 2 MiB region is enough; the next region will have 4 MiB. 2 MiB is twice the request, so the chunk is split.
     assert_eq!(run.take_mib('a', 1), 0);
     assert_eq!(run.segments_mib(), [2]);
     // 4 MiB is less than twice 3 MiB, so the chunk is not split, and nothing remains for another request.
     assert_eq!(run.take_mib('b', 3), 0);
     assert_eq!(run.segments_mib(), [2, 4]);
-    // The next region would have 8 MiB, but a request of 20 MiB needs 32 MiB. After this increase, the size is not
+    // The next region would have 8 MiB, but a 20 MiB request needs 32 MiB. After this increase, the size is not
     // doubled: regions have 32, again 32, and then 64 MiB.
     run.take_mib('c', 20);
     run.take_mib('d', 20);
@@ -35,7 +35,7 @@ fn bfc_regions_double() {
 #[test]
 fn bfc_splits_off_what_is_worth_it() {
     let mut run = Run::new("bfc", 1024);
-    // A request of 300 MiB leaves 212 MiB of a region of 512 MiB. This is at least 128 MiB, so the chunk is split.
+    // A 300 MiB request leaves 212 MiB of a 512 MiB region. This is at least 128 MiB, so the chunk is split.
     run.take_mib('a', 500);
     run.give("a");
     assert_eq!(run.take_mib('b', 300), 0);
@@ -162,7 +162,7 @@ fn rmm_pool_with_a_maximum_grows_by_half_of_the_rest_and_reclaims() {
     run.give("ac");
     run.take_mib('d', 33);
     assert_eq!(run.segments_mib(), [8, 33]);
-    // 6 MiB remain in the segment, and 7 MiB remain of the maximum. A request of 7 MiB gets these; a larger one is
+    // 6 MiB remain in the segment, and 7 MiB remain of the maximum. A 7 MiB request gets these; a larger one is
     // impossible.
     assert!(run.is_out(8 * MIB));
     run.take_mib('e', 7);
@@ -249,7 +249,7 @@ fn cuda_async_gives_back_what_exceeds_its_threshold_when_it_grows() {
     }
 }
 
-/// Two free blocks of 300 MiB, each of which is a segment; in a third segment, 4 of 20 MiB are in use. The device has
+/// Two free 300 MiB blocks, each of which is a segment; in a third segment, 4 of 20 MiB are in use. The device has
 /// `capacity_mib` MiB.
 fn two_blocks(capacity_mib: u64) -> Run {
     let mut run = Run::new("gmlake-like", capacity_mib);
@@ -266,7 +266,7 @@ fn gmlake_stitches_the_largest_blocks() {
     run.take_mib('e', 600);
     assert_eq!(run.reserved_mib(), 620, "no new memory");
     assert_eq!(run.calls(CallName::MemCreate), created);
-    assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in pages of 2 MiB");
+    assert_eq!(run.calls(CallName::MemUnmap), 300, "600 MiB in 2 MiB pages");
     run.give("e");
     // The block is now in one piece, so no stitching is necessary.
     run.take_mib('f', 600);
@@ -277,7 +277,7 @@ fn gmlake_stitches_the_largest_blocks() {
 fn gmlake_stitches_no_small_request_and_none_that_does_not_suffice() {
     let mut run = two_blocks(8192);
     run.take_mib('e', 510);
-    assert_eq!(run.reserved_mib(), 620 + 510, "less than 512 MiB are new memory");
+    assert_eq!(run.reserved_mib(), 620 + 510, "less than 512 MiB is new memory");
     let mut run = two_blocks(8192);
     run.take_mib('e', 618);
     assert_eq!(run.reserved_mib(), 620 + 618, "600 and 16 MiB are free");
@@ -316,7 +316,7 @@ fn gmlake_extends_no_segment() {
     assert_eq!(run.take_mib('b', 10), 0);
     assert_eq!(run.reserved_mib(), 50);
     run.give("a");
-    assert_eq!(run.take_mib('c', 54), 0, "in the place of a, which was released");
+    assert_eq!(run.take_mib('c', 54), 0, "in place of a, which was released");
     assert_eq!(run.reserved_mib(), 64);
 }
 
@@ -325,7 +325,7 @@ fn gmlake_rounds_large_requests_to_pages_and_small_ones_as_pytorch() {
     let mut run = Run::new("gmlake-like", 64);
     assert_eq!([run.take('a', 1), run.take('b', 1)], [0, 512]);
     assert_eq!([run.take('c', MIB + 1), run.take('d', MIB + 1)], [0, 2 * MIB]);
-    assert_eq!(run.reserved_mib(), 22, "one segment of 20 MiB");
+    assert_eq!(run.reserved_mib(), 22, "one 20 MiB segment");
     run.take_mib('e', 18);
     assert_eq!(run.reserved_mib(), 40, "for 10 MiB or more, a segment is as large as the request");
 }

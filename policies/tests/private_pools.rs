@@ -31,7 +31,7 @@ fn in_pool(run: &mut Run, number: u64, blocks_mib: &[u64]) -> Vec<u64> {
 /// Drops the pool, which nothing uses any more, so its memory is released.
 fn drop_pool(run: &mut Run, number: u64) {
     run.core.release_pool(pool(number)).expect("in use");
-    run.core.release_cached().expect("the device takes it back");
+    run.core.release_cached().expect("the device gets it back");
     run.core.check().expect("a sound heap");
 }
 
@@ -67,7 +67,7 @@ fn a_pool_that_is_gone_gives_back_what_is_free_before_anything_is_asked_for() {
         run.core.end_pool(pool(2)).expect("routed");
         assert!(run.is_out(65 * MIB));
         assert_eq!(segments_mib_of(&run, 1), [], "{name}: nothing in it is live");
-        assert_ne!(segments_mib_of(&run, 2), [], "{name}: that one is in use");
+        assert_ne!(segments_mib_of(&run, 2), [], "{name}: that pool is in use");
     }
 }
 
@@ -94,6 +94,6 @@ fn which_policies_those_are() {
     assert_eq!(own, expected);
     for name in own {
         let policy = named(name).expect("listed").make();
-        assert!(pools_are_allocators(policy.name()), "studies ask by the policy's own name");
+        assert!(pools_are_allocators(policy.name()), "studies look it up by the policy's own name");
     }
 }

@@ -6,12 +6,12 @@ use parkade::units::{Bytes, MIB};
 use parkade_policies::{Fit, GrowingRegion};
 use parkade_sim::SimOptions;
 
-/// Three holes of 6, 4 and 8 MiB at 0, 8 and 14 MiB, with blocks of 2 MiB between and after them; no other memory is
+/// Three holes of 6, 4 and 8 MiB at 0, 8 and 14 MiB, with 2 MiB blocks between and after them; no other memory is
 /// mapped.
 fn three_holes(policy: &str) -> Run {
     let mut run = Run::new(policy, 1024);
     let places = [('a', 6), ('b', 2), ('c', 4), ('d', 2), ('e', 8), ('f', 2)].map(|(name, mib)| run.take_mib(name, mib));
-    assert_eq!(places, [0, 6, 8, 12, 14, 22], "a region grows by whole pages of 2 MiB, and each block follows the previous one");
+    assert_eq!(places, [0, 6, 8, 12, 14, 22], "a region grows by whole 2 MiB pages, and each block follows the previous one");
     run.give("ace");
     run
 }

@@ -28,7 +28,7 @@ fn take<P: Policy>(allocator: &mut Traced<P>, mib: u64) -> Result<Allocation, Al
     allocator.allocate(Bytes::mib(mib), StreamId::DEFAULT)
 }
 
-/// A device with 200 MiB, full of pages of 20 MiB. In each page, 5 MiB stay in use and contain the number of their
+/// A device with 200 MiB, full of 20 MiB pages. In each page, 5 MiB stay in use and contain the number of their
 /// block.
 fn scattered<P: Policy>(policy: P) -> (Traced<P>, Vec<Allocation>) {
     let mut allocator = on(200, policy);
@@ -94,7 +94,7 @@ fn the_trace_has_the_failure_that_the_program_was_spared() {
 
 #[test]
 fn free_memory_moves_without_a_copy() {
-    // A page of 20 MiB needs the remainders of two pages.
+    // A 20 MiB page needs the remainders of two pages.
     let mut refused = on(50, pytorch());
     let _kept = take(&mut refused, 20).unwrap();
     assert!(matches!(take(&mut refused, 30), Err(AllocError::OutOfMemory(_))));
@@ -116,7 +116,7 @@ fn a_rescue_that_fails_says_what_it_tried() {
     let (mut allocator, kept) = scattered(rescue(Reach::Breaks));
     let error = take(&mut allocator, 180).unwrap_err().to_string();
     assert!(error.starts_with("CUDA out of memory. Tried to allocate 180.00 MiB."), "{error}");
-    assert!(error.ends_with("it moved 0 handles and broke 0 handles, but the free memory does not suffice."), "{error}");
+    assert!(error.ends_with("it moved 0 handles and broke 0 handles, but there is still not enough free memory."), "{error}");
     let ooms = allocator.observer().iter().filter(|entry| entry.action == TraceAction::Oom).count();
     assert_eq!((ooms, allocator.stats().num_ooms), (1, 1));
     assert_contents(&mut allocator, &kept);

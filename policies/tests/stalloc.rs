@@ -69,7 +69,7 @@ fn a_request_that_is_not_planned_goes_to_pytorchs_policy_and_the_next_is_planned
     let planned = run.take_mib('a', 8);
     run.take('x', 5 * MIB);
     run.take('y', 300);
-    // There are PyTorch's segments of 20 MiB and 2 MiB in addition to the area.
+    // There are PyTorch's 20 MiB and 2 MiB segments in addition to the area.
     assert_eq!(run.reserved_mib(), 24 + 20 + 2);
     run.take('b', 4 * MIB);
     run.give("b");
@@ -81,7 +81,7 @@ fn a_request_that_is_not_planned_goes_to_pytorchs_policy_and_the_next_is_planned
     run.take('c', 10 * MIB);
     // The next step begins, but its first place is still occupied.
     run.take('d', 8 * MIB);
-    assert_eq!(run.reserved_mib(), 46, "from the 15 MiB that are left of PyTorch's segment");
+    assert_eq!(run.reserved_mib(), 46, "from the 15 MiB that are left in PyTorch's segment");
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! Finds kinds of entries that the program excluded from a recording (`skip_actions`), and restores them if they follow from
 //! the other entries.
 //!
-//! A kind is left out if the trace has no entries of it and contradicts itself without them. Missing oldest entries do not
-//! have this effect: an entry that the ring buffer dropped precedes all others, and the walk backwards compensates for it.
-//! Neither does damage: it leaves other entries of the kind.
+//! A kind counts as excluded if the trace has no entries of this kind and contradicts itself without them. This does not
+//! happen when the ring buffer has dropped the oldest entries: they precede all others, and the walk backwards compensates for
+//! them. Nor does it happen when a trace is damaged, because other entries of the kind remain.
 //!
-//! A missing `free_requested` came before the `free_completed` of its block, and no recorded value depends on how long
-//! before. A missing `free_completed` comes right after its `free_requested`, unless the block waits for another stream. A
-//! missing `segment_alloc` comes right before the segment's first block. A completed trace is accepted only if some release
-//! makes every decision in it. The times at which segments were released, requests, and frees without either half cannot be
-//! inferred from the remaining entries.
+//! Some missing entries follow from the others. A `free_requested` is inserted right before the `free_completed` of its block;
+//! the exact place does not matter, because no recorded value depends on it. A `free_completed` is inserted right after its
+//! `free_requested`, unless the block is still waiting for another stream at the end. A `segment_alloc` is inserted right
+//! before the segment's first block. The completed trace is accepted only if the rules of some PyTorch release lead to every
+//! decision in it. What cannot be inferred: when segments were released, requests, and frees with neither entry.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -509,7 +509,7 @@ mod tests {
         let first = streams.record(1, 0);
         streams.launch(1, 1000, 0);
         streams.wait(2, first);
-        assert_eq!(streams.launch(2, 10, 5), (100, 110), "not after the work queued after the mark");
+        assert_eq!(streams.launch(2, 10, 5), (100, 110), "not after the work queued behind the mark");
         let second = streams.record(2, 5);
         streams.wait(3, second);
         assert_eq!(streams.stream_idle_at_ns(3), 110);
@@ -574,7 +574,7 @@ mod tests {
         assert_eq!(streams.idle_at_ns(), 50);
         assert!(streams.is_done(mark, 50));
         streams.destroy(0x3000, 50);
-        assert_eq!(streams.by_handle.keys().copied().collect::<Vec<_>>(), [0x2000], "nothing is left of either stream");
+        assert_eq!(streams.by_handle.keys().copied().collect::<Vec<_>>(), [0x2000], "nothing remains of either stream");
         let again = streams.record(0x1000, 50);
         streams.launch(0x1000, 50, 50);
         assert!(streams.is_done(mark, 50) && streams.is_done(again, 50), "an old mark stays done");

@@ -34,7 +34,7 @@ impl SimPhysical {
     /// Returns its size in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.piece_bytes * self.pieces // this is no more than the device has
+        self.piece_bytes * self.pieces // this is no more memory than the device has
     }
 
     /// Returns the number of its pieces.

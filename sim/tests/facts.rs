@@ -75,7 +75,7 @@ fn holes_any_range_is_backed_by_any_pages() {
     assert_eq!(blocks.len(), 139);
     free_every_other(&mut device, &blocks);
     for gib in [2, 10] {
-        let address = device.malloc(Bytes::mib(gib * 1024)).expect("out of scattered pages");
+        let address = device.malloc(Bytes::mib(gib * 1024)).expect("from scattered pages");
         device.free(address).unwrap();
     }
     // facts: Holes. With 75,469,291,520 free bytes, the largest single cudaMalloc that succeeds is 75,466,014,720

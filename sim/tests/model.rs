@@ -123,7 +123,7 @@ fn touch_event(device: &mut SimDevice, naive: &mut Naive, index: usize, wait: bo
             *seen = true;
         }
         let now = device.is_complete(event).unwrap();
-        prop_assert!(now || !*seen, "a completion was taken back");
+        prop_assert!(now || !*seen, "an event became incomplete again");
         *seen = now;
     }
     Ok(())

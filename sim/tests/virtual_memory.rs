@@ -102,7 +102,7 @@ fn set_access_on_mapped_and_unmapped_ranges() {
     assert_eq!(device.set_access(at(20), Bytes::mib(40)), refused("cuMemSetAccess", 1), "partly unmapped");
     assert_eq!(device.set_access(start, PAGE), refused("cuMemSetAccess", 1), "a part of a mapping");
     device.release(memory).unwrap();
-    assert_eq!(device.set_access(start, TWENTY), Ok(()), "also after the handle was released");
+    assert_eq!(device.set_access(start, TWENTY), Ok(()), "even after the handle was released");
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl fmt::Display for AdoptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             AdoptError::Empty => "the segment has no block, or a block of 0 bytes",
-            AdoptError::TooLarge => "the segment reaches beyond 64 bits",
+            AdoptError::TooLarge => "the segment extends beyond the 64-bit address space",
             AdoptError::NotCoalesced => "two neighbouring blocks of the segment are both free or both unmapped",
             AdoptError::NotWholePages => "memory of the segment begins or ends inside a page",
             AdoptError::UnknownPool => "the segment's pool has not been created",

@@ -148,7 +148,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ensure(listed == expected, || {
                 format!("the order by address of {pool:?} on {stream:?} is {listed:?}, but the free blocks are {expected:?}")
             })?;
-            ensure(order.knows_its_runs(), || format!("the order by address of {pool:?} on {stream:?} is wrong about its runs"))?;
+            ensure(order.knows_its_runs(), || format!("the order by address of {pool:?} on {stream:?} lists the wrong runs"))?;
         }
         Ok(())
     }

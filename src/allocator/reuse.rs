@@ -54,7 +54,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !self.policy.looks_at_first(&self.heap) || !self.heap.cuts_plainly(pool) {
             return None;
         }
-        debug_assert!(self.would_place_first(request, stream_slot), "the policy takes a block that it would not place");
+        debug_assert!(self.would_place_first(request, stream_slot), "the policy takes a block that it would not have chosen");
         // Everything that may call other functions comes first, so that the compiler can then keep the values that it
         // has read in registers.
         self.heap.arena.provide_vacant();
@@ -169,7 +169,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.wrong_choice(id, *request).into());
         };
         if offset.0 > whole - request.size.0 {
-            return Err(self.fault("reuses a block from an offset after which it is too small").into());
+            return Err(self.fault("reuses a block from an offset that leaves too little room").into());
         }
         self.heap.detach(id.index);
         if offset > Bytes::ZERO {

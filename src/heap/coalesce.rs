@@ -161,7 +161,7 @@ fn is_free(arena: &Arena, index: u32) -> bool {
     arena.get(index).is_some_and(|block| block.state == BlockState::Free)
 }
 
-/// Extends a block by the block before it, which has been removed from the free index.
+/// Extends a block to absorb the one before it, which has been removed from the free index.
 fn absorb_before(arena: &mut Arena, index: u32, prev: u32) {
     let Block { address, size, prev: before, .. } = *arena.at(prev);
     arena.remove(prev);
@@ -174,7 +174,7 @@ fn absorb_before(arena: &mut Arena, index: u32, prev: u32) {
     }
 }
 
-/// Extends a block by the block after it, which has been removed from the free index.
+/// Extends a block to absorb the one after it, which has been removed from the free index.
 fn absorb_after(arena: &mut Arena, index: u32, next: u32) {
     let Block { size, next: after, .. } = *arena.at(next);
     arena.remove(next);

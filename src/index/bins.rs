@@ -93,7 +93,7 @@ impl BinnedBlocks {
             return;
         }
         let entry = self.directory.at_mut(bin);
-        debug_assert!(entry.count > 1, "a block was removed that is not in the free index");
+        debug_assert!(entry.count > 1, "a block that is not in the free index was removed");
         if entry.count == OVERSIZED {
             return self.remove_from_oversized(slots, index, bin);
         }
@@ -247,7 +247,7 @@ impl BinnedBlocks {
         let place = self.directory.get(bin).head as usize;
         let oversized = &mut self.oversized[place].1;
         let found = oversized.remove(slots.at(index), index);
-        debug_assert!(found, "a block was removed that is not in the free index");
+        debug_assert!(found, "a block that is not in the free index was removed");
         if oversized.len() <= SMALLEST_OVERSIZED {
             self.disband(slots, place);
         }
@@ -364,7 +364,7 @@ mod tests {
 
         fn remove(&mut self, slots: &mut [Block], index: u32) {
             let found = self.keys.remove(&Self::key(slots, index));
-            debug_assert!(found, "a block was removed that is not in the free index");
+            debug_assert!(found, "a block that is not in the free index was removed");
         }
 
         fn first_at_least(&self, _: &[Block], size: u64) -> Option<u32> {

@@ -312,7 +312,7 @@ impl ByAddress {
     #[inline]
     pub(crate) fn remove(&mut self, address: u64, perhaps: Spot) {
         let Some(spot) = self.is_at(address, perhaps).then_some(perhaps).or_else(|| self.find(address)) else {
-            return debug_assert!(false, "a block was removed that is not in the order by address");
+            return debug_assert!(false, "a block that is not in the order by address was removed");
         };
         if spot.at != self.left.at {
             self.settle();

@@ -109,7 +109,7 @@ impl FreeIndex {
     fn remove_elsewhere(&mut self, slots: &[Block], index: u32) {
         match &mut self.by_address {
             Some(streams) => remove_by_address(streams, slots, index),
-            None => debug_assert!(false, "a block was removed that is not in the free index"),
+            None => debug_assert!(false, "a block that is not in the free index was removed"),
         }
     }
 
@@ -237,7 +237,7 @@ fn remove_by_address(streams: &mut [ByAddress], slots: &[Block], index: u32) {
     let went = Spot { at: block.link_prev, place: block.link_next };
     match streams.get_mut(usize::from(block.stream)) {
         Some(blocks) => blocks.remove(block.address, went),
-        None => debug_assert!(false, "a block was removed that is not in the free index"),
+        None => debug_assert!(false, "a block that is not in the free index was removed"),
     }
 }
 

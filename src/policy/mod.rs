@@ -447,7 +447,7 @@ pub struct PolicyFault {
 
 impl fmt::Display for PolicyFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the policy {} {}", self.policy, self.problem)
+        write!(f, "policy {} {}", self.policy, self.problem)
     }
 }
 

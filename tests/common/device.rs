@@ -87,7 +87,7 @@ impl DeviceBackend for PlainDevice {
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), BackendError> {
-        self.used -= self.segments.remove(&address.get()).expect("a segment that is out");
+        self.used -= self.segments.remove(&address.get()).expect("a segment that the device handed out");
         Ok(())
     }
 

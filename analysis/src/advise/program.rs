@@ -327,7 +327,7 @@ pub(super) mod sample_programs {
         Program::of_requests(requests, LearnedAddressSpace::default(), &DeviceRecording::default())
     }
 
-    /// Returns a program in which a segment of 100 MiB is split for 60 MiB, so the next 60 MiB need another segment.
+    /// Returns a program in which a 100 MiB segment is split for 60 MiB, so the next 60 MiB need another segment.
     pub(crate) fn cut() -> Program {
         program(&[allocate(0, 100), free(0), allocate(1, 60), allocate(2, 60), allocate(3, 60), free(3), allocate(4, 20)])
     }

@@ -407,7 +407,7 @@ mod tests {
         let of = |text: &str| decisive(&settings(text), &Profile::PYTORCH_2_11, &programs);
         let plain = of("");
         assert_eq!(of("max_split_size_mb:101"), plain);
-        assert_ne!(of("max_split_size_mb:100"), plain, "the segment of 100 MiB would not be split");
+        assert_ne!(of("max_split_size_mb:100"), plain, "the 100 MiB segment would not be split");
         assert_ne!(of("max_split_size_mb:101,garbage_collection_threshold:0.5"), plain);
         assert_ne!(of("max_split_size_mb:101,expandable_segments:True"), of("expandable_segments:True"), "they grow");
         let rounded = of("roundup_power2_divisions:2");

@@ -650,7 +650,7 @@ mod tests {
         assert_eq!((hole.pieces, hole.largest_bytes), (3, 15 * MIB));
     }
 
-    /// `empty_cache` unmaps whole pages of 20 MiB; the ends of the hole remain mapped, because live blocks share their pages.
+    /// `empty_cache` unmaps whole 20 MiB pages; the ends of the hole remain mapped, because live blocks share their pages.
     #[test]
     fn whole_pages_of_a_hole_are_told_from_its_ends() {
         let blocks = [(10 * MIB, Is::Live(MIB)), (35 * MIB, Is::Free), (15 * MIB, Is::Live(MIB))];

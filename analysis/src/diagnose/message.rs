@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(old("4.88 GiB", "34.30 GiB", "0.00 GiB", "39.13 GiB").verdict, MessageVerdict::Capacity);
     }
 
-    /// The allocator tries a segment of 20 MiB for any request from 1 to 10 MiB.
+    /// The allocator tries a 20 MiB segment for any request from 1 to 10 MiB.
     #[test]
     fn the_request_may_be_smaller_than_the_segment_that_is_tried() {
         let least = |tried: &str| old(tried, "28.60 GiB", "0 bytes", "28.70 GiB").block_bytes.map(|(least, _)| least);

@@ -1,12 +1,13 @@
 //! Explains why a recorded program ran out of memory, from its snapshot or from the error message alone.
 //!
 //! [`diagnose_device`] follows the documents' five-step workflow (capacity? fragmentation? settings? empty_cache? the
-//! snapshot) on the heap that the failing request met. `moment` replays the recording to find that heap and the time since
-//! which that many bytes have been stranded. `breakdown` breaks the heap down ([`Breakdown`]), and `verdict` infers the limit
-//! and answers the five questions. The answer names stacks and [`Fence`]s: blocks in use next to free ones; if a fence were
-//! freed, it and its free neighbours would coalesce into one hole. If nothing failed, [`excess`] explains why more memory is
-//! reserved than allocated at the peak. A file without a trace is diagnosed from its final segments, because it contains
-//! nothing else. [`diagnose_message`] does what is possible without a snapshot, from a complete or partial message.
+//! snapshot) on the heap that the failing request met. `moment` replays the recording to find that heap, and the point at
+//! which the stranded bytes last rose past half of their amount in it. `breakdown` breaks the heap down ([`Breakdown`]), and
+//! `verdict` infers the limit and answers the five questions. The answer names stacks and [`Fence`]s: blocks in use next to
+//! free ones; if a fence were freed, it and its free neighbours would coalesce into one hole. If nothing failed, [`excess`]
+//! explains why more memory is reserved than allocated at the peak. A file without a trace is diagnosed from its final
+//! segments, because it contains nothing else. [`diagnose_message`] does what is possible without a snapshot, from a complete
+//! or partial message.
 
 mod breakdown;
 mod message;

@@ -3,7 +3,7 @@
 //! Two heaps matter at an out-of-memory error: the one when the request arrived, and the one that remained when the allocator
 //! had released all it could and still failed. One pass over the run keeps both, along with everything else that the
 //! diagnosis needs from the run up to that moment: its peaks, one of which is the moment to diagnose if nothing failed
-//! ([`Peaks`]), and the point since which the stranded bytes have stayed above half of their present amount ([`Onset`]).
+//! ([`Peaks`]), and the last point at which the stranded bytes rose past half of their present amount ([`Onset`]).
 
 use parkade::policy::PyTorch;
 use parkade::snapshot::SegmentInfo;
@@ -215,8 +215,8 @@ fn refused_bytes(request: &Entry, before_bytes: u64, after_bytes: u64, was_retri
 /// The last time that the stranded bytes rose past half of their present amount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Onset {
-    /// The entry since which reserved minus allocated bytes have been at least `level_bytes`. `None` means since before the
-    /// first entry.
+    /// The entry from which reserved minus allocated bytes have stayed at or above `level_bytes`. `None` means that this began
+    /// before the first entry.
     pub entry: Option<usize>,
     /// Half of the bytes that are stranded at the diagnosed moment.
     pub level_bytes: u64,

@@ -326,7 +326,7 @@ impl Watched<'_> {
             let number = self.account.read(thread, target)?.number;
             if let Some(ended) = self.ends_alone(self.targets[target], number)? {
                 is_found = true;
-                self.note((thread, target), FailureKind::Abort, &format!("on its own, the input ends with {ended}"))?;
+                self.note((thread, target), FailureKind::Abort, &format!("run on its own, the input ends with {ended}"))?;
             }
         }
         if !is_found {

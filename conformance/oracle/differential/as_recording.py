@@ -144,7 +144,7 @@ def pickled(answers, release, is_bare=False):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("release", help="whose keys are written, as 2.7.0")
+    parser.add_argument("release", help="the release whose keys are written, such as 2.7.0")
     parser.add_argument("output")
     parser.add_argument("--bare", action="store_true", help="leave out the keys that show a release")
     options = parser.parse_args()

@@ -188,9 +188,9 @@ def main():
         nargs="*",
         type=release,
         metavar="RELEASE",
-        help="releases, in order; without any all that are built",
+        help="releases, in order (default: all that are built)",
     )
-    parser.add_argument("--seeds", type=seeds, default=seeds("1"), help="the seeds, as 7 or 1-20")
+    parser.add_argument("--seeds", type=seeds, default=seeds("1"), help="the seeds, such as 7 or 1-20")
     parser.add_argument("--n", type=int, default=2000, help="how many operations a script has")
     parser.add_argument(
         "--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)"

@@ -475,7 +475,7 @@ def main():
     )
     parser.add_argument("--oracle", help="the real allocator (default: target/oracle/oracle-2.11.0)")
     parser.add_argument("--probe", help="the real parser (default: target/oracle/settings_probe-2.11.0)")
-    parser.add_argument("--release", type=release, help="a release, as 2.7.1, instead of 2.11's every field")
+    parser.add_argument("--release", type=release, help="a release such as 2.7.1, instead of every field of 2.11")
     parser.add_argument(
         "--parkade",
         default=os.path.join(ROOT, "target", "release", "parkade"),

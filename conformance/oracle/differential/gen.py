@@ -451,12 +451,12 @@ def for_release(out, release):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", default="1", help="the seed; the same arguments always give the same script")
+    parser.add_argument("--seed", default="1", help="the seed; the same arguments always produce the same script")
     parser.add_argument("--n", type=int, default=10000, help="how many operations")
     parser.add_argument("--flavour", default="basic", help="what is in the script: one of the names above")
-    parser.add_argument("--live", type=int, default=120, help="about how many blocks are live at once")
+    parser.add_argument("--live", type=int, default=120, help="roughly how many blocks are live at a time")
     parser.add_argument(
-        "--release", type=release, default="2.15.0", help="the release of PyTorch that the script is for, as 2.7.1"
+        "--release", type=release, default="2.15.0", help="the release of PyTorch that the script is for, such as 2.7.1"
     )
     options = parser.parse_args()
     gen(options.seed, options.n, options.flavour, options.live, for_release(print, options.release))

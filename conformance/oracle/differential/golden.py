@@ -262,7 +262,7 @@ def main():
         default=os.path.join(HERE, "..", "golden"),
         help="where the files go (default: conformance/oracle/golden)",
     )
-    parser.add_argument("--only", default="", help="write these files only, by name, separated by commas")
+    parser.add_argument("--only", default="", help="write only these files, by name, separated by commas")
     options = parser.parse_args()
     for profile in {"2.11", "2.15", *(profile for profile, _, _ in RELEASE_RUNS)}:
         built_oracle(release(profile), options.oracle)

@@ -48,7 +48,7 @@ def arguments():
         default=",".join(reversed(releases.releases())),
         help="separated by commas (default: all that are built)",
     )
-    parser.add_argument("--seeds", type=seeds, default=seeds("1-2"), help="the seeds, as 7 or 1-20")
+    parser.add_argument("--seeds", type=seeds, default=seeds("1-2"), help="the seeds, such as 7 or 1-20")
     parser.add_argument("--n", type=int, default=800, help="how many operations a script has")
     parser.add_argument(
         "--flavours", default=",".join(COMPARED + ONLY_NAMED), help="kinds of scripts, separated by commas"
@@ -128,12 +128,12 @@ class Table:
             self.also[form][release][other] += 1
             if other != release and basis == "replay" and others is not None and other in others and not others[other]:
                 self.problems.append(
-                    f"{where}, made by {release}, {form}: {other} is named, but its own run is another: {words}"
+                    f"{where}, made by {release}, {form}: {other} is named, but its own run differs: {words}"
                 )
 
     def text(self):
         lines = [
-            "| made by | files | named, by keys and replay | also named then | named, by the replay alone | also named then |",
+            "| made by | files | named, by keys and replay | also named | named, by the replay only | also named |",
             "|---|---|---|---|---|---|",
         ]
         for release in self.names:

@@ -55,7 +55,7 @@ def unexpected(output):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--release", type=release, default="2.11.0", help="the release of PyTorch, as 2.7.1 (default: 2.11.0)"
+        "--release", type=release, default="2.11.0", help="the release of PyTorch, such as 2.7.1 (default: 2.11.0)"
     )
     parser.add_argument("--oracle", help="the real allocator (default: in target/oracle)")
     parser.add_argument("--n", type=int, default=10000, help="how many operations a script has")

@@ -60,7 +60,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--oracle", default=BUILT, help="the folder of the real allocator (default: target/oracle)")
     parser.add_argument(
-        "--release", type=release, default="2.11.0", help="the release of PyTorch, as 2.7.1 (default: 2.11.0)"
+        "--release", type=release, default="2.11.0", help="the release of PyTorch, such as 2.7.1 (default: 2.11.0)"
     )
     parser.add_argument(
         "--parkade",
@@ -72,7 +72,7 @@ def arguments():
         metavar="LIB",
         help="compare PyTorch running on parkade: the library of bridge.sh for the release, instead of the binary",
     )
-    parser.add_argument("--seeds", type=seeds, default=seeds("1-20"), help="the seeds, as 7 or 1-20")
+    parser.add_argument("--seeds", type=seeds, default=seeds("1-20"), help="the seeds, such as 7 or 1-20")
     parser.add_argument("--n", type=int, default=10000, help="how many operations a script has")
     parser.add_argument(
         "--flavours", default=",".join(FLAVOURS), help="kinds of scripts, separated by commas (default: all)"
@@ -85,16 +85,16 @@ def arguments():
         "--rotate",
         type=int,
         default=0,
-        help="each seed takes this many of the settings by turns, and one order of addresses, instead of all",
+        help="each seed takes this many of the settings in turn, and one order of addresses, instead of all",
     )
     parser.add_argument(
         "--aslr", type=int, default=4, help="runs with randomised addresses, where answers depend on them"
     )
     parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="how many run at once (default: one for each core)"
+        "--jobs", type=int, default=os.cpu_count(), help="how many runs at a time (default: one per core)"
     )
     parser.add_argument("--progress", help="the file that keeps what was compared")
-    parser.add_argument("--tally", metavar="FILE", help="print the sums of such a file, and compare nothing")
+    parser.add_argument("--tally", metavar="FILE", help="print the totals of this file, and compare nothing")
     options = parser.parse_args()
     if options.tally:
         progress.print_sums(options.tally)

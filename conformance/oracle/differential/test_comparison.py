@@ -73,7 +73,7 @@ class Completions(unittest.TestCase):
         self.assertEqual(
             self.differs(routed, self.ORDERS[:1], self.ORDERS[1:], "2.15"),
             "ev",
-            "2.15 puts nothing off for a recording",
+            "2.15 defers nothing because of a recording",
         )
 
     def test_all_others_have_an_order(self):
@@ -111,20 +111,20 @@ class Completions(unittest.TestCase):
         differs = lambda theirs, ours, first=shows: self.differs(self.CAPTURED, [first[0], theirs], [first[1], ours])
         self.assertEqual(differs(later(4, 10, 8, current=2), later(5, 9, 7, current=2)), 1)
         self.assertEqual(
-            differs(later(9, 17, 9, current=9), later(9, 16, 8, current=9)), 1, "a new peak is one for both"
+            differs(later(9, 17, 9, current=9), later(9, 16, 8, current=9)), 1, "a new peak counts for both"
         )
         self.assertIn(
             "no order shows", differs(later(4, 10, 8, current=2), later(5, 10, 7, current=2)), "more was allocated"
         )
         self.assertIn(
-            "no order shows", differs(later(4, 9, 9, current=0), later(6, 8, 8, current=0)), "a peak of its own"
+            "no order shows", differs(later(4, 9, 9, current=0), later(6, 8, 8, current=0)), "a separate peak"
         )
         self.assertIn(
-            "no order shows", differs(later(6, 9, 9, current=0), later(5, 8, 8, current=0)), "a peak of its own"
+            "no order shows", differs(later(6, 9, 9, current=0), later(5, 8, 8, current=0)), "a separate peak"
         )
         self.assertEqual(differs(later(4, 10, 9, current=1), later(5, 9, 8, current=2)), "st inactive_split.all")
         same = [shows[0], shows[0].replace("[1, 4, 9, 8]", "[1, 5, 8, 7]")]
-        self.assertEqual(differs(later(4, 10, 8), later(5, 9, 7), same), "st inactive_split.all", "no order has shown")
+        self.assertEqual(differs(later(4, 10, 8), later(5, 9, 7), same), "st inactive_split.all", "no order is visible")
 
     def test_counters_that_are_reset_are_equal_again(self):
         shows = [
@@ -233,8 +233,8 @@ class Asked(unittest.TestCase):
 
     def test_only_a_difference_that_goes_away_is_the_defect(self):
         self.assertTrue(self.forgets(their_late=False, our_late=False))
-        self.assertFalse(self.forgets(their_late=True, our_late=False), "it frees early all the same")
-        self.assertFalse(self.forgets(their_late=True, our_late=True), "ours says something else to the other script")
+        self.assertFalse(self.forgets(their_late=True, our_late=False), "it still frees early")
+        self.assertFalse(self.forgets(their_late=True, our_late=True), "our answer to the other script is different")
         self.assertFalse(self.forgets(their_late=False, our_late=False, early=False), "nothing is freed early")
 
 
@@ -287,7 +287,7 @@ class Digests(unittest.TestCase):
         one, other = self.ONE, self.OTHER
         self.assertTrue(self.alike("basic", one, one))
         self.assertFalse(self.alike("basic", one, other))
-        self.assertFalse(self.alike("basic", one, None), "the real one did not reach the end")
+        self.assertFalse(self.alike("basic", one, None), "the real allocator did not reach the end")
         self.assertFalse(self.alike("basic", None, None), "neither did")
         self.assertFalse(self.alike("basic", one, one, length=3), "both ended early")
         self.assertTrue(self.alike("pools", one, one, one, one))

@@ -236,7 +236,8 @@ fn unsettled(backend: &AnyBackend, settings: &str, effort: &Effort) -> Verdict {
             return Err(Trouble::fail("nothing was read back"));
         }
         let unready = report.answers.iter().filter(|answer| answer.result == Ok(false)).count();
-        measured.push(format!("seed {seed}: {unready} queries of events not ready, {} MiB read back", report.read_bytes >> 20));
+        measured
+            .push(format!("seed {seed}: {unready} queries found an event not ready, {} MiB read back", report.read_bytes >> 20));
     }
     Ok(Evidence { text: String::new(), measured: measured.join("; "), operations: u64::from(OPERATIONS) * 2 })
 }

@@ -63,7 +63,7 @@ pub(crate) fn streams(_: &Draws) -> Outcome {
     })?;
     let answer = refused(&mut core, next);
     let is_full = answer == Some(AdoptError::TooManyStreams);
-    ensure(Law::Reference, is_full, || format!("adopting for stream {STREAMS} returned {answer:?}"))?;
+    ensure(Law::Reference, is_full, || format!("adopting a segment for stream {STREAMS} returned {answer:?}"))?;
     // The streams with the highest slots have their own blocks.
     let last: Vec<u64> = [0, 1, 2, STREAMS / 2, STREAMS - 3, STREAMS - 2, STREAMS - 1].map(handle).to_vec();
     for &stream in &last {
@@ -72,7 +72,7 @@ pub(crate) fn streams(_: &Draws) -> Outcome {
         free(&mut core, first)?;
         let second = allocate(&mut core, 4 * MIB, stream)?;
         let same = second.address() == address && core.segment_of(&second) == again;
-        ensure(Law::Reference, same, || format!("stream {stream:#x} does not get its own block again"))?;
+        ensure(Law::Reference, same, || format!("stream {stream:#x} does not get its own block back"))?;
         free(&mut core, second)?;
         let largest = core.heap().largest_free().get();
         ensure(Law::Reference, largest == 20 * MIB, || format!("the largest free block has {largest} bytes after {stream:#x}"))?;
@@ -113,7 +113,7 @@ pub(crate) fn pools(_: &Draws) -> Outcome {
         let held = allocate(&mut core, 3 * MIB, 0)?;
         core.end_pool(pool).map_err(failed)?;
         let of_pool: Vec<PoolId> = core.segments().iter().map(|segment| segment.pool).collect();
-        ensure(Law::Pools, of_pool == [pool], || format!("a request in {pool:?} made segments in {of_pool:?}"))?;
+        ensure(Law::Pools, of_pool == [pool], || format!("a request routed to {pool:?} created segments in {of_pool:?}"))?;
         free(&mut core, held)?;
         // The number of the released pool is available again.
         core.release_pool(pool).and_then(|()| core.release_pool(pool)).map_err(failed)?;
@@ -156,7 +156,7 @@ pub(crate) fn bytes(_: &Draws) -> Outcome {
         }
         let answers = [left + 1, left, 1].map(|size| adopt(&mut core, 3 << 61, size));
         let expected = [Some(AdoptError::TooMuch), None, Some(AdoptError::TooMuch)];
-        ensure(Law::Reference, answers == expected, || format!("beside {first} bytes: {answers:?}"))?;
+        ensure(Law::Reference, answers == expected, || format!("with {first} bytes held: {answers:?}"))?;
         let reserved = core.heap().reserved().get();
         ensure(Law::Reference, reserved == MOST, || format!("{reserved} bytes are reserved, expected {MOST}"))?;
         core.check().map_err(|violation| Broken::new(Law::Sweep, violation))?;
@@ -172,7 +172,7 @@ pub(crate) fn bytes(_: &Draws) -> Outcome {
         let error = core.allocate(Bytes(512), StreamId(3)).err();
         let is_too_much = matches!(&error, Some(AllocError::Answer(wrong)) if wrong.problem == AnswerProblem::TooMuch);
         ensure(Law::Reference, answers == [true, is_served] && is_too_much, || {
-            format!("beside {adopted} bytes, requests returned {answers:?}, and the last one {error:?}")
+            format!("with {adopted} bytes adopted, the requests returned {answers:?}, and the last one {error:?}")
         })?;
     }
     Ok(5)
@@ -427,7 +427,7 @@ fn one_device(is_newer: bool, total: u64, fractions: &[f64]) -> Result<(), Broke
         ensure(Law::Limit, same, || {
             let limit = core.heap().limit();
             format!(
-                "setting {fraction} of {total} bytes returned {answer:?} and the limit {limit:?}, expected {:?}",
+                "setting {fraction} of {total} bytes returned {answer:?} and set the limit {limit:?}, expected {:?}",
                 reference.limit()
             )
         })?;

@@ -147,7 +147,7 @@ impl Family {
                 let copied = &mut self.all[at % count];
                 let held = copied.held.remove(what % copied.held.len());
                 let is_known = copied.core.segment_of(&held.allocation).is_some();
-                ensure(Law::Reference, is_known, || format!("the allocation {:?} is unknown", held.allocation))?;
+                ensure(Law::Reference, is_known, || format!("allocation {:?} is unknown", held.allocation))?;
                 copied.core.free(held.allocation).map_err(|error| unserved(&error))?;
                 Ok(Some(copied.number))
             }
@@ -187,7 +187,7 @@ fn refused(copied: &mut Copied, strange: Held) -> Result<(), Broken> {
     copied.core.record_stream(&allocation, StreamId(1));
     let answer = copied.core.free(allocation);
     ensure(Law::Reference, answer == Err(FreeError::NotAllocated) && !is_known, || {
-        format!("allocator {} freed what it does not hold, created by {maker}: {answer:?}", copied.number)
+        format!("allocator {} freed memory that it does not hold, created by {maker}: {answer:?}", copied.number)
     })
 }
 

@@ -126,7 +126,7 @@ impl<'a> Play<'a> {
         core.set_limit(Some(Bytes::ZERO));
         let class = if case.base * 512 > MIB { PoolClass::Large } else { PoolClass::Small };
         let of_class = |slot: &PoolSlot| slot.class() == class && *slot != PoolSlot::default_pool(class);
-        let slot = core.heap().pool_slots().find(of_class).ok_or_else(|| failed("the pool has no collection"))?;
+        let slot = core.heap().pool_slots().find(of_class).ok_or_else(|| failed("the pool has no slot"))?;
         let (items, free, held) = (Vec::new(), BTreeSet::new(), Vec::new());
         let mut play = Play { case, core, slot, items, free, held, state: case.seed, steps: 0, order: Order::Any };
         play.fill(class)?;

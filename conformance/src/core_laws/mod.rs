@@ -65,7 +65,7 @@ pub const LAWS: [CoreLaw; 22] = [
     },
     CoreLaw {
         name: "reference/clones",
-        says: "a clone accepts frees of what its originals held, is independent of them, and accepts no other frees",
+        says: "a clone can free what its originals held, is independent of them, and refuses all other frees",
         check: clones::check,
     },
     CoreLaw {
@@ -86,7 +86,8 @@ pub const LAWS: [CoreLaw; 22] = [
     },
     CoreLaw {
         name: "reference/events-by-handle",
-        says: "a device whose events complete in the order of their streams' handles may say so: no decision changes",
+        says: "a device whose events complete in the order of their streams' handles may declare this without changing any \
+               decision",
         check: two_devices::events_by_handle,
     },
     CoreLaw {

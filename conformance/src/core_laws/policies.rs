@@ -134,9 +134,9 @@ impl Policy for Scripted {
 enum Named {
     /// The answers need no block.
     Nothing,
-    /// A free segment of 4 MiB on stream 0.
+    /// A free 4 MiB segment on stream 0.
     Whole,
-    /// A block in a segment of 4 MiB; the rest of the segment is in use.
+    /// A block in a 4 MiB segment; the rest of the segment is in use.
     Part,
     /// That segment after it was handed out again.
     Used,
@@ -298,7 +298,7 @@ pub(crate) fn check_borders(_: &Draws) -> Outcome {
     let cases = cases();
     for (number, case) in cases.iter().enumerate() {
         one(case)
-            .map_err(|broken| broken.during(format!("case {number}, a request of {} bytes on stream {}", case.3, case.4)))?;
+            .map_err(|broken| broken.during(format!("case {number}, a request for {} bytes on stream {}", case.3, case.4)))?;
     }
     released()?;
     remapped()?;
@@ -324,7 +324,7 @@ fn remapped() -> Result<(), Broken> {
 /// Blocks that a policy names when the cache is released are checked in the same way as those that it names in the
 /// ladder.
 fn released() -> Result<(), Broken> {
-    let in_use = "the policy scripted releases memory while a graph is captured, or memory of a private pool in use";
+    let in_use = "policy scripted releases memory while a graph is captured, or memory of a private pool in use";
     let cases = [(Named::Private, in_use), (Named::Capturing, in_use), (Named::Whole, "")];
     for (named, says) in cases {
         let (mut core, held) = prepared(named)?;
@@ -351,7 +351,7 @@ fn one((says, named, scripted, bytes, stream): &Case) -> Result<(), Broken> {
         Err(error) => {
             let text = error.to_string();
             let expected = match &error {
-                AllocError::Policy(_) => format!("the policy scripted {says}"),
+                AllocError::Policy(_) => format!("policy scripted {says}"),
                 _ => (*says).to_owned(),
             };
             let is_same = !says.is_empty() && (text == expected || (*says == "CUDA out of memory" && text.starts_with(says)));
@@ -427,7 +427,7 @@ fn moving_cases() -> Vec<Case> {
         ("", Whole, high.clone(), BLOCK - 1024, 0),
         ("", Whole, high.clone(), BLOCK - 2048, 0),
         ("", Part, high.clone(), SMALL + 512, 0),
-        ("reuses a block from an offset after which it is too small", Whole, high.clone(), BLOCK - 512, 0),
+        ("reuses a block from an offset that leaves too little room", Whole, high.clone(), BLOCK - 512, 0),
         ("reuses a block that is too small", Whole, high.clone(), BLOCK + 512, 0),
         ("reuses a block of a different pool or stream", Whole, high, BLOCK - 1024, 9),
         ("", Nothing, providing.clone(), BLOCK, 9),
@@ -763,7 +763,7 @@ fn remapped_pages(free: [u64; 2], wanted: u64) -> Result<(), Broken> {
         .map(|name| log.iter().filter(|call| call.name == name).count() as u64);
     let unmapped: u64 = free.iter().sum();
     let expected = [unmapped, wanted, wanted.saturating_sub(unmapped), unmapped.saturating_sub(wanted)];
-    let during = || format!("{free:?} free pages of other streams are remapped for a request of {wanted}");
+    let during = || format!("{free:?} free pages of other streams are remapped for a request for {wanted}");
     ensure(Law::Answers, seen == expected, || {
         format!("{}: unmapped, mapped, created and released {seen:?} pages, expected {expected:?}", during())
     })?;

@@ -77,7 +77,7 @@ fn one_size(settings: &Settings, size: u64) -> Result<(), Broken> {
         let exact = fraction * size as f64;
         let seen = [Profile::PYTORCH_2_11, Profile::PYTORCH_2_15].map(|profile| profile.limit_rounding.limit(fraction, size));
         let expected = [exact.floor() as u64, exact.round() as u64];
-        ensure(Law::Limit, seen == expected, || format!("{fraction} of {size} bytes are {seen:?}, expected {expected:?}"))?;
+        ensure(Law::Limit, seen == expected, || format!("{fraction} of {size} bytes is {seen:?}, expected {expected:?}"))?;
     }
     let rounded = u128::from(size).div_ceil(512) * 512;
     let seen = Bytes(size).checked_round_up(Bytes(512)).map(Bytes::get);
@@ -188,7 +188,7 @@ fn fixed_texts() -> Result<(), Broken> {
     let fault = PolicyFault { policy: "first-fit", problem: "names no block" };
     let driver = BackendError::Driver { call: "cudaMalloc", code: 2 };
     let none = BackendError::OutOfMemory { requested: Bytes(512) };
-    texts::check(&fault.to_string(), Some("the policy first-fit names no block".to_owned()))?;
+    texts::check(&fault.to_string(), Some("policy first-fit names no block".to_owned()))?;
     texts::check(&driver.to_string(), Some("cudaMalloc failed with driver code 2".to_owned()))?;
     texts::check(&none.to_string(), Some("the device has no room for 512 bytes".to_owned()))?;
     texts::check(&FreeError::Device(driver).to_string(), Some(format!("the block stays pending: {driver}")))?;
@@ -392,7 +392,7 @@ fn meaning(call: &str, code: u32) -> &'static str {
         3 => {
             ": the driver is not initialised in this process; a forked child cannot use CUDA if its parent did: spawn the process instead"
         }
-        709 => ": the context was destroyed, as by cudaDeviceReset, and all its memory with it: open the device again",
+        709 => ": the context and all its memory were destroyed, for example by cudaDeviceReset: open the device again",
         _ => "",
     }
 }
@@ -417,7 +417,7 @@ fn fixed_errors() -> Result<(), Broken> {
     )?;
     for (error, text) in [
         (AdoptError::Empty, "the segment has no block, or a block of 0 bytes"),
-        (AdoptError::TooLarge, "the segment reaches beyond 64 bits"),
+        (AdoptError::TooLarge, "the segment extends beyond the 64-bit address space"),
         (AdoptError::NotCoalesced, "two neighbouring blocks of the segment are both free or both unmapped"),
         (AdoptError::NotWholePages, "memory of the segment begins or ends inside a page"),
         (AdoptError::UnknownPool, "the segment's pool has not been created"),

@@ -14,7 +14,7 @@ use crate::suite::{Entry, Evidence, Trouble, Verdict};
 pub(crate) const ROWS: &[Row] = &[
     Row {
         id: "C1",
-        claim: "With 39 tensors of 1 GB on 39.59 GiB, six are deleted; 2 GB then fits because the allocator combines the \
+        claim: "Of 39 tensors of 1 GB on a 39.59 GiB device, six are deleted; 2 GB then fits because the allocator combines the \
                 deleted tensors' cached blocks.",
         finding: Finding::Different,
         found: "2 GB fits without a retry, but in a 40th segment from the driver: reserved memory grows from 39,994,785,792 to \
@@ -22,17 +22,19 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "C2",
-        claim: "Tensors of 0.9, 1.1, 0.5 and 2 GB are allocated in turn until the memory is full; three are deleted; 3.4 GiB \
-                then fails because of fragmentation.",
+        claim: "Tensors of 0.9, 1.1, 0.5 and 2 GB are allocated in turn until the memory is full; three are deleted; a 3.4 GiB \
+                request then fails because of fragmentation.",
         finding: Finding::Refuted,
-        found: "35 tensors fit. Then 3.4 GiB is served after one retry: each deleted tensor was an entire segment, and \
+        found: "35 tensors fit. The 3.4 GiB request then succeeds after one retry: each deleted tensor was an entire segment, \
+                and \
                 cudaFree returns all of them.",
     },
     Row {
         id: "C3",
-        claim: "Of 100 tensors of 4 MB, every other one is freed; 100 MB then fails because of fragmentation.",
+        claim: "Of 100 tensors of 4 MB, every other one is freed; a 100 MB request then fails because of fragmentation.",
         finding: Finding::Different,
-        found: "209,715,200 bytes are free in pieces, none of which serves 100 MB; but the device has room for a new segment. \
+        found: "209,715,200 bytes are free in pieces, none of which is large enough for 100 MB, but the device has room for a \
+                new segment. \
                 The request fails only under a limit of 409.60 MiB.",
     },
     Row {
@@ -82,7 +84,7 @@ fn holes() -> Vec<Entry> {
         );
         add("C3", "100 tensors of 4 MB, every other one freed, then 100 MB: served by a new segment", alternating);
     }
-    let says = "C3 under 0.4 GiB: 0.195 GiB is free in pieces, and 100 MB is refused";
+    let says = "C3 under 0.4 GiB: 0.195 GiB is free in pieces, and the 100 MB request fails";
     entries.push(scenario("C3/limited", says, alternating_limited));
     entries
 }
@@ -258,8 +260,11 @@ fn shown(size: Option<Size>) -> String {
 }
 
 fn diagnosis(message: &OutOfMemoryMessage) -> String {
-    let verdict =
-        if message.is_fragmentation() { "at least what was tried: fragmentation" } else { "less than was tried: capacity" };
+    let verdict = if message.is_fragmentation() {
+        "at least the size that was tried: fragmentation"
+    } else {
+        "less than the size that was tried: capacity"
+    };
     format!(
         "tried         {:>12}\nallocated     {:>12}\nreserved      {:>12}\nfragmentation {:>12}, {verdict}\n",
         shown(message.tried),

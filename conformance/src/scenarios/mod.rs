@@ -55,14 +55,14 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
 const HEAD: &str = "# Scenarios
 
 parkade is based on lecture notes and guides on GPU memory.
-This table lists every scenario and every claim in them, with what they say and what the tests found.
+This table lists every scenario and claim from them, what they say and what the tests found.
 
 - **reproduced**: the claim is true as stated.
 - **different**: the claim is partly true, or true with different figures.
 - **refuted**: the claim is false.
 
 Each row has one or more entries in the conformance suite, which fail if the table is no longer correct.
-`parkade conform --filter scenario/A5` runs the entries for A5; with `--report FILE`, the report contains their output: statistics, pictures of the heap, driver calls.
+`parkade conform --filter scenario/A5` runs the entries for A5; with `--report FILE`, the report contains their output: statistics, pictures of the heap and driver calls.
 Their output on the simulated device is also in [conformance/tests/snapshots](../conformance/tests/snapshots).
 PyTorch's figures were recorded with PyTorch 2.11 on an H200 ([driver-facts.md](driver-facts.md)); the entries must reproduce them to the byte.
 

@@ -79,7 +79,7 @@ pub(crate) const ROWS: &[Row] = &[
                 nothing; gradients are assigned, then added in place; a forward-only run holds two activations.",
         finding: Finding::Reproduced,
         found: "Each rule is shown by the requests of a few operations, in order; in a forward-only run, at most 2 \
-                activations are live. The patterns in the notes are drawn.",
+                activations are live. The output draws the patterns in the notes.",
     },
 ];
 
@@ -96,7 +96,7 @@ fn activations() -> Vec<Entry> {
     vec![
         scenario(
             "E1",
-            "L B S H 4 bytes are the exact peak; sqrt(L) B S H 4 is roughly what checkpointing keeps, not its peak",
+            "L B S H 4 bytes is the exact peak; sqrt(L) B S H 4 is roughly what checkpointing keeps, not its peak",
             |_: &AnyBackend| formula(),
         ),
         scenario(
@@ -251,7 +251,7 @@ fn toys() -> Verdict {
         let size = |bytes: u64| bytes as f64 / parts;
         let Chain { layers, checkpoint_bytes, inner_bytes, fixed_bytes, .. } = chain;
         text += &format!(
-            "{name}: N {layers}, X {:.3}, Y {:.3}, always there {:.3} {unit}\n",
+            "{name}: N {layers}, X {:.3}, Y {:.3}, always live {:.3} {unit}\n",
             size(checkpoint_bytes),
             size(inner_bytes),
             size(fixed_bytes)
@@ -267,7 +267,7 @@ fn toys() -> Verdict {
 }
 
 fn work() -> Verdict {
-    let mut text = String::from("forward passes of a chain of 12 layers, a layer being 1\n");
+    let mut text = String::from("forward passes of a chain of 12 layers, counted in layers\n");
     for (how, keeping) in [
         ("everything kept", Keeping::All),
         ("every layer recomputed", Keeping::Groups(1)),

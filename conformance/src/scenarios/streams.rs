@@ -430,6 +430,6 @@ fn two_streams(backend: &AnyBackend, effort: &Effort) -> Verdict {
     if racing == 0 {
         return Err(Trouble::fail(format!("none of {cases} programs on two streams races")));
     }
-    let text = "of the random programs on two streams without record_stream, some race\n".to_owned();
+    let text = "some random programs on two streams without record_stream race\n".to_owned();
     Ok(Evidence { text, measured: format!("{racing} of {cases} programs race\n"), operations })
 }

@@ -107,7 +107,7 @@ fn real_outcomes_are_predicted() {
 fn an_error_in_the_recording_shows_the_memory_and_the_answer_fits_the_truth() {
     // The run had a limit of 12 GiB.
     let report = on("gpt2_varlen.limit12_oom", None, &["expandable_segments:True"]);
-    let (_, hint) = report.hint().expect("the run was out of memory");
+    let (_, hint) = report.hint().expect("the run ran out of memory");
     assert!(hint.least_bytes <= 12 << 30 && hint.below_bytes > 12 << 30, "{hint:?}");
     assert!(!report.own().fits() && report.own().fails_at_entry().is_some());
     let cure = report.recommended().expect("a cure");

@@ -87,10 +87,10 @@ fn without_a_limit_an_interval_is_inferred() {
     assert_eq!((diagnosis.verdict, diagnosis.evidence.refused.map(|(_, entry)| entry)), (Verdict::Undecided, Some(7268)));
     let (width, diagnosis) = inferred("prefetch_streams.limit6", 6);
     assert!(width < GIB / 5 && matches!(diagnosis.limit, Limit::Between { .. }), "{:?}", diagnosis.limit);
-    assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::NoFailure, None), "no request was out of memory");
+    assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::NoFailure, None), "no request ran out of memory");
     let (width, diagnosis) = inferred("resnet50_sweep.limit5_oom", 5);
     assert!(width < GIB / 16);
-    // 118 MiB were free for a request of 49 MiB, which is fragmentation under any limit.
+    // 118 MiB were free for a 49 MiB request, which is fragmentation under any limit.
     assert_eq!((diagnosis.verdict, diagnosis.assumed_limit_bytes), (Verdict::Fragmentation, Some(5 * GIB)));
 }
 
@@ -100,7 +100,7 @@ fn a_limit_that_garbage_collection_needs_is_found() {
     let (given, found) = (diagnosed("gpt2_varlen.limit16_gc", Some(16 * GIB)), diagnosed("gpt2_varlen.limit16_gc", None));
     assert_eq!((found.assumed_limit_bytes, found.exactness.map(|verdict| verdict.mismatches)), (Some(16 * GIB), Some(0)));
     assert_eq!((given.heap, given.verdict), (found.heap, found.verdict));
-    // One block of 96 MiB prevents a segment of 1.53 GiB from being used or released.
+    // One 96 MiB block prevents a 1.53 GiB segment from being used or released.
     let fence = found.fences[0];
     assert_eq!((fence.bytes, fence.frees_segment, fence.owner.entry), (96 * MIB, true, Some(13_619)));
 }

@@ -119,9 +119,9 @@ pub(super) fn made_up_streams() -> Outcome {
     for stream in [MADE_UP, gone, StreamId(1), StreamId(2)] {
         let answer = device.record_event(&mut event, stream);
         let refused = BackendError::Driver { call: "cuEventRecord", code: INVALID_HANDLE };
-        ensure(answer == Err(refused), || format!("an event on the stream {stream}: {answer:?}"))?;
-        ensure(device.fill(memory, Bytes(PAGE), 0, stream).is_err(), || format!("memory was filled on the stream {stream}"))?;
-        ensure(device.destroy_stream(stream).is_err(), || format!("the stream {stream} was destroyed"))?;
+        ensure(answer == Err(refused), || format!("an event on stream {stream}: {answer:?}"))?;
+        ensure(device.fill(memory, Bytes(PAGE), 0, stream).is_err(), || format!("memory was filled on stream {stream}"))?;
+        ensure(device.destroy_stream(stream).is_err(), || format!("stream {stream} was destroyed"))?;
     }
     let asked = device.driver_calls() - calls;
     ensure(asked == 0, || format!("{asked} driver calls were made"))?;
@@ -139,7 +139,9 @@ pub(super) fn dropped_device() -> Outcome {
     device.malloc(Bytes(64 * MIB))?;
     device.malloc(Bytes(2 * MIB))?;
     let during = free_bytes(&mut witness)?;
-    ensure(before - during == 66 * MIB, || format!("66 MiB were taken, and {before} free bytes became {during}"))?;
+    ensure(before - during == 66 * MIB, || {
+        format!("66 MiB were taken, and free memory changed from {before} to {during} bytes")
+    })?;
     drop(device);
     let after = free_bytes(&mut witness)?;
     ensure(after == before, || format!("{before} bytes were free before the device was opened and dropped, {after} after"))?;

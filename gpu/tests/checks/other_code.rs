@@ -75,9 +75,7 @@ pub(super) fn forked() -> Outcome {
     let mut status = 0;
     // SAFETY: writes one int through the pointer; the child belongs to this process.
     let ended = unsafe { waitpid(pid, &raw mut status, 0) };
-    ensure(ended == pid && status == 8 << 8, || {
-        format!("of 8 calls, {} failed as they should; status {status:#x}", status >> 8)
-    })?;
+    ensure(ended == pid && status == 8 << 8, || format!("of 8 calls, {} failed as expected; status {status:#x}", status >> 8))?;
     ensure(used.codes() == [0; 8], || String::from("the parent's device no longer works"))?;
     Ok(String::from("8 calls in a child: driver code 3 each"))
 }

@@ -50,7 +50,7 @@ pub(super) fn holds_what_is_written() -> Outcome {
     let mut bytes = vec![0; usize::try_from(whole.get())?];
     device.read(base, &mut bytes)?;
     ensure(bytes.chunks_exact(4).all(|word| word == 0x1234_5678_u32.to_le_bytes()), || {
-        String::from("one fill over all differs")
+        String::from("one fill across all pieces differs")
     })?;
 
     let held = Holdings { reservations: 1, reserved_bytes: Bytes(64 * MIB), handles: 3, mappings: 3, ..Holdings::default() };
@@ -92,7 +92,7 @@ pub(super) fn survives_remapping() -> Outcome {
     device.unreserve(first, LARGE)?;
     device.unreserve(second, Bytes(64 * MIB))?;
     ends_empty(&mut device, before)?;
-    Ok(format!("{LARGE} bytes from {first} to {elsewhere}, bit for bit"))
+    Ok(format!("{LARGE} bytes copied from {first} to {elsewhere}, bit for bit"))
 }
 
 pub(super) fn aliases_share() -> Outcome {
@@ -198,7 +198,7 @@ pub(super) fn dropped_in_mid_use() -> Outcome {
     device.fill(base, whole, 3, stream)?;
     ensure(device.unmap(base, PAGE).is_err(), || String::from("part of a mapping was unmapped"))?; // an error on the way
     let during = free_bytes(&mut witness)?;
-    ensure(during + whole.get() + LARGE.get() <= before, || format!("{before} free bytes became {during}"))?;
+    ensure(during + whole.get() + LARGE.get() <= before, || format!("free memory changed from {before} to {during} bytes"))?;
     drop(device);
     let mapped_no_more = free_bytes(&mut witness)?;
     let kept = before - mapped_no_more;

@@ -35,8 +35,10 @@ pub(super) fn takes_its_time() -> Outcome {
     let queued = start.elapsed();
     device.synchronize()?;
     let both = start.elapsed();
-    ensure(both < Duration::from_millis(180), || format!("two streams of 100 ms took {both:?}: one after the other"))?;
-    ensure(queued < Duration::from_millis(50), || format!("the launch waited for {queued:?}"))?;
+    ensure(both < Duration::from_millis(180), || {
+        format!("two streams of 100 ms each took {both:?}: they ran one after the other")
+    })?;
+    ensure(queued < Duration::from_millis(50), || format!("the launch took {queued:?}"))?;
     let start = Instant::now();
     for _ in 0..2 {
         device.spin(streams[0], 50 * MS_NS)?;
@@ -45,9 +47,9 @@ pub(super) fn takes_its_time() -> Outcome {
     let other = start.elapsed();
     device.synchronize_stream(streams[0])?;
     let one = start.elapsed();
-    ensure(one >= Duration::from_millis(100), || format!("two kernels of 50 ms in one stream took {one:?}"))?;
+    ensure(one >= Duration::from_millis(100), || format!("two 50 ms kernels in one stream took {one:?}"))?;
     ensure(other < Duration::from_millis(50), || format!("waiting for an idle stream took {other:?}"))?;
-    ensure(device.spin(streams[0], LONGEST_SPIN_NS + 1).is_err(), || String::from("a launch without an end was accepted"))?;
+    ensure(device.spin(streams[0], LONGEST_SPIN_NS + 1).is_err(), || String::from("a launch that never ends was accepted"))?;
     let calls = device.driver_calls();
     ensure(device.spin(MADE_UP, 1).is_err(), || String::from("a made-up stream was accepted"))?;
     ensure(device.synchronize_stream(MADE_UP).is_err(), || String::from("a wait for a made-up stream was accepted"))?;

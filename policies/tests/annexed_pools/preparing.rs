@@ -43,7 +43,7 @@ fn a_pool_whose_end_is_free_grows_by_what_is_missing() {
     let too_long = core.allocate(Bytes::mib(23), HERE).unwrap_err();
     assert!(matches!(too_long, AllocError::OutOfMemory(_)), "{too_long}");
     core.check().unwrap();
-    assert_eq!(segments(&core), [(0, 10), (1, 20)], "memory that would not suffice is not mapped");
+    assert_eq!(segments(&core), [(0, 10), (1, 20)], "memory that would not be enough is not mapped");
     end(&mut core, FIRST);
     give(&mut core, kept);
 }
@@ -97,7 +97,7 @@ fn beyond_the_limit_no_part_of_what_is_missing_is_mapped() {
     let error = core.allocate(Bytes::mib(12), HERE).unwrap_err();
     assert!(matches!(error, AllocError::OutOfMemory(_)), "{error}");
     core.check().unwrap();
-    assert_eq!((created, calls(&core, CallName::MemCreate)), (6, 6), "8 MiB of the 12 are left");
+    assert_eq!((created, calls(&core, CallName::MemCreate)), (6, 6), "8 of the 12 MiB are left");
     let last = take(&mut core, 8, HERE);
     end(&mut core, FIRST);
     [kept, first, last].into_iter().for_each(|block| give(&mut core, block));

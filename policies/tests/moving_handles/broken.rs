@@ -4,7 +4,7 @@ use parkade::Allocation;
 
 use super::*;
 
-/// Two handles of 36 MiB, filled with blocks of 6 MiB; the second block in each stays allocated.
+/// Two 36 MiB handles, filled with 6 MiB blocks; the second block in each stays allocated.
 fn partly_free(toy: Toy) -> (Allocator<SimDevice, Toy>, Vec<Allocation>) {
     let mut allocator = on(72, Toy { least: 36 * MIB, breaks: true, ..toy });
     let blocks: Vec<Allocation> = (0..12).map(|_| allocator.allocate(Bytes::mib(6), HERE).unwrap()).collect();

@@ -363,7 +363,7 @@ fn price_ns(entry: &Entry) -> u64 {
     if entry.action == Action::SegmentAlloc {
         return MeasuredH200.cost_ns(CallName::Malloc, size);
     }
-    // Expandable segments grow by pages of 20 MiB, or of 2 MiB for small requests.
+    // Expandable segments grow by 20 MiB pages, or by 2 MiB pages for small requests.
     let page = if size.is_multiple_of(LARGE_PAGE) { LARGE_PAGE } else { SMALL_PAGE };
     let handles = [(page, size / page)];
     let calls = [CallName::MemCreate, CallName::MemMap, CallName::MemSetAccess];

@@ -40,7 +40,7 @@ pub struct Smallest {
 /// `options` is ignored. `given` lists capacities in bytes that are also tried, if they are below the result of the search.
 ///
 /// The capacities tried are LOAD, LOAD + s, LOAD + 2s and so on, up to what the workload reserves on a device with plenty of
-/// memory. LOAD is the most bytes live at once, with each request rounded up to 512 bytes, in whole pages of 2 MiB; the step
+/// memory. LOAD is the most bytes live at once, with each request rounded up to 512 bytes, in whole 2 MiB pages; the step
 /// s is 1/256 of LOAD, but at least one page. All policies are measured at the same capacities, so that equal needs produce
 /// equal results.
 ///

@@ -70,7 +70,7 @@ impl Addresses {
 /// How to run a workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
-    /// The device's memory. Only whole pages of 2 MiB can be used, and no more than [`PLENTY_BYTES`].
+    /// The device's memory. Only whole 2 MiB pages can be used, and no more than [`PLENTY_BYTES`].
     pub capacity_bytes: u64,
     /// The most that the allocator may take from the device (PyTorch's memory fraction); `None` means no limit.
     pub limit_bytes: Option<u64>,
@@ -697,7 +697,7 @@ mod tests {
         assert!(found.outcome.fits() && found.runs < 32);
         assert!(!run(&hole(), pytorch(), &RunOptions::new(158 * MIB)).fits());
         let expandable = smallest_capacity(&hole(), &|| policy("pytorch-expandable"), &options, &[]).expect("it fits");
-        assert_eq!(expandable.capacity_bytes, 140 * MIB, "one page of 20 MiB of the 30 MiB hole is released");
+        assert_eq!(expandable.capacity_bytes, 140 * MIB, "one 20 MiB page of the 30 MiB hole is released");
         let alone = smallest_capacity(&workload(vec![allocate(0, 30)]), &pytorch, &options, &[]).expect("it fits");
         assert_eq!((alone.capacity_bytes, alone.runs), (30 * MIB, 2), "the load itself");
     }

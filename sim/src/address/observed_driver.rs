@@ -529,8 +529,8 @@ mod tests {
         let low = model.place(64 * MIB, 0).unwrap();
         assert_eq!((top - middle, middle - low), (64 * MIB, 64 * MIB));
         model.release(middle, 64 * MIB);
-        assert_eq!(model.place(64 * MIB, 0), Some(low - 64 * MIB), "the gap of 64 MiB is too short for a chunk of 64 MiB");
-        assert_eq!(model.place(32 * MIB, 0), Some(middle + 32 * MIB), "but not for one of 32 MiB, which is placed at its top");
+        assert_eq!(model.place(64 * MIB, 0), Some(low - 64 * MIB), "the 64 MiB gap is too short for a 64 MiB chunk");
+        assert_eq!(model.place(32 * MIB, 0), Some(middle + 32 * MIB), "but not for a 32 MiB chunk, which is placed at its top");
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Shown {
         }
     }
 
-    /// The run that is checked.
+    /// The run to check.
     pub(super) fn last(&self) -> &Run {
         match self {
             Shown::One(run) => run,

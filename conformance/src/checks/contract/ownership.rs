@@ -28,7 +28,7 @@ fn within(backend: &AnyBackend, _: &Effort) -> Verdict {
     let (mut ranges, mut memory, mut held) = (Vec::new(), Vec::new(), 0);
     let look = |device: &mut AnyDevice, held: u64, what: &str| {
         let info = device.memory_info()?;
-        ensure(info.total == total, || format!("{what}: the total became {}", info.total))?;
+        ensure(info.total == total, || format!("{what}: the total changed to {}", info.total))?;
         let sum = info.free.get() + held;
         ensure(sum <= total.get() && info.free.get() <= before, || format!("{what}: {info:?} with {held} bytes held"))?;
         ensure(before - info.free.get() == held, || format!("{what}: {before} bytes were free, now {info:?} with {held} held"))
@@ -69,9 +69,9 @@ fn others(backend: &AnyBackend, _: &Effort) -> Verdict {
         let now = device.memory_info()?;
         let missing = before.free.get().saturating_sub(now.free.get());
         ensure(missing == size.get() && now.total == before.total, || {
-            format!("with {size} bytes held by others, {before:?} became {now:?}")
+            format!("with {size} bytes held by others, {before:?} changed to {now:?}")
         })?;
-        text += &format!("{size} held by others: {missing} less free\n");
+        text += &format!("{size} bytes held by others: {missing} bytes less free\n");
     }
     // The others hold nothing at this point.
     ends_empty(&mut device, before.free.get())?;

@@ -41,7 +41,7 @@ pub(super) fn entries() -> Vec<Entry> {
             .requires(Requirement::SharedPages(SMALLEST_PART)),
         entry("sizes/small-ones-fill-a-page", "a range that does not fit into a shared page starts a new one", third)
             .requires(Requirement::SharedPages(2)),
-        entry("sizes/large-ones-take-pages", "larger ranges take whole pages that they do not share", large),
+        entry("sizes/large-ones-take-pages", "larger ranges take whole pages and do not share them", large),
         entry("sizes/alignment", "ranges start at multiples of 512 bytes, whole-page ranges at multiples of a page", alignment),
         entry("sizes/create-takes-memory", "cuMemCreate takes the memory immediately", create)
             .requires(Requirement::VirtualMemory),
@@ -83,17 +83,17 @@ fn small(backend: &AnyBackend, _: &Effort) -> Verdict {
         let first_took = before - free_bytes(&mut device)?;
         let second = device.malloc(Bytes(bytes))?;
         let both_took = before - free_bytes(&mut device)?;
-        ensure(first_took == page, || format!("{bytes} bytes took {first_took}, not a page"))?;
-        ensure(both_took == page, || format!("twice {bytes} bytes took {both_took}, not a page"))?;
+        ensure(first_took == page, || format!("{bytes} bytes took {first_took} bytes, not one page"))?;
+        ensure(both_took == page, || format!("two ranges of {bytes} bytes took {both_took} bytes, not one page"))?;
         let apart = first.get().abs_diff(second.get());
         ensure(apart == spacing, || format!("two ranges of {bytes} bytes are {apart} bytes apart, not {spacing}"))?;
         device.free(first)?;
         // The page is freed together with its last range.
         let kept = before - free_bytes(&mut device)?;
-        ensure(kept == page, || format!("the second range of {bytes} bytes keeps {kept} bytes, not a page"))?;
+        ensure(kept == page, || format!("the second range of {bytes} bytes keeps {kept} bytes, not one page"))?;
         device.free(second)?;
         ends_empty(&mut device, before)?;
-        text += &format!("{bytes}: two in a page, {spacing} apart\n");
+        text += &format!("{bytes} bytes: two per page, {spacing} bytes apart\n");
     }
     Ok(Evidence { text, operations: 4 * spacings.len() as u64, ..Evidence::default() })
 }
@@ -111,7 +111,7 @@ fn third(backend: &AnyBackend, _: &Effort) -> Verdict {
     for (number, expected) in [1, 1, 2].into_iter().enumerate() {
         ranges.push(device.malloc(Bytes(bytes))?);
         let took = before - free_bytes(&mut device)?;
-        ensure(took == expected * page, || format!("{} ranges of {bytes} bytes took {took}", number + 1))?;
+        ensure(took == expected * page, || format!("{} ranges of {bytes} bytes took {took} bytes", number + 1))?;
         text += &format!("{} of {bytes}: {took}\n", number + 1);
     }
     ranges.into_iter().try_for_each(|address| device.free(address))?;
@@ -131,7 +131,7 @@ fn large(backend: &AnyBackend, _: &Effort) -> Verdict {
         for number in 1..=2 {
             ranges.push(device.malloc(Bytes(bytes))?);
             let took = before - free_bytes(&mut device)?;
-            ensure(took == number * expected, || format!("{number} ranges of {bytes} bytes took {took}"))?;
+            ensure(took == number * expected, || format!("{number} ranges of {bytes} bytes took {took} bytes"))?;
         }
         ranges.into_iter().try_for_each(|address| device.free(address))?;
         ends_empty(&mut device, before)?;
@@ -191,7 +191,7 @@ pub(super) fn hole_entries() -> Vec<Entry> {
     let says = "any pages can back any address range: scattered holes serve one range, down to the last page";
     let entry = Entry::new(Group::Contract, "holes/pages-are-remapped", says, scattered);
     let mut entries = vec![entry.requires(Requirement::RemappedPages)];
-    let says = "freeing every other sub-page range frees no page: a larger range fails, one of the same size succeeds";
+    let says = "freeing every other sub-page range frees no page: a larger range does not fit, but one of the same size does";
     // Named after sizes on an H200: half a page and a quarter of a page.
     for (name, part) in [("holes/below-a-page-1024-kib", 2), ("holes/below-a-page-512-kib", 4)] {
         let entry = Entry::new(Group::Contract, name, says, move |backend, _| below_a_page(backend, part));
@@ -257,8 +257,8 @@ fn scattered(backend: &AnyBackend, _: &Effort) -> Verdict {
     let (count, back) = (holes.count, holes.given_back()?);
     ensure(count == LARGE_COUNT, || format!("{count} ranges of {large} bytes filled the device, not {LARGE_COUNT}"))?;
     let freed = large.get() * LARGE_COUNT.div_ceil(2) as u64;
-    ensure(back == freed, || format!("{freed} bytes were freed, but the device has {back} more free"))?;
-    let mut text = format!("{count} ranges of {large}, every other freed: {back} returned\n");
+    ensure(back == freed, || format!("{freed} bytes were freed, but free memory grew by {back} bytes"))?;
+    let mut text = format!("{count} ranges of {large} bytes, every other one freed: {back} bytes returned\n");
     // All free memory except what the driver withholds can be allocated in one piece, but not one page more.
     let had = (free_bytes(&mut holes.device)? - holes.device.withheld_bytes().get()) / page * page;
     let refused = facts.codes.out_of_memory;
@@ -282,9 +282,12 @@ fn below_a_page(backend: &AnyBackend, part: u64) -> Verdict {
     let wide = pages(&facts, WIDE_PAGES);
     let (larger, same) = (holes.code_of(wide)?, holes.code_of(size)?);
     let found = (larger, same);
-    ensure(found == (facts.codes.out_of_memory, 0), || format!("codes {found:?} for {wide} and for {size} bytes"))?;
+    ensure(found == (facts.codes.out_of_memory, 0), || {
+        format!("ranges of {wide} and {size} bytes returned the codes {found:?}")
+    })?;
     let text = format!(
-        "{count} ranges of {size}, every other freed: {back} returned\n{wide} bytes: code {larger}\n{size} bytes: code {same}\n"
+        "{count} ranges of {size} bytes, every other one freed: {back} bytes returned\n{wide} bytes: code {larger}\n{size} \
+         bytes: code {same}\n"
     );
     Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
 }
@@ -300,6 +303,7 @@ fn of_a_page(backend: &AnyBackend, _: &Effort) -> Verdict {
     let wide = pages(&facts, WIDE_PAGES);
     let found = holes.code_of(wide)?;
     ensure(found == 0, || format!("{wide} bytes: code {found}"))?;
-    let text = format!("{count} ranges of {size}, every other freed: {back} returned\n{wide} bytes: code {found}\n");
+    let text =
+        format!("{count} ranges of {size} bytes, every other one freed: {back} bytes returned\n{wide} bytes: code {found}\n");
     Ok(Evidence { text, measured: format!("{} bytes free when full", holes.free_when_full), operations: holes.finish()? })
 }

@@ -218,7 +218,7 @@ fn synchronize(backend: &AnyBackend, _: &Effort) -> Verdict {
     device.synchronize_stream(first)?;
     is(&mut device, &short, true, "the stream that was waited for")?;
     is(&mut device, &long, false, "the other stream")?;
-    done(device, [short, long], "the stream's events are complete, another stream's are not")
+    done(device, [short, long], "the stream's events are complete, but another stream's are not")
 }
 
 /// Duration of the kernel, in nanoseconds.
@@ -310,7 +310,7 @@ fn check(backend: &AnyBackend, name: &str, waits: bool, call: Call) -> Verdict {
     stage.device.spin(stream, KERNEL_NS)?;
     stage.device.record_event(&mut behind, stream)?;
     let start_ns = watch.now_ns(&mut stage.device);
-    ensure(!stage.device.is_complete(&behind)?, || "the kernel was done before the call".to_owned())?;
+    ensure(!stage.device.is_complete(&behind)?, || "the kernel had finished before the call".to_owned())?;
     call(&mut stage)?;
     let took_ns = watch.now_ns(&mut stage.device) - start_ns;
     let is_done = stage.device.is_complete(&behind)?;
@@ -319,7 +319,7 @@ fn check(backend: &AnyBackend, name: &str, waits: bool, call: Call) -> Verdict {
     ensure(fits, || format!("{name} took {took_ns} ns while a kernel of {KERNEL_NS} ns ran"))?;
     stage.device.destroy_event(behind);
     stage.finish()?;
-    let text = format!("{name} during a running kernel: {}", if waits { "waits for it" } else { "does not wait" });
+    let text = format!("{name} while a kernel runs: {}", if waits { "waits for it" } else { "does not wait" });
     Ok(Evidence { text, measured: format!("{} us", took_ns / 1000), operations: 1 })
 }
 

@@ -33,7 +33,7 @@ fn check(backend: &AnyBackend, row: &Row) -> Verdict {
     if found != 0 {
         let after = (scene.device.holdings(), scene.taken()?);
         ensure(before == after, || format!("refused with {found}, but the state changed from {before:?} to {after:?}"))?;
-        ensure(scene.holds(0, scene.large + scene.page, WORD)?, || format!("refused with {found}, and contents changed"))?;
+        ensure(scene.holds(0, scene.large + scene.page, WORD)?, || format!("refused with {found}, but contents changed"))?;
     }
     scene.finish()?;
     Ok(Evidence { text: format!("code {found}"), operations: 12, ..Evidence::default() })
@@ -164,7 +164,7 @@ fn rows(codes: Codes) -> Vec<Row> {
         row("access/not-mapped", "cuMemSetAccess on an unmapped range is refused", refused, |scene| {
             scene.set_access(20, scene.large)
         }),
-        row("access/mapping-and-gap", "cuMemSetAccess on a mapping and a gap is refused", refused, |scene| {
+        row("access/mapping-and-gap", "cuMemSetAccess on a range that includes a gap is refused", refused, |scene| {
             scene.set_access(0, Bytes(12 * scene.page.get()))
         }),
         row("release/while-mapped", "cuMemRelease of a handle that is still mapped succeeds", 0, |scene| scene.release(FIRST)),
@@ -175,7 +175,9 @@ fn rows(codes: Codes) -> Vec<Row> {
         row("unmap/several-mappings", "cuMemUnmap of several whole mappings succeeds", 0, |scene| {
             scene.unmap(0, scene.large + scene.page)
         }),
-        row("unmap/mappings-and-gaps", "cuMemUnmap of mappings and gaps succeeds", 0, |scene| scene.unmap(0, scene.reserved)),
+        row("unmap/mappings-and-gaps", "cuMemUnmap of a range with mappings and gaps succeeds", 0, |scene| {
+            scene.unmap(0, scene.reserved)
+        }),
         row("unmap/nothing", "cuMemUnmap where nothing is mapped succeeds", 0, |scene| scene.unmap(20, scene.large)),
         row("create/1-mib", "cuMemCreate of half a page is refused", refused, |scene| {
             scene.device.create(Bytes(scene.page.get() / 2)).map(|memory| scene.handles.push(Some(memory)))
@@ -228,10 +230,10 @@ fn maps(codes: Codes) -> Vec<Row> {
         row("map/more-than-a-handle", "cuMemMap of more than the entire handle is not supported", unsupported, |scene| {
             scene.map(20, scene.large + scene.page, SPARE)
         }),
-        row("map/512-bytes-off", "cuMemMap at 512 bytes from a page boundary is refused", refused, |scene| {
+        row("map/512-bytes-off", "cuMemMap 512 bytes past a page boundary is refused", refused, |scene| {
             scene.map_at(scene.at(20).offset(Bytes(512)), scene.large, SPARE)
         }),
-        row("map/1-mib-off", "cuMemMap at half a page from a page boundary is refused", refused, |scene| {
+        row("map/1-mib-off", "cuMemMap half a page past a page boundary is refused", refused, |scene| {
             scene.map_at(scene.at(20).offset(Bytes(scene.page.get() / 2)), scene.large, SPARE)
         }),
     ]
@@ -273,7 +275,7 @@ fn alias(backend: &AnyBackend, _: &Effort) -> Verdict {
     }
     scene.device.settle();
     scene.unmap(0, large)?;
-    ensure(scene.holds(20, large, 8)?, || "the bytes disappeared when the first address was unmapped".to_owned())?;
+    ensure(scene.holds(20, large, 8)?, || "the bytes were lost when the first address was unmapped".to_owned())?;
     ensure(scene.taken()? == before, || "unmapping one of two addresses returned memory to the device".to_owned())?;
     scene.finish()?;
     Ok(Evidence {
@@ -293,7 +295,7 @@ fn access(backend: &AnyBackend, _: &Effort) -> Verdict {
     ensure(fill.is_err() && read.is_err(), || format!("without access: fill {fill:?}, read {read:?}"))?;
     scene.set_access(20, large)?;
     scene.device.fill(at, large, 1, StreamId::DEFAULT)?;
-    ensure(scene.holds(20, large, 1)?, || "a fill with access set does not read back".to_owned())?;
+    ensure(scene.holds(20, large, 1)?, || "bytes filled after access was set do not read back".to_owned())?;
     scene.device.settle();
     // Access ends when the mapping ends.
     scene.unmap(20, large)?;
@@ -315,7 +317,7 @@ fn release(backend: &AnyBackend, _: &Effort) -> Verdict {
             scene.taken()?
         },
         {
-            ensure(scene.holds(0, large, WORD)?, || "the contents disappeared when the handle was released".to_owned())?;
+            ensure(scene.holds(0, large, WORD)?, || "the contents were lost when the handle was released".to_owned())?;
             scene.device.fill(scene.base, large, 9, StreamId::DEFAULT)?;
             ensure(scene.holds(0, large, 9)?, || "memory whose handle was released cannot be written".to_owned())?;
             scene.device.settle();
@@ -449,18 +451,18 @@ fn keeps(backend: &AnyBackend, _: &Effort) -> Verdict {
     let page = scene.page;
     fill_pages(&mut scene, StreamId::DEFAULT)?;
     let before = scene.taken()?;
-    ensure(breaks(&mut scene, &KEPT)?, || "a handle was not broken although the device has room".to_owned())?;
+    ensure(breaks(&mut scene, &KEPT)?, || "the handle was not broken, although the device has room".to_owned())?;
     let wrong = wrong_page(&mut scene)?;
     ensure(wrong.is_none(), || format!("page {wrong:?} lost its contents"))?;
-    ensure(scene.holds(LARGE_PAGES, page, WORD)?, || "the handle beside it lost its contents".to_owned())?;
+    ensure(scene.holds(LARGE_PAGES, page, WORD)?, || "the neighbouring handle lost its contents".to_owned())?;
     let kept: u64 = KEPT.iter().map(|(_, count)| count).sum();
     let (after, given_back) = (scene.taken()?, (LARGE_PAGES - kept) * page.get());
     ensure(before == after + given_back, || {
-        format!("{before} bytes were taken before and {after} after, a difference other than the expected {given_back}")
+        format!("{before} bytes were taken before and {after} after; the expected difference is {given_back}")
     })?;
     for place in [2, 3, 7, 8] {
         let read = scene.device.read(scene.at(place), &mut [0; 4]);
-        ensure(read.is_err(), || format!("page {place} was not kept, but can be read"))?;
+        ensure(read.is_err(), || format!("page {place} was not kept, but can still be read"))?;
     }
     // The kept pages behave like any other memory, and new memory can be mapped at the free
     // addresses.
@@ -481,7 +483,7 @@ fn waits(backend: &AnyBackend, _: &Effort) -> Verdict {
         let stream = scene.device.streams().into_iter().find(|&stream| stream != StreamId::DEFAULT).unwrap_or(StreamId::DEFAULT);
         scene.device.spin(stream, 5_000_000)?;
         fill_pages(&mut scene, stream)?;
-        ensure(breaks(&mut scene, &KEPT)?, || "a handle was not broken although the device has room".to_owned())?;
+        ensure(breaks(&mut scene, &KEPT)?, || "the handle was not broken, although the device has room".to_owned())?;
         let wrong = wrong_page(&mut scene)?;
         ensure(wrong.is_none(), || format!("page {wrong:?} did not receive the fill that was still queued"))?;
     }
@@ -498,7 +500,7 @@ fn refused(backend: &AnyBackend, _: &Effort) -> Verdict {
     let wrong: [(&str, Vec<(Bytes, Bytes)>); 5] = [
         ("parts that overlap", pages(&[(0, 2), (1, 2)])),
         ("parts out of order", pages(&[(4, 2), (0, 2)])),
-        ("a part beyond the handle", pages(&[(8, 4)])),
+        ("a part beyond the end of the handle", pages(&[(8, 4)])),
         ("half a page", vec![(Bytes(0), Bytes(page / 2))]),
         ("a part that begins in the middle of a page", vec![(Bytes(page / 2), Bytes(page))]),
     ];

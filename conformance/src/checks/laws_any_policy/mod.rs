@@ -46,7 +46,7 @@ pub const LAWS: [(Law, &str); 16] = [
         "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
                        statistics agree",
     ),
-    (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
+    (Law::Counters, "allocated minus freed equals current, no peak is below the current value, and pools add up to the totals"),
     (Law::Coalescing, "no two adjacent free blocks of the same stream remain"),
     (Law::NoEarlyReuse, "no memory is reused or unmapped before the work that uses it is done, even when blocks change streams"),
     (Law::Placement, "a request gets the block or segment that the policy chose, split as the policy specified"),
@@ -347,7 +347,7 @@ mod tests {
         let Err(Failure::Program(failing)) = found else { panic!("{}, seed {seed}: nothing found", subject.name) };
         let Failing { setup, steps, .. } = *failing;
         let broken = law(&setup, &steps);
-        assert!(broken.is_some(), "{}, seed {seed}: {steps:?} break no law", subject.name);
+        assert!(broken.is_some(), "{}, seed {seed}: {steps:?} violate no law", subject.name);
         for place in 0..steps.len() {
             let without = [&steps[..place], &steps[place + 1..]].concat();
             assert_ne!(law(&setup, &without), broken, "{}, seed {seed}: step {place} in {steps:?} has no effect", subject.name);

@@ -176,14 +176,14 @@ impl PoolStep {
     /// Returns the step as a line of a script.
     fn line(self) -> String {
         match self {
-            PoolStep::Create(pool) => format!("create pool {pool}, or add a use"),
+            PoolStep::Create(pool) => format!("create pool {pool} or add a use of it"),
             PoolStep::Begin(pool, None) => format!("route all requests to pool {pool}"),
             PoolStep::Begin(pool, Some(place)) => {
                 format!("capture stream {}, route its requests to pool {pool}", stream_name(place))
             }
             PoolStep::End(pool) => format!("stop routing requests to pool {pool}"),
             PoolStep::Release(pool) => format!("end a use of pool {pool}"),
-            PoolStep::Serve(pool) => format!("let pool {pool} serve when memory runs out"),
+            PoolStep::Serve(pool) => format!("let pool {pool} serve requests when memory runs out"),
             PoolStep::KeepWhole(pool) => format!("stop splitting pool {pool}"),
             PoolStep::ReleaseCached(pool) => format!("empty_cache of pool {pool}"),
             PoolStep::Save(pool) => format!("save pool {pool}"),

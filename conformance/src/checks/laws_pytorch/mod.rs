@@ -28,7 +28,7 @@ const AFTER_EVERY_OPERATION: [(Law, &str); 15] = [
         "every reserved byte is live, rounding, pending, in a split segment or in an entirely free one, and the \
                        statistics agree",
     ),
-    (Law::Counters, "allocated minus freed equals current, peaks are not below it, and pools add up to the totals"),
+    (Law::Counters, "allocated minus freed equals current, no peak is below the current value, and pools add up to the totals"),
     (Law::Coalescing, "no two adjacent free blocks remain"),
     (Law::NoEarlyReuse, "no memory is reused before the events of the streams that used it have completed"),
     (Law::Placement, "each request gets the block that the rules choose, split to the size that they specify"),

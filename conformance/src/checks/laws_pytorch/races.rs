@@ -39,7 +39,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries = Vec::new();
     let kinds = [
         (Kind::OneStream, "one-stream", "a program with one stream never races, and reads back what it wrote"),
-        (Kind::Told, "told-streams", "a program that records the use by every stream never races, and reads back what it wrote"),
+        (Kind::Told, "told-streams", "a program that records every stream's use never races, and reads back what it wrote"),
     ];
     for (kind, kind_name, says) in kinds {
         for (timing_name, timing) in timings(backend) {

@@ -35,7 +35,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
     if backend.is_simulated() {
         let says = "the same sequence leads to the same decisions, byte for byte";
         entries.push(Entry::new(Group::Law, "determinism", says, determinism));
-        let says = "a larger request is never rounded to less, and gets no less than its rounded size";
+        let says = "a larger request is never rounded to a smaller size, and gets at least its rounded size";
         entries.push(Entry::new(Group::Law, "monotone-knobs/rounding", says, rounding));
     }
     entries

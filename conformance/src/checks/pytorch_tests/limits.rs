@@ -208,7 +208,7 @@ pub(super) fn settings_entries() -> Vec<Entry> {
         .requires(Requirement::ExpandableSegments),
         once("test_garbage_collect_expandable", "garbage collection skips expandable blocks", garbage)
             .requires(Requirement::ExpandableSegments),
-        once("test_cachingAllocator_raw_alloc", "a raw request of 1 MiB counts as requested", raw_alloc),
+        once("test_cachingAllocator_raw_alloc", "a raw 1 MiB request counts as requested memory", raw_alloc),
     ]
 }
 
@@ -258,7 +258,7 @@ fn strings(backend: &AnyBackend) -> Verdict {
         let error = Settings::default().apply(wrong).err();
         let error = error.ok_or_else(|| Trouble::fail(format!("{wrong:?} was accepted")))?;
         let is_value_error = matches!(error.kind(), ErrorKind::Value | ErrorKind::InvalidNumber);
-        ensure(is_value_error, || format!("{wrong:?} did not cause a ValueError but {:?}", error.kind()))?;
+        ensure(is_value_error, || format!("{wrong:?} caused {:?}, not a ValueError", error.kind()))?;
         text += &format!("{wrong}: {}\n", error.message());
     }
     stage.finish()?;

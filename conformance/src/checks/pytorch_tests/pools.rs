@@ -33,14 +33,14 @@ pub(super) fn entries() -> Vec<Entry> {
         once("test_tensor_delete_after_allocator_delete", "a tensor outlives its pool", tensor_after_pool),
         once(
             "test_mempool_limited_memory_with_allocator",
-            "only a pool with the option set serves a request of the default pool when memory runs out",
+            "only a pool with the option set serves the default pool's requests when memory runs out",
             limited,
         ),
         once("test_mempool_no_split", "a pool without splitting has one segment per block", no_split),
         once("test_deleted_mempool_not_used_on_oom", "a dropped pool is not used when memory runs out", deleted),
         once(
             "test_mempool_emptycache_multithread",
-            "empty_cache has no effect on a pool in use; four users use a pool in turn",
+            "empty_cache has no effect on a pool in use; four users take turns with a pool",
             in_use,
         ),
         once("test_nested_mempool", "a request is served by the innermost pool", nested),
@@ -213,8 +213,8 @@ fn no_split(backend: &AnyBackend) -> Verdict {
     }
     let (split, kept) = (splitting.snapshot(&mut stage), whole.snapshot(&mut stage));
     let blocks = |segments: &[SegmentInfo]| segments.iter().map(|segment| segment.blocks.len()).collect::<Vec<_>>();
-    same("blocks of each segment of the pool that splits", blocks(&split), vec![3])?;
-    same("blocks of each segment of the other pool", blocks(&kept), vec![1, 1])?;
+    same("blocks in each segment of the pool that splits", blocks(&split), vec![3])?;
+    same("blocks in each segment of the other pool", blocks(&kept), vec![1, 1])?;
     let text = stage.picture();
     for name in stage.names() {
         stage.free(&name)?;
@@ -314,13 +314,13 @@ pub(super) fn graph_entries() -> Vec<Entry> {
     let says = "successive captures hold no more memory than one capture";
     entries.extend(twice("test_repeat_graph_capture_cublas_workspace_memory", says, repeated));
     let name = "test_graph_memory_stats_and_use_result_after_destroy_graph";
-    let says = "a capture reserves as much memory as its sizes imply; a result keeps only its own segment when the graph is gone";
+    let says = "a capture reserves as much memory as its sizes imply; a result keeps only its own segment once the graph is gone";
     entries.push(once(name, says, result_outlives_graph));
     let says = "no event calls are made under capture; blocks used by other streams are free afterwards";
     entries.extend(twice("test_graph_record_stream", says, record_stream));
-    let says = "two captures that share a pool reserve one small segment less than two captures with separate pools";
+    let says = "two captures that share a pool reserve one fewer small segment than two captures with separate pools";
     entries.push(once("test_graph_two_successive", says, two_successive));
-    let says = "three captures that share a pool reserve two small segments less than three captures with separate pools";
+    let says = "three captures that share a pool reserve two fewer small segments than three captures with separate pools";
     entries.push(once("test_graph_three_successive", says, three_successive));
     entries
 }

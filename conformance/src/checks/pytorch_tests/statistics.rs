@@ -22,7 +22,8 @@ const ELEMENT: u64 = 4;
 
 pub(super) fn entries() -> Vec<Entry> {
     let mut entries = Vec::new();
-    let says = "a tensor of 1 KiB counts as 1024 active bytes; values and peaks are right throughout a long sequence, and a snapshot \
+    let says = "a 1 KiB tensor counts as 1024 active bytes; values and peaks are correct throughout a long sequence, and a \
+                snapshot \
          adds up";
     entries.extend(twice("test_memory_stats", says, memory_stats));
     entries
@@ -209,7 +210,7 @@ fn adds_up(stats: &Stats, segments: &[SegmentInfo]) -> Result<(), Trouble> {
     for segment in segments {
         let active = segment.blocks.iter().filter(|block| block.state != BlockActivity::Inactive);
         let requested = active.map(|block| block.requested.get()).sum::<u64>();
-        same("requested bytes of a segment", segment.requested.get(), requested)?;
+        same("requested bytes in a segment", segment.requested.get(), requested)?;
     }
     Ok(())
 }
@@ -261,7 +262,11 @@ fn memory_snapshot(backend: &AnyBackend, mode: Mode, _: &Effort) -> Verdict {
     same("the block's request", live[0].requested, TENSOR)?;
     same("the block's address", live[0].address, stage.address("x")?)?;
     let told = stage.trace().iter().rfind(|entry| entry.action == TraceAction::Alloc);
-    same("the entry of its request", told.map(|entry| (entry.address, entry.size)), Some((live[0].address.get(), TENSOR.get())))?;
+    same(
+        "the entry for its request",
+        told.map(|entry| (entry.address, entry.size)),
+        Some((live[0].address.get(), TENSOR.get())),
+    )?;
     let mut text = stage.picture();
     stage.free("x")?;
     stage.release_cached()?;

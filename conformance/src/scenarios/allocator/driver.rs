@@ -24,15 +24,16 @@ pub(super) fn pages_and_holes() -> Vec<Entry> {
     vec![
         scenario(
             "A6/default",
-            "2 and 4 GiB on 8 GiB, the 2 freed: 3 GiB is served once the cached 2 GiB has been returned to the driver",
+            "2 and 4 GiB are allocated on 8 GiB and the 2 GiB is freed: a 3 GiB request succeeds once the cached 2 GiB has been \
+             returned to the driver",
             |backend| remap(backend, ""),
         ),
         scenario(
             "A6/expandable",
-            "the same with expandable segments: the pages of the freed 2 GiB are mapped for the 3 GiB",
+            "the same with expandable segments: the pages of the freed 2 GiB are mapped for the 3 GiB request",
             |backend| remap(backend, "expandable_segments:True"),
         ),
-        scenario("A7/pages", "holes of entire pages do not matter: the driver backs any addresses with any pages", |backend| {
+        scenario("A7/pages", "holes of whole pages do not matter: the driver backs any addresses with any pages", |backend| {
             holes_of_pages(backend, 64)
         }),
         scenario(
@@ -130,14 +131,13 @@ fn holes_of_pages(backend: &AnyBackend, block_mib: u64) -> Verdict {
     let mut filled = Filled::new(backend, mib(block_mib))?;
     let (most, count) = (SMALL_DEVICE.get() / (block_mib * MIB), filled.held.len() as u64);
     // A real driver may take some memory for itself in the meantime.
-    claim(count == most || count + 1 == most, || format!("{count} blocks of {block_mib} MiB fit, but {most} should"))?;
+    claim(count == most || count + 1 == most, || format!("{count} blocks of {block_mib} MiB fit, but {most} should fit"))?;
     let freed = filled.free_where(|number, _| number % 2 == 1)?;
     let one = Bytes(freed * block_mib * MIB);
     claim(filled.is_served(one)?, || format!("one malloc of all {one} bytes in the holes is refused"))?;
     claim(!filled.is_served(mib(2 * block_mib))?, || "the device is not full".to_owned())?;
-    filled.finish(format!(
-        "blocks of {block_mib} MiB fill the device; every other one is freed; one malloc takes all of the holes\n"
-    ))
+    filled
+        .finish(format!("{block_mib} MiB blocks fill the device; every other one is freed; one malloc takes all of the holes\n"))
 }
 
 fn holes_below_a_page(backend: &AnyBackend) -> Verdict {
@@ -150,10 +150,10 @@ fn holes_below_a_page(backend: &AnyBackend) -> Verdict {
     let after = filled.free_bytes()?;
     claim(after == full, || format!("{full} bytes were free when the device was full, {after} with {freed} blocks freed"))?;
     claim(!filled.is_served(mib(8))?, || "8 MiB is served".to_owned())?;
-    claim(filled.is_served(mib(1))?, || "1 MiB is refused".to_owned())?;
+    claim(filled.is_served(mib(1))?, || "the 1 MiB request was refused".to_owned())?;
     filled.finish(
-        "blocks of 1 MiB fill the device, two to a page; one of each pair is freed\n\
-         the driver's free memory is the same to the byte; 8 MiB is refused; 1 MiB is served\n"
+        "1 MiB blocks fill the device, two to a page; one of each pair is freed\n\
+         the driver's free memory is the same to the byte; an 8 MiB request fails; a 1 MiB request succeeds\n"
             .to_owned(),
     )
 }
@@ -165,9 +165,10 @@ fn three_quarters(backend: &AnyBackend) -> Verdict {
     let freed = filled.free_where(|number, _| number % 2 == 1)?;
     let gained = filled.free_bytes()? - full;
     claim(gained == freed * PAGE, || format!("freeing {freed} blocks returned {gained} bytes"))?;
-    claim(filled.is_served(mib(8))?, || "8 MiB is refused".to_owned())?;
+    claim(filled.is_served(mib(8))?, || "the 8 MiB request was refused".to_owned())?;
     filled.finish(
-        "blocks of 1.5 MiB fill the device; every other one is freed: each returns 2 MiB, and 8 MiB is served\n".to_owned(),
+        "1.5 MiB blocks fill the device; every other one is freed: each returns 2 MiB, and an 8 MiB request succeeds\n"
+            .to_owned(),
     )
 }
 
@@ -202,11 +203,11 @@ fn waiting(backend: &AnyBackend) -> Verdict {
     claim(runs_after_malloc, || "cudaMalloc waited for the kernel".to_owned())?;
     claim(!runs_after_free, || "cudaFree did not wait for the kernel".to_owned())?;
     let us = |ns: u64| ns as f64 / 1000.0;
-    let text = "a kernel of 50 ms runs on another stream\n\
+    let text = "a 50 ms kernel runs on another stream\n\
                 after cudaMalloc of 256 MiB it is still running\n\
                 after cudaFree of 256 MiB it is done\n";
     let measured = format!(
-        "256 MiB, in microseconds: cudaMalloc {:.0} idle, {:.0} beside the kernel; cudaFree {:.0} idle, {:.0} beside it\n",
+        "256 MiB, in microseconds: cudaMalloc {:.0} idle, {:.0} during the kernel; cudaFree {:.0} idle, {:.0} during it\n",
         us(idle_malloc_ns),
         us(malloc_ns),
         us(idle_free_ns),
@@ -327,7 +328,7 @@ fn ladder_of_oversize_blocks(backend: &AnyBackend) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.alloc("large", mib(500))?;
-    // 800 MiB are reserved. The largest blocks are released until 500 MiB are free; the block of 50 MiB is not oversize
+    // 800 MiB are reserved. The largest blocks are released until 500 MiB are free; the 50 MiB block is not oversize
     // and stays.
     story.expect_calls("500 MiB", &["cudaFree", "cudaFree", "cudaMalloc 500.00 MiB"])?;
     story.expect("served", [500 << 20, 750 << 20, 0, 0, 0, 3, 5, 2])?;
@@ -433,7 +434,7 @@ fn callbacks(backend: &AnyBackend) -> Verdict {
     story.say("first miss: both callbacks ran, and the request was served from what one of them freed, without a driver call");
     claim(first.iter().skip(1).all(Vec::is_empty), || format!("calls before the callbacks: {first:?}"))?;
     story.alloc("hit", mib(200))?;
-    claim(runs(&seen).is_empty(), || "callbacks ran although a cached block served".to_owned())?;
+    claim(runs(&seen).is_empty(), || "callbacks ran although a cached block served the request".to_owned())?;
     story.say("a hit: no callback ran");
     story.alloc("miss", mib(400))?;
     let second = runs(&seen);

@@ -19,28 +19,29 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "A2",
-        claim: "There are two pools, for up to 1 MB and above; segments of 2 MB, 20 MB and more; blocks of 256 B, 512 B, 768 \
-                B and 1 kB are cut from them.",
+        claim: "There are two pools, for up to 1 MB and above; segments are 2 MB, 20 MB or more; blocks of 256 B, 512 B, 768 B \
+                and 1 kB are cut from them.",
         finding: Finding::Different,
-        found: "Pools and segments are as described. Blocks are multiples of 512 B: 256 B takes 512 and 768 B takes 1024.",
+        found: "Pools and segments are as described. Blocks are multiples of 512 B: a 256 B request takes 512 B and a 768 B \
+                request takes 1024 B.",
     },
     Row {
         id: "A3",
-        claim: "When 3 MB is requested from a free block of 8 MB, it is split into 3 and 5 MB, and the two are merged into 8 \
-                MB when the 3 MB is freed.",
+        claim: "When 3 MB is requested from a free 8 MB block, the block is split into 3 and 5 MB; when the 3 MB is freed, the \
+                two are merged into 8 MB.",
         finding: Finding::Reproduced,
-        found: "The free blocks before, between and after are 8, 5 and 8 MiB, and they are drawn.",
+        found: "The free block is 8 MiB at first, 5 MiB after the request and 8 MiB after the free; each state is drawn.",
     },
     Row {
         id: "A4",
-        claim: "Of six pieces of 2 MB, every other one is free: 6 MB is free, but a request for 4 MB runs out of memory.",
+        claim: "Of six 2 MB pieces, every other one is free: 6 MB is free, but a 4 MB request runs out of memory.",
         finding: Finding::Different,
-        found: "True only under a limit that forbids a new segment. Without one, 4 MiB gets a new segment of 20.00 MiB; with \
-                expandable segments the page has room.",
+        found: "True only under a limit that forbids a new segment. Without one, the 4 MiB request gets a new 20.00 MiB \
+                segment; with expandable segments, the page has room.",
     },
     Row {
         id: "A5",
-        claim: "6 GB is in use and three separate pieces of 1 GB are freed: a request for 2 GB runs out of memory.",
+        claim: "6 GB is in use and three separate 1 GB pieces are freed: a 2 GB request runs out of memory.",
         finding: Finding::Different,
         found: "It depends on the settings (limit 6.50 GiB). The request runs out of memory by default and with \
                 garbage_collection_threshold:0.8; it is served with max_split_size_mb:128, and after 1 retry with \
@@ -48,9 +49,10 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "A6",
-        claim: "With 2 GB and 4 GB on a device of 8 GB, and the 2 GB freed, 3 GB may still fit, because CUDA relocates pages.",
+        claim: "When 2 GB and 4 GB are allocated on an 8 GB device and the 2 GB is freed, a 3 GB request may still fit, because \
+                CUDA relocates pages.",
         finding: Finding::Reproduced,
-        found: "They fit. PyTorch returns the cached 2 GiB and asks the driver again (1 retry); reserved memory grows from \
+        found: "It fits. PyTorch returns the cached 2 GiB and asks the driver again (1 retry); reserved memory grows from \
                 6,442,450,944 to 7,516,192,768 bytes.",
     },
     Row {
@@ -58,7 +60,7 @@ pub(crate) const ROWS: &[Row] = &[
         claim: "Holes of a page (2 MB) or more do not matter to the driver, but smaller holes fragment its memory.",
         finding: Finding::Reproduced,
         found: "One cudaMalloc takes all of the 64 MiB holes together. When one of each pair of 1 MiB blocks is freed, the \
-                driver's free memory does not change by a byte, and 8 MiB is refused.",
+                driver's free memory does not change by a byte, and an 8 MiB request fails.",
     },
     Row {
         id: "A8",
@@ -83,11 +85,11 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "A11",
-        claim: "With max_split_size_mb:128, serving 4 MB from a block of 200 MB wastes 196 MB; higher values reduce \
+        claim: "With max_split_size_mb:128, serving 4 MB from a 200 MB block wastes 196 MB; higher values reduce \
                 fragmentation.",
         finding: Finding::Refuted,
-        found: "The block of 200 MiB is never used for 4 MiB, only for requests within 20 MiB of its size, which get all of \
-                it. Higher values split more blocks.",
+        found: "The 200 MiB block never serves a 4 MiB request, only requests within 20 MiB of its size, which get all of it. \
+                Higher values split more blocks.",
     },
     Row {
         id: "A12",
@@ -100,7 +102,7 @@ pub(crate) const ROWS: &[Row] = &[
         claim: "expandable_segments:True reduces fragmentation.",
         finding: Finding::Reproduced,
         found: "The requests of A4 and A5 are served. The recorded GPT-2 reserves 15,875,440,640 instead of 21,986,541,568 \
-                bytes; a run that is hardly fragmented reserves 0.6 % more.",
+                bytes; a run with little fragmentation reserves 0.6 % more.",
     },
     Row {
         id: "A14",
@@ -119,7 +121,8 @@ pub(crate) const ROWS: &[Row] = &[
         id: "A16",
         claim: "There is one pool for each stream, and cached blocks are not shared between streams.",
         finding: Finding::Reproduced,
-        found: "200 MiB cached on stream 1 does not serve 100 MiB on stream 2. Memory moves to a different stream only through \
+        found: "A 200 MiB block cached on stream 1 does not serve a 100 MiB request on stream 2. Memory moves to a different \
+                stream only through \
                 the driver.",
     },
     Row {

@@ -19,12 +19,12 @@ pub(super) fn whole_blocks() -> Vec<Entry> {
         scenario("A1", "256 MB is freed and requested again: the second request does not reach the driver", reuse),
         scenario(
             "A2",
-            "two pools; segments of 2 MiB, 20 MiB or a multiple of 2 MiB; blocks are multiples of 512 bytes",
+            "two pools; 2 MiB segments, 20 MiB segments and larger multiples of 2 MiB; blocks are multiples of 512 bytes",
             segments,
         ),
         scenario(
             "A3",
-            "a request for 3 MB splits a free block of 8 MB into 3 and 5; when the 3 MB is freed, the two coalesce into 8",
+            "a 3 MB request splits a free 8 MB block into 3 and 5 MB; when the 3 MB block is freed, the two coalesce into 8 MB",
             split_and_merge,
         ),
     ]
@@ -85,12 +85,12 @@ fn segments(backend: &AnyBackend) -> Verdict {
 
 fn split_and_merge(backend: &AnyBackend) -> Verdict {
     let mut story = Story::new(backend, "", None)?;
-    // Requests below 10 MiB get a segment of 20 MiB: freeing the second one leaves a hole of 8 MiB.
+    // Requests below 10 MiB get a 20 MiB segment: freeing the second one leaves an 8 MiB hole.
     for (name, size) in [("before", 6), ("8 MiB", 8), ("behind", 6)] {
         story.alloc(name, mib(size))?;
     }
     story.free("8 MiB")?;
-    story.show("a free block of 8 MiB");
+    story.show("a free 8 MiB block");
     let free = |story: &Story| -> Vec<u64> {
         let segments = story.stage.segments();
         let blocks = segments.iter().flat_map(|segment| &segment.blocks);
@@ -134,21 +134,21 @@ const BELOW_A_SEGMENT: Bytes = Bytes((137 << 30) / 10_000);
 pub(super) fn pieces(backend: &AnyBackend) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     for (name, settings, limit) in [("limited", "", Some(BELOW_A_SEGMENT)), ("unlimited", "", None)] {
-        let says = "6 MiB is free in pieces of 2 MiB: 4 MiB is refused only where a limit forbids a new segment";
+        let says = "6 MiB is free in 2 MiB pieces: a 4 MiB request fails only where a limit forbids a new segment";
         entries.push(scenario(format!("A4/{name}"), says, move |backend: &AnyBackend| comb(backend, settings, limit)));
     }
-    let says = "6 MiB is free in pieces of 2 MiB, and 4 MiB is served, because the page of 20 MiB has room";
+    let says = "6 MiB is free in 2 MiB pieces, and a 4 MiB request succeeds because the 20 MiB page has room";
     entries.push(scenario("A4/expandable", says, |backend: &AnyBackend| {
         comb(backend, "expandable_segments:True", Some(BELOW_A_SEGMENT))
     }));
     for (name, settings) in SETTINGS {
-        let says = "three separate holes of 1 GiB in 6 GiB: the settings decide whether 2 GiB fits";
+        let says = "three separate 1 GiB holes in 6 GiB: the settings decide whether a 2 GiB request fits";
         entries.push(scenario(format!("A5/{name}"), says, move |backend: &AnyBackend| six(backend, name, settings)));
     }
-    entries.push(scenario("A13", "expandable segments serve what fragmentation refuses", compare));
+    entries.push(scenario("A13", "expandable segments serve requests that otherwise fail because of fragmentation", compare));
     if backend.is_simulated() {
         // Replaying a recording uses no device.
-        let says = "recorded runs, replayed with expandable segments, reserve as much as PyTorch did with them";
+        let says = "recorded runs that are replayed with expandable segments reserve as much memory as PyTorch did with them";
         entries.push(scenario("A13/recordings", says, |_: &AnyBackend| recordings()));
     }
     entries
@@ -267,8 +267,8 @@ fn compare(backend: &AnyBackend) -> Verdict {
     let mut line = |text: String| evidence.text.push_str(&(text + "\n"));
     line(format!("{:<34} {:>22} {:>22}", "", "default", "expandable"));
     for (name, limit, run, by_default) in [
-        ("A4: 4 MiB beside 2 MiB holes", BELOW_A_SEGMENT, small, false),
-        ("A5: 2 GiB beside 1 GiB holes", gib_hundredths(650), large, false),
+        ("A4: 4 MiB next to 2 MiB holes", BELOW_A_SEGMENT, small, false),
+        ("A5: 2 GiB next to 1 GiB holes", gib_hundredths(650), large, false),
         ("100, 110 ... 290 MiB in turn", gib_hundredths(800), growing, true),
     ] {
         let (served, figures) = outcome(backend, "", limit, run)?;
@@ -341,13 +341,15 @@ fn oversize(backend: &AnyBackend) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.alloc("4 MiB", mib(4))?;
-    story.expect_calls("4 MiB: not served from the 200 MiB, none of which is wasted", &["cudaMalloc 20.00 MiB"])?;
+    story.expect_calls(
+        "4 MiB: the request is not served from the 200 MiB block, so none of that block is wasted",
+        &["cudaMalloc 20.00 MiB"],
+    )?;
     story.alloc("180 MiB", mib(180))?;
-    story.expect_calls("180 MiB: the block is 20 MiB larger, which is too large", &["cudaMalloc 180.00 MiB"])?;
+    story.expect_calls("180 MiB: the block is 20 MiB larger, which is too much", &["cudaMalloc 180.00 MiB"])?;
     story.alloc("180.5 MiB", Bytes(361 * MIB / 2))?;
-    story.expect_calls("180.5 MiB: takes the entire block of 200 MiB", &[])?;
-    // 4 MiB in a segment of 20 MiB, 180 MiB in a separate one, and 180.5 MiB in the block of 200
-    // MiB.
+    story.expect_calls("180.5 MiB: the request takes the entire 200 MiB block", &[])?;
+    // 4 MiB in a 20 MiB segment, 180 MiB in a separate one, and 180.5 MiB in the 200 MiB block.
     story.expect("after", [384 << 20, 400 << 20, 16 << 20, 0, 0, 3, 3, 0])?;
     story.show("after");
     story.finish()
@@ -405,7 +407,7 @@ fn streams_do_not_share(backend: &AnyBackend) -> Verdict {
     story.show("before");
     let _ = story.stage.calls();
     story.stage.alloc_on("on stream 2", mib(100), second)?.served()?;
-    story.expect_calls("100 MiB on stream 2, 200 cached on stream 1", &["cudaMalloc 100.00 MiB"])?;
+    story.expect_calls("100 MiB on stream 2, 200 MiB cached on stream 1", &["cudaMalloc 100.00 MiB"])?;
     story.show("between");
     story.stage.alloc_on("more on stream 2", mib(150), second)?.served()?;
     story.expect_calls(
@@ -532,7 +534,7 @@ fn warm_up(backend: &AnyBackend) -> Verdict {
     })?;
     claim(reserved.peak_reserved == mib(MOST_LIVE).get() as i64, || format!("{} reserved", reserved.peak_reserved))?;
     claim(plain.mallocs == 1 + 3 * STEPS as i64 && plain.peak_reserved > 5 * reserved.peak_reserved, || table.clone())?;
-    claim(limited.retries > 0, || "the limit was not met".to_owned())?;
+    claim(limited.retries > 0, || "the limit was never reached".to_owned())?;
     // The downside is that the weights keep the entire reservation; without it, only the weights stay reserved.
     claim(reserved.kept > plain.kept, || table.clone())?;
     evidence.text.push_str(&table);

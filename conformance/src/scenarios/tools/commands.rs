@@ -77,7 +77,7 @@ fn enable(parkade: &Parkade) -> Verdict {
     let line = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n";
     let output = parkade.run(&["enable", "expandable_segments"], None)?;
     expect(&output, 0, line, "")?;
-    claim(output.stdout == line.as_bytes(), || format!("the output is more than the line: {output:?}"))?;
+    claim(output.stdout == line.as_bytes(), || format!("the output contains more than the line: {output:?}"))?;
     let output = parkade.run(&["enable", "max_split:3"], None)?;
     let refusal = "Unrecognized key 'max_split' in CUDA allocator config.";
     expect(&output, 1, "", refusal)?;
@@ -111,7 +111,7 @@ fn kill(parkade: &Parkade) -> Verdict {
     let pid = child.pid.to_string();
     let listed = Some((&driver, child.pid));
     expect(&parkade.run(&["kill", &pid], listed)?, 2, "", "--yes ends process")?;
-    claim(child.is_running(), || "the child ended without a confirmation".to_owned())?;
+    claim(child.is_running(), || "the child was killed without confirmation".to_owned())?;
     tell("parkade kill PID, without a terminal for the confirmation: exit code 2, no signal was sent");
     let own = process::id();
     expect(
@@ -127,11 +127,11 @@ fn kill(parkade: &Parkade) -> Verdict {
         "",
         "holds no memory on a GPU, so parkade leaves it alone",
     )?;
-    claim(child.is_running(), || "the child ended although it holds no GPU memory".to_owned())?;
+    claim(child.is_running(), || "the child was killed even though it held no GPU memory".to_owned())?;
     tell("parkade kill on a process that the driver does not list: exit code 2, no signal was sent");
     expect(&parkade.run(&["kill", &pid, "--yes"], listed)?, 0, "3.00 GiB on GPU 0 (Fake GPU)", "")?;
     let status = child.end()?.to_string();
-    claim(status.contains("15 (SIGTERM)"), || format!("the child ended differently: {status}"))?;
+    claim(status.contains("15 (SIGTERM)"), || format!("the child was not ended by SIGTERM: {status}"))?;
     tell("parkade kill PID --yes, on a child that holds 3.00 GiB: exit code 0, the child ended by SIGTERM");
     Ok(Evidence::text(text))
 }

@@ -42,16 +42,17 @@ pub(crate) const ROWS: &[Row] = &[
     },
     Row {
         id: "D2",
-        claim: "Fragmentation is 1 - allocated / reserved; above 30 % it is a risk of out of memory.",
+        claim: "Fragmentation is 1 - allocated / reserved; above 30 %, there is a risk of running out of memory.",
         finding: Finding::Different,
-        found: "At 50 %, a request for 4 MiB is served or not, depending on where the free bytes are; it can fail at 10 % \
-                too. The largest hole (2.00 or 6.00 MiB) decides, and parkade shows it next to the ratio.",
+        found: "At 50 %, whether a 4 MiB request succeeds depends on where the free bytes are; it can also fail at 10 %. The \
+                largest hole (2.00 or 6.00 MiB) decides, and parkade shows it next to the ratio.",
     },
     Row {
         id: "D3",
         claim: "`_dump_snapshot` writes a file that pytorch.org/memory_viz displays.",
         finding: Finding::Reproduced,
-        found: "parkade reads these files; written again, they are the same recording. A replayed run is written as a file \
+        found: "parkade reads these files; written out and read back, they are the same recording. A replayed run is written as \
+                a file \
                 with all the keys that the viewer reads, and it is verified with 0 differences.",
     },
     Row {
@@ -81,7 +82,7 @@ pub(crate) const ROWS: &[Row] = &[
         id: "D7",
         claim: "`memory_stats()['num_oom_retries']` counts retries.",
         finding: Finding::Refuted,
-        found: "There is no such key, so the document's `get` always returns 0. The keys are `num_alloc_retries` and \
+        found: "The key does not exist, so the document's `get` always returns 0. The keys are `num_alloc_retries` and \
                 `num_ooms`.",
     },
     Row {
@@ -191,7 +192,7 @@ fn keys() -> Verdict {
     Ok(Evidence::text(text + &keys.join("\n") + "\n"))
 }
 
-/// A segment that is split into pieces of 2 MiB, some of which are freed before a request for 4 MiB.
+/// A segment that is split into 2 MiB pieces, some of which are freed before a request for 4 MiB.
 struct Heap {
     name: &'static str,
     pieces: u64,
@@ -248,7 +249,7 @@ fn no_such_key(backend: &AnyBackend) -> Verdict {
     some_work(&mut story)?;
     let found = stats(&story);
     claim(!found.contains_key("num_oom_retries"), || "there is a key num_oom_retries".to_owned())?;
-    story.say("stats.get('num_oom_retries', 0) is 0, whatever has happened: there is no such key");
+    story.say("stats.get('num_oom_retries', 0) is always 0, because the key does not exist");
     for (key, value) in [("num_alloc_retries", 2), ("num_ooms", 1)] {
         claim(found.get(key) == Some(&value), || format!("{key} is {:?}", found.get(key)))?;
         story.say(&format!("stats['{key}'] is {value}"));
@@ -298,7 +299,7 @@ fn helpers(backend: &AnyBackend) -> Verdict {
     story.stage.core().set_memory_fraction(1.0).map_err(failed)?;
     story.alloc("512 MiB", mib(512))?;
     story.free("512 MiB")?;
-    expect(info(&mut story, "fraction 1: they are served"), [64, 576, 576, 576])?;
+    expect(info(&mut story, "fraction 1: requests succeed"), [64, 576, 576, 576])?;
     story.free("live")?;
     story.stage.release_cached()?;
     expect(info(&mut story, "cleanup_model_memory"), [0, 0, 576, 576])?;
@@ -335,8 +336,8 @@ fn device_memory(backend: &AnyBackend) -> Vec<Entry> {
         ),
     ];
     if backend.is_simulated() {
-        let says = "ResNet-50 is trained with the cache never emptied, emptied every fifth step and emptied every step: calls, and \
-             time in the driver";
+        let says = "ResNet-50 is trained with the cache never emptied, emptied every fifth step and emptied every step: driver \
+                    calls, and time in the driver";
         entries.push(scenario("D9/training", says, |_: &AnyBackend| training()));
     }
     entries
@@ -423,7 +424,7 @@ fn schedule(backend: &AnyBackend) -> Verdict {
          emptied after each step:{more_mallocs:>4} cudaMalloc, {more_frees:>3} cudaFree, each of which waits for the device\n"
     );
     let measured = format!(
-        "kernels of 2 ms per step, in microseconds per step: {:.0} never emptied, {:.0} emptied after each step\n",
+        "2 ms of kernels per step, in microseconds per step: {:.0} never emptied, {:.0} emptied after each step\n",
         plain_us / STEPS as f64,
         emptied_us / STEPS as f64
     );
@@ -491,7 +492,8 @@ fn recorded_runs(backend: &AnyBackend) -> Vec<Entry> {
         }),
         scenario(
             "D6/recorded",
-            "a recorded training step: memory rises with the activations, falls in backward, and stays low in the optimizer's step",
+            "a recorded training step: memory rises with the activations, falls in backward, and stays low in the optimizer's \
+             step",
             |_: &AnyBackend| recorded_step(),
         ),
         scenario(
@@ -521,8 +523,8 @@ fn files() -> Verdict {
             // C++ added some keys later than Python, so a file in the C++ style reveals less about its release.
             again.fields = recorded.fields;
         }
-        claim(again == *recorded, || format!("written in the style of {name} and read again, it is a different recording"))?;
-        text += &format!("written in the style of {name} and read again: the same recording\n");
+        claim(again == *recorded, || format!("written in {name}'s format and read back, the recording is different"))?;
+        text += &format!("written in {name}'s format and read back: same recording\n");
     }
     for settings in ["", "expandable_segments:True"] {
         let options = exporting(&shipped, settings)?;
@@ -530,7 +532,7 @@ fn files() -> Verdict {
         let file = write(&exported.recording, Style::Python);
         for (what, keys) in VIEWER_KEYS {
             for key in keys {
-                claim(has_text(&file, key), || format!("the exported file lacks the key {key:?} of a {what}"))?;
+                claim(has_text(&file, key), || format!("the exported file lacks key {key:?} of a {what}"))?;
             }
         }
         let exported = read(&file).map_err(failed)?;
@@ -669,7 +671,7 @@ fn recorded_step() -> Verdict {
     claim(optimizing.iter().all(|&bytes| bytes < most / 2), || format!("{optimizing:?} bytes during the optimizer's step"))?;
     let low = optimizing[0];
     let text = format!(
-        "GPT-2 on sequences of changing length, the third step of the recording: {} entries\n\
+        "GPT-2 on sequences of varying length, the third step of the recording: {} entries\n\
          {}\
          parameters, gradients and optimizer states at its start  {:>9}\n\
          at most, between forward and backward                    {:>9}\n\

@@ -569,7 +569,7 @@ mod tests {
 
     #[test]
     fn segments_that_several_blocks_share_do_not_escape_it() {
-        // Ten units of 2 MiB share a segment of 20 MiB, which is released only when all of them are free.
+        // Ten 2 MiB units share a 20 MiB segment, which is released only when all of them are free.
         let policy = of_catalogue("pytorch");
         let attack = robson(policy.make(), Robson { unit_bytes: 2 * MIB, largest_units: 16, live_units: 160 }).unwrap();
         let outcome = run(&attack.workload, policy.make(), &RunOptions::new(attack.load_bytes));

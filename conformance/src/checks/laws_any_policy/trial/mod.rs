@@ -144,7 +144,7 @@ impl Book {
     /// If the block is misaligned, or overlaps memory that is in use.
     fn add(&mut self, live: Live, size: u64, unit: u64, witness: &Witness) -> Result<(), Broken> {
         let address = live.address().get();
-        ensure(Law::Alignment, address.is_multiple_of(unit), || format!("the address {address:#x} is not a multiple of {unit}"))?;
+        ensure(Law::Alignment, address.is_multiple_of(unit), || format!("address {address:#x} is not a multiple of {unit}"))?;
         for other in &self.live {
             ensure(Law::NoOverlap, !other.overlaps(address, size), || {
                 let (at, bytes) = (other.address(), other.requested);
@@ -258,7 +258,7 @@ impl Trial {
         let device = backend.open(&needs)?;
         let (facts, streams) = (backend.facts(), device.streams());
         let device = WitnessedDevice::new(device).claiming(Bytes(setup.capacity));
-        let script = vec![format!("# the policy {}, on {setup:?}", policy.name())];
+        let script = vec![format!("# policy {}, on {setup:?}", policy.name())];
         Ok(Trial {
             core: Allocator::new(device.clone(), Watched::new(policy), Vec::new()),
             device,
@@ -341,12 +341,12 @@ impl Trial {
         let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);
         for (family, counted) in account.by_family().into_iter().chain([(Family::Allocation, self.book.live.len() as u64)]) {
             ensure(Law::Accounting, current(family) == counted, || {
-                format!("{} is {}, but {counted} was counted: {account:?}", family.name(), current(family))
+                format!("{} is {}, but should be {counted}: {account:?}", family.name(), current(family))
             })?;
         }
         let reserved = self.core.heap().reserved().get();
         ensure(Law::Accounting, reserved == account.sum(), || {
-            format!("{reserved} bytes are reserved, but the account is {account:?}")
+            format!("{reserved} bytes are reserved, but the segments account for {account:?}")
         })?;
         // A lowered limit applies only to later growth. Expandable segments map whole pages for requests that the limit
         // allows.

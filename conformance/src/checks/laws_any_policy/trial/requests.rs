@@ -83,7 +83,7 @@ impl Trial {
         if !self.expected.wrong_answers && !self.routing.is_whole(live.pool) {
             let expected = policy.kept(rounded);
             ensure(Law::Placement, size == expected, || {
-                format!("a request of {requested} bytes got a block of {size} bytes, but the policy specified {expected}")
+                format!("a request for {requested} bytes got a block of {size} bytes, but the policy specified {expected}")
             })?;
         }
         let unit =
@@ -111,7 +111,11 @@ impl Trial {
             _ => true,
         };
         ensure(Law::Placement, holds, || {
-            format!("{bytes} bytes went to {address:#x} (new segment: {made:?} bytes), but the policy chose {:x?}", notes.answer)
+            format!(
+                "a request for {bytes} bytes was placed at {address:#x} (new segment: {made:?} bytes), but the policy chose \
+                 {:x?}",
+                notes.answer
+            )
         })
     }
 
@@ -140,8 +144,9 @@ impl Trial {
         let again = self.core.allocate(Bytes(bytes), stream);
         ensure(Law::NoFalseOutOfMemory, again.is_err(), || {
             format!(
-                "{bytes} bytes were refused with at most {waiting} blocks pending and {before} bytes reserved; with nothing \
-                 pending and {after} bytes reserved, the request is served"
+                "a request for {bytes} bytes was refused with at most {waiting} blocks pending and {before} bytes reserved; \
+                 with nothing \
+                 pending and {after} bytes reserved, it was served"
             )
         })
     }
@@ -169,7 +174,7 @@ impl Trial {
     /// Checks a rejected answer: the error names the policy, and nothing has changed.
     fn at_fault(&self, fault: &PolicyFault) -> Result<Outcome, Broken> {
         let name = self.core.policy().name();
-        ensure(Law::Answers, fault.policy == name, || format!("the policy at fault is {name}, but the error says {fault}"))?;
+        ensure(Law::Answers, fault.policy == name, || format!("the policy at fault is {name}, but the error names {fault}"))?;
         ensure(Law::Answers, self.expected.wrong_answers, || fault.to_string())?;
         let is_block = fault.problem.starts_with("releases") || fault.problem.starts_with("remaps");
         // A segment that grows at several gaps requests the handles for each gap, and keeps what it has already mapped.
@@ -209,7 +214,7 @@ impl Trial {
         if self.routing.is_whole(pool) && !self.core.policy().has_transferred() {
             let mut behind = segment.blocks.iter().skip_while(|block| block.address != live.address()).skip(1);
             let rest = behind.next().filter(|next| next.state == BlockActivity::Inactive);
-            ensure(Law::Pools, rest.is_none(), || format!("{bytes} bytes were split off in pool {pool}, which leaves {rest:?}"))?;
+            ensure(Law::Pools, rest.is_none(), || format!("{bytes} bytes were split off in pool {pool}, leaving {rest:?}"))?;
         }
         Ok(pool)
     }
@@ -273,7 +278,7 @@ impl Trial {
             ensure(Law::Contents, wrong.is_none(), || {
                 let (at, size, word) = (live.address(), live.requested, live.word);
                 let place = offset + 4 * wrong.unwrap_or(0) as u64;
-                format!("the {size} bytes at {at} were filled with {word:#x}, but hold something else at byte {place}")
+                format!("the {size} bytes at {at} were filled with {word:#x}, but contain something else at byte {place}")
             })?;
         }
         Ok(())

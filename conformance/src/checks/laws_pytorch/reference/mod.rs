@@ -76,7 +76,7 @@ pub(super) fn entries(backend: &AnyBackend) -> Vec<Entry> {
         check_abandoned(backend)
     });
     entries.push(abandoned.requires(Requirement::ExpandableSegments));
-    let says = "the same in programs that exercise each rule in which releases differ, under the rules of every release";
+    let says = "the same in programs that exercise every rule that differs between releases, under each release's rules";
     let releases =
         Entry::new(Group::Law, "reference/each-release", says, |backend: &AnyBackend, _: &Effort| check_releases(backend));
     entries.push(releases.requires(Requirement::ExpandableSegments));
@@ -255,7 +255,7 @@ fn steps(play: &mut Play, steps: &[Step], failing: Option<Failing>) -> Result<()
 fn script(scene: &Scene, steps: &[Step], failing: Option<Failing>) -> String {
     let mut text = format!("# {scene:?}\n# settings: {:?}\n", scene.text(scene.settings));
     if let Some((n, calls, code)) = failing {
-        let _ = writeln!(text, "# {calls} calls in a row fail with code {code}, from every call number {n} onwards");
+        let _ = writeln!(text, "# {calls} calls in a row fail with code {code} from call number {n} on, for every n");
     }
     for step in steps {
         let _ = writeln!(text, "# {step:?}");

@@ -579,7 +579,7 @@ pub(super) fn adopt(
         });
         let runs = page.map_or(Vec::new(), |page| asked_for(&segment, page));
         ensure(Law::Reference, asked == runs, || {
-            format!("memory of {segment:?} was requested at {asked:x?}, expected {runs:x?}")
+            format!("memory for {segment:?} was requested at {asked:x?}, expected {runs:x?}")
         })?;
         let expected = reference.adopt(&segment);
         let allocations = answer.map_err(|error| Broken::new(Law::Reference, format!("{segment:?}: {error}")))?;

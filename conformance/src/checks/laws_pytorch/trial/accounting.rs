@@ -151,7 +151,7 @@ impl Ledger {
         // A rescued request has the entry of the failure that it was spared.
         let counted = [stats.num_device_alloc, stats.num_device_free, stats.num_ooms + stats.num_rescues];
         ensure(Law::Counters, counted == self.told, || {
-            format!("memory taken, given back, and refused or rescued: the statistics say {counted:?}, the trace {:?}", self.told)
+            format!("memory taken, returned, and refused or rescued: the statistics say {counted:?}, the trace {:?}", self.told)
         })?;
         let segments = stats.family(Family::Segment).all.current;
         // An expandable segment is counted once, no matter how often memory is mapped in it.

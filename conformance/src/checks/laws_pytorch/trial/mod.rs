@@ -237,7 +237,7 @@ impl Trial {
             Operation::EndPool(pool) => format!("pool_end 0 {pool}"),
             Operation::ReleasePool(pool) => format!("pool_release 0 {pool}"),
             Operation::ReleaseCachedPool(pool) => format!("empty_cache 0 {pool}"),
-            Operation::UseOnOom(pool) => format!("# pool 0 {pool} serves when memory runs out"),
+            Operation::UseOnOom(pool) => format!("# pool 0 {pool} serves requests when memory runs out"),
             Operation::NoSplit(pool) => format!("# pool 0 {pool} is not split"),
         })
     }
@@ -274,12 +274,12 @@ impl Trial {
         let current = |family| u64::try_from(self.core.stats().family(family).all.current).unwrap_or(u64::MAX);
         for (family, counted) in account.by_family().into_iter().chain([(Family::Allocation, self.model.live.len() as u64)]) {
             ensure(Law::Accounting, current(family) == counted, || {
-                format!("{} is {}, but {counted} was counted: {account:?}", family.name(), current(family))
+                format!("{} is {}, but should be {counted}: {account:?}", family.name(), current(family))
             })?;
         }
         let reserved = self.core.heap().reserved().get();
         ensure(Law::Accounting, reserved == account.sum(), || {
-            format!("{reserved} bytes are reserved, but the account is {account:?}")
+            format!("{reserved} bytes are reserved, but the segments account for {account:?}")
         })?;
         // A lowered limit applies only to later growth.
         let grew = reserved > self.reserved_before;
@@ -315,7 +315,7 @@ impl Trial {
         );
         let stats = self.core.stats();
         let said = (stats.oversize_allocations.current, stats.oversize_segments.current);
-        ensure(Law::Accounting, said == counted, || format!("the oversize counts are {said:?}, but {counted:?} were counted"))
+        ensure(Law::Accounting, said == counted, || format!("the oversize counts are {said:?}, but should be {counted:?}"))
     }
 
     /// Compares the allocator's use counts with the trial's.
@@ -446,7 +446,7 @@ impl Trial {
                 self.failed_in_pool(error)?;
                 Ok(Outcome::OutOfMemory)
             }
-            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request of {bytes} bytes failed: {error}"))),
+            Err(error) => Err(Broken::new(Law::NoFalseOutOfMemory, format!("a request for {bytes} bytes failed: {error}"))),
         }
     }
 
@@ -530,7 +530,7 @@ impl Trial {
                 }
                 let limit = self.core.heap().limit().map(Bytes::get);
                 ensure(Law::Limit, limit == self.limit, || {
-                    format!("a fraction of {fraction} means a limit of {:?}, but it became {limit:?}", self.limit)
+                    format!("a fraction of {fraction} means a limit of {:?}, but the limit is {limit:?}", self.limit)
                 })?;
             }
             Operation::ChangeSettings(place) => {
@@ -599,7 +599,7 @@ impl Trial {
             let wrong = bytes.chunks_exact(4).position(|found| found != word.to_le_bytes());
             ensure(Law::Contents, wrong.is_none(), || {
                 let at = offset + 4 * wrong.unwrap_or(0) as u64;
-                format!("{live:?} was filled with {word:#x}, but holds something else at byte {at}")
+                format!("{live:?} was filled with {word:#x}, but contains something else at byte {at}")
             })?;
         }
         Ok(())

@@ -45,7 +45,7 @@ impl Trial {
             let block = segments.iter().flat_map(|segment| &segment.blocks).find(|block| block.address.get() == address);
             let right = self.rules.cut(whole, size);
             ensure(Law::Placement, block.is_some_and(|block| block.size.get() == right), || {
-                format!("{bytes} bytes from a block of {whole} should have taken {right}, but took {block:?}")
+                format!("a request for {bytes} bytes from a block of {whole} should have taken {right}, but took {block:?}")
             })?;
         }
         match (expected, asked) {
@@ -54,7 +54,7 @@ impl Trial {
             }),
             (Some(run), Some(segment)) => Err(Broken::new(
                 Law::Placement,
-                format!("{bytes} bytes took the new {segment:?}, although {run:x?} would have served"),
+                format!("a request for {bytes} bytes took the new {segment:?}, although {run:x?} would have served it"),
             )),
             (None, Some(segment)) => {
                 ensure(Law::Placement, segment.address == address, || {
@@ -62,12 +62,12 @@ impl Trial {
                 })?;
                 let right = self.rules.segment(size);
                 ensure(Law::Placement, segment.size == right, || {
-                    format!("{bytes} bytes took {segment:?}, which should have been {right} bytes")
+                    format!("a request for {bytes} bytes took {segment:?}, which should have been {right} bytes")
                 })
             }
             (None, None) => Err(Broken::new(
                 Law::Placement,
-                format!("{bytes} bytes were placed at {address:#x}, where no free memory may serve them"),
+                format!("{bytes} bytes were placed at {address:#x}, where no free memory could serve them"),
             )),
         }
     }
@@ -80,17 +80,19 @@ impl Trial {
         if let Some(run) = best(&runs, &self.rules, size, stream) {
             return Err(Broken::new(
                 Law::NoFalseOutOfMemory,
-                format!("{bytes} bytes were refused, although {run:x?} would have served"),
+                format!("a request for {bytes} bytes was refused, although {run:x?} would have served it"),
             ));
         }
         let segments = self.core.segments();
         for segment in &segments {
             let pending = segment.blocks.iter().find(|block| block.state == BlockActivity::PendingFree);
             ensure(Law::NoFalseOutOfMemory, pending.is_none(), || {
-                format!("{bytes} bytes were refused without waiting for {pending:?}")
+                format!("a request for {bytes} bytes was refused without waiting for {pending:?}")
             })?;
             let used = segment.blocks.iter().any(|block| block.state == BlockActivity::Allocated);
-            ensure(Law::NoFalseOutOfMemory, used, || format!("{bytes} bytes were refused, but {segment:?} was not released"))?;
+            ensure(Law::NoFalseOutOfMemory, used, || {
+                format!("a request for {bytes} bytes was refused, but {segment:?} was not released")
+            })?;
         }
         let wanted = self.rules.segment(size);
         let reserved: u64 = segments.iter().map(|segment| segment.total.get()).sum();
@@ -105,7 +107,8 @@ impl Trial {
             let is_refused = asked.is_some_and(|call| call.bytes == wanted && !call.done);
             return ensure(Law::NoFalseOutOfMemory, is_refused, || {
                 format!(
-                    "{bytes} bytes were refused, but the device was not asked for a segment of {wanted} bytes at the end: \
+                    "a request for {bytes} bytes was refused, but the device was not asked for a segment of {wanted} bytes at \
+                     the end: \
                      {asked:?}"
                 )
             });
@@ -114,7 +117,8 @@ impl Trial {
         ensure(Law::NoFalseOutOfMemory, wanted.div_ceil(self.facts.page.get()) > room, || {
             let limit = self.limit;
             format!(
-                "{bytes} bytes were refused, although a segment of {wanted} bytes fits: {reserved} reserved, limit {limit:?}, \
+                "a request for {bytes} bytes was refused, although a segment of {wanted} bytes fits: {reserved} reserved, limit \
+                 {limit:?}, \
                  {room} pages free"
             )
         })
@@ -148,12 +152,14 @@ impl Trial {
         if self.routing.is_whole(served) {
             let rest = blocks.next().filter(|next| next.state == BlockActivity::Inactive);
             return ensure(Law::Pools, rest.is_none(), || {
-                format!("{bytes} bytes were split off in pool {served}, which leaves {rest:?}")
+                format!("{bytes} bytes were split off in pool {served}, leaving {rest:?}")
             });
         }
         let right = Rules::default().rounded(bytes);
         let is_exact = !self.expandable || is_borrowed || size == right;
-        ensure(Law::Placement, is_exact, || format!("{bytes} bytes took {size} from an expandable segment, expected {right}"))?;
+        ensure(Law::Placement, is_exact, || {
+            format!("a request for {bytes} bytes took {size} from an expandable segment, expected {right}")
+        })?;
         let pool = if served == 0 { PoolId::DEFAULT } else { id(served) };
         self.check_growth(before, (pool, stream), right, address)
     }
@@ -171,7 +177,7 @@ impl Trial {
             let runs = self.model.free_at_search(&own, &self.device.witness());
             let run = best(&runs, &self.rules, size, stream.get());
             ensure(Law::NoFalseOutOfMemory, run.is_none(), || {
-                format!("{bytes} bytes were refused, although pool {pool} has {run:x?}")
+                format!("a request for {bytes} bytes was refused, although pool {pool} has {run:x?}")
             })?;
         }
         Ok(())
@@ -280,10 +286,10 @@ impl Trial {
         };
         let counts = waits == (0, 0) || waits == (1, 1);
         ensure(Law::Ladder, counts, || {
-            format!("a request of {bytes} bytes has {waits:?} waits and retries, which must be 0 or 1 of each")
+            format!("a request for {bytes} bytes has {waits:?} waits and retries, which must be 0 or 1 of each")
         })?;
         ensure(Law::Ladder, seen == expected, || {
-            format!("a request of {bytes} bytes did {seen:x?}, but the rules require {expected:x?}")
+            format!("a request for {bytes} bytes did {seen:x?}, but the rules require {expected:x?}")
         })
     }
 
