@@ -153,3 +153,20 @@ fn what_cannot_be_compared_is_said_in_one_line() {
         assert!(code == 2 && lines.iter().any(|line| line["error"].is_string()), "{lines:?}");
     }
 }
+
+#[test]
+fn one_folder_says_which_rank_differs_and_by_how_much() {
+    let cases: [(&str, &[u64], &str); 4] = [
+        ("odd", &[100, 100, 130, 100], "Rank 2 reserves 130.00 MiB, each of the other 3 100.00 MiB.\n"),
+        ("two", &[100, 130], "Rank 1 reserves 130.00 MiB, the other 100.00 MiB.\n"),
+        ("same", &[100, 100, 100], "All 3 ranks reserve the same: 100.00 MiB.\n"),
+        ("all-differ", &[100, 120, 110], "Of 3 ranks, rank 1 reserves the most: 120.00 MiB; the least is 100.00 MiB.\n"),
+    ];
+    for (name, mebibytes, says) in cases {
+        let files: Vec<_> = (0..).map(|rank| format!("rank{rank}.pickle")).zip(mebibytes.iter().copied()).collect();
+        let ranks: Vec<_> = files.iter().map(|(file, mebibytes)| (file.as_str(), *mebibytes)).collect();
+        let folder = folder(&format!("diff-ranks-{name}"), &ranks);
+        let run = call(&["diff", folder.path()]);
+        assert!(run.out.starts_with(says), "{name}: {}{}", run.out, run.err);
+    }
+}
