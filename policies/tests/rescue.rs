@@ -240,6 +240,18 @@ proptest! {
     }
 }
 
+#[test]
+fn what_a_checkpoint_has_seen_stays_the_pools_own() {
+    let mut allocator = on(50, rescue(Reach::Breaks));
+    let graph = capture(&mut allocator, 5, StreamId(1)).unwrap();
+    let checkpoint = allocator.checkpoint_pool(POOL).unwrap();
+    assert!(matches!(take(&mut allocator, 40), Err(AllocError::OutOfMemory(_))), "the rest of the page is in the checkpoint");
+    let restored = allocator.restore_pool(&checkpoint).unwrap();
+    assert_eq!(restored.freed, [graph.address()]);
+    allocator.release_pool(POOL).unwrap();
+    give_all(allocator, restored.allocations);
+}
+
 /// A pool that belongs to a captured graph: what lives in it, and the addresses that the graph writes to when it runs.
 #[derive(Default)]
 struct Graph {

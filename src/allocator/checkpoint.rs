@@ -41,7 +41,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let pool_number = self.heap.private_pool_number(id).ok_or(CheckpointError::UnknownPool(id))?;
         let heads = self.heap.heads_of(pool_number);
         let segments = heads.into_iter().map(|head| self.heap.save_segment(self.heap.arena.at(head)));
-        Ok(PoolCheckpoint { pool: id, segments: segments.collect::<Result<_, _>>()? })
+        let segments = segments.collect::<Result<_, _>>()?;
+        // A restore needs all memory that the pool has now.
+        self.heap.note_all_handed_out(pool_number);
+        Ok(PoolCheckpoint { pool: id, segments })
     }
 
     /// Restores the state of a private pool. First takes back everything that is currently allocated in the pool.

@@ -98,6 +98,16 @@ impl Heap {
         self.untouched.part_of(block.address..block.address + block.size).is_empty()
     }
 
+    /// Records that all mapped memory of a private pool counts as handed out from now on.
+    pub(crate) fn note_all_handed_out(&mut self, pool_number: u16) {
+        for index in self.arena.live() {
+            let block = self.arena.at(index);
+            if PoolSlot(block.pool).pool_number() == pool_number && block.state != BlockState::Unmapped {
+                self.untouched.touch(block.address, block.size);
+            }
+        }
+    }
+
     /// Records that a block was handed out.
     #[inline]
     pub(crate) fn note_handed_out(&mut self, index: u32) {
