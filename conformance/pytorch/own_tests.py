@@ -250,7 +250,9 @@ def main():
         print("no test ran: the logs in OUT say why")
         return 2
     if len(again) > options.again:
-        print(f"{len(again)} tests did not pass on both; not run again on their own, because --again is {options.again}")
+        print(
+            f"{len(again)} tests did not pass on both; not run again on their own, because --again is {options.again}"
+        )
     return int(table(found) > 0)
 
 

@@ -47,8 +47,7 @@ QUESTIONS = ("cudaGetDeviceProperties", "cudaMemGetInfo")
 
 
 def normal(line, keys):
-    """Returns an answer without anything that only one of the two releases has. `keys`: the statistics that both have.
-    """
+    """Returns an answer without anything that only one of the two releases has. `keys`: the statistics that both have."""
     answer = json.loads(line)
     if "msg" in answer:
         answer["msg"] = PLACE.sub("", answer["msg"])
