@@ -80,8 +80,10 @@ pub struct Rescue {
     reach: Option<Reach>,
     /// The maximum number of rescued requests.
     most: u64,
-    /// The number of attempted rescues.
+    /// The number of rescues, with the current one while it is tried.
     rescues: u64,
+    /// Whether the current request is in that number.
+    is_counted: bool,
     /// Whether segments have pages of [`PAGE`].
     is_refined: bool,
     step: Step,
@@ -101,6 +103,7 @@ impl Rescue {
             reach,
             most: u64::MAX,
             rescues: 0,
+            is_counted: false,
             is_refined: false,
             step: Step::PyTorch(0),
             resumes_at: None,
@@ -135,13 +138,20 @@ impl Rescue {
         if !request.is_expandable || self.reach.is_none() || !(is_last || goes_first) {
             return Some(relief);
         }
-        if self.resumes_at.is_none() && self.rescues >= self.most {
+        if !self.is_counted && self.rescues >= self.most {
             return Some(relief);
         }
-        self.rescues += u64::from(self.resumes_at.is_none());
+        self.rescues += u64::from(!self.is_counted);
+        self.is_counted = true;
         self.resumes_at = goes_first.then_some(rung);
         self.step = Step::Declare;
         None
+    }
+
+    /// Takes the current request out of the count: nothing that was tried has served it.
+    fn withdraw(&mut self) {
+        self.rescues -= u64::from(self.is_counted);
+        self.is_counted = false;
     }
 
     fn ask(&mut self, heap: &Heap, request: &Request) -> Option<Relief> {
@@ -179,6 +189,7 @@ impl Rescue {
             Step::GatherBroken => (Step::BreakAll, sight::gather(heap, request, self.is_refused)),
             Step::BreakAll => {
                 if let Some(rung) = self.resumes_at {
+                    self.withdraw();
                     (Step::PyTorch(rung), None)
                 } else {
                     let serves = breaks && sight::breakable(heap, request, sight::left(heap)).is_some();
@@ -188,7 +199,10 @@ impl Rescue {
                 }
             }
             Step::AskForAll => (Step::GiveUp, self.ask(heap, request)),
-            Step::GiveUp => (Step::GiveUp, Some(Relief::GiveUp)),
+            Step::GiveUp => {
+                self.withdraw();
+                (Step::GiveUp, Some(Relief::GiveUp))
+            }
         };
         self.step = next;
         relief
@@ -230,6 +244,7 @@ impl Wrapper for Rescue {
         self.is_refined |= heap.refined_page() == Some(PAGE);
         if rung == 0 {
             (self.step, self.resumes_at, self.is_refused) = (Step::PyTorch(0), None, false);
+            self.is_counted = false;
         }
         loop {
             if let Some(relief) = self.take_step(heap, request) {

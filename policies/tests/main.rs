@@ -14,4 +14,5 @@ mod private_pools;
 mod real_ones;
 mod regions;
 mod rescue;
+mod rescue_in_captures;
 mod stalloc;

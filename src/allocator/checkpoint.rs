@@ -122,6 +122,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             let request = Request { requested: saved.size, size: saved.size, pool, stream: segment.stream, is_expandable: false };
             self.heap.detach(index);
             let allocation = self.hand_out_part(index, &request, splits);
+            self.heap.note_handed_out(allocation.id().index);
             index = self.heap.arena.at(allocation.id().index).next;
             if saved.state == SavedState::Allocated { restored.push(allocation) } else { unused.push(allocation) }
         }

@@ -11,7 +11,7 @@ use core::ops::Range;
 
 use super::Allocator;
 use super::expandable::Freed;
-use crate::device::{BackendError, DeviceBackend};
+use crate::device::{BackendError, Capture, DeviceBackend};
 use crate::error::AllocError;
 use crate::heap::{BlockView, Heap, PoolSlot, whole_pages};
 use crate::policy::{Attempt, Policy, Request};
@@ -172,7 +172,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let (page, stream) = (range.page, range.stream);
         // No pending work uses memory that was never handed out.
         if !self.heap.may_serve_graphs(pool.pool_number()) {
-            if !self.may_wait_for(stream)? {
+            if !self.may_wait_for(stream) {
                 return Ok(());
             }
             self.device.synchronize_stream(stream)?;
@@ -229,8 +229,10 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Ok(0);
         }
         // The device may not know these streams yet, and has to know which ones to wait for and which ones not.
-        for stream in self.heap.streams_seen().to_vec() {
-            self.device.capture(stream)?;
+        let routed = self.heap.private_pools().routed_streams();
+        for stream in self.heap.streams_seen().iter().copied().chain(routed).collect::<Vec<_>>() {
+            // An error shows again when the device waits.
+            let _: Result<Option<Capture>, BackendError> = self.device.capture(stream);
         }
         let (mut left, mut before, mut broken) = (handles.to_vec(), usize::MAX, 0);
         while left.len() < before {

@@ -201,16 +201,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let limit = self.heap.limit().unwrap_or(Bytes::MAX);
         // Handles are checked one by one: if a free block covers the beginning of a request, the request takes less
         // than the segment.
-        let has_handles = request.is_expandable && self.policy.handle(&self.heap, request, size).is_some();
+        let is_private = request.pool.pool_number() != 0;
+        let is_expandable = request.is_expandable && (self.profile.expands_private_pools || !is_private);
+        let has_handles = is_expandable && self.policy.handle(&self.heap, request, size).is_some();
         if !has_handles && self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
             return Ok(None);
         }
-        if self.policy.rejects(self.heap.reserved(), size, self.total_memory) {
+        if !has_handles && self.policy.rejects(self.heap.reserved(), size, self.total_memory) {
             self.stats.num_oom_rejections += 1;
             return Err(AllocError::Rejected { requested: request.requested });
         }
-        let is_private = request.pool.pool_number() != 0;
-        if request.is_expandable && (self.profile.expands_private_pools || !is_private) {
+        if is_expandable {
             let page = self.policy.page(request.pool);
             if is_private && self.policy.annexes() {
                 return self.grow_and_annex(request, stream, page, has_handles);

@@ -111,7 +111,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         }
         let (from, size) = (self.heap.stream(block.stream), block.size);
         // A captured stream cannot wait for work outside its capture.
-        let may_order = self.may_wait_for(from)? && self.may_wait_for(request.stream)?;
+        let may_order = self.may_wait_for(from) && self.may_wait_for(request.stream);
         if !may_order || !self.order(from, request.stream, waits)? {
             return Ok(None);
         }
@@ -145,7 +145,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if parted.is_empty() && !self.has_parts_to_return() {
             return Ok(());
         }
-        for stream in self.heap.streams_seen().to_vec() {
+        let streams = self.heap.streams_seen().to_vec();
+        if !streams.iter().all(|&stream| self.may_wait_for(stream)) {
+            return Ok(());
+        }
+        for stream in streams {
             self.device.synchronize_stream(stream)?;
         }
         for (index, stream) in parted {
@@ -155,13 +159,11 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         Ok(())
     }
 
-    /// Whether the device may wait for the stream's work now. This is the case if no graph is captured, or if the
-    /// stream does not take part in the capture and the device can wait for other streams during a capture.
-    pub(super) fn may_wait_for(&mut self, stream: StreamId) -> Result<bool, BackendError> {
-        if !self.heap.is_deferring() {
-            return Ok(true);
-        }
-        Ok(self.device.waits_in_captures() && self.device.capture(stream)?.is_none())
+    /// Whether the device may wait for the stream's work now. A device that can wait during captures says whether the
+    /// stream takes part in one; [`Heap::is_deferring`] may not know of captures on other streams than the caller's. A
+    /// stream about which the device does not answer is left alone. For other devices, no graph may be captured.
+    pub(super) fn may_wait_for(&mut self, stream: StreamId) -> bool {
+        if self.device.waits_in_captures() { matches!(self.device.capture(stream), Ok(None)) } else { !self.heap.is_deferring() }
     }
 
     /// The stream of the block's expandable segment, if the block belongs to another stream.
@@ -183,6 +185,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Ok(());
         }
         let Some(home) = self.home_of(index) else { return Ok(()) };
+        if !self.may_wait_for(self.heap.stream(self.heap.arena.at(index).stream)) {
+            return Ok(());
+        }
         self.device.synchronize_stream(self.heap.stream(self.heap.arena.at(index).stream))?;
         self.regroup(index, home);
         Ok(())

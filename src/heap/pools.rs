@@ -163,6 +163,13 @@ impl PrivatePools {
         routed.and_then(|(id, _)| self.numbers.get(id)).copied().unwrap_or(0)
     }
 
+    /// The streams whose requests are routed to pools ([`PoolFilter::Stream`]).
+    pub(crate) fn routed_streams(&self) -> Vec<StreamId> {
+        let stream =
+            |(_, filter): &(PoolId, PoolFilter)| if let PoolFilter::Stream(stream) = filter { Some(*stream) } else { None };
+        self.routings.iter().filter_map(stream).collect()
+    }
+
     /// Chooses the pool for requests that are routed by [`PoolFilter::Chosen`].
     pub(crate) fn choose(&mut self, id: Option<PoolId>) {
         self.chosen = id;

@@ -58,7 +58,7 @@ impl WorkIsSerial {
     /// While the allocator serves a call that asks for memory or routes requests to a private pool, no other thread
     /// may queue work on the device that uses the allocator's memory, no other device may use that memory, and it must
     /// not be registered elsewhere (for example for RDMA). While a graph is captured, no work from before the capture
-    /// may still be running on a stream that the device does not know, and the streams that it knows must exist.
+    /// may still be running. Every stream that was passed to the device must exist as long as the device does.
     /// During the call, the allocator may replace the memory behind addresses in use, and data written at that time is
     /// lost.
     #[must_use]
