@@ -89,7 +89,7 @@ def test_what_cannot_be_put_on_parkade_is_told_apart(torch):
     with pytest.raises(parkade.EnableError, match="before the first use of CUDA"):
         parkade.enable()
     torch(version="2.7.1")
-    with pytest.raises(parkade.EnableError, match="2.8 and later, and this is 2.7.1"):
+    with pytest.raises(parkade.EnableError, match="2.8 or later, but this is 2.7.1"):
         parkade.enable()
     torch(version="2.99.0")
     with pytest.raises(parkade.EnableError, match="2.99"):

@@ -78,7 +78,7 @@ def test_bounds_that_are_exceeded(run):
 def test_skipped_without_a_gpu(run):
     found = run(TESTS.format(limit="14GiB", before="x"), there=False)
     found.assert_outcomes(passed=1, skipped=2)
-    found.stdout.fnmatch_lines(["*no GPU*"])
+    found.stdout.fnmatch_lines(["*PyTorch sees none*"])
 
 
 def test_a_failure_is_explained(run):
