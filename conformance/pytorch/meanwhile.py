@@ -10,17 +10,20 @@ hold; 1 one does not; 2 one could not be run.
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import threading
-import time
+import warnings
 
 MIB = 1 << 20
 LIMIT_MIB = 400
 
 
-def limit(torch, mib=LIMIT_MIB):
-    torch.cuda.set_per_process_memory_fraction((mib * MIB + MIB) / torch.cuda.get_device_properties(0).total_memory)
+def limit(torch):
+    torch.cuda.set_per_process_memory_fraction(
+        (LIMIT_MIB * MIB + MIB) / torch.cuda.get_device_properties(0).total_memory
+    )
 
 
 def full(torch, mib, value):
@@ -79,7 +82,7 @@ def backward(torch):
     leaf = torch.ones(10 * MIB, device="cuda", requires_grad=True)
     result = leaf * 2
     before = rescues(torch)
-    filler = [full(torch, 40, 1)]
+    filler = full(torch, 40, 1)
     result.backward(torch.ones(10 * MIB, device="cuda"))
     found = rescues(torch)
     return {
@@ -120,7 +123,7 @@ def threads(torch):
 
     def work(number):
         stream = torch.cuda.Stream()
-        generator, held = __import__("random").Random(number), []
+        generator, held = random.Random(number), []
         with torch.cuda.stream(stream):
             for step in range(1500):
                 if held and (len(held) > 12 or generator.random() < 0.5):
@@ -178,11 +181,13 @@ def replay(torch):
 
 
 def receive(queue, answers):
+    import torch
+
     block = queue.get()
     answers.put("open")
     queue.get()
     block.add_(1)
-    __import__("torch").cuda.synchronize()
+    torch.cuda.synchronize()
     answers.put("written")
     queue.get()
 
@@ -209,51 +214,20 @@ def shared(torch):
     }
 
 
-def long(torch):
-    """10,000 steps of a transformer with sequences of 16 to 399 tokens, in 1.02 times its peak of tensor memory."""
-    torch.backends.cuda.matmul.allow_tf32 = True
-    layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, batch_first=True)
-    model = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False).cuda()
-    optimizer = torch.optim.AdamW(model.parameters())
-    generator = __import__("random").Random(1)
-    lengths = [generator.randrange(16, 400) for _ in range(97)]
-
-    def step(index):
-        model(torch.ones(16, lengths[index % 97], 1024, device="cuda")).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    for index in range(97):
-        step(index)
-    peak = torch.cuda.max_memory_allocated()
-    torch.cuda.empty_cache()
-    limit(torch, -(-int(peak * 1.02) // (2 * MIB)) * 2)
-    started, allocated, free = time.perf_counter(), [], []
-    for index in range(10_000):
-        step(index)
-        if index % 1000 == 999:
-            torch.cuda.synchronize()
-            allocated.append(torch.cuda.memory_allocated())
-            free.append(torch.cuda.mem_get_info()[0])
-    seconds = time.perf_counter() - started
-    host = int(open("/proc/self/statm").read().split()[1]) * 4096
-    holds = len(set(allocated)) == 1 and min(free) >= free[1] - 4 * MIB and rescues(torch) > 0
-    return {"holds": holds, "rescued": rescues(torch), "ms a step": round(seconds / 10, 2), "host MiB": host // MIB}
-
-
-CASES = {case.__name__: case for case in (graph, pool, backward, pinned, threads, replay, shared, long)}
+CASES = {case.__name__: case for case in (graph, pool, backward, pinned, threads, replay, shared)}
 
 
 def attempt(name):
     import parkade
 
-    parkade.enable(rescue="free") if name == "threads" else parkade.enable(rescue=True, serial=True)
-    import warnings
-
+    if name == "threads":
+        parkade.enable(rescue="free")
+    else:
+        parkade.enable(rescue=True, serial=True)
     import torch
 
     warnings.simplefilter("ignore")
-    limit(torch, 1 << 14 if name == "long" else LIMIT_MIB)
+    limit(torch)
     print(json.dumps(CASES[name](torch)))
 
 

@@ -207,6 +207,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if !has_handles && self.heap.reserved().checked_add(size).is_none_or(|reserved| reserved > limit) {
             return Ok(None);
         }
+        // Like the limit, this rule looks at an entire segment, of which a request with handles may need only a part.
         if !has_handles && self.policy.rejects(self.heap.reserved(), size, self.total_memory) {
             self.stats.num_oom_rejections += 1;
             return Err(AllocError::Rejected { requested: request.requested });

@@ -17,8 +17,8 @@ use crate::trace::Observer;
 use crate::units::{Bytes, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes a free block from another stream and returns it detached. `None` while a graph is captured, or if the
-    /// other stream still has work and the request's stream is not allowed to wait.
+    /// Takes a free block from another stream and returns it detached. `None` if the streams cannot be ordered, or
+    /// if the other stream still has work and the request's stream is not allowed to wait.
     pub(super) fn transfer(
         &mut self,
         request: &Request,
@@ -35,7 +35,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Takes a free block of another stream, or only the part that is split off for the request, and returns it
-    /// detached. The rest stays with its stream. `None` while a graph is captured.
+    /// detached. The rest stays with its stream. `None` if the streams cannot be ordered.
     ///
     /// A block that is taken as a whole has not coalesced with its neighbours of the request's stream, so it must be
     /// handed out as a whole.
@@ -90,7 +90,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Checks a block of another stream that the policy chose, and orders that stream's work before the request's.
-    /// Returns the block's slot and size; `None` if the work cannot be ordered, or while a graph is captured.
+    /// Returns the block's slot and size; `None` if the work cannot be ordered, as while a stream is captured.
     fn ordered_block(
         &mut self,
         request: &Request,

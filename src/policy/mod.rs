@@ -59,8 +59,9 @@ pub enum Relief {
     Annex,
     /// Search the private pools that may serve requests when the device is out of memory for a free block (spec 5.6).
     Borrow,
-    /// Move this entire free block of the request's pool to the request's stream, then split it as usual. Does nothing
-    /// while a graph is captured.
+    /// Move this entire free block of the request's pool to the request's stream, then split it as usual. Does nothing if
+    /// one of the two streams is captured, or while any graph is captured on a device that cannot wait then
+    /// ([`DeviceBackend::waits_in_captures`](crate::device::DeviceBackend::waits_in_captures)).
     Transfer {
         /// The block, at least as large as the request.
         block: BlockId,
@@ -69,8 +70,7 @@ pub enum Relief {
         waits: bool,
     },
     /// Like [`Relief::Transfer`] with a wait, but only the part that is split off for the request moves; the rest
-    /// stays with its stream. The moved part does not coalesce with free neighbours. Does nothing while a graph is
-    /// captured.
+    /// stays with its stream. The moved part does not coalesce with free neighbours.
     TransferPart {
         /// The block, at least as large as the request.
         block: BlockId,
@@ -103,7 +103,8 @@ pub enum Relief {
     /// Unmap these handles ([`Policy::handle`]), each of which is entirely in a free block, and map them for the
     /// request where its segment grows, with new handles from the device if they are too few. Handles that the request
     /// does not need become free memory after it, or are released to the device where the addresses end. Waits for the
-    /// streams of the handles' segments. Does nothing while a graph is captured.
+    /// streams of the handles' segments, and skips handles whose stream is captured; while any graph is captured on a
+    /// device that cannot wait then, skips all.
     Move {
         /// The first bytes of the handles ([`Heap::handles_in`]), without duplicates.
         handles: Vec<DeviceAddress>,
@@ -119,15 +120,16 @@ pub enum Relief {
     /// ([`Heap::partly_free`]). Memory that is in use, or cached by a private pool in use, keeps its addresses and
     /// contents in new memory, and free pages are released to the device. This rung alone does not serve the request,
     /// but the next one may ask for the freed memory. Waits for all work of the device; during that time, no other
-    /// thread may submit work that uses memory of the allocator. Does nothing while a graph is captured, or on a
-    /// device that does not break handles
-    /// ([`DeviceBackend::breaks_handles`](crate::device::DeviceBackend::breaks_handles)).
+    /// thread may submit work that uses memory of the allocator. Does nothing on a device that does not break handles
+    /// ([`DeviceBackend::breaks_handles`](crate::device::DeviceBackend::breaks_handles)), or while a graph is captured if
+    /// the device cannot wait then
+    /// ([`DeviceBackend::waits_in_captures`](crate::device::DeviceBackend::waits_in_captures)).
     Break {
         /// The first bytes of the handles, without duplicates.
         handles: Vec<DeviceAddress>,
     },
     /// Begin a rescue where PyTorch's allocator would fail. Records the entry of that failure ([`TraceAction::Oom`]),
-    /// and counts the request as rescued ([`Stats::num_rescues`]) if a later rung serves it. Expandable segments then
+    /// and counts the request as rescued ([`Stats::num_rescues`]) unless it is refused. Expandable segments then
     /// have pages of this size, and each page that has memory becomes a handle of its old size ([`Policy::handle`]).
     /// No memory changes. The pages stay unchanged if more than [`Heap::MOST_REFINED`] have memory, or if this size
     /// does not divide theirs; if they were divided, [`Heap::refined_page`] returns the size.
