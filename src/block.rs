@@ -215,7 +215,7 @@ impl Vacant {
     /// # Panics
     /// No slot is vacant ([`Arena::provide_vacant`]).
     #[inline(always)]
-    pub(crate) fn split<'a>(&mut self, slots: &'a mut [Block], index: u32, size: u64) -> (u32, &'a mut Block) {
+    pub(crate) fn split(&mut self, slots: &mut [Block], index: u32, size: u64) -> u32 {
         let low = self.first;
         let whole = slots.at_mut(index);
         debug_assert!(size < whole.size);
@@ -230,7 +230,6 @@ impl Vacant {
         self.first = part.next;
         part.address = address;
         part.size = size;
-        part.requested = 0;
         part.prev = prev;
         part.next = index;
         part.rank = rank;
@@ -238,7 +237,7 @@ impl Vacant {
         part.pool = pool;
         part.state = BlockState::Detached;
         part.marks = marks;
-        (low, part)
+        low
     }
 
     /// The rank of a new block if each block has its own, or `inherited`.
@@ -381,14 +380,6 @@ impl Arena {
         (&mut self.slots, &mut self.vacant)
     }
 
-    /// See [`Vacant::split`]. Returns the new block's slot.
-    pub(crate) fn split(&mut self, index: u32, size: u64) -> u32 {
-        self.provide_vacant();
-        let (low, _) = self.vacant.split(&mut self.slots, index, size);
-        self.vacant.give_rank(&mut self.slots, low);
-        low
-    }
-
     /// See [`Vacant::add`].
     pub(crate) fn remove(&mut self, index: u32) {
         self.vacant.add(&mut self.slots, index);
@@ -444,7 +435,10 @@ mod tests {
         let second = arena.insert(block.clone());
         arena.remove(gone);
         arena.vacant.next_rank = NIL - 1;
-        let low = arena.split(first, 512);
+        arena.provide_vacant();
+        let (slots, vacant) = arena.parts_mut();
+        let low = vacant.split(slots, first, 512);
+        vacant.give_rank(slots, low);
         let ranks = [first, second, low].map(|index| arena.at(index).rank);
         assert!(ranks[0] < ranks[1] && ranks[1] < ranks[2] && ranks[2] < 10, "{ranks:?}");
     }

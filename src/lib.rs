@@ -41,5 +41,5 @@ pub use allocator::{
 pub use block::BlockId;
 pub use checkpoint::{CheckpointError, PoolCheckpoint};
 pub use error::{AllocError, FreeError};
-pub use heap::{BlockView, Candidate, GrowthView, HandleView, Heap, PartlyFreeView, PoolError, PoolFilter, PoolSlot};
+pub use heap::{BlockView, GrowthView, HandleView, Heap, PartlyFreeView, PoolError, PoolFilter, PoolSlot};
 pub use taken::{AnswerProblem, WrongAnswer};

@@ -4,7 +4,6 @@
 mod device;
 
 mod adopt;
-mod at_once;
 mod checkpoint_properties;
 mod checkpoints;
 mod defaults;

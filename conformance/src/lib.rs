@@ -8,7 +8,6 @@ pub mod core_laws;
 pub mod golden;
 pub mod harness;
 pub mod law;
-mod ordered;
 pub mod reference_model;
 #[cfg(feature = "scenarios")]
 pub mod scenarios;

@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 
 use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass};
-use parkade::{BlockId, Candidate, Heap, PartlyFreeView, PoolSlot};
+use parkade::{BlockId, Heap, PartlyFreeView, PoolSlot};
 
 use crate::seen_sizes::SeenSizes;
 use crate::sight::{self, PAGE, is_private};
@@ -131,17 +131,6 @@ impl Policy for BreakingHandles {
             }
             None => Placement::Segment(request.size.checked_round_up(PAGE).unwrap_or(Bytes::MAX)),
         }
-    }
-
-    #[inline]
-    fn looks_at_first(&self, _: &Heap) -> bool {
-        true
-    }
-
-    /// A size that has been seen before is not recorded again, and its request takes the low end.
-    #[inline]
-    fn takes_first(&self, request: &Request, _: Candidate<'_>) -> bool {
-        self.seen.has(request.size)
     }
 
     #[inline]

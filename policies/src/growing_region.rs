@@ -13,7 +13,7 @@
 
 use alloc::collections::BTreeMap;
 
-use parkade::policy::{FreeOrder, Placement, Policy, Relief, Request};
+use parkade::policy::{Placement, Policy, Relief, Request};
 use parkade::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 use parkade::{BlockId, Heap, PoolSlot};
 
@@ -121,13 +121,6 @@ impl Policy for GrowingRegion {
 
     fn page(&self, _: PoolSlot) -> Bytes {
         self.page
-    }
-
-    fn free_order(&self) -> FreeOrder {
-        match self.fit {
-            Fit::Best | Fit::Worst => FreeOrder::BySize,
-            Fit::First | Fit::Next => FreeOrder::ByAddress,
-        }
     }
 
     #[inline]

@@ -211,7 +211,6 @@ impl Rescue {
 
 impl Wrapper for Rescue {
     type Inner = PyTorch;
-    const PLACES_AS_INNER: bool = true;
 
     #[inline(always)]
     fn inner(&self) -> &PyTorch {

@@ -46,12 +46,6 @@ impl SeenSizes {
         self.open = None;
     }
 
-    /// Whether the size is remembered.
-    #[inline]
-    pub(crate) fn has(&self, size: Bytes) -> bool {
-        self.sizes.get(SeenSizes::place_of(size)) == Some(&size.get())
-    }
-
     /// The slot of a size. Fibonacci hashing: the high bits of the product depend on all bits of the size.
     #[inline]
     fn place_of(size: Bytes) -> usize {

@@ -82,10 +82,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// memory.
     #[inline]
     pub(crate) fn allocate_boxed(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Box<AllocError>> {
-        match self.allocator.allocate_at_once(requested, stream) {
-            Some(allocation) => Ok(self.hold(allocation)),
-            None => self.allocate_by(Allocator::allocate, requested, stream),
-        }
+        self.allocate_by(Allocator::allocate, requested, stream)
     }
 
     /// Like [`Allocator::raw_allocate`]. Returns the address of the block's first byte.
@@ -100,10 +97,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
     /// See [`ByAddress::allocate_boxed`].
     #[inline]
     pub(crate) fn raw_allocate_boxed(&mut self, requested: Bytes, stream: StreamId) -> Result<DeviceAddress, Box<AllocError>> {
-        match self.allocator.raw_allocate_at_once(requested, stream) {
-            Some(allocation) => Ok(self.hold(allocation)),
-            None => self.allocate_by(Allocator::raw_allocate, requested, stream),
-        }
+        self.allocate_by(Allocator::raw_allocate, requested, stream)
     }
 
     /// Like [`Allocator::allocate_at`]. Returns the address if a free block has room there.
@@ -119,24 +113,31 @@ impl<D: DeviceBackend, P: Policy, O: Observer> ByAddress<D, P, O> {
         Ok(self.allocator.allocate_at(requested, stream, address)?.map(|allocation| self.hold(allocation)))
     }
 
-    /// Allocates if the first free block is not large enough.
-    #[inline(never)]
+    /// Allocates, and holds the block by its address. Meanwhile, callbacks have the table.
+    #[inline(always)]
     fn allocate_by(
         &mut self,
         allocate: impl FnOnce(&mut Allocator<D, P, O>, Bytes, StreamId) -> Result<Allocation, AllocError>,
         requested: Bytes,
         stream: StreamId,
     ) -> Result<DeviceAddress, Box<AllocError>> {
-        let lent = self.lent.clone();
-        let exchange = |table: &mut Table| {
-            if let Some(lent) = &lent {
-                std::mem::swap(table, &mut lent.lock().unwrap_or_else(PoisonError::into_inner));
-            }
-        };
-        exchange(&mut self.table);
+        if self.lent.is_some() {
+            self.lend_table();
+        }
         let outcome = allocate(&mut self.allocator, requested, stream);
-        exchange(&mut self.table);
+        if self.lent.is_some() {
+            self.lend_table();
+        }
         Ok(self.hold(outcome?))
+    }
+
+    /// Exchanges the table with the one that callbacks see.
+    #[cold]
+    #[inline(never)]
+    fn lend_table(&mut self) {
+        if let Some(lent) = &self.lent {
+            std::mem::swap(&mut self.table, &mut lent.lock().unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     /// Frees a block with [`Allocator::free`].

@@ -43,27 +43,6 @@ impl PackedId {
     }
 }
 
-/// The answer to a request that a free block can serve immediately. It fits in two registers; a `Result` with an
-/// [`Allocation`] would be returned through memory.
-#[derive(Clone, Copy)]
-pub(super) struct Hit {
-    address: DeviceAddress,
-    id: PackedId,
-}
-
-impl Hit {
-    /// No block. Nothing has changed.
-    pub(super) const MISS: Hit = Hit { address: DeviceAddress(0), id: PackedId(u64::MAX) };
-
-    /// The block, unless this is a miss.
-    #[inline(always)]
-    pub(super) fn made_by(self, maker: Maker) -> Option<Allocation> {
-        let Hit { address, id } = self;
-        // No block's id has all bits set: its slot would be `NIL`.
-        (id != Hit::MISS.id).then_some(Allocation { address, id, maker })
-    }
-}
-
 impl PartialEq for Allocation {
     fn eq(&self, other: &Allocation) -> bool {
         (self.address, self.id) == (other.address, other.id)
@@ -82,12 +61,6 @@ impl Allocation {
     #[inline(always)]
     pub(super) fn new(address: DeviceAddress, id: BlockId, maker: Maker) -> Allocation {
         Allocation { address, id: PackedId::of(id), maker }
-    }
-
-    /// The answer without the number of its maker.
-    #[inline(always)]
-    pub(super) fn hit(&self) -> Hit {
-        Hit { address: self.address, id: self.id }
     }
 
     /// The block's slot and generation.

@@ -126,7 +126,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Serves a private pool's request from settled memory: grows the pool's segment that needs the fewest bytes at
-    /// its end, or starts a new segment in the largest settled block. Returns a detached block.
+    /// its end, or starts a new segment in the largest settled block. Returns a free block.
     pub(super) fn annex(&mut self, request: &Request, stream_slot: u16) -> Option<u32> {
         if request.pool.pool_number() == 0 || !self.policy.annexes() {
             return None;
@@ -136,10 +136,14 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     }
 
     /// Splits the low `bytes` bytes from a free block for the request's pool, and coalesces them with the free memory
-    /// that precedes them at the end of the pool's segment. Returns the detached block. The remainder gets the stamp.
+    /// that precedes them at the end of the pool's segment. Returns the free block. The remainder gets the stamp.
     fn cut_out(&mut self, index: u32, bytes: u64, stamp: u64, request: &Request, stream_slot: u16) -> u32 {
-        self.heap.detach(index);
-        let part = if bytes < self.heap.arena.at(index).size { self.heap.split(index, bytes, stamp) } else { index };
+        let part = if bytes < self.heap.arena.at(index).size {
+            self.heap.take_low_end(index, bytes, stamp)
+        } else {
+            self.heap.detach(index);
+            index
+        };
         self.heap.unlink(part);
         self.hand_over(part, request.pool, stream_slot);
         let address = self.heap.arena.at(part).address;
@@ -148,7 +152,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             self.heap.relink(part, &addresses, false);
         }
         self.put_back_unused(part);
-        self.heap.detach(part);
         part
     }
 
@@ -177,21 +180,17 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let run = run.filter(|run| (address..address + size).contains(&run.start)).unwrap_or(address..u64::MAX);
         let (before, end) = (run.start - address, run.end.min(address + size));
         if end - run.start < home.size.0 {
-            self.put_back_unused(index);
             return Err(self.fault("maps less than the request needs").into());
         }
         let stamp = self.policy.stamp(home.pool);
         if before > 0 {
-            let low = self.heap.split(index, before, stamp);
+            let low = self.heap.take_low_end(index, before, stamp);
             self.heap.attach(low, stamp);
-        } else {
-            self.heap.attach(index, stamp);
         }
         let rest = if end == address + size { SETTLED } else { stamp };
         // Do this immediately: at this point, adjacent blocks are free.
         let part = self.cut_out(index, home.size.0, rest, request, stream);
         if self.heap.arena.at(part).size < request.size.0 {
-            self.put_back_unused(part);
             return Err(self.fault("grows by different sizes for the same request").into());
         }
         Ok(Some(part))

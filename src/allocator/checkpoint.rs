@@ -7,6 +7,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use super::allocate::Take;
 use super::{Allocation, Allocator};
 use crate::block::{Block, BlockState, NIL};
 use crate::checkpoint::{CheckpointError, PoolCheckpoint, SavedBlock, SavedSegment, SavedState};
@@ -118,11 +119,9 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let mut restored = Vec::new();
         for saved in segment.blocks.iter().filter(|saved| saved.state != SavedState::Unmapped) {
             let block = self.heap.arena.at(index);
-            let (pool, splits) = (PoolSlot(block.pool), block.size > saved.size.0);
+            let (pool, take) = (PoolSlot(block.pool), if block.size > saved.size.0 { Take::LowEnd } else { Take::Whole });
             let request = Request { requested: saved.size, size: saved.size, pool, stream: segment.stream, is_expandable: false };
-            self.heap.detach(index);
-            let allocation = self.hand_out_part(index, &request, splits);
-            self.heap.note_handed_out(allocation.id().index);
+            let allocation = self.hand_out(index, &request, take);
             index = self.heap.arena.at(allocation.id().index).next;
             if saved.state == SavedState::Allocated { restored.push(allocation) } else { unused.push(allocation) }
         }

@@ -86,7 +86,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
             block = next;
         }
-        self.heap.detach(block);
         Ok(Some(block))
     }
 
@@ -107,7 +106,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         };
         let base = self.heap.arena.at(block).address;
         self.map_memory(block, memory, count, page.0, base)?;
-        self.heap.detach(block);
         Ok(Some(block))
     }
 

@@ -108,7 +108,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     fn check_indexes(&self) -> Result<(), Violation> {
         let heap = self.heap();
         for pool in heap.pool_slots() {
-            self.check_addresses(pool)?;
             let listed: Vec<_> = heap
                 .free_blocks(pool)
                 .map(|view| {
@@ -127,28 +126,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             ensure(listed == expected, || {
                 format!("the free index of {pool:?} is {listed:?}, but the free blocks are {expected:?}")
             })?;
-        }
-        Ok(())
-    }
-
-    /// Checks the order by address, if the heap has one.
-    fn check_addresses(&self, pool: PoolSlot) -> Result<(), Violation> {
-        let heap = self.heap();
-        for slot in (0..heap.streams_seen().len()).map(|slot| slot as u16) {
-            let Some(order) = heap.by_address(pool, slot) else { continue };
-            let listed: Vec<_> = order.entries().map(|entry| (entry.address, entry.size, entry.index)).collect();
-            let free = heap
-                .arena
-                .live()
-                .map(|index| (heap.arena.at(index), index))
-                .filter(|(block, _)| block.state == BlockState::Free && PoolSlot(block.pool) == pool && block.stream == slot);
-            let mut expected: Vec<_> = free.map(|(block, index)| (block.address, block.size, index)).collect();
-            expected.sort_unstable();
-            let stream = heap.stream(slot);
-            ensure(listed == expected, || {
-                format!("the order by address of {pool:?} on {stream:?} is {listed:?}, but the free blocks are {expected:?}")
-            })?;
-            ensure(order.knows_its_runs(), || format!("the order by address of {pool:?} on {stream:?} lists the wrong runs"))?;
         }
         Ok(())
     }
@@ -230,10 +207,9 @@ mod tests {
 
     use crate::allocator::{Allocation, Allocator};
     use crate::block::{Block, BlockState, Marks, NIL};
-    use crate::heap::{Heap, PoolSlot};
-    use crate::index::{ByAddress, Entry, Spot};
+    use crate::heap::PoolSlot;
     use crate::plain_device::PlainDevice;
-    use crate::policy::{Attempt, FreeOrder, Placement, Policy, PyTorch, Relief, Request};
+    use crate::policy::PyTorch;
     use crate::settings::Settings;
     use crate::stats::{Family, Stats};
     use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
@@ -325,33 +301,6 @@ mod tests {
         assert_finds("the free index of", |core, [_, _, third, _]| core.heap.arena.at_mut(third).state = BlockState::Allocated);
     }
 
-    /// Uses a heap that keeps this order, with a hole between two blocks and free memory after them.
-    #[test]
-    fn an_order_by_address_that_is_not_the_free_blocks() {
-        type ByAddressCore = Allocator<PlainDevice, Lowest>;
-        let pool = PoolSlot::default_pool(PoolClass::Large);
-        let spoil = |change: fn(&mut ByAddress, Entry)| {
-            let mut core = ByAddressCore::new(PlainDevice::new(Bytes::mib(64), 1 << 44), Lowest, ());
-            let [_first, gone, _last] =
-                [512, 1024, 512].map(|bytes| core.allocate(Bytes(bytes), StreamId::DEFAULT).expect("room"));
-            core.free(gone).expect("ours");
-            assert_eq!(core.check(), Ok(()));
-            let order = core.heap.by_address_mut(pool, 0).expect("it is kept");
-            let hole = order.entries().next().expect("the hole");
-            change(order, hole);
-            let answer = core.check().expect_err("a violation").to_string();
-            core::mem::forget(core);
-            answer
-        };
-        let of_another = spoil(|order, hole| {
-            order.remove(hole.address, Spot::default());
-            let _ = order.insert(Entry { index: hole.index + 1, ..hole });
-        });
-        assert!(of_another.starts_with("the order by address of"), "{of_another}");
-        let missing = spoil(|order, hole| order.remove(hole.address, Spot::default()));
-        assert!(missing.starts_with("the order by address of"), "{missing}");
-    }
-
     #[test]
     fn events_that_do_not_match_their_blocks() {
         assert_finds("counts 0 events, but the queues have 1", |core, [first, ..]| {
@@ -424,50 +373,6 @@ mod tests {
             core.release_cached().expect("a device");
             assert_eq!(core.check(), Ok(()));
             assert_eq!(core.heap().reserved(), Bytes::ZERO);
-        }
-    }
-
-    /// A policy that finds free blocks by address. It has one expandable segment, uses the lowest address that fits,
-    /// and never releases memory.
-    struct Lowest;
-
-    impl Policy for Lowest {
-        fn name(&self) -> &'static str {
-            "lowest"
-        }
-
-        fn round(&self, requested: Bytes) -> Option<Bytes> {
-            requested.checked_round_up(Bytes(512))
-        }
-
-        fn classify(&self, _: Bytes) -> PoolClass {
-            PoolClass::Large
-        }
-
-        fn is_expandable(&self, _: PoolSlot) -> bool {
-            true
-        }
-
-        fn free_order(&self) -> FreeOrder {
-            FreeOrder::ByAddress
-        }
-
-        fn place(&mut self, heap: &Heap, request: &Request) -> Placement {
-            match heap.lowest_at_least(request.pool, request.stream, request.size, DeviceAddress(0)) {
-                Some(block) => Placement::Reuse(block.id),
-                None => Placement::Segment(request.size),
-            }
-        }
-
-        fn splits(&self, _: Bytes, _: &Request) -> bool {
-            true
-        }
-
-        fn relieve(&mut self, _: &Heap, _: &Request, rung: u32) -> Relief {
-            match rung {
-                0 => Relief::Release { blocks: Vec::new(), attempt: Attempt::Ask },
-                _ => Relief::GiveUp,
-            }
         }
     }
 }

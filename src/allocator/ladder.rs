@@ -7,6 +7,7 @@
 
 use alloc::boxed::Box;
 
+use super::allocate::Take;
 use super::expandable::Freed;
 use super::{Allocation, Allocator};
 use crate::block::{BlockId, BlockState};
@@ -25,12 +26,11 @@ use crate::units::{Bytes, DeviceAddress};
 /// never gives up, which is a fault.
 const MOST_RUNGS: u32 = 512;
 
-/// A detached block that a rung of the ladder has yielded.
+/// A free block that a rung of the ladder has yielded.
 pub(super) enum Obtained {
     /// The policy still has to decide whether to split it.
     ToSplit(u32),
-    /// The policy has decided to hand out the entire block. It is not asked again, because a different answer would
-    /// leave a remainder that has not coalesced with the free block after it.
+    /// The request gets the entire block, which has not coalesced with its neighbours.
     Whole(u32),
 }
 
@@ -38,17 +38,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// Serves a request for which there is no free block.
     #[cold]
     #[inline(never)]
-    pub(super) fn obtain_and_hand_out(
-        &mut self,
-        request: Request,
-        stream_slot: u16,
-        segment: Bytes,
-    ) -> Result<Allocation, AllocError> {
-        let (obtained, request) = self.obtain(&request, stream_slot, segment)?;
-        let handed_out = match obtained {
-            Obtained::ToSplit(index) => self.hand_out(index, &request),
-            Obtained::Whole(index) => self.hand_out_part(index, &request, false),
+    pub(super) fn obtain(&mut self, request: Request, stream_slot: u16, segment: Bytes) -> Result<Allocation, AllocError> {
+        let (obtained, request) = self.find_room(&request, stream_slot, segment)?;
+        let (index, take) = match obtained {
+            Obtained::ToSplit(index) => (index, self.part_for(index, &request)),
+            Obtained::Whole(index) => (index, Take::Whole),
         };
+        let handed_out = self.hand_out(index, &request, take);
         // A rung may have counted the block as a free part of its segment without raising the peaks.
         self.stats.raise_peaks_of_splits(request.pool.class(), 1, 1);
         Ok(handed_out)
@@ -61,7 +57,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     /// request. In PyTorch, the request holds a pointer to the pool, which dangles if the callback releases the pool's
     /// cache.
     #[cold]
-    fn obtain(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(Obtained, Request), AllocError> {
+    fn find_room(&mut self, request: &Request, stream_slot: u16, segment: Bytes) -> Result<(Obtained, Request), AllocError> {
         let pool_number = request.pool.pool_number();
         if pool_number != 0 {
             self.heap.note_growing_pool();
@@ -90,7 +86,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     ) -> Result<(Obtained, Request), AllocError> {
         if self.run_free_memory_callbacks() {
             match self.policy.place(&self.heap, request) {
-                Placement::Reuse(id) => return Ok((Obtained::ToSplit(self.take(id, request, stream_slot)?), *request)),
+                Placement::Reuse(id) => return Ok((Obtained::ToSplit(self.check_choice(id, request, stream_slot)?), *request)),
                 Placement::Segment(bytes) => segment = bytes,
             }
         }
@@ -117,7 +113,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 },
                 Relief::Transfer { block, waits } => self.transfer(request, stream_slot, block, waits)?,
                 Relief::TransferPart { block } => match self.transfer_part(request, stream_slot, block)? {
-                    Some(obtained) => return Ok((obtained, *request)),
+                    Some(index) => return Ok((Obtained::Whole(index), *request)),
                     None => None,
                 },
                 Relief::TransferAll { from } => self.transfer_all(request, stream_slot, from).map(|()| None)?,
@@ -151,8 +147,8 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
                 // Waiting would break the capture, and the stream uses recorded during it would be lost.
                 Relief::Wait if self.heap.is_deferring() => None,
                 Relief::Wait => self.synchronize().map(|()| None)?,
-                Relief::Reuse(id) => Some(self.take(id, request, stream_slot)?),
-                Relief::ReuseAt { block, offset } => Some(self.take_at(block, offset, request, stream_slot)?),
+                Relief::Reuse(id) => Some(self.check_choice(id, request, stream_slot)?),
+                Relief::ReuseAt { block, offset } => Some(self.reuse_from(block, offset, request, stream_slot)?),
                 Relief::GiveUp => return Err(self.out_of_memory(request, segment, *tried)),
             };
             if let Some(block) = block {
@@ -160,6 +156,19 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             }
         }
         Err(self.fault("never gives up").into())
+    }
+
+    /// Leaves the part of a free block before `offset` free, so that the request gets what follows.
+    #[cold]
+    fn reuse_from(&mut self, id: BlockId, offset: Bytes, request: &Request, stream_slot: u16) -> Result<u32, AllocError> {
+        let index = self.check_choice(id, request, stream_slot)?;
+        if offset.0 > self.heap.arena.at(index).size - request.size.0 {
+            return Err(self.fault("reuses a block from an offset that leaves too little room").into());
+        }
+        if offset > Bytes::ZERO {
+            self.leave_front(index, offset, request);
+        }
+        Ok(index)
     }
 
     /// Runs all callbacks. Returns whether any of them freed memory.
@@ -234,6 +243,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         self.note_taken("malloc", address, size)?;
         let class = request.pool.class();
         let block = self.heap.add_segment(address, size, stream, request.pool);
+        self.heap.attach(block, self.policy.stamp(request.pool));
         self.stats.increase(Family::Segment, class, 1);
         self.count_reserved(request.pool, size.0 as i64);
         if self.policy.is_oversize(size) {

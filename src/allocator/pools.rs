@@ -33,7 +33,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let created = self.heap.create_pool(id);
         let decides_first = !self.profile.oldest_routing_decides;
         let begun = created.and_then(|()| self.heap.private_pools_mut().begin(id, filter, decides_first));
-        self.heap.note_routings();
         if begun.is_err() && self.profile.counts_failed_routings {
             self.heap.private_pools_mut().note_failure();
         }
@@ -47,7 +46,6 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
     pub fn end_pool(&mut self, id: PoolId) -> Result<(), PoolError> {
         self.end_capture(id)?;
         self.heap.private_pools_mut().end(id)?;
-        self.heap.note_routings();
         if self.profile.settles_at_pool_end && self.policy.reuses_in_captures() {
             self.flush_deferred_of(id);
         }
@@ -147,7 +145,7 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         let is_expandable = request.is_expandable && self.profile.borrows_expandable;
         let request = Request { pool: PoolSlot::of_pool(pool_number, request.pool.class()), is_expandable, ..*request };
         match self.policy.place(&self.heap, &request) {
-            Placement::Reuse(block) => Ok(Some((self.take(block, &request, stream_slot)?, request))),
+            Placement::Reuse(block) => Ok(Some((self.check_choice(block, &request, stream_slot)?, request))),
             Placement::Segment(_) => Ok(None),
         }
     }

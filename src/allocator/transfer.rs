@@ -7,7 +7,6 @@
 
 use super::Allocator;
 use super::expandable::Freed;
-use super::ladder::Obtained;
 use crate::block::{BlockId, BlockState};
 use crate::device::{BackendError, DeviceBackend};
 use crate::error::AllocError;
@@ -17,7 +16,7 @@ use crate::trace::Observer;
 use crate::units::{Bytes, StreamId};
 
 impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
-    /// Takes a free block from another stream and returns it detached. `None` if the streams cannot be ordered, or
+    /// Moves a free block from another stream. `None` if the streams cannot be ordered, or
     /// if the other stream still has work and the request's stream is not allowed to wait.
     pub(super) fn transfer(
         &mut self,
@@ -26,39 +25,33 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         id: BlockId,
         waits: bool,
     ) -> Result<Option<u32>, AllocError> {
-        let Some((index, _)) = self.ordered_block(request, stream_slot, id, waits)? else { return Ok(None) };
+        let Some(index) = self.ordered_block(request, stream_slot, id, waits)? else { return Ok(None) };
         // Coalesce the block with free neighbours of the request's stream. A remainder split off later could not
         // coalesce with them.
         self.regroup(index, stream_slot);
-        self.heap.detach(index);
         Ok(Some(index))
     }
 
-    /// Takes a free block of another stream, or only the part that is split off for the request, and returns it
-    /// detached. The rest stays with its stream. `None` if the streams cannot be ordered.
-    ///
-    /// A block that is taken as a whole has not coalesced with its neighbours of the request's stream, so it must be
-    /// handed out as a whole.
-    pub(super) fn transfer_part(
-        &mut self,
-        request: &Request,
-        stream_slot: u16,
-        id: BlockId,
-    ) -> Result<Option<Obtained>, AllocError> {
-        let Some((index, whole)) = self.ordered_block(request, stream_slot, id, true)? else { return Ok(None) };
-        if !self.splits(whole, request) {
+    /// Moves a free block from another stream, or only the part that is split off for the request. The rest stays with
+    /// its stream. `None` if the streams cannot be ordered. The moved part does not coalesce.
+    pub(super) fn transfer_part(&mut self, request: &Request, stream_slot: u16, id: BlockId) -> Result<Option<u32>, AllocError> {
+        let Some(index) = self.ordered_block(request, stream_slot, id, true)? else { return Ok(None) };
+        let stamp = self.policy.stamp(request.pool);
+        let moved = if self.splits(index, request) {
+            let block = self.heap.arena.at(index);
+            let (whole, was_split, is_expandable) = (block.size, block.is_split(), block.is_expandable());
+            let low = self.heap.take_low_end(index, request.size.0, stamp);
+            if !is_expandable {
+                self.count_parts(request.pool.class(), was_split, (whole - request.size.0) as i64, request.size.0 as i64);
+            }
+            low
+        } else {
             self.heap.detach(index);
-            self.heap.change_stream(index, stream_slot);
-            return Ok(Some(Obtained::Whole(index)));
-        }
-        let (was_split, is_expandable) = (self.heap.arena.at(index).is_split(), self.heap.arena.at(index).is_expandable());
-        self.heap.detach(index);
-        let low = self.heap.split(index, request.size.0, self.policy.stamp(request.pool));
-        self.heap.change_stream(low, stream_slot);
-        if !is_expandable {
-            self.count_parts(request.pool.class(), was_split, (whole - request.size.0) as i64, request.size.0 as i64);
-        }
-        Ok(Some(Obtained::ToSplit(low)))
+            index
+        };
+        self.heap.change_stream(moved, stream_slot);
+        self.heap.attach(moved, stamp);
+        Ok(Some(moved))
     }
 
     /// Moves all free blocks of the pool from another stream to the request's stream.
@@ -83,21 +76,18 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
             return Err(self.fault("provides a segment although segments are expandable").into());
         }
         let slot = self.heap.known_stream_slot(stream).ok_or_else(|| self.fault("provides a segment for an unknown stream"))?;
-        if let Some(index) = self.ask_device(request, slot, bytes, Attempt::Ask)? {
-            self.put_back_unused(index);
-        }
-        Ok(())
+        self.ask_device(request, slot, bytes, Attempt::Ask).map(|_| ())
     }
 
     /// Checks a block of another stream that the policy chose, and orders that stream's work before the request's.
-    /// Returns the block's slot and size; `None` if the work cannot be ordered, as while a stream is captured.
+    /// Returns the block's slot; `None` if the work cannot be ordered, as while a stream is captured.
     fn ordered_block(
         &mut self,
         request: &Request,
         stream_slot: u16,
         id: BlockId,
         waits: bool,
-    ) -> Result<Option<(u32, u64)>, AllocError> {
+    ) -> Result<Option<u32>, AllocError> {
         let index = self.heap.arena.resolve(id).ok_or_else(|| self.fault("transfers a block that does not exist"))?;
         let block = self.heap.arena.at(index);
         if block.state != BlockState::Free {
@@ -109,13 +99,13 @@ impl<D: DeviceBackend, P: Policy, O: Observer> Allocator<D, P, O> {
         if block.pool != request.pool.0 || block.stream == stream_slot {
             return Err(self.fault("transfers a block of a different pool, or of the request's own stream").into());
         }
-        let (from, size) = (self.heap.stream(block.stream), block.size);
+        let from = self.heap.stream(block.stream);
         // A captured stream cannot wait for work outside its capture.
         let may_order = self.may_wait_for(from) && self.may_wait_for(request.stream);
         if !may_order || !self.order(from, request.stream, waits)? {
             return Ok(None);
         }
-        Ok(Some((index, size)))
+        Ok(Some(index))
     }
 
     /// Orders all work submitted to `from` so far before future work of `to`. If `waits` is false, only checks whether

@@ -38,7 +38,7 @@ impl Heap {
     pub(crate) fn put_back(&mut self, index: u32, stamp: u64, count: impl FnOnce(Coalesced)) {
         let (slots, vacant) = self.arena.parts_mut();
         let Block { pool, stream, mut prev, mut next, mut address, mut size, .. } = *slots.at(index);
-        let Some(free) = self.free[usize::from(pool)].by_size_mut(stream).filter(|_| !self.mixes_streams) else {
+        let Some(free) = self.free[usize::from(pool)].of_mut(stream).filter(|_| !self.mixes_streams) else {
             return count(self.put_back_beside_others(index, stamp));
         };
         let (mut absorbed, own_size) = (0, size);

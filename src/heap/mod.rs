@@ -17,8 +17,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots, Vacant};
-use crate::index::{ByAddress, BySize, FreeIndex, FreeOrder};
+use crate::block::{Arena, Block, BlockState, Marks, NIL, Slots};
+use crate::index::FreeIndex;
 use crate::profile::{Deferral, Profile, TieBreak};
 use crate::units::{Bytes, DeviceAddress, PoolClass, PoolId, StreamId};
 pub use expandable::{GrowthView, HandleView, PartlyFreeView};
@@ -26,7 +26,7 @@ pub(crate) use expandable::{SETTLED, whole_pages};
 use pools::PrivatePools;
 pub use pools::{PoolError, PoolFilter};
 use untouched::Untouched;
-pub use view::{BlockView, Candidate};
+pub use view::BlockView;
 
 /// One of a pool's two collections, small or large, as an index into the heap's table.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -91,8 +91,6 @@ pub struct Heap {
     is_capturing: bool,
     /// The number of segments added so far.
     segments_made: u32,
-    /// Whether requests must avoid the fast path, because the rules for captures apply.
-    looks_twice: bool,
     /// Whether requests may fail while any requests are routed to a private pool, if the caller's stream is not
     /// captured.
     needs_captures: bool,
@@ -108,7 +106,6 @@ pub struct Heap {
     waits_left: u32,
     /// The device's total memory.
     device_total: u64,
-    free_order: FreeOrder,
     /// The handles that were mapped as a whole ([`Policy::handle`](crate::policy::Policy::handle)): first byte and
     /// bytes.
     handles: BTreeMap<u64, u64>,
@@ -120,10 +117,10 @@ pub struct Heap {
 
 impl Heap {
     /// Creates an empty heap for a device with `device_total` bytes.
-    pub(crate) fn new(profile: &Profile, free_order: FreeOrder, device_total: Bytes) -> Heap {
+    pub(crate) fn new(profile: &Profile, device_total: Bytes) -> Heap {
         Heap {
             arena: Arena::new(profile.tie_break == TieBreak::BlockAge),
-            free: vec![FreeIndex::new(free_order), FreeIndex::new(free_order)],
+            free: vec![FreeIndex::default(), FreeIndex::default()],
             unmapped: vec![Unmapped::default(), Unmapped::default()],
             streams: vec![StreamId::DEFAULT],
             stream_order: vec![0],
@@ -136,7 +133,6 @@ impl Heap {
             deferral: profile.deferral,
             is_capturing: false,
             segments_made: 0,
-            looks_twice: false,
             needs_captures: profile.fails_outside_captures(),
             mixes_streams: false,
             has_parts_elsewhere: false,
@@ -144,7 +140,6 @@ impl Heap {
             grows_from: None,
             waits_left: MOST_WAITS,
             device_total: device_total.0,
-            free_order,
             handles: BTreeMap::new(),
             untouched: Untouched::default(),
             refined_page: None,
@@ -162,13 +157,6 @@ impl Heap {
 
     pub(crate) fn set_capturing(&mut self, is_capturing: bool) {
         self.is_capturing = is_capturing;
-        self.note_routings();
-    }
-
-    /// Updates the state that depends on routings and captures; must be called when they change.
-    pub(crate) fn note_routings(&mut self) {
-        let captures = self.deferral == Deferral::WhileCapturing && self.is_capturing;
-        self.looks_twice = captures || (self.needs_captures && self.private_pools.is_routing());
     }
 
     /// Whether requests may fail now, if the caller's stream is not captured.
@@ -210,7 +198,7 @@ impl Heap {
         let pools = usize::from(pool_number) + 1;
         if self.reserved_by.len() < pools {
             self.reserved_by.resize(pools, 0);
-            self.free.resize_with(2 * pools, || FreeIndex::new(self.free_order));
+            self.free.resize_with(2 * pools, FreeIndex::default);
             self.unmapped.resize_with(2 * pools, Unmapped::default);
         }
         Ok(())
@@ -263,17 +251,6 @@ impl Heap {
         })
     }
 
-    /// A stream's free blocks, if the heap keeps them by address.
-    pub(crate) fn by_address(&self, pool: PoolSlot, stream_slot: u16) -> Option<&ByAddress> {
-        self.free[usize::from(pool.0)].by_address(stream_slot)
-    }
-
-    /// A stream's free blocks by address, mutable, so that tests can damage them.
-    #[cfg(test)]
-    pub(crate) fn by_address_mut(&mut self, pool: PoolSlot, stream_slot: u16) -> Option<&mut ByAddress> {
-        self.free[usize::from(pool.0)].by_address_mut(stream_slot)
-    }
-
     /// Removes a free block from its index.
     #[inline]
     pub(crate) fn detach(&mut self, index: u32) {
@@ -295,36 +272,25 @@ impl Heap {
         self.free[pool].insert(&mut self.arena, index);
     }
 
-    /// Splits the low `size` bytes off a detached block. They become a new detached block, whose slot is returned. The
-    /// remainder becomes free and keeps the slot and its fields (spec 3.2, step 1).
-    #[inline]
-    pub(crate) fn split(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
-        let low = self.arena.split(index, size);
-        self.attach(index, stamp);
-        low
-    }
-
-    /// Splits the low `size` bytes off a free block of the pool and stream, which stays free and keeps its slot. They
-    /// become a detached block in a slot that must be vacant. Has the effect of [`Heap::detach`] and [`Heap::split`],
-    /// but takes fewer steps. Returns `None` and changes nothing if the heap keeps free blocks by address.
+    /// Splits the low `size` bytes off a free block, which stays free and keeps its slot and its fields. They become a
+    /// detached block, whose slot is returned (spec 3.2, step 1).
+    ///
+    /// # Panics
+    /// The block is not free.
     #[inline(always)]
-    pub(crate) fn cut(
-        &mut self,
-        index: u32,
-        size: u64,
-        (pool, stream): (PoolSlot, u16),
-        stamp: u64,
-    ) -> Option<(u32, &mut Block)> {
-        let free = self.free[usize::from(pool.0)].by_size_mut(stream)?;
+    pub(crate) fn take_low_end(&mut self, index: u32, size: u64, stamp: u64) -> u32 {
+        self.arena.provide_vacant();
         let (slots, vacant) = self.arena.parts_mut();
         let block = slots.at_mut(index);
+        debug_assert_eq!(block.state, BlockState::Free);
         block.stamp = stamp;
-        let rest = block.size - size;
+        let (pool, stream, rest) = (usize::from(block.pool), block.stream, block.size - size);
+        let free = self.free[pool].of_mut(stream).expect("a free block is in the index of its stream");
         let before = free.resize(slots, index, rest);
-        let (low, _) = vacant.split(slots, index, size);
+        let low = vacant.split(slots, index, size);
         vacant.give_rank(slots, low);
         free.settle(slots, before);
-        Some((low, slots.at_mut(low)))
+        low
     }
 
     /// Removes a detached block that is an entire segment and has been released to the device.
@@ -359,21 +325,6 @@ impl Heap {
         self.waits_left = self.waits_left.saturating_sub(1);
     }
 
-    /// The free blocks of a pool and stream, all blocks, and the vacant slots. `None` if the heap keeps free blocks
-    /// by address, or if the stream never had a free block.
-    #[inline(always)]
-    pub(crate) fn shelf_mut(&mut self, pool: PoolSlot, stream_slot: u16) -> Option<(&mut BySize, &mut [Block], &mut Vacant)> {
-        let blocks = self.free[usize::from(pool.0)].by_size_mut(stream_slot)?;
-        let (slots, vacant) = self.arena.parts_mut();
-        Some((blocks, slots, vacant))
-    }
-
-    /// Whether a block of the pool may be split without checking for captures or for pools that never split.
-    #[inline(always)]
-    pub(crate) fn cuts_plainly(&self, pool: PoolSlot) -> bool {
-        !self.looks_twice && !self.private_pools.is_kept_whole(pool.pool_number())
-    }
-
     #[inline]
     pub(crate) fn known_stream_slot(&self, stream: StreamId) -> Option<u16> {
         if self.last_stream.0 == stream {
@@ -390,12 +341,6 @@ impl Heap {
             self.last_stream = (stream, self.find_or_add_stream(stream)?);
         }
         Ok(self.last_stream.1)
-    }
-
-    /// The slot of the stream, if it is the stream of the last request.
-    #[inline]
-    pub(crate) fn same_stream_slot(&self, stream: StreamId) -> Option<u16> {
-        (self.last_stream.0 == stream).then_some(self.last_stream.1)
     }
 
     /// All streams: the default stream first, then the others in the order of their first request.

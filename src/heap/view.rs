@@ -1,14 +1,9 @@
 //! The heap as policies see it: read-only.
-//!
-//! For nearly every request, the policy is offered the first free block that is large enough ([`Candidate`]), and it
-//! may take that block without looking at others. A candidate therefore only holds the block's position, and reads a
-//! field only when the policy asks for it.
 
 use alloc::vec::Vec;
 
 use super::{Heap, PoolSlot};
-use crate::block::{Block, BlockId, BlockState, NIL, Slots};
-use crate::index::BySize;
+use crate::block::{BlockId, BlockState, NIL};
 use crate::profile::Deferral;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 
@@ -58,14 +53,11 @@ impl Heap {
     }
 
     /// The free block with the lowest address in the pool and stream, among those that have at least `size` bytes and
-    /// end after `from`. Checks every block unless the heap keeps them [by
-    /// address](crate::index::FreeOrder::ByAddress).
+    /// end after `from`. Checks every block that is large enough.
     #[must_use]
-    #[inline]
     pub fn lowest_at_least(&self, pool: PoolSlot, stream: StreamId, size: Bytes, from: DeviceAddress) -> Option<BlockView> {
-        let slot = self.known_stream_slot(stream)?;
-        let index = self.free[usize::from(pool.0)].lowest_at_least(&self.arena, slot, size.0, from.0);
-        index.map(|index| self.view(index))
+        let ends_after = |block: &BlockView| block.address.0 + block.size.0 > from.0;
+        self.at_least(pool, stream, size).filter(ends_after).min_by_key(|block| block.address)
     }
 
     /// For each other stream, the pool's first free block with at least `size` bytes, by size, then address. The
@@ -133,7 +125,7 @@ impl Heap {
     pub fn free_blocks(&self, pool: PoolSlot) -> impl Iterator<Item = BlockView> + '_ {
         let free = &self.free[usize::from(pool.0)];
         // There may be many pools and streams, and most pools never have a free block for most streams.
-        let order = if free.streams() == 0 { &[][..] } else { &self.stream_order };
+        let order = if free.is_unused() { &[][..] } else { &self.stream_order };
         let occupied = order.iter().filter(move |&&slot| free.is_occupied(slot));
         occupied.flat_map(move |&slot| free.at_least(&self.arena, slot, 0)).map(|index| self.view(index))
     }
@@ -224,44 +216,5 @@ impl Heap {
             stream: self.streams.get(usize::from(block.stream)).copied().unwrap_or(StreamId::DEFAULT),
             stamp: block.stamp,
         }
-    }
-}
-
-/// A free block among those of its pool and stream, by size, then address.
-#[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
-    pub(crate) slots: &'a [Block],
-    pub(crate) blocks: &'a BySize,
-    pub(crate) index: u32,
-}
-
-impl Candidate<'_> {
-    /// The block's size.
-    #[must_use]
-    #[inline(always)]
-    pub fn size(&self) -> Bytes {
-        Bytes(self.slots.at(self.index).size)
-    }
-
-    /// Whether the block's segment is expandable.
-    #[must_use]
-    #[inline(always)]
-    pub fn is_expandable(&self) -> bool {
-        self.slots.at(self.index).is_expandable()
-    }
-
-    /// The unmapped bytes directly after the block, into which it could grow.
-    #[must_use]
-    #[inline(always)]
-    pub fn unmapped_after(&self) -> Bytes {
-        let after = self.slots.linked(self.slots.at(self.index).next);
-        after.filter(|block| block.state == BlockState::Unmapped).map_or(Bytes::ZERO, |block| Bytes(block.size))
-    }
-
-    /// The next block in the order.
-    #[must_use]
-    #[inline(always)]
-    pub fn following(&self) -> Option<Self> {
-        Some(Candidate { index: self.blocks.following(self.slots, self.index)?, ..*self })
     }
 }

@@ -12,10 +12,9 @@ mod oversized;
 use alloc::vec::Vec;
 use core::iter::successors;
 
-use super::either::Either;
 use crate::block::{Block, NIL, Slots};
 use directory::{Bin, Directory, LAST_BIN, bin_of, unlimited_bin_of};
-use oversized::OversizedBin;
+use oversized::{Either, OversizedBin};
 
 /// The maximum length of a list. A bin with more blocks becomes oversized, which limits the number of steps in a
 /// search.

@@ -102,7 +102,7 @@ impl BySize {
     /// The first block with at least `size` bytes.
     #[inline(always)]
     pub(crate) fn first_at_least(&self, slots: &[Block], size: u64) -> Option<u32> {
-        let other = self.others.first_at_least(slots, size);
+        let other = if self.others.is_empty() { None } else { self.others.first_at_least(slots, size) };
         // Copied by value, because a borrowed value would have to be in memory.
         let Newest { size: newest_size, index: newest } = self.newest;
         // If there is no newest block, its size is 0, which is less than any request.
@@ -183,7 +183,7 @@ fn merged(
 
 /// A block's key in the order by size.
 #[inline]
-pub(super) fn place_by_size(slots: &[Block], index: u32) -> (u64, u32, u64) {
+fn place_by_size(slots: &[Block], index: u32) -> (u64, u32, u64) {
     let block = slots.at(index);
     (block.size, block.rank, block.address)
 }

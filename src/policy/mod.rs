@@ -11,8 +11,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::block::BlockId;
-use crate::heap::{Candidate, Heap, PoolSlot};
-pub use crate::index::FreeOrder;
+use crate::heap::{Heap, PoolSlot};
 use crate::profile::Profile;
 use crate::units::{Bytes, DeviceAddress, PoolClass, StreamId};
 pub use pytorch::PyTorch;
@@ -220,10 +219,6 @@ macro_rules! with_wrapper {
             /// The inner policy.
             type Inner: Policy + ?Sized;
 
-            /// Whether [`Policy::place`] is the inner policy's, so that the inner policy's shortcuts
-            /// ([`Policy::takes_first`]) apply.
-            const PLACES_AS_INNER: bool = false;
-
             /// The inner policy.
             fn inner(&self) -> &Self::Inner;
 
@@ -261,16 +256,6 @@ macro_rules! with_wrapper {
                     Wrapper::$unique(self $(, $own_arg)*)
                 }
             )*
-
-            #[inline(always)]
-            fn looks_at_first(&self, heap: &Heap) -> bool {
-                W::PLACES_AS_INNER && self.inner().looks_at_first(heap)
-            }
-
-            #[inline(always)]
-            fn takes_first(&self, request: &Request, first: Candidate<'_>) -> bool {
-                W::PLACES_AS_INNER && self.inner().takes_first(request, first)
-            }
         }
     };
 }
@@ -395,11 +380,6 @@ pub trait Policy {
         heap.releasable()
     }
 
-    /// The order in which the heap keeps its free blocks. The allocator asks once.
-    fn free_order(&self) -> FreeOrder {
-        FreeOrder::BySize
-    }
-
     /// The stamp for a block of the pool that becomes free: the value of the policy's clock, if blocks age under the
     /// policy. It must be less than `u64::MAX`, which marks blocks for [`Relief::Annex`].
     fn stamp(&self, _pool: PoolSlot) -> u64 {
@@ -416,18 +396,6 @@ pub trait Policy {
         -1
     }
 } own {
-    /// Whether it is worthwhile to ask [`Policy::takes_first`], and asking [`Policy::place`] now would not change the
-    /// policy's state. Wrappers do not forward this shortcut, because they may place requests differently.
-    fn looks_at_first(&self, _heap: &Heap) -> bool {
-        false
-    }
-
-    /// Whether [`Policy::place`] would reuse `first`, the first free block of the request's pool and stream that is
-    /// large enough. If so, [`Policy::place`] is not asked. `false` is always allowed.
-    fn takes_first(&self, _request: &Request, _first: Candidate<'_>) -> bool {
-        false
-    }
-
     /// The policy itself, if it is PyTorch's. A program that has the policy behind a pointer and runs many events can
     /// then use a copy with a concrete type, which is twice as fast. Wrappers do not forward this, because they are
     /// different policies.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Attempt, Placement, Policy, Relief, Request};
 use crate::block::BlockId;
-use crate::heap::{BlockView, Candidate, Heap, PoolSlot};
+use crate::heap::{BlockView, Heap, PoolSlot};
 use crate::profile::Profile;
 use crate::settings::Settings;
 use crate::units::{Bytes, MIB, PoolClass};
@@ -184,29 +184,13 @@ fn choose_among_expandable(heap: &Heap, mut id: BlockId, mut size: Bytes) -> (By
         && let Some(next) = heap.following(id)
     {
         let next_growth = heap.unmapped_after(next.id);
-        if !is_passed_over(size + growth, next.size + next_growth) {
+        if next.size + next_growth >= size + growth {
             break;
         }
         // This is zero for a block outside expandable segments, which ends the walk.
         (id, size, growth) = (next.id, next.size, next_growth);
     }
     (size, id)
-}
-
-/// Whether [`choose_among_expandable`] chooses its first candidate.
-// Out of line, so that heaps without expandable segments do not pay for it.
-#[inline(never)]
-fn reaches_least(first: Candidate<'_>) -> bool {
-    let growth = first.unmapped_after();
-    growth == Bytes::ZERO
-        || first.following().is_none_or(|next| !is_passed_over(first.size() + growth, next.size() + next.unmapped_after()))
-}
-
-/// Whether to skip a block that could grow to `reach` bytes in favour of the next one in the order, which could grow
-/// to `next`.
-#[inline(always)]
-fn is_passed_over(reach: Bytes, next: Bytes) -> bool {
-    next < reach
 }
 
 /// The first free block that is large enough and not in an expandable segment. While expandable segments are switched
@@ -259,17 +243,6 @@ impl Policy for PyTorch {
             Some(block) => Placement::Reuse(block),
             None => Placement::Segment(self.segment_for(request.size).unwrap_or(Bytes::MAX)),
         }
-    }
-
-    /// True unless garbage collection counts searches.
-    #[inline(always)]
-    fn looks_at_first(&self, heap: &Heap) -> bool {
-        heap.limit().is_none() || !self.counts_searches()
-    }
-
-    #[inline(always)]
-    fn takes_first(&self, request: &Request, first: Candidate<'_>) -> bool {
-        self.reuses(first.size(), request) && (!first.is_expandable() || request.is_expandable && reaches_least(first))
     }
 
     fn as_pytorch(&self) -> Option<&PyTorch> {

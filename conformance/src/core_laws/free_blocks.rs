@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use parkade::policy::{FreeOrder, PyTorch};
+use parkade::policy::PyTorch;
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::trace::TraceEntry;
@@ -13,7 +13,6 @@ use proptest::prelude::*;
 use crate::core_laws::devices::Paper;
 use crate::core_laws::run::{Draws, Outcome, run};
 use crate::law::{Broken, Law, ensure};
-use crate::ordered::Ordered;
 
 /// The pool that is never split.
 const POOL: PoolId = PoolId(0, 1);
@@ -27,15 +26,12 @@ const PHASES: usize = 8;
 /// The maximum total size of all blocks, in bytes.
 const MOST_BYTES: u64 = 1 << 61;
 
-/// An allocator that keeps free blocks in either order. There is one type for both orders, because each type would have
-/// to be compiled.
-type OrderedCore = Allocator<Paper, Ordered, Vec<TraceEntry>>;
+type Core = Allocator<Paper, PyTorch, Vec<TraceEntry>>;
 
 /// A collection of blocks, and the operations on it.
 #[derive(Clone, Debug)]
 struct Case {
     is_newer: bool,
-    by_address: bool,
     /// The smallest size in units of 512 bytes, and the number of sizes that start from it.
     base: u64,
     sizes: u64,
@@ -78,15 +74,14 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
     let sizes = prop::sample::select(vec![1, 1, 1, 2, 3, 5, 40, 3000]);
     let count = prop_oneof![3 => 30..400_usize, 2 => 400..1600_usize, 1 => 1600..5000_usize];
     let per_segment = prop::sample::select(vec![1, 2, 7, 100, 100, 5000]);
-    let flags = (any::<bool>(), prop::bool::weighted(0.25), prop::bool::weighted(0.2), any::<bool>());
+    let flags = (any::<bool>(), prop::bool::weighted(0.2), any::<bool>());
     let strategy = (flags, base, sizes, count, per_segment, 1..=STREAMS.len(), any::<u64>()).prop_map(
-        |((is_newer, by_address, is_wide, is_descending), base, sizes, count, per_segment, streams, seed)| Case {
+        |((is_newer, is_wide, is_descending), base, sizes, count, per_segment, streams, seed)| Case {
             is_newer,
-            by_address,
             base,
             sizes,
             is_wide,
-            count: if by_address { count.min(700) } else { count },
+            count,
             per_segment,
             is_descending,
             streams,
@@ -99,7 +94,7 @@ pub(crate) fn check(draws: &Draws) -> Outcome {
 /// The allocator, its blocks, and the free blocks in order.
 struct Play<'a> {
     case: &'a Case,
-    core: OrderedCore,
+    core: Core,
     slot: PoolSlot,
     items: Vec<Item>,
     free: BTreeSet<Key>,
@@ -117,9 +112,7 @@ fn failed(error: impl std::fmt::Display) -> Broken {
 impl<'a> Play<'a> {
     fn new(case: &'a Case) -> Result<Play<'a>, Broken> {
         let profile = if case.is_newer { &Profile::PYTORCH_2_15 } else { &Profile::PYTORCH_2_11 };
-        let order = if case.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
-        let policy = Ordered { rules: PyTorch::of(profile, Settings::default()), order };
-        let mut core = OrderedCore::new(Paper::new(1 << 62), policy, Vec::new());
+        let mut core = Core::new(Paper::new(1 << 62), PyTorch::of(profile, Settings::default()), Vec::new());
         core.set_pool_no_split(POOL);
         core.begin_pool(POOL, PoolFilter::All).map_err(failed)?;
         // Requests for which no block exists are refused.
@@ -201,8 +194,7 @@ impl<'a> Play<'a> {
                 } else {
                     self.give()?;
                 }
-                let every = if self.case.by_address { 24 } else { 3 };
-                if self.steps.is_multiple_of(every) {
+                if self.steps.is_multiple_of(3) {
                     self.ask()?;
                 }
             }
@@ -346,8 +338,7 @@ pub(crate) fn by_address(draws: &Draws) -> Outcome {
 }
 
 fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken> {
-    let policy = Ordered { rules: PyTorch::new(Settings::default()), order: FreeOrder::ByAddress };
-    let mut core = OrderedCore::new(Paper::new(1 << 50), policy, Vec::new());
+    let mut core = Core::new(Paper::new(1 << 50), PyTorch::new(Settings::default()), Vec::new());
     let block = AdoptedBlock { size: Bytes(UNIT), content: AdoptedContent::Allocated(Bytes(UNIT)) };
     let (pool, class, stream) = (PoolId::DEFAULT, PoolClass::Small, StreamId::DEFAULT);
     let segment = AdoptedSegment { address: DeviceAddress(BASE), stream, pool, class, page: None, blocks: vec![block; count] };
@@ -384,7 +375,7 @@ fn play_by_address(count: usize, apart: usize, seed: u64) -> Result<u64, Broken>
 }
 
 /// Returns the lowest free block of this many units that ends after an address, counted from the first unit.
-fn ask(core: &OrderedCore, free: &[bool], units: u64, from: u64) -> Result<(), Broken> {
+fn ask(core: &Core, free: &[bool], units: u64, from: u64) -> Result<(), Broken> {
     let slot = PoolSlot::default_pool(PoolClass::Small);
     let seen = core.heap().lowest_at_least(slot, StreamId::DEFAULT, Bytes(units * UNIT), DeviceAddress(BASE + from));
     let seen = seen.map(|block| block.address.get() - BASE);

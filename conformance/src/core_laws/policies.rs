@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use parkade::device::{BackendError, DeviceBackend, MemoryInfo};
-use parkade::policy::{Attempt, FreeOrder, Placement, Policy, PyTorch, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, PyTorch, Relief, Request};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, PoolId, StreamId};
@@ -553,7 +553,7 @@ fn answers(policy: &dyn Policy, request: &Request) -> String {
         (rounded, class, cut, policy.reservation(size), policy.is_oversize(size), policy.rejects(Bytes(1), size, Bytes(MIB)))
     });
     let of_slot = slots.map(|slot| (policy.is_expandable(slot), policy.page(slot), policy.stamp(slot)));
-    let rules = (policy.free_order(), policy.releases_during_captures(), policy.max_split_size());
+    let rules = (policy.releases_during_captures(), policy.max_split_size());
     format!("{} {} {of_size:?} {of_slot:?} {rules:?}", policy.name(), policy.profile().name)
 }
 
@@ -600,11 +600,11 @@ fn devices() -> Result<(), Broken> {
 fn policies() -> Result<(), Broken> {
     let slots = [PoolClass::Small, PoolClass::Large].map(PoolSlot::default_pool);
     let of_slot = slots.map(|slot| (Plain.is_expandable(slot), Plain.page(slot).get(), Plain.stamp(slot)));
-    let rules = (Plain.free_order(), Plain.releases_during_captures(), Plain.max_split_size());
+    let rules = (Plain.releases_during_captures(), Plain.max_split_size());
     let addresses = [0, 7, 8, 800, 801, u64::MAX].map(|total| Plain.reservation(Bytes(total)).get());
     let others = (Plain.is_oversize(Bytes::MAX), Plain.rejects(Bytes::MAX, Bytes::MAX, Bytes(0)), Plain.profile().name);
     let is_right = of_slot == [(false, 2 * MIB, 0); 2]
-        && rules == (FreeOrder::BySize, false, -1)
+        && rules == (false, -1)
         && addresses == [0, 7, 9, 900, 901, u64::MAX]
         && others == (false, false, "2.11");
     ensure(Law::Answers, is_right, || format!("by default, a policy answers {of_slot:?} {rules:?} {addresses:?} {others:?}"))?;

@@ -320,13 +320,8 @@ impl<P: Policy> Run<P> {
                 if buffer as usize != self.live.len() {
                     return Err(malformed("is allocated out of order", buffer));
                 }
-                // Called in two places, because a block that is served immediately moves from registers to its place.
-                if let Some(block) = self.core.raw_allocate_at_once(Bytes(bytes), handle(stream)) {
-                    self.live.push(Some(block));
-                } else {
-                    let block = self.core.raw_allocate(Bytes(bytes), handle(stream))?;
-                    self.live.push(Some(block));
-                }
+                let block = self.core.raw_allocate(Bytes(bytes), handle(stream))?;
+                self.live.push(Some(block));
             }
             Event::Free { buffer } => {
                 let block = self.live.get_mut(buffer as usize).and_then(Option::take);

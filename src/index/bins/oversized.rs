@@ -13,7 +13,6 @@ use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 use crate::block::Block;
-use crate::index::either::Either;
 
 /// A block's key among the blocks of its size: rank, address and slot, from the most to the least significant of 128
 /// bits. It has two halves, because a `u128` would align keys to 16 bytes and make keys that include a size a third
@@ -172,6 +171,23 @@ impl OversizedBin {
         match self {
             OversizedBin::Equal(own, places) => Either::First(places.below(boundary(*own, size)).map(Place::slot)),
             OversizedBin::Mixed(keys) => Either::Second(keys.below((size, Place::FIRST)).map(|key| key.1.slot())),
+        }
+    }
+}
+
+/// One of two iterators.
+pub(super) enum Either<A, B> {
+    First(A),
+    Second(B),
+}
+
+impl<T, A: Iterator<Item = T>, B: Iterator<Item = T>> Iterator for Either<A, B> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        match self {
+            Either::First(iterator) => iterator.next(),
+            Either::Second(iterator) => iterator.next(),
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 
-use parkade::policy::{Attempt, FreeOrder, Placement, Policy, Relief, Request};
+use parkade::policy::{Attempt, Placement, Policy, Relief, Request};
 use parkade::profile::Profile;
 use parkade::units::{Bytes, DeviceAddress, MIB, PoolClass, StreamId};
 use parkade::{BlockId, BlockView, Heap, PoolSlot};
@@ -315,7 +315,6 @@ pub(super) struct Wrong {
     /// Blocks that were free at some point; some may be in use or released by now.
     seen: RefCell<Vec<BlockId>>,
     profile: &'static Profile,
-    free_order: FreeOrder,
     /// The probability of a plausible answer, in hundredths.
     right: u64,
     /// Whether the policy rarely gives up, so that ladders have hundreds of rungs.
@@ -331,10 +330,9 @@ impl Wrong {
     pub(super) fn new(seed: u64) -> Wrong {
         let mut draws = Draws::new(seed);
         let profile = [&Profile::PYTORCH_2_11, &Profile::PYTORCH_2_15][draws.below(2) as usize];
-        let free_order = if draws.below(2) == 0 { FreeOrder::ByAddress } else { FreeOrder::BySize };
         let right = [30, 60, 80, 95][draws.below(4) as usize];
         let is_patient = draws.below(8) == 0;
-        Wrong { draws: RefCell::new(draws), seen: RefCell::default(), profile, free_order, right, is_patient, may_expand: true }
+        Wrong { draws: RefCell::new(draws), seen: RefCell::default(), profile, right, is_patient, may_expand: true }
     }
 
     /// Returns the same policy, without expandable segments unless `may_expand` is true.
@@ -517,10 +515,6 @@ impl Policy for Wrong {
 
     fn releasable(&self, heap: &Heap) -> Vec<BlockId> {
         if self.is_right() { heap.releasable() } else { self.blocks(heap, |_| true) }
-    }
-
-    fn free_order(&self) -> FreeOrder {
-        self.free_order
     }
 
     fn stamp(&self, _: PoolSlot) -> u64 {

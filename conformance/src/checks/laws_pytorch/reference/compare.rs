@@ -2,7 +2,7 @@
 
 use parkade::checkpoint::PoolCheckpoint;
 use parkade::device::{BackendError, DeviceBackend, ProcessMemory};
-use parkade::policy::Policy;
+use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::snapshot::SegmentInfo;
 use parkade::trace::TraceEntry;
@@ -14,12 +14,11 @@ use parkade::{
 use super::step::POOLS;
 use crate::backend::WitnessedDevice;
 use crate::law::{Broken, Law, ensure};
-use crate::ordered::Ordered;
 use crate::reference_model::allocator::{FreeBlock, Made, Restoration, Saved};
 use crate::reference_model::{Reference, texts};
 
 /// The allocator under test.
-pub(super) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>>;
+pub(super) type Tested<AnyDevice> = Allocator<WitnessedDevice<AnyDevice>, PyTorch, Vec<TraceEntry>>;
 
 /// The answer to a step.
 #[derive(Debug)]

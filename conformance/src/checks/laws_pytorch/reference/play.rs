@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use parkade::device::DeviceBackend;
-use parkade::policy::{FreeOrder, Policy, PyTorch};
+use parkade::policy::{Policy, PyTorch};
 use parkade::profile::Profile;
 use parkade::settings::Settings;
 use parkade::trace::{TraceAction, TraceEntry};
@@ -27,7 +27,6 @@ use super::step::{CALLBACKS, Order, POOLS, Scene, Step, pool_id};
 use crate::backend::{AnyBackend, AnyDevice, AnyPhysical, Needs, Simulation, TestDevice, Unable, WitnessedDevice};
 use crate::checks::draw::Draws;
 use crate::law::{Broken, Law, ensure};
-use crate::ordered::Ordered;
 use crate::reference_model::Reference;
 use crate::reference_model::allocator::{Deed, Saved};
 
@@ -56,7 +55,7 @@ type Log = Arc<Mutex<Vec<Answer>>>;
 
 /// A callback that performs the oldest action in its stock. Callbacks that it registers take their actions from
 /// `spare`.
-fn callback(stock: &Stock, log: &Log, spare: &Stock) -> FreeMemoryCallback<WitnessedDevice<AnyDevice>, Ordered, Vec<TraceEntry>> {
+fn callback(stock: &Stock, log: &Log, spare: &Stock) -> FreeMemoryCallback<WitnessedDevice<AnyDevice>, PyTorch, Vec<TraceEntry>> {
     let (stock, log, spare) = (Arc::clone(stock), Arc::clone(log), Arc::clone(spare));
     Box::new(move |core| {
         let next = stock.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
@@ -124,8 +123,7 @@ impl Play {
         let text = scene.text(scene.settings);
         let settings = Settings::from_environment_as(&profile.dialect, text).expect("the strings in the table are valid");
         let mut reference = Reference::new(profile, settings.clone(), device.total_memory().get(), device.index());
-        let order = if scene.by_address { FreeOrder::ByAddress } else { FreeOrder::BySize };
-        let rules = Ordered { rules: PyTorch::of(profile, settings), order };
+        let rules = PyTorch::of(profile, settings);
         let mut core = Allocator::new(device.clone(), rules, Vec::new());
         let stocks: Vec<Stock> = (0..if scene.has_callbacks { CALLBACKS } else { 0 }).map(|_| Stock::default()).collect();
         let log = Log::default();
@@ -184,7 +182,7 @@ impl Play {
         self.take_over(&seen);
         self.compare_callbacks()?;
         ensure(Law::Reference, seen.same_as(&expected), || format!("the answer is {seen:?}, expected {expected:?}"))?;
-        seen.check_texts(self.core.policy().rules.profile(), &self.device.newest_processes())?;
+        seen.check_texts(self.core.policy().profile(), &self.device.newest_processes())?;
         compare::traces(&self.core.observer()[self.followed..], &self.reference.trace)?;
         self.void_released();
         self.followed = self.core.observer().len();
@@ -193,7 +191,7 @@ impl Play {
         if self.steps.is_multiple_of(4) {
             compare::private_blocks(&self.core, &self.reference)?;
         }
-        let (seen, expected) = (self.core.policy().rules.collection_target(self.core.heap()), self.reference.collection_target());
+        let (seen, expected) = (self.core.policy().collection_target(self.core.heap()), self.reference.collection_target());
         ensure(Law::Reference, seen == expected, || format!("{seen:?} would be collected, expected {expected:?}"))?;
         if let Some(allocation) = self.held.first() {
             let (seen, expected) = (self.core.segment_of(allocation), self.reference.segment_of(allocation.address().get()));
@@ -303,7 +301,7 @@ impl Play {
                 Answer::Nothing
             }
             Step::Apply(place) => {
-                self.scene.apply(&mut self.core.policy_mut().rules.settings, place);
+                self.scene.apply(&mut self.core.policy_mut().settings, place);
                 Answer::Nothing
             }
             Step::ResetPeaks => {
@@ -421,7 +419,7 @@ impl Play {
         let reference = &mut self.reference;
         match *step {
             Step::Limit(bytes) => reference.set_limit(bytes),
-            Step::Apply(_) => reference.settings = self.core.policy().rules.settings.clone(),
+            Step::Apply(_) => reference.settings = self.core.policy().settings.clone(),
             Step::ResetPeaks => reference.reset_peaks(),
             Step::ResetSums => reference.reset_sums(),
             Step::UseOnOom(pool, serves) => reference.serve_when_out(POOLS[pool], serves),

@@ -148,8 +148,6 @@ pub(super) struct Scene {
     /// The settings at the start, as an index in [`texts`].
     pub(super) settings: usize,
     pub(super) has_callbacks: bool,
-    /// Whether the heap orders its free blocks by address. It answers every query in either case.
-    pub(super) by_address: bool,
     /// Determines which segments exist at the start; `None` means none.
     pub(super) adopted: Option<u64>,
     /// Whether everything is freed before the allocator is dropped.
@@ -177,7 +175,6 @@ impl Scene {
         free_waits: false,
         settings: 0,
         has_callbacks: false,
-        by_address: false,
         adopted: None,
         is_finished: true,
     };
@@ -208,11 +205,11 @@ pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
     };
     let capacity = prop::sample::select(vec![64 * MIB, 130 * MIB, 200 * MIB, 300 * MIB + 2 * MIB]);
     let places = prop::sample::select(vec![Places::Ascending, Places::Descending, Places::Reuse]);
-    let flags = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7), prop::bool::weighted(0.3));
+    let flags = (any::<bool>(), prop::bool::weighted(0.3), prop::bool::weighted(0.7));
     let adopted = prop::option::weighted(0.15, any::<u64>());
     let release = prop::sample::select(profiles().map(|profile| profile.name).collect::<Vec<_>>());
     (release, capacity, timing, places, 0..TEXTS.len(), flags, adopted).prop_map(
-        |(release, capacity, timing, places, settings, (free_waits, has_callbacks, is_finished, by_address), adopted)| Scene {
+        |(release, capacity, timing, places, settings, (free_waits, has_callbacks, is_finished), adopted)| Scene {
             release,
             capacity,
             timing,
@@ -220,7 +217,6 @@ pub(super) fn scene(timing: EventTiming) -> impl Strategy<Value = Scene> {
             free_waits,
             settings,
             has_callbacks,
-            by_address,
             adopted,
             is_finished,
         },
